@@ -1,0 +1,21 @@
+"""aioflow: an asyncio-native dataflow engine. Build a graph, then `await session.run()`."""
+
+from aioflow.preload import run_preload_hooks
+
+run_preload_hooks()
+
+# ruff: noqa: E402, F403  # NumPy may be imported only after the hooks; each module's __all__ is its public surface
+from aioflow import errors as errors
+from aioflow.graph.dtypes import as_dtype as as_dtype
+from aioflow.graph.default_graph import default_graph as get_default_graph
+from aioflow.graph.default_graph import reset_default_graph as reset_default_graph
+from aioflow.graph.graph import Graph as Graph
+from aioflow.graph.graph import GraphKeys as GraphKeys
+from aioflow.graph.graph import Operation as Operation
+from aioflow.graph.graph import Tensor as Tensor
+from aioflow.graph.indexed_slices import IndexedSlices as IndexedSlices
+from aioflow.graph.shapes import Dimension as Dimension
+from aioflow.graph.shapes import TensorShape as TensorShape
+from aioflow.ops.apply import *
+from aioflow.ops.core import *
+from aioflow.kernels import core as _core_kernels

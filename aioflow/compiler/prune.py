@@ -1,0 +1,79 @@
+"""Stage 2: keep what the fetches and targets need, with feeds and fetches as nodes of their own (TensorFlow whitepaper, 4.2).
+
+A fed tensor is replaced by an `_Arg` node, so nothing upstream of it is needed on its account; the other outputs of its
+node, and control edges from it, still need the node. A placeholder has nothing to do besides being fed, so control edges
+from a fed placeholder go too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
+from aioflow.graph.graph import Operation, Tensor
+
+__all__ = ["StepRequest", "prune"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRequest:
+    """What a step is asked for: tensors that are fed, tensors that are fetched, nodes that must run."""
+
+    feeds: tuple[Tensor, ...]
+    fetches: tuple[Tensor, ...]
+    targets: tuple[Operation, ...] = ()
+
+
+def prune(request: StepRequest) -> ClientGraph:
+    """The nodes that the step needs, in topological order."""
+    fed = {tensor: Edge(f"_arg_{i}", 0) for i, tensor in enumerate(request.feeds)}
+    skipped = {t.op for t in request.feeds if t.op.type == "Placeholder"}
+    roots = [t.op for t in request.fetches if t not in fed] + [op for op in request.targets if op not in skipped]
+    nodes: dict[str, Node] = {}
+    for i, tensor in enumerate(request.feeds):
+        attrs = {"T": tensor.dtype, "index": i}
+        spec = OutputSpec(tensor.dtype, tensor.dims)
+        nodes[f"_arg_{i}"] = Node(f"_arg_{i}", "_Arg", attrs=attrs, outputs=(spec,), device=tensor.op.device, source=tensor.op.source)
+    for op in needed_operations(roots, fed, skipped):
+        nodes[op.name] = _node(op, fed, skipped)
+    for i, tensor in enumerate(request.fetches):
+        attrs = {"T": tensor.dtype, "index": i}
+        edge = fed.get(tensor) or Edge(tensor.op.name, tensor.value_index)
+        nodes[f"_retval_{i}"] = Node(f"_retval_{i}", "_Retval", (edge,), attrs=attrs, source=tensor.op.source)
+    return ClientGraph(nodes, len(request.feeds), len(request.fetches))
+
+
+def needed_operations(
+    roots: Sequence[Operation], fed: Mapping[Tensor, Edge], skipped: set[Operation]
+) -> list[Operation]:
+    """`roots` and all that they need, each after what it needs."""
+    order: list[Operation] = []
+    visited: set[Operation] = set()
+    stack: list[tuple[Operation, bool]] = [(op, False) for op in reversed(roots)]
+    while stack:
+        op, ready = stack.pop()
+        if ready:
+            order.append(op)
+            continue
+        if op in visited:
+            continue
+        visited.add(op)
+        stack.append((op, True))
+        needed = [t.op for t in op.inputs if t not in fed]
+        needed += [c for c in op.control_inputs if c not in skipped]
+        stack.extend((source, False) for source in reversed(needed) if source not in visited)
+    return order
+
+
+def _node(op: Operation, fed: Mapping[Tensor, Edge], skipped: set[Operation]) -> Node:
+    return Node(
+        op.name,
+        op.type,
+        tuple(fed.get(t) or Edge(t.op.name, t.value_index) for t in op.inputs),
+        tuple(c.name for c in op.control_inputs if c not in skipped),
+        op.attrs,
+        tuple(OutputSpec(t.dtype, t.dims) for t in op.outputs),
+        op.device,
+        op.source,
+    )

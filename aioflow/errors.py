@@ -1,0 +1,228 @@
+"""Every exception that aioflow raises, in one tree.
+
+    AioflowError
+    └── OpError                    carries code, node, op type, user's line, expected, actual
+        ├── CancelledError         the step was stopped: session closed, or a peer step aborted it
+        ├── UnknownError           a kernel raised something that has no better code
+        ├── InvalidArgumentError   (ValueError) a value, shape or attribute is wrong
+        │   └── DTypeError         (TypeError) a value or tensor has the wrong dtype
+        ├── DeadlineExceededError  (TimeoutError) `timeout=` ran out
+        ├── NotFoundError          (LookupError) no such node, op, kernel, file or tensor name
+        ├── AlreadyExistsError     (ValueError) the name is taken
+        ├── PermissionDeniedError
+        ├── UnauthenticatedError
+        ├── ResourceExhaustedError (MemoryError) a size or a limit was exceeded
+        ├── FailedPreconditionError  the state does not allow it: uninitialised, finalised
+        │   └── ClosedSessionError   (RuntimeError) the session is closed
+        ├── AbortedError
+        ├── OutOfRangeError        (IndexError) an index, or the end of a sequence
+        ├── UnimplementedError     (NotImplementedError) no kernel, no gradient
+        ├── InternalError          a bug in aioflow
+        ├── UnavailableError       a peer cannot be reached
+        └── DataLossError          a file is truncated or altered
+
+The codes are the canonical ones that TensorFlow and gRPC share. Where Python has a builtin of the same
+meaning the class derives from it too, so that published code with `except ValueError` goes on working.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+__all__ = [
+    "AbortedError",
+    "AioflowError",
+    "AlreadyExistsError",
+    "CancelledError",
+    "ClosedSessionError",
+    "DTypeError",
+    "DataLossError",
+    "DeadlineExceededError",
+    "FailedPreconditionError",
+    "InternalError",
+    "InvalidArgumentError",
+    "NotFoundError",
+    "OpError",
+    "OutOfRangeError",
+    "PermissionDeniedError",
+    "ResourceExhaustedError",
+    "SourceLine",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UnknownError",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """The line of the user's own file that created a node."""
+
+    filename: str
+    lineno: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.lineno} in {self.function}"
+
+
+class AioflowError(Exception):
+    """Root of the tree: `except aioflow.errors.AioflowError` catches whatever the engine raises."""
+
+
+class OpError(AioflowError):
+    """An error with a canonical code and, where one is known, the node it belongs to.
+
+    Attributes:
+        message: What happened, without the context below.
+        node: Name of the node, or None.
+        op_type: Type of the node's op, or None.
+        source: The user's line that created the node, or None.
+        expected, actual: What was required and what came; None where that does not apply.
+    """
+
+    code: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        node: str | None = None,
+        op_type: str | None = None,
+        source: SourceLine | None = None,
+        expected: Any = None,
+        actual: Any = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.node = node
+        self.op_type = op_type
+        self.source = source
+        self.expected = expected
+        self.actual = actual
+
+    @property
+    def error_code(self) -> int:
+        """The canonical status code, as in TensorFlow and gRPC."""
+        return self.code
+
+    def at(self, node: str, op_type: str, source: SourceLine | None) -> OpError:
+        """Fill in the node where it is not known yet, and return self: the innermost node wins."""
+        if self.node is None:
+            self.node, self.op_type, self.source = node, op_type, source
+        return self
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.expected is not None or self.actual is not None:
+            parts.append(f"  expected: {self.expected}\n  actual:   {self.actual}")
+        if self.node is not None:
+            parts.append(f"  node:     {self.node!r} (op {self.op_type})")
+        if self.source is not None:
+            parts.append(f"  created:  {self.source}")
+        return "\n".join(parts)
+
+
+class CancelledError(OpError):
+    """The step was stopped from outside. (A cancelled *task* gets `asyncio.CancelledError`.)"""
+
+    code = 1
+
+
+class UnknownError(OpError):
+    """A kernel raised an exception that has no better code; it is the `__cause__`."""
+
+    code = 2
+
+
+class InvalidArgumentError(OpError, ValueError):
+    """A value, a shape or an attribute is not what the op accepts."""
+
+    code = 3
+
+
+class DTypeError(InvalidArgumentError, TypeError):
+    """A value or a tensor has the wrong dtype."""
+
+
+class DeadlineExceededError(OpError, TimeoutError):
+    """The time that the caller allowed has passed."""
+
+    code = 4
+
+
+class NotFoundError(OpError, LookupError):
+    """Something that was named does not exist."""
+
+    code = 5
+
+
+class AlreadyExistsError(OpError, ValueError):
+    """Something of that name exists already."""
+
+    code = 6
+
+
+class PermissionDeniedError(OpError, PermissionError):
+    """The caller is known, and may not do this."""
+
+    code = 7
+
+
+class ResourceExhaustedError(OpError, MemoryError):
+    """A limit, or the memory, does not allow it."""
+
+    code = 8
+
+
+class FailedPreconditionError(OpError):
+    """The state of the graph, the session or a resource does not allow it."""
+
+    code = 9
+
+
+class ClosedSessionError(FailedPreconditionError, RuntimeError):
+    """The session has been closed."""
+
+
+class AbortedError(OpError):
+    """The step was given up because of a conflict elsewhere."""
+
+    code = 10
+
+
+class OutOfRangeError(OpError, IndexError):
+    """An index is out of bounds, or a sequence has ended."""
+
+    code = 11
+
+
+class UnimplementedError(OpError, NotImplementedError):
+    """There is no kernel or gradient for this."""
+
+    code = 12
+
+
+class InternalError(OpError):
+    """An invariant of aioflow itself does not hold: a bug worth reporting."""
+
+    code = 13
+
+
+class UnavailableError(OpError):
+    """A peer cannot be reached; trying again may help."""
+
+    code = 14
+
+
+class DataLossError(OpError):
+    """Stored data is truncated or altered."""
+
+    code = 15
+
+
+class UnauthenticatedError(OpError):
+    """The caller did not prove who it is."""
+
+    code = 16

@@ -1,0 +1,40 @@
+"""The default graph: the innermost `as_default` block's, or else one that the process shares."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from aioflow.errors import FailedPreconditionError
+from aioflow.graph.graph import Graph
+from aioflow.graph.scopes import innermost_graph
+
+__all__ = ["default_graph", "reset_default_graph"]
+
+
+class _ProcessDefault:
+    """The graph that is the default where no `as_default` is open."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.graph = Graph()
+
+
+_PROCESS: Final = _ProcessDefault()
+
+
+def default_graph() -> Graph:
+    """The graph that new nodes go to."""
+    return innermost_graph() or _PROCESS.graph
+
+
+def reset_default_graph() -> None:
+    """Put a new, empty graph in the place of the process's default one.
+
+    Raises:
+        FailedPreconditionError: a `with graph.as_default()` is open here.
+    """
+    if innermost_graph() is not None:
+        raise FailedPreconditionError("reset_default_graph cannot be called inside `with graph.as_default()`")
+    with _PROCESS.lock:
+        _PROCESS.graph = Graph()

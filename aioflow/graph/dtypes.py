@@ -1,0 +1,214 @@
+"""Element types of tensors: one `DType` object each, with its NumPy twin and its public enum number.
+
+Strings are byte strings held in object arrays. bfloat16 comes from `ml_dtypes`. Resource tensors hold handles.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from aioflow.errors import DTypeError
+
+__all__ = [
+    "DType",
+    "as_dtype",
+    "bfloat16",
+    "bool_",
+    "can_cast_feed",
+    "complex64",
+    "complex128",
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "resource",
+    "string",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+]
+
+
+class DType:
+    """An element type. Instances are singletons: compare them with `is` or `==`."""
+
+    __slots__ = ("_kind", "as_datatype_enum", "as_numpy_dtype", "name", "np_dtype")
+
+    name: str
+    as_datatype_enum: int
+    np_dtype: np.dtype[Any]
+    as_numpy_dtype: type
+    _kind: str
+
+    def __init__(self, name: str, enum: int, np_dtype: npt.DTypeLike, kind: str) -> None:
+        self.name = name
+        self.as_datatype_enum = enum
+        self.np_dtype = np.dtype(np_dtype)
+        self.as_numpy_dtype = self.np_dtype.type
+        self._kind = kind
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether this is a real floating point type, bfloat16 included."""
+        return self._kind == "f"
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether this is a plain (not a quantized) integer type."""
+        return self._kind in "iu"
+
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether this is an unsigned integer type."""
+        return self._kind == "u"
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether this is complex64 or complex128."""
+        return self._kind == "c"
+
+    @property
+    def is_bool(self) -> bool:
+        """Whether this is bool."""
+        return self._kind == "b"
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether arithmetic is defined: integer, floating or complex."""
+        return self._kind in "iufc"
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether this is one of the quantized integers, which no kernel of the core takes."""
+        return self._kind == "q"
+
+    @property
+    def base_dtype(self) -> DType:
+        """The type itself: aioflow has no reference types."""
+        return self
+
+    @property
+    def real_dtype(self) -> DType:
+        """float32 for complex64, float64 for complex128, otherwise the type itself."""
+        return {"complex64": float32, "complex128": float64}.get(self.name, self)
+
+    @property
+    def size(self) -> int:
+        """Bytes an element (a pointer's for strings and resources)."""
+        return self.np_dtype.itemsize
+
+    @property
+    def min(self) -> Any:
+        """The least finite value."""
+        return self._limits().min
+
+    @property
+    def max(self) -> Any:
+        """The greatest finite value."""
+        return self._limits().max
+
+    def _limits(self) -> Any:
+        if self.is_floating:
+            return ml_dtypes.finfo(self.np_dtype)
+        if self.is_integer:
+            return np.iinfo(self.np_dtype)
+        raise DTypeError(f"{self.name} has no limits", expected="an integer or floating dtype", actual=self.name)
+
+    def __repr__(self) -> str:
+        return f"aioflow.{self.name}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return as_dtype, (self.name,)
+
+
+float32: Final = DType("float32", 1, np.float32, "f")
+float64: Final = DType("float64", 2, np.float64, "f")
+int32: Final = DType("int32", 3, np.int32, "i")
+uint8: Final = DType("uint8", 4, np.uint8, "u")
+int16: Final = DType("int16", 5, np.int16, "i")
+int8: Final = DType("int8", 6, np.int8, "i")
+string: Final = DType("string", 7, np.object_, "s")
+complex64: Final = DType("complex64", 8, np.complex64, "c")
+int64: Final = DType("int64", 9, np.int64, "i")
+bool_: Final = DType("bool", 10, np.bool_, "b")
+qint8: Final = DType("qint8", 11, np.int8, "q")
+quint8: Final = DType("quint8", 12, np.uint8, "q")
+qint32: Final = DType("qint32", 13, np.int32, "q")
+bfloat16: Final = DType("bfloat16", 14, ml_dtypes.bfloat16, "f")
+qint16: Final = DType("qint16", 15, np.int16, "q")
+quint16: Final = DType("quint16", 16, np.uint16, "q")
+uint16: Final = DType("uint16", 17, np.uint16, "u")
+complex128: Final = DType("complex128", 18, np.complex128, "c")
+float16: Final = DType("float16", 19, np.float16, "f")
+resource: Final = DType("resource", 20, np.object_, "r")
+variant: Final = DType("variant", 21, np.object_, "v")
+uint32: Final = DType("uint32", 22, np.uint32, "u")
+uint64: Final = DType("uint64", 23, np.uint64, "u")
+
+ALL: Final = tuple(value for value in list(globals().values()) if isinstance(value, DType))
+
+_BY_NAME: Final[dict[str, DType]] = {t.name: t for t in ALL} | {
+    "half": float16,
+    "float": float32,
+    "double": float64,
+    "str": string,
+    "bytes": string,
+}
+_BY_ENUM: Final = {t.as_datatype_enum: t for t in ALL}
+# Later entries win, so list the types that share a NumPy dtype with a quantized one as plain ones only.
+_BY_NUMPY: Final = {t.np_dtype: t for t in ALL if t._kind in "fiucb"}
+_BY_PYTHON: Final[dict[type, DType]] = {float: float32, int: int32, bool: bool_, complex: complex128, str: string, bytes: string}
+
+
+def as_dtype(value: Any) -> DType:
+    """The `DType` for a DType, a name ("float32"), an enum number, a Python type or anything NumPy takes as dtype.
+
+    Raises:
+        DTypeError: nothing of that kind exists.
+    """
+    if isinstance(value, DType):
+        return value
+    found: DType | None = None
+    if isinstance(value, str):
+        found = _BY_NAME.get(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        found = _BY_ENUM.get(value)
+    elif isinstance(value, type):
+        found = _BY_PYTHON.get(value)
+    if found is None:
+        found = _from_numpy(value)
+    if found is None:
+        raise DTypeError(f"no dtype for {value!r}", expected=f"one of {sorted(_BY_NAME)}", actual=repr(value))
+    return found
+
+
+def _from_numpy(value: Any) -> DType | None:
+    try:
+        dtype = np.dtype(value)
+    except (TypeError, ValueError):
+        return None
+    if dtype.kind in "SUO":
+        return string
+    return _BY_NUMPY.get(dtype.newbyteorder("="))
+
+
+def can_cast_feed(source: DType, target: DType) -> bool:
+    """Whether a fed array of `source` may become `target` without a loss of kind (int to float yes, float to int no)."""
+    if source is target:
+        return True
+    ranks = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
+    rank, wanted = ranks.get(source._kind), ranks.get(target._kind)
+    if rank is None or wanted is None or wanted == 0:
+        return False
+    return rank <= wanted

@@ -1,0 +1,430 @@
+"""Op definitions: an op is a name with a signature, and everything else is a rule in a table beside it.
+
+`define_op` declares the signature in the notation of TensorFlow's op registry ("x: T", "values: N*T", "T: {float32,
+int32}"), with the shape function; `gradient` attaches the gradient. Kernels are a registry of their own, in
+`aioflow.kernels`, since an op has one definition and any number of implementations.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from aioflow.errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError, UnimplementedError
+from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.shapes import Dims, dims_of, format_dims
+
+if TYPE_CHECKING:
+    from aioflow.graph.graph import Operation, Tensor
+
+__all__ = ["GRADIENTS", "OPS", "ArgDef", "AttrDef", "OpDef", "ShapeContext", "define_op", "gradient", "not_differentiable"]
+
+# Named groups of dtypes for the allowed lists, in the notation "{numeric}".
+_FLOATS = ("bfloat16", "float16", "float32", "float64")
+_COMPLEX = ("complex64", "complex128")
+_INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_QUANTIZED = ("qint8", "quint8", "qint16", "quint16", "qint32")
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "floats": _FLOATS,
+    "complexes": _COMPLEX,
+    "ints": _INTS,
+    "reals": _FLOATS + _INTS,
+    "quantized": _QUANTIZED,
+    "numbers": _FLOATS + _INTS + _COMPLEX,
+    "numbertype": _FLOATS + _INTS + _COMPLEX + _QUANTIZED,
+    "index": ("int32", "int64"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ArgDef:
+    """One input or output of a signature.
+
+    Exactly one of `dtype` (fixed), `type_attr` (an attribute of kind type) and `list_attr` (one of kind list(type)) says
+    the dtype; with `number_attr` the argument is a sequence of that many tensors.
+    """
+
+    name: str
+    dtype: DType | None = None
+    type_attr: str | None = None
+    list_attr: str | None = None
+    number_attr: str | None = None
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether the argument takes a sequence of tensors."""
+        return self.number_attr is not None or self.list_attr is not None
+
+
+@dataclass(frozen=True, slots=True)
+class AttrDef:
+    """One attribute: its kind ("int", "type", "list(shape)", …), default, allowed values and minimum."""
+
+    name: str
+    kind: str
+    default: Any = None
+    has_default: bool = False
+    allowed: tuple[Any, ...] | None = None
+    minimum: int | None = None
+
+    def check(self, value: Any) -> Any:
+        """The value in its canonical form.
+
+        Raises:
+            InvalidArgumentError: it is of another kind, or out of range.
+        """
+        if self.kind.startswith("list("):
+            return self._check_list(value)
+        canonical = self._canonical(self.kind, value)
+        self._check_allowed(canonical)
+        if self.minimum is not None and canonical < self.minimum:
+            raise InvalidArgumentError(
+                f"attribute {self.name!r} is out of range", expected=f">= {self.minimum}", actual=canonical
+            )
+        return canonical
+
+    def _check_list(self, value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            value = [value]
+        items = tuple(self._canonical(self.kind[5:-1], item) for item in value)
+        for item in items:
+            self._check_allowed(item)
+        if self.minimum is not None and len(items) < self.minimum:
+            raise InvalidArgumentError(
+                f"attribute {self.name!r} has too few items", expected=f">= {self.minimum} items", actual=list(items)
+            )
+        return items
+
+    def _check_allowed(self, value: Any) -> None:
+        if self.allowed is not None and value not in self.allowed:
+            names = ", ".join(str(a) for a in self.allowed)
+            raise InvalidArgumentError(f"attribute {self.name!r} is out of range", expected=f"one of {names}", actual=value)
+
+    def _canonical(self, kind: str, value: Any) -> Any:
+        try:
+            return _CANONICAL[kind](value)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"attribute {self.name!r} has the wrong kind", expected=kind, actual=repr(value)
+            ) from error
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool | np.bool_):
+        raise TypeError("a bool is not an int")
+    return int(value.__index__()) if hasattr(value, "__index__") else _reject(value)
+
+
+def _float(value: Any) -> float:
+    return _reject(value) if isinstance(value, str | bytes) else float(value)
+
+
+def _boolean(value: Any) -> bool:
+    return bool(value) if isinstance(value, bool | np.bool_ | int) else _reject(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    return value if isinstance(value, str) else _reject(value)
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    return value if isinstance(value, np.ndarray) else np.asarray(value)
+
+
+def _function(value: Any) -> Any:
+    return value
+
+
+def _reject(value: Any) -> Any:
+    raise TypeError(repr(value))
+
+
+_CANONICAL: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "int": _integer,
+    "float": _float,
+    "bool": _boolean,
+    "string": _text,
+    "type": as_dtype,
+    "shape": dims_of,
+    "tensor": _array,
+    "func": _function,
+}
+
+
+class ShapeContext:
+    """What a shape function may look at: input shapes, attributes, and the inputs' values where they are constants.
+
+    Inputs are addressed by flat position, or by name with `dims`, `dims_list` and `value`.
+    """
+
+    __slots__ = ("_inputs", "_value_of", "attrs", "op_def", "tensors")
+
+    def __init__(
+        self,
+        op_def: OpDef,
+        attrs: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        value_of: Callable[[Any], np.ndarray[Any, Any] | None],
+    ) -> None:
+        self.op_def = op_def
+        self.attrs = attrs
+        self._inputs = inputs
+        self._value_of = value_of
+        self.tensors: list[Any] = []
+        for arg in op_def.inputs:
+            self.tensors.extend(inputs[arg.name] if arg.is_sequence else [inputs[arg.name]])
+
+    def dims(self, name: str) -> Dims:
+        """Static shape of the input of that name."""
+        result: Dims = self._inputs[name].dims
+        return result
+
+    def dims_list(self, name: str) -> list[Dims]:
+        """Static shapes of the tensors of a sequence input."""
+        return [t.dims for t in self._inputs[name]]
+
+    def value(self, name: str) -> np.ndarray[Any, Any] | None:
+        """The constant value of the input of that name, or None where it is known only at run time."""
+        return self._value_of(self._inputs[name])
+
+    def partial_shape(self, name: str) -> Dims:
+        """The input of that name read as a shape vector, with None for each element that is not known yet."""
+        value = self.value(name)
+        if value is not None:
+            return tuple(None if int(v) < 0 else int(v) for v in np.asarray(value).reshape(-1))
+        return _shape_from_graph(self._inputs[name], self._value_of)
+
+    def rank(self, name: str) -> int | None:
+        """Rank of the input of that name, or None."""
+        dims = self.dims(name)
+        return None if dims is None else len(dims)
+
+    def require_rank(self, name: str, low: int, high: int | None = None) -> Dims:
+        """The input's dims, its rank checked to be `low` (or between `low` and `high`; -1 means no upper bound)."""
+        dims = self.dims(name)
+        top = low if high is None else high
+        if dims is not None and (len(dims) < low or (top >= 0 and len(dims) > top)):
+            wanted = f"rank {low}" if top == low else f"rank >= {low}" if top < 0 else f"rank {low}..{top}"
+            raise InvalidArgumentError(f"input {name!r} has the wrong rank", expected=wanted, actual=format_dims(dims))
+        return dims
+
+
+def _shape_from_graph(tensor: Any, value_of: Callable[[Any], np.ndarray[Any, Any] | None]) -> Dims:
+    """Partial knowledge of a shape vector that is computed by Shape, Pack, Cast or a known-length source."""
+    op = tensor.op
+    if op.type == "Shape":
+        dims: Dims = op.inputs[0].dims
+        return dims
+    if op.type == "Cast":
+        return _shape_from_graph(op.inputs[0], value_of)
+    if op.type == "Pack":
+        parts = [value_of(t) for t in op.inputs]
+        return tuple(None if p is None or int(p) < 0 else int(p) for p in parts)
+    length = tensor.dims[0] if tensor.dims else None
+    return None if length is None else (None,) * length
+
+
+ShapeFn: TypeAlias = Callable[[ShapeContext], Any]
+GradientFn: TypeAlias = "Callable[..., Tensor | Sequence[Tensor | Any | None] | None]"
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """The definition of an op: signature, flags and shape function.
+
+    Attributes:
+        stateful: Never merged, folded or run twice: it reads or changes something outside the graph.
+        commutative: The order of the inputs does not matter.
+        shape_fn: Maps a ShapeContext to the dims of the outputs: one `Dims` for a single output, otherwise a list.
+    """
+
+    name: str
+    inputs: tuple[ArgDef, ...]
+    outputs: tuple[ArgDef, ...]
+    attrs: Mapping[str, AttrDef] = field(default_factory=dict)
+    stateful: bool = False
+    commutative: bool = False
+    shape_fn: ShapeFn | None = None
+
+    def attr(self, name: str) -> AttrDef:
+        """The definition of one attribute. Raises NotFoundError."""
+        found = self.attrs.get(name)
+        if found is None:
+            raise NotFoundError(
+                f"op {self.name} has no attribute {name!r}", op_type=self.name, expected=f"one of {sorted(self.attrs)}", actual=name
+            )
+        return found
+
+
+class OpRegistry:
+    """All op definitions, by name."""
+
+    def __init__(self) -> None:
+        self._ops: dict[str, OpDef] = {}
+
+    def register(self, op_def: OpDef) -> OpDef:
+        """Add a definition. Raises AlreadyExistsError when the name is taken."""
+        if op_def.name in self._ops:
+            raise AlreadyExistsError(f"op {op_def.name!r} is already registered", op_type=op_def.name)
+        self._ops[op_def.name] = op_def
+        return op_def
+
+    def get(self, name: str) -> OpDef:
+        """The definition of that name. Raises NotFoundError with the nearest names."""
+        found = self._ops.get(name)
+        if found is None:
+            near = difflib.get_close_matches(name, self._ops, n=5)
+            raise NotFoundError(
+                f"no op {name!r} is registered", op_type=name, expected=f"one of {len(self._ops)} ops, such as {near}", actual=name
+            )
+        return found
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._ops
+
+    def __iter__(self) -> Iterator[OpDef]:
+        return iter(self._ops.values())
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+
+OPS: Final = OpRegistry()
+GRADIENTS: Final[dict[str, GradientFn | None]] = {}
+
+
+def define_op(
+    name: str,
+    inputs: str = "",
+    outputs: str = "",
+    attrs: Sequence[str] = (),
+    *,
+    shape: ShapeFn | None = None,
+    stateful: bool = False,
+    commutative: bool = False,
+) -> OpDef:
+    """Define an op and register it.
+
+    Args:
+        inputs, outputs: Comma-separated "name: kind", where kind is a dtype ("int32"), a type attribute ("T"), a
+            sequence "N*T" or "N*int32", or "list:Tin" for a list(type) attribute.
+        attrs: One string an attribute: "keep_dims: bool = False", "T: {floats}", "T: {int32, int64} = int32",
+            "N: int >= 1", "padding: {'SAME', 'VALID'}", "strides: list(int)", "dtype: type". Groups of dtypes are
+            named in `GROUPS`.
+        shape: The shape function; without one the outputs' shapes are unknown.
+
+    Raises:
+        AlreadyExistsError: the name is taken.
+    """
+    parsed = dict(_parse_attr(a) for a in attrs)
+    op_def = OpDef(
+        name,
+        tuple(_parse_args(inputs, parsed)),
+        tuple(_parse_args(outputs, parsed)),
+        parsed,
+        stateful=stateful,
+        commutative=commutative,
+        shape_fn=shape,
+    )
+    return OPS.register(op_def)
+
+
+def _parse_args(text: str, attrs: Mapping[str, AttrDef]) -> Iterator[ArgDef]:
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, kind = (s.strip() for s in part.split(":", 1))
+        if kind.startswith("list:"):
+            yield ArgDef(name, list_attr=kind[5:])
+            continue
+        number, _, element = kind.rpartition("*")
+        number_attr = number or None
+        if element in attrs:
+            yield ArgDef(name, type_attr=element, number_attr=number_attr)
+        else:
+            yield ArgDef(name, dtype=as_dtype(element), number_attr=number_attr)
+
+
+_ATTR: Final = re.compile(r"(?P<name>\w+)\s*:\s*(?P<kind>\{[^}]*\}|list\(\w+\)|list\(\{[^}]*\}\)|\w+)\s*(?:>=\s*(?P<min>-?\d+))?\s*(?:=\s*(?P<default>.*))?$")
+
+
+def _parse_attr(text: str) -> tuple[str, AttrDef]:
+    match = _ATTR.match(text.strip())
+    if match is None:
+        raise InternalError(f"cannot parse the attribute definition {text!r}")
+    name, kind, minimum, default = match["name"], match["kind"], match["min"], match["default"]
+    is_list = kind.startswith("list({")
+    if is_list:
+        kind = kind[5:-1]
+    allowed: tuple[Any, ...] | None = None
+    if kind.startswith("{"):
+        kind, allowed = _parse_allowed(kind[1:-1])
+    attr = AttrDef(name, f"list({kind})" if is_list else kind, None, False, allowed, None if minimum is None else int(minimum))
+    if default is None:
+        return name, attr
+    value = attr.check(_parse_default(attr.kind, default.strip()))
+    return name, AttrDef(name, attr.kind, value, True, allowed, attr.minimum)
+
+
+def _parse_allowed(text: str) -> tuple[str, tuple[Any, ...]]:
+    items = [i.strip() for i in text.split(",")]
+    if items[0][:1] in "'\"":
+        return "string", tuple(i[1:-1] for i in items)
+    names = [n for i in items for n in GROUPS.get(i, (i,))]
+    return "type", tuple(dict.fromkeys(as_dtype(n) for n in names))
+
+
+def _parse_default(kind: str, text: str) -> Any:
+    if kind in ("type", "list(type)") and not text.startswith("["):
+        return text
+    return ast.literal_eval(text)
+
+
+def gradient(*op_types: str) -> Callable[[GradientFn], GradientFn]:
+    """Attach a gradient function to ops.
+
+    The function gets the `Operation` and one gradient an output (a Tensor, or None where nothing flows back) and
+    returns one gradient an input: a Tensor, an IndexedSlices, or None. With a single input it may return it bare.
+
+    Raises:
+        AlreadyExistsError: the op has a gradient already.
+    """
+
+    def attach(fn: GradientFn) -> GradientFn:
+        for op_type in op_types:
+            _register_gradient(op_type, fn)
+        return fn
+
+    return attach
+
+
+def not_differentiable(*op_types: str) -> None:
+    """Declare that nothing flows back through these ops: their inputs get no gradient."""
+    for op_type in op_types:
+        _register_gradient(op_type, None)
+
+
+def _register_gradient(op_type: str, fn: GradientFn | None) -> None:
+    if op_type in GRADIENTS:
+        raise AlreadyExistsError(f"op {op_type!r} has a gradient already", op_type=op_type)
+    GRADIENTS[op_type] = fn
+
+
+def lookup_gradient(op: Operation) -> GradientFn | None:
+    """The gradient function for a node, None where it is declared not differentiable.
+
+    Raises:
+        UnimplementedError: nobody registered one; the error names the node and how to add it.
+    """
+    if op.type not in GRADIENTS:
+        raise UnimplementedError(
+            f"no gradient is registered for op {op.type!r}; add one with @aioflow.RegisterGradient({op.type!r})"
+        ).at(op.name, op.type, op.source)
+    return GRADIENTS[op.type]
+

@@ -1,0 +1,174 @@
+"""What a new node inherits from the `with` statements around it: name, device, control inputs, colocation, container.
+
+Scopes live in one context variable, never in thread locals or on the graph, so that every asyncio task and every thread
+builds under its own. The value is immutable: entering a scope replaces it, leaving puts the old one back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.device_spec import DeviceSpec
+
+if TYPE_CHECKING:
+    from aioflow.graph.graph import Graph, Operation
+
+__all__ = ["Controller", "Scope", "current_scope", "enter_graph", "enter_scope", "innermost_graph"]
+
+DeviceLike: TypeAlias = "str | DeviceSpec | Callable[[Operation], Any] | None"
+
+
+class Controller:
+    """One `control_dependencies` block: its control inputs, and the nodes made inside it.
+
+    A node that reads another node of the same block already waits for the block's control inputs, and gets no second edge.
+    """
+
+    __slots__ = ("inputs", "members")
+
+    def __init__(self, inputs: tuple[Operation, ...]) -> None:
+        self.inputs = inputs
+        self.members: set[Operation] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The scopes of one graph that are open in the current context."""
+
+    name: str = ""
+    devices: tuple[DeviceLike, ...] = ()
+    controllers: tuple[Controller, ...] = ()
+    colocation: tuple[str, ...] = ()
+    container: str = ""
+    variable_scope: Any = None
+
+
+_EMPTY: Final = Scope()
+_SCOPES: Final[ContextVar[tuple[tuple[Graph, Scope], ...]]] = ContextVar("aioflow_scopes", default=())
+_GRAPHS: Final[ContextVar[tuple[Graph, ...]]] = ContextVar("aioflow_default_graphs", default=())
+
+
+_NAME: Final = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
+
+
+def innermost_graph() -> Graph | None:
+    """The graph of the innermost open `as_default` block here, or None."""
+    stack = _GRAPHS.get()
+    return stack[-1] if stack else None
+
+
+@contextmanager
+def enter_graph(graph: Graph) -> Iterator[Graph]:
+    """Make `graph` the default inside the block."""
+    token = _GRAPHS.set((*_GRAPHS.get(), graph))
+    try:
+        yield graph
+    finally:
+        _GRAPHS.reset(token)
+
+
+def current_scope(graph: Graph) -> Scope:
+    """The scopes of `graph` that are open in the current context."""
+    for owner, scope in _SCOPES.get():
+        if owner is graph:
+            return scope
+    return _EMPTY
+
+
+@contextmanager
+def enter_scope(graph: Graph, scope: Scope) -> Iterator[Scope]:
+    """Replace the scopes of `graph` inside the block."""
+    others = tuple(pair for pair in _SCOPES.get() if pair[0] is not graph)
+    token = _SCOPES.set(((graph, scope), *others))
+    try:
+        yield scope
+    finally:
+        _SCOPES.reset(token)
+
+
+@contextmanager
+def name_scope(graph: Graph, name: str | None) -> Iterator[str]:
+    """Prefix the names of new nodes. A name that ends in "/" is taken as it is; None or "" goes back to the root.
+
+    Yields:
+        The full prefix with its "/", or "".
+    """
+    scope = current_scope(graph)
+    if not name:
+        prefix = ""
+    elif name.endswith("/"):
+        prefix = name[:-1]
+    else:
+        if not _NAME.fullmatch(name):
+            raise InvalidArgumentError(f"{name!r} is not a valid scope name", expected="letters, digits, _.-/", actual=name)
+        prefix = graph.unique_name(name)
+    with enter_scope(graph, replace(scope, name=prefix)):
+        yield prefix + "/" if prefix else ""
+
+
+@contextmanager
+def device(graph: Graph, target: DeviceLike) -> Iterator[None]:
+    """Ask for a device for new nodes. None closes off the outer scopes; a function gets the node and returns a name."""
+    if isinstance(target, str):
+        target = DeviceSpec.from_string(target)
+    scope = current_scope(graph)
+    with enter_scope(graph, replace(scope, devices=(*scope.devices, target))):
+        yield
+
+
+@contextmanager
+def control_dependencies(graph: Graph, inputs: Iterable[Operation] | None) -> Iterator[None]:
+    """Make new nodes wait for `inputs`; None closes off the outer blocks."""
+    scope = current_scope(graph)
+    controllers = () if inputs is None else (*scope.controllers, Controller(tuple(inputs)))
+    with enter_scope(graph, replace(scope, controllers=controllers)):
+        yield
+
+
+@contextmanager
+def colocate_with(graph: Graph, op: Operation | None, ignore_existing: bool = False) -> Iterator[None]:
+    """Put new nodes on the device of `op`, whatever the device scopes around say. None closes off the outer blocks."""
+    scope = current_scope(graph)
+    if op is None:
+        groups: tuple[str, ...] = ()
+    else:
+        groups = (() if ignore_existing else scope.colocation) + op.colocation_groups()
+    with enter_scope(graph, replace(scope, colocation=tuple(dict.fromkeys(groups)), devices=() if op is not None else scope.devices)):
+        yield
+
+
+@contextmanager
+def container(graph: Graph, name: str) -> Iterator[str]:
+    """Keep the resources of new stateful nodes in the container of that name."""
+    with enter_scope(graph, replace(current_scope(graph), container=name)):
+        yield name
+
+
+def device_for(op: Operation, scope: Scope) -> str:
+    """The device string that the open device scopes give to `op`: inner scopes win, part by part."""
+    spec = DeviceSpec.from_string(op.device)
+    for target in reversed(scope.devices):
+        if target is None:
+            break
+        wanted = target(op) if callable(target) else target
+        if wanted is None:
+            continue
+        outer = DeviceSpec.from_string(wanted) if isinstance(wanted, str) else wanted
+        spec = outer.override(spec)
+    return spec.to_string()
+
+
+def control_inputs_for(scope: Scope, data_inputs: Iterable[Operation]) -> tuple[Operation, ...]:
+    """The control inputs that the open blocks add to a node with these data inputs."""
+    sources = set(data_inputs)
+    found: dict[Operation, None] = {}
+    for controller in scope.controllers:
+        if sources.isdisjoint(controller.members):
+            found.update(dict.fromkeys(op for op in controller.inputs if op not in sources))
+    return tuple(found)

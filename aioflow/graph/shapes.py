@@ -1,0 +1,266 @@
+"""Partially known shapes.
+
+Inside the engine a static shape is plain data, `Dims`: None for an unknown rank, otherwise a tuple with None for each
+unknown size. `TensorShape` and `Dimension` wrap it for users, with the meaning that they have in the TensorFlow 1 API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from aioflow.errors import InvalidArgumentError
+
+__all__ = ["Dimension", "Dims", "TensorShape", "broadcast_dims", "dims_of", "is_compatible", "merge_dims", "num_elements"]
+
+Dims: TypeAlias = tuple[int | None, ...] | None
+
+
+class Dimension:
+    """One size of a shape, possibly unknown. Compares equal to the int (or None) that it holds."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: int | Dimension | None) -> None:
+        self.value: int | None = value.value if isinstance(value, Dimension) else value
+
+    def __int__(self) -> int:
+        if self.value is None:
+            raise InvalidArgumentError("the dimension is unknown", expected="a known size", actual="?")
+        return self.value
+
+    __index__ = __int__
+
+    def __eq__(self, other: object) -> bool:
+        return self.value == (other.value if isinstance(other, Dimension) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __repr__(self) -> str:
+        return f"Dimension({self.value})"
+
+    def __str__(self) -> str:
+        return "?" if self.value is None else str(self.value)
+
+    def _apply(self, other: int | Dimension | None, combine: Any) -> Dimension:
+        right = Dimension(other).value
+        return Dimension(None if self.value is None or right is None else combine(self.value, right))
+
+    def __add__(self, other: int | Dimension | None) -> Dimension:
+        return self._apply(other, lambda a, b: a + b)
+
+    def __sub__(self, other: int | Dimension | None) -> Dimension:
+        return self._apply(other, lambda a, b: a - b)
+
+    def __mul__(self, other: int | Dimension | None) -> Dimension:
+        return self._apply(other, lambda a, b: a * b)
+
+    def __floordiv__(self, other: int | Dimension | None) -> Dimension:
+        return self._apply(other, lambda a, b: a // b)
+
+    def __mod__(self, other: int | Dimension | None) -> Dimension:
+        return self._apply(other, lambda a, b: a % b)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def is_compatible_with(self, other: int | Dimension | None) -> bool:
+        """Whether both could be the same size."""
+        right = Dimension(other).value
+        return self.value is None or right is None or self.value == right
+
+
+class TensorShape:
+    """A shape whose rank or sizes may be unknown.
+
+    Args:
+        dims: None (unknown rank), an iterable of ints, None, -1 (unknown) and Dimensions, or another TensorShape.
+    """
+
+    __slots__ = ("_dims",)
+
+    def __init__(self, dims: Any) -> None:
+        self._dims: Dims = dims_of(dims)
+
+    @property
+    def raw(self) -> Dims:
+        """The shape as plain data: a tuple of ints and None, or None."""
+        return self._dims
+
+    @property
+    def dims(self) -> list[Dimension] | None:
+        """The sizes as Dimensions, or None for an unknown rank."""
+        return None if self._dims is None else [Dimension(d) for d in self._dims]
+
+    @property
+    def ndims(self) -> int | None:
+        """The rank, or None."""
+        return None if self._dims is None else len(self._dims)
+
+    rank = ndims
+
+    def as_list(self) -> list[int | None]:
+        """The sizes as ints and None. Raises InvalidArgumentError for an unknown rank."""
+        return list(self._known())
+
+    def num_elements(self) -> int | None:
+        """The product of the sizes, or None where one is unknown."""
+        return num_elements(self._dims)
+
+    def is_fully_defined(self) -> bool:
+        """Whether rank and every size are known."""
+        return self._dims is not None and None not in self._dims
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether some fully known shape fits both."""
+        return is_compatible(self._dims, dims_of(other))
+
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """Raise InvalidArgumentError unless `is_compatible_with(other)`."""
+        if not self.is_compatible_with(other):
+            raise InvalidArgumentError("shapes are not compatible", expected=self, actual=TensorShape(other))
+
+    def merge_with(self, other: Any) -> TensorShape:
+        """What both shapes know together. Raises InvalidArgumentError where they disagree."""
+        return TensorShape(merge_dims(self._dims, dims_of(other)))
+
+    def concatenate(self, other: Any) -> TensorShape:
+        """The sizes of self, then those of other."""
+        right = dims_of(other)
+        return TensorShape(None if self._dims is None or right is None else self._dims + right)
+
+    def with_rank(self, rank: int) -> TensorShape:
+        """Self, if it can have that rank; otherwise InvalidArgumentError."""
+        return self.merge_with((None,) * rank)
+
+    def _known(self) -> tuple[int | None, ...]:
+        if self._dims is None:
+            raise InvalidArgumentError("the rank is unknown", expected="a known rank", actual="<unknown>")
+        return self._dims
+
+    def __len__(self) -> int:
+        return len(self._known())
+
+    def __bool__(self) -> bool:
+        return self._dims is not None
+
+    def __iter__(self) -> Iterator[Dimension]:
+        return (Dimension(d) for d in self._known())
+
+    def __getitem__(self, key: Any) -> Any:
+        if self._dims is None:
+            return TensorShape(None) if isinstance(key, slice) else Dimension(None)
+        part = self._dims[key]
+        return TensorShape(part) if isinstance(key, slice) else Dimension(part)
+
+    def __add__(self, other: Any) -> TensorShape:
+        return self.concatenate(other)
+
+    def __eq__(self, other: object) -> bool:
+        try:
+            return self._dims == dims_of(other)
+        except InvalidArgumentError:
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self._dims)
+
+    def __repr__(self) -> str:
+        return f"TensorShape({None if self._dims is None else list(self._dims)})"
+
+    def __str__(self) -> str:
+        return format_dims(self._dims)
+
+
+def dims_of(value: Any) -> Dims:
+    """Plain dims from whatever a user calls a shape. -1 and None both mean unknown.
+
+    Raises:
+        InvalidArgumentError: a size is not an integer, or is below -1.
+    """
+    if value is None:
+        return None
+    if isinstance(value, TensorShape):
+        return value.raw
+    if isinstance(value, int | Dimension):
+        return (_size(value),)
+    if isinstance(value, Iterable):
+        return tuple(_size(d) for d in value)
+    raise InvalidArgumentError("not a shape", expected="None or a sequence of sizes", actual=repr(value))
+
+
+def _size(value: Any) -> int | None:
+    if isinstance(value, Dimension):
+        return value.value
+    if value is None:
+        return None
+    try:
+        size = value.__index__()
+    except (AttributeError, TypeError):
+        raise InvalidArgumentError("not a size", expected="an integer, None or -1", actual=repr(value)) from None
+    if size < -1:
+        raise InvalidArgumentError("a size cannot be negative", expected="an integer >= 0, None or -1", actual=size)
+    return None if size == -1 else int(size)
+
+
+def format_dims(dims: Dims) -> str:
+    """`(2, ?)`, or `<unknown>`."""
+    if dims is None:
+        return "<unknown>"
+    inner = ", ".join("?" if d is None else str(d) for d in dims)
+    return f"({inner},)" if len(dims) == 1 else f"({inner})"
+
+
+def num_elements(dims: Dims) -> int | None:
+    """The product of the sizes, or None where one is unknown."""
+    if dims is None:
+        return None
+    total = 1
+    for size in dims:
+        if size is None:
+            return None
+        total *= size
+    return total
+
+
+def is_compatible(a: Dims, b: Dims) -> bool:
+    """Whether some fully known shape fits both."""
+    if a is None or b is None:
+        return True
+    return len(a) == len(b) and all(x is None or y is None or x == y for x, y in zip(a, b, strict=True))
+
+
+def merge_dims(a: Dims, b: Dims) -> Dims:
+    """What both know together. Raises InvalidArgumentError where they disagree."""
+    if a is None:
+        return b
+    if b is None:
+        return a
+    if not is_compatible(a, b):
+        raise InvalidArgumentError("shapes are not compatible", expected=format_dims(a), actual=format_dims(b))
+    return tuple(y if x is None else x for x, y in zip(a, b, strict=True))
+
+
+def broadcast_dims(shapes: Sequence[Dims]) -> Dims:
+    """The shape that NumPy's broadcasting gives, as far as it is known.
+
+    Raises:
+        InvalidArgumentError: two known sizes differ and neither is 1.
+    """
+    if any(s is None for s in shapes):
+        return None
+    known = [s for s in shapes if s is not None]
+    rank = max((len(s) for s in known), default=0)
+    padded = [(1,) * (rank - len(s)) + s for s in known]
+    result: list[int | None] = []
+    for column in zip(*padded, strict=True):
+        sizes = {d for d in column if d is not None and d != 1}
+        if len(sizes) > 1:
+            raise InvalidArgumentError(
+                "shapes cannot be broadcast together",
+                expected="sizes that are equal or 1",
+                actual=" and ".join(format_dims(s) for s in shapes),
+            )
+        result.append(sizes.pop() if sizes else (None if None in column else 1))
+    return tuple(result)

@@ -1,0 +1,51 @@
+"""Kernels of constants, identities and grouping. Feeds replace placeholders before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.registry import Binding, binder, kernel
+
+__all__: list[str] = []
+
+
+@binder("Const")
+def const(binding: Binding) -> Callable[[], Any]:
+    value = binding.attrs["value"]
+    if value.dtype != object:
+        value = binding.xp.asarray(value)
+    if binding.backend.device_type == "CPU" and value.ndim == 0 and value.dtype != object:
+        value = value[()]  # a NumPy scalar: arithmetic on it is several times faster than on a 0-d array
+    return lambda: value
+
+
+@binder("Placeholder")
+def placeholder(binding: Binding) -> Callable[[], Any]:
+    def missing() -> Any:
+        raise InvalidArgumentError(
+            f"you must feed a value for placeholder tensor '{binding.name}'",
+            expected=f"feed_dict with a value of dtype {binding.output_dtypes[0]}",
+            actual="no feed",
+        )
+
+    return missing
+
+
+@kernel("NoOp")
+def no_op() -> None:
+    return None
+
+
+@kernel("Identity", expression="{0}")
+@kernel("StopGradient", expression="{0}")
+@kernel("PreventGradient", expression="{0}")
+@kernel("PlaceholderWithDefault", expression="{0}")
+def identity(value: Any) -> Any:
+    return value
+
+
+@kernel("IdentityN")
+def identity_n(values: Any) -> Any:
+    return tuple(values)

@@ -1,0 +1,305 @@
+"""The kernel registry, keyed by op, device type and dtypes.
+
+A kernel body is an ordinary function. Its parameters follow the op's signature, one an input (a sequence for a sequence
+input); keyword-only parameters are attributes of the op; a first parameter called `xp` gets the backend's array
+namespace. `kernel` registers a body, `binder` a function that returns the body for one node (for kernels that
+specialise on attributes, constants, resources or random state), `elementwise` a whole table of ufuncs.
+
+A value at run time is an array of the backend or, on the CPU, a NumPy scalar in the place of a 0-d array.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+from aioflow.errors import AlreadyExistsError, InvalidArgumentError, UnimplementedError
+from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.opdef import GROUPS, OPS
+from aioflow.graph.shapes import Dims
+
+__all__ = ["ANY_DEVICE", "KERNELS", "ArrayBackend", "Binding", "KernelDef", "binder", "elementwise", "kernel"]
+
+ANY_DEVICE: Final = "*"
+Converter: TypeAlias = Callable[[Any], Any]
+Body: TypeAlias = Callable[..., Any]
+T = TypeVar("T")
+
+
+class ArrayBackend(Protocol):
+    """What a kernel may ask of the backend that it runs on."""
+
+    @property
+    def device_type(self) -> str:
+        """ "CPU", "GPU", …"""
+
+    @property
+    def xp(self) -> Any:
+        """The array namespace: NumPy, or a library with its functions."""
+
+    def generator(self, seed: int, seed2: int) -> Any:
+        """A random generator with NumPy's `Generator` methods; (0, 0) seeds from the operating system."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The node that a kernel is being bound for, with what lives longer than one step.
+
+    Attributes:
+        name, op_type, attrs: The node.
+        input_dtypes, input_dims, output_dtypes, output_dims: Its flat inputs and outputs.
+        constants: For each flat input the value, if it is a constant, otherwise None.
+        backend: The backend of its device.
+        resources: The device's resource manager.
+        state: The session's table of kernel state by node name; use `shared`.
+    """
+
+    name: str
+    op_type: str
+    attrs: Mapping[str, Any]
+    input_dtypes: tuple[DType, ...]
+    input_dims: tuple[Dims, ...]
+    output_dtypes: tuple[DType, ...]
+    output_dims: tuple[Dims, ...]
+    constants: tuple[Any, ...]
+    backend: ArrayBackend
+    resources: Any
+    state: dict[str, Any]
+
+    @property
+    def xp(self) -> Any:
+        """The backend's array namespace."""
+        return self.backend.xp
+
+    def shared(self, make: Callable[[], T]) -> T:
+        """State of this node that all steps of the session share, made on first use."""
+        if self.name not in self.state:
+            self.state[self.name] = make()
+        found: T = self.state[self.name]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDef:
+    """An implementation of an op for a device type and dtypes.
+
+    Attributes:
+        bind: Makes the callable for one node: it takes the op's inputs and returns its output (a tuple for several).
+        dtypes: For some type attributes, the dtypes that this kernel takes.
+        host: Inputs that must live in host memory, each with a converter that is applied before the body sees it (once
+            only, if the input is a constant).
+        is_async: The body is a coroutine function.
+        fresh: Every output is a new buffer: no input, resource or constant shares its memory.
+        retains: The body may keep an input beyond the call (a variable assigned, an element enqueued).
+        takes_out: The body accepts one more positional argument: the buffer for its (single) output, which may be one of
+            its inputs. Implies elementwise: the output at an index depends on the inputs at that index alone.
+        expression: A Python expression for the same, such as "{0} + {1}", for generated code.
+        label, priority: A kernel with a label is chosen only by a node that asks for it in `_kernel`; among the rest the
+            highest priority wins, then the device's own kernel over a portable one.
+    """
+
+    op: str
+    bind: Callable[[Binding], Body]
+    device_type: str = ANY_DEVICE
+    dtypes: Mapping[str, frozenset[DType]] = field(default_factory=dict)
+    host: Mapping[str, Converter] = field(default_factory=dict)
+    is_async: bool = False
+    fresh: bool = False
+    retains: bool = False
+    takes_out: bool = False
+    expression: str | None = None
+    label: str = ""
+    priority: int = 0
+
+    def accepts(self, device_type: str, attrs: Mapping[str, Any]) -> bool:
+        """Whether the kernel serves a node with these attributes on that kind of device."""
+        if self.device_type not in (ANY_DEVICE, device_type) or self.label != attrs.get("_kernel", ""):
+            return False
+        return all(attrs.get(name) in allowed for name, allowed in self.dtypes.items())
+
+
+class KernelRegistry:
+    """All kernels, by op."""
+
+    def __init__(self) -> None:
+        self._kernels: dict[str, list[KernelDef]] = {}
+
+    def register(self, kernel_def: KernelDef) -> KernelDef:
+        """Add a kernel.
+
+        Raises:
+            NotFoundError: the op is not defined.
+            AlreadyExistsError: there is one for the same op, device type, dtypes, label and priority.
+        """
+        OPS.get(kernel_def.op)
+        same = ("op", "device_type", "dtypes", "label", "priority")
+        for other in self._kernels.get(kernel_def.op, ()):
+            if all(getattr(other, f) == getattr(kernel_def, f) for f in same):
+                raise AlreadyExistsError(
+                    f"op {kernel_def.op!r} has a kernel for {kernel_def.device_type} already", op_type=kernel_def.op
+                )
+        self._kernels.setdefault(kernel_def.op, []).append(kernel_def)
+        return kernel_def
+
+    def find(self, op_type: str, device_type: str, attrs: Mapping[str, Any]) -> KernelDef | None:
+        """The kernel that a node with these attributes gets on that kind of device, or None."""
+        fitting = [k for k in self._kernels.get(op_type, ()) if k.accepts(device_type, attrs)]
+        if not fitting:
+            return None
+        return max(fitting, key=lambda k: (k.priority, k.device_type != ANY_DEVICE))
+
+    def get(self, op_type: str, device_type: str, attrs: Mapping[str, Any]) -> KernelDef:
+        """As `find`. Raises UnimplementedError that lists the kernels there are."""
+        found = self.find(op_type, device_type, attrs)
+        if found is None:
+            types = {k: v.name for k, v in attrs.items() if isinstance(v, DType)}
+            existing = "; ".join(_describe(k) for k in self._kernels.get(op_type, ())) or "no kernel at all"
+            raise UnimplementedError(
+                f"no kernel of op {op_type!r} fits the node", op_type=op_type, expected=existing, actual=f"{device_type} with {types}"
+            )
+        return found
+
+    def for_op(self, op_type: str) -> list[KernelDef]:
+        """All kernels of an op."""
+        return list(self._kernels.get(op_type, ()))
+
+    def __iter__(self) -> Iterator[KernelDef]:
+        return (k for kernels in self._kernels.values() for k in kernels)
+
+
+def _describe(kernel_def: KernelDef) -> str:
+    device = "any device" if kernel_def.device_type == ANY_DEVICE else kernel_def.device_type
+    limits = ", ".join(f"{n} in {{{', '.join(sorted(t.name for t in ts))}}}" for n, ts in kernel_def.dtypes.items())
+    return f"{device} ({limits})" if limits else device
+
+
+KERNELS: Final = KernelRegistry()
+
+
+def _dtype_sets(dtypes: Mapping[str, Iterable[Any] | str] | None) -> dict[str, frozenset[DType]]:
+    """{"T": "floats ints bool"} or {"T": [float32, …]} as sets."""
+    result: dict[str, frozenset[DType]] = {}
+    for attr, allowed in (dtypes or {}).items():
+        names = allowed.split() if isinstance(allowed, str) else allowed
+        result[attr] = frozenset(as_dtype(t) for n in names for t in GROUPS.get(n, (n,)))
+    return result
+
+
+def kernel(
+    op: str,
+    *,
+    device: str = ANY_DEVICE,
+    dtypes: Mapping[str, Iterable[Any] | str] | None = None,
+    host: Mapping[str, Converter] | None = None,
+    fresh: bool = False,
+    retains: bool = False,
+    takes_out: bool = False,
+    expression: str | None = None,
+    label: str = "",
+    priority: int = 0,
+) -> Callable[[Body], Body]:
+    """Register a body for `op`; the body itself is returned. See `KernelDef` for the arguments.
+
+    Raises:
+        InvalidArgumentError: the body's parameters do not follow the op's signature.
+    """
+
+    def register(body: Body) -> Body:
+        KERNELS.register(
+            KernelDef(
+                op,
+                _bind_body(op, body),
+                device,
+                _dtype_sets(dtypes),
+                dict(host or {}),
+                inspect.iscoroutinefunction(body),
+                fresh,
+                retains,
+                takes_out,
+                expression,
+                label,
+                priority,
+            )
+        )
+        return body
+
+    return register
+
+
+def binder(
+    op: str,
+    *,
+    device: str = ANY_DEVICE,
+    dtypes: Mapping[str, Iterable[Any] | str] | None = None,
+    host: Mapping[str, Converter] | None = None,
+    is_async: bool = False,
+    fresh: bool = False,
+    retains: bool = False,
+    takes_out: bool = False,
+    label: str = "",
+    priority: int = 0,
+) -> Callable[[Callable[[Binding], Body]], Callable[[Binding], Body]]:
+    """Register a function that makes the body for one node, given its `Binding`. See `KernelDef` for the arguments."""
+
+    def register(bind: Callable[[Binding], Body]) -> Callable[[Binding], Body]:
+        KERNELS.register(
+            KernelDef(op, bind, device, _dtype_sets(dtypes), dict(host or {}), is_async, fresh, retains, takes_out, None, label, priority)
+        )
+        return bind
+
+    return register
+
+
+def _bind_body(op: str, body: Body) -> Callable[[Binding], Body]:
+    parameters = list(inspect.signature(body).parameters.values())
+    takes_xp = bool(parameters) and parameters[0].name == "xp"
+    attrs = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    count = sum(p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in parameters) - takes_xp
+    op_def = OPS.get(op)
+    unknown = [a for a in attrs if a not in op_def.attrs]
+    if count != len(op_def.inputs) or unknown:
+        raise InvalidArgumentError(
+            f"the kernel body {body.__name__} does not follow the signature of op {op}",
+            expected=f"inputs {[a.name for a in op_def.inputs]}, attributes of {sorted(op_def.attrs)}",
+            actual=f"{count} inputs, attributes {attrs}",
+        )
+
+    def bind(binding: Binding) -> Body:
+        first = (binding.xp,) if takes_xp else ()
+        given = {name: binding.attrs[name] for name in attrs}
+        return partial(body, *first, **given) if first or given else body
+
+    return bind
+
+
+@dataclass(frozen=True, slots=True)
+class Ufunc:
+    """One row of an `elementwise` table: the function's name in `xp`, and the same as an operator expression."""
+
+    name: str
+    expression: str | None = None
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+
+
+def elementwise(table: Mapping[str, Ufunc | str]) -> None:
+    """Register ops that are one ufunc of the array namespace each."""
+    for op, row in table.items():
+        ufunc = Ufunc(row) if isinstance(row, str) else row
+        KERNELS.register(
+            KernelDef(
+                op,
+                partial(_namespace_function, ufunc.name),
+                dtypes=_dtype_sets(ufunc.dtypes),
+                fresh=True,
+                takes_out=True,
+                expression=ufunc.expression,
+            )
+        )
+
+
+def _namespace_function(name: str, binding: Binding) -> Body:
+    found: Body = getattr(binding.xp, name)
+    return found

@@ -1,0 +1,341 @@
+"""Add a node for an op: convert the inputs, infer attributes, check them, work out dtypes and shapes.
+
+`apply_op` is the one way in which any builder makes a node, so every rule about inputs and attributes is here.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import to_array
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import Graph, Operation, Tensor, user_line
+from aioflow.graph.opdef import OPS, ArgDef, OpDef, ShapeContext
+from aioflow.graph.shapes import Dims, dims_of, format_dims, num_elements
+from aioflow.graph.static_value import constant_value
+
+__all__ = ["TensorLike", "apply_op", "constant", "convert_n_to_tensor", "convert_to_tensor", "register_tensor_conversion_function"]
+
+TensorLike: TypeAlias = Any  # a Tensor, a Variable, an array, or nested Python numbers
+
+_MAX_ELEMENTS: Final = 2**63 - 1
+_CONVERSIONS: Final[list[tuple[int, type, Callable[..., Any]]]] = []
+
+
+def register_tensor_conversion_function(
+    base_type: type, conversion_func: Callable[..., Any], priority: int = 100
+) -> None:
+    """Convert values of `base_type` by `conversion_func(value, dtype, name, as_ref)` wherever a tensor is expected.
+
+    A lower `priority` is tried first; the function may return NotImplemented.
+    """
+    _CONVERSIONS.append((priority, base_type, conversion_func))
+    _CONVERSIONS.sort(key=lambda entry: entry[0])
+
+
+def constant(
+    value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False
+) -> Tensor:
+    """A node that always gives `value`.
+
+    Args:
+        dtype: The element type; inferred without it (Python floats are float32, ints int32).
+        shape: Reshape to it; a single element, or the last one, is repeated to fill it unless `verify_shape`.
+
+    Raises:
+        DTypeError: the value is not of that kind.
+        InvalidArgumentError: the value does not fit the shape.
+    """
+    wanted = None if dtype is None else dtypes.as_dtype(dtype)
+    array = to_array(value, wanted)
+    if shape is not None:
+        array = _fill(array, dims_of(shape), verify_shape)
+    return _const_node(array, wanted or dtypes.as_dtype(array.dtype), name)
+
+
+def _fill(array: np.ndarray[Any, Any], dims: Dims, verify: bool) -> np.ndarray[Any, Any]:
+    count = num_elements(dims)
+    if dims is None or count is None:
+        raise InvalidArgumentError("a constant needs a known shape", expected="known sizes", actual=format_dims(dims))
+    if verify and array.shape != dims:
+        raise InvalidArgumentError("the value does not have the shape", expected=format_dims(dims), actual=array.shape)
+    flat = array.reshape(-1)
+    if flat.size > count or (flat.size == 0 and count):
+        raise InvalidArgumentError("the value does not fit the shape", expected=f"{count} elements", actual=f"{flat.size}")
+    sizes = tuple(d for d in dims if d is not None)
+    if flat.size < count:
+        flat = np.concatenate([flat, np.repeat(flat[-1:], count - flat.size)])
+    return flat.reshape(sizes)
+
+
+def _const_node(array: np.ndarray[Any, Any], dtype: DType, name: str) -> Tensor:
+    frozen = array.copy()  # a constant must not change when the caller's array does
+    frozen.flags.writeable = False
+    op = default_graph().create_op(
+        "Const", (), {"value": frozen, "dtype": dtype}, [(dtype, frozen.shape)], name=name
+    )
+    return op.outputs[0]
+
+
+def convert_to_tensor(
+    value: TensorLike, dtype: Any = None, name: str | None = None, preferred_dtype: Any = None, dtype_hint: Any = None
+) -> Tensor:
+    """The value as a tensor of the default graph: itself, a variable's value, or a new constant.
+
+    Raises:
+        DTypeError: it is a tensor, or a value, of another dtype.
+    """
+    wanted = None if dtype is None else dtypes.as_dtype(dtype)
+    if isinstance(value, Tensor):
+        return _checked(value, wanted)
+    hint = preferred_dtype if preferred_dtype is not None else dtype_hint
+    for _, base_type, convert in _CONVERSIONS:
+        if isinstance(value, base_type):
+            converted = convert(value, dtype=wanted, name=name, as_ref=False)
+            if converted is not NotImplemented:
+                return _checked(converted, wanted)
+    if isinstance(value, list | tuple) and _contains_tensor(value):
+        return _pack(value, wanted, name or "packed")
+    if wanted is None and hint is not None:
+        try:
+            return constant(value, hint, name=name or "Const")
+        except InvalidArgumentError:
+            pass  # the hint is only a preference: fall back to what the value itself suggests
+    return constant(value, wanted, name=name or "Const")
+
+
+def convert_n_to_tensor(values: Iterable[TensorLike], dtype: Any = None, name: str | None = None) -> list[Tensor]:
+    """`convert_to_tensor` of each value."""
+    return [convert_to_tensor(v, dtype, name=None if name is None else f"{name}_{i}") for i, v in enumerate(values)]
+
+
+def _checked(tensor: Tensor, dtype: DType | None) -> Tensor:
+    if dtype is not None and tensor.dtype is not dtype:
+        raise DTypeError("the tensor has the wrong dtype", expected=dtype.name, actual=repr(tensor)).at(
+            tensor.op.name, tensor.op.type, tensor.op.source
+        )
+    return tensor
+
+
+def _contains_tensor(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_contains_tensor(v) for v in value)
+    return _symbolic(value)
+
+
+def _symbolic(value: Any) -> bool:
+    return isinstance(value, Tensor) or any(isinstance(value, base) for _, base, _ in _CONVERSIONS)
+
+
+def _pack(values: Sequence[Any], dtype: DType | None, name: str) -> Tensor:
+    wanted = dtype or _first_dtype(values)
+    items = [convert_to_tensor(v, wanted) for v in values]
+    packed: Tensor = apply_op("Pack", items, axis=0, name=name)
+    return packed
+
+
+def _first_dtype(values: Any) -> DType | None:
+    for value in values if isinstance(values, list | tuple) else [values]:
+        if isinstance(value, list | tuple):
+            found = _first_dtype(value)
+            if found is not None:
+                return found
+        elif _symbolic(value):
+            dtype: DType = value.dtype
+            return dtype
+    return None
+
+
+def apply_op(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Any:
+    """Make a node and return its outputs.
+
+    Args:
+        op_type: A registered op.
+        inputs: One value an input of the signature; a sequence for a sequence input.
+        attrs: Attributes; those that the inputs imply (dtypes, counts) and those with defaults may be left out.
+
+    Returns:
+        The Operation where the op has no outputs; a Tensor (or a list of them) where it has one; otherwise a named
+        tuple of those.
+
+    Raises:
+        NotFoundError: no such op.
+        InvalidArgumentError: an input, an attribute, or the shapes do not fit the signature.
+    """
+    op_def = OPS.get(op_type)
+    graph = _graph_of(inputs)
+    try:
+        op = _make_node(graph, op_def, inputs, dict(attrs), name)
+    except OpError as error:
+        raise error.at(name or op_type, op_type, user_line()) from error.__cause__
+    return pack_outputs(op)
+
+
+def _graph_of(inputs: Sequence[Any]) -> Graph:
+    for value in inputs:
+        if isinstance(value, Tensor):
+            return value.op.graph
+        if isinstance(value, list | tuple):
+            for item in value:
+                if isinstance(item, Tensor):
+                    return item.op.graph
+    return default_graph()
+
+
+def _make_node(graph: Graph, op_def: OpDef, inputs: Sequence[Any], attrs: dict[str, Any], name: str | None) -> Operation:
+    if len(inputs) != len(op_def.inputs):
+        wanted = ", ".join(a.name for a in op_def.inputs) or "no inputs"
+        raise InvalidArgumentError("wrong number of inputs", expected=f"{len(op_def.inputs)} ({wanted})", actual=len(inputs))
+    for key, value in attrs.items():
+        if not key.startswith("_"):
+            attrs[key] = op_def.attr(key).check(value)
+    if all(_is_ready(arg, value) for arg, value in zip(op_def.inputs, inputs, strict=True)):
+        return _create(graph, op_def, inputs, attrs, name)
+    with graph.as_default(), graph.name_scope(name or op_def.name) as scope:
+        converted = _convert_inputs(op_def, inputs, attrs)
+        return _create(graph, op_def, converted, attrs, scope)
+
+
+def _is_ready(arg: ArgDef, value: Any) -> bool:
+    if arg.is_sequence:
+        return isinstance(value, list | tuple) and all(isinstance(v, Tensor) for v in value)
+    return isinstance(value, Tensor)
+
+
+def _convert_inputs(op_def: OpDef, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[Any]:
+    known: dict[str, DType] = {k: v for k, v in attrs.items() if isinstance(v, DType)}
+    for arg, value in zip(op_def.inputs, inputs, strict=True):
+        if arg.type_attr is not None and arg.type_attr not in known:
+            found = _first_dtype(value)
+            if found is not None:
+                known[arg.type_attr] = found
+    converted: list[Any] = []
+    for arg, value in zip(op_def.inputs, inputs, strict=True):
+        converted.append(_convert_input(op_def, arg, value, known))
+    return converted
+
+
+def _convert_input(op_def: OpDef, arg: ArgDef, value: Any, known: dict[str, DType]) -> Any:
+    if arg.list_attr is not None:
+        return [convert_to_tensor(v, name=arg.name) for v in _as_list(arg, value)]
+    wanted = arg.dtype if arg.type_attr is None else known.get(arg.type_attr)
+    default = op_def.attrs[arg.type_attr].default if arg.type_attr is not None else None
+    if arg.number_attr is None:
+        tensors = [convert_to_tensor(value, wanted, name=arg.name, dtype_hint=default)]
+    else:
+        tensors = []
+        for i, item in enumerate(_as_list(arg, value)):
+            tensors.append(convert_to_tensor(item, wanted, name=f"{arg.name}_{i}", dtype_hint=default))
+            wanted = wanted or tensors[0].dtype
+    if arg.type_attr is not None and tensors:
+        known.setdefault(arg.type_attr, tensors[0].dtype)
+    return tensors if arg.is_sequence else tensors[0]
+
+
+def _as_list(arg: ArgDef, value: Any) -> Sequence[Any]:
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, np.ndarray) and value.ndim:
+        return list(value)
+    raise InvalidArgumentError(f"input {arg.name!r} takes a sequence", expected="a list of tensors", actual=repr(value))
+
+
+def _create(graph: Graph, op_def: OpDef, inputs: Sequence[Any], attrs: dict[str, Any], name: str | None) -> Operation:
+    by_name = dict(zip((a.name for a in op_def.inputs), inputs, strict=True))
+    resolved = infer_attrs(op_def, by_name, attrs)
+    flat = [t for arg, v in zip(op_def.inputs, inputs, strict=True) for t in (v if arg.is_sequence else [v])]
+    specs = output_specs(op_def, by_name, resolved)
+    return graph.create_op(op_def.name, flat, resolved, specs, name=name)
+
+
+def infer_attrs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """All attributes: those given, those that the input tensors imply, and defaults.
+
+    Raises:
+        InvalidArgumentError: inputs disagree, a value is not allowed, or an attribute is missing.
+    """
+    found: dict[str, Any] = dict(attrs)
+    for arg in op_def.inputs:
+        _infer_from_input(op_def, arg, inputs[arg.name], found)
+    for attr in op_def.attrs.values():
+        if attr.name in found:
+            found[attr.name] = attr.check(found[attr.name])
+        elif attr.has_default:
+            found[attr.name] = attr.default
+        else:
+            raise InvalidArgumentError(f"attribute {attr.name!r} is missing", expected=f"a value of kind {attr.kind}", actual="none")
+    return found
+
+
+def _infer_from_input(op_def: OpDef, arg: ArgDef, value: Any, found: dict[str, Any]) -> None:
+    tensors = list(value) if arg.is_sequence else [value]
+    if arg.list_attr is not None:
+        found[arg.list_attr] = tuple(t.dtype for t in tensors)
+        return
+    if arg.number_attr is not None:
+        _agree(op_def, arg, arg.number_attr, len(tensors), found)
+    for tensor in tensors:
+        if arg.type_attr is not None:
+            _agree(op_def, arg, arg.type_attr, tensor.dtype, found)
+        elif tensor.dtype is not arg.dtype:
+            raise DTypeError(f"input {arg.name!r} has the wrong dtype", expected=arg.dtype, actual=repr(tensor))
+
+
+def _agree(op_def: OpDef, arg: ArgDef, attr: str, value: Any, found: dict[str, Any]) -> None:
+    if found.setdefault(attr, value) == value:
+        return
+    error = DTypeError if isinstance(value, DType) else InvalidArgumentError
+    raise error(f"input {arg.name!r} of {op_def.name} does not agree with {attr}", expected=found[attr], actual=value)
+
+
+def output_specs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> list[tuple[DType, Dims]]:
+    """Dtype and static shape of each output, by the signature and the shape function."""
+    types: list[DType] = []
+    for arg in op_def.outputs:
+        if arg.list_attr is not None:
+            types.extend(attrs[arg.list_attr])
+        else:
+            dtype = arg.dtype if arg.type_attr is None else attrs[arg.type_attr]
+            types.extend([dtype] * (1 if arg.number_attr is None else attrs[arg.number_attr]))
+    shapes: list[Dims] = [None] * len(types)
+    if op_def.shape_fn is not None:
+        result = op_def.shape_fn(ShapeContext(op_def, attrs, inputs, constant_value))
+        shapes = list(result) if isinstance(result, list) else [result]
+    for dims in shapes:
+        count = num_elements(dims)
+        if count is not None and count > _MAX_ELEMENTS:
+            raise InvalidArgumentError("the size overflows", expected=f"at most {_MAX_ELEMENTS} elements", actual=format_dims(dims))
+    return list(zip(types, shapes, strict=True))
+
+
+_OUTPUT_TUPLES: Final[dict[str, Any]] = {}
+
+
+def pack_outputs(op: Operation) -> Any:
+    """A node's outputs as its builder returns them: see `apply_op`."""
+    args = op.op_def.outputs
+    if not args:
+        return op
+    groups: list[Any] = []
+    position = 0
+    for arg in args:
+        if not arg.is_sequence:
+            groups.append(op.outputs[position])
+            position += 1
+            continue
+        count = len(op.attrs[arg.list_attr]) if arg.list_attr is not None else op.attrs[arg.number_attr or ""]
+        groups.append(op.outputs[position : position + count])
+        position += count
+    if len(groups) == 1:
+        return groups[0]
+    kind = _OUTPUT_TUPLES.get(op.type)
+    if kind is None:
+        kind = _OUTPUT_TUPLES[op.type] = namedtuple(op.type.lstrip("_"), [a.name for a in args])  # type: ignore[misc]  # the fields are the op's outputs
+    return kind(*groups)

@@ -1,0 +1,58 @@
+"""The plain executor: one node at a time off a ready queue, by pending counts (TensorFlow whitepaper, 3.1).
+
+It is the definition of what a step means. Tests compare the strands with it; nothing here is tuned.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.runtime.bind import BoundNode, gather, kernel_error
+
+__all__ = ["run_reference"]
+
+
+async def run_reference(graph: ClientGraph, bound: Sequence[BoundNode], feeds: Sequence[Any]) -> list[Any]:
+    """Run one step and return the fetches in order.
+
+    Raises:
+        OpError: a kernel failed; the error names the node.
+    """
+    kernels = {b.node.name: b for b in bound}
+    consumers = graph.consumers()
+    pending = {name: len(set(node.predecessors())) for name, node in graph.nodes.items()}
+    ready = deque(name for name, count in pending.items() if count == 0)
+    values: dict[Edge, Any] = {}
+    fetches: list[Any] = [None] * graph.fetches
+    while ready:
+        node = graph.nodes[ready.popleft()]
+        if node.op == "_Arg":
+            values[Edge(node.name, 0)] = feeds[node.attrs["index"]]
+        elif node.op == "_Retval":
+            fetches[node.attrs["index"]] = values[node.inputs[0]]
+        else:
+            for port, value in enumerate(await _compute(kernels[node.name], values)):
+                values[Edge(node.name, port)] = value
+        for consumer in consumers[node.name]:
+            pending[consumer.name] -= 1
+            if pending[consumer.name] == 0:
+                ready.append(consumer.name)
+    return fetches
+
+
+async def _compute(bound: BoundNode, values: dict[Edge, Any]) -> Sequence[Any]:
+    try:
+        with np.errstate(all="ignore"):
+            result = bound.call(*gather(bound.arguments, values))
+        if bound.kernel.is_async:
+            result = await result
+    except Exception as error:
+        raise kernel_error(error, bound.node) from error
+    if bound.unpacks:
+        return tuple(result)
+    return (result,) if bound.node.outputs else ()

@@ -1,0 +1,75 @@
+"""Check a gradient against central differences in float64: an oracle that knows nothing of the gradient's rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aioflow.autodiff.gradients import gradients
+from aioflow.errors import InternalError
+from aioflow.graph.graph import Graph, Tensor
+from aioflow.ops.apply import convert_to_tensor
+from aioflow.ops.core import placeholder
+from aioflow.testing.evaluate import evaluate
+
+__all__ = ["check_gradients"]
+
+
+def check_gradients(
+    build: Callable[..., Any],
+    *inputs: Any,
+    wrt: Sequence[int] | None = None,
+    delta: float = 1e-5,
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+    seed: int = 0,
+) -> None:
+    """Compare `gradients` of `build(*tensors)` with central differences.
+
+    Args:
+        build: Makes one tensor, or a sequence of them, from placeholders that have the dtypes and shapes of `inputs`.
+        wrt: Positions of the inputs to differentiate by; by default all floating ones (give them as float64).
+
+    Raises:
+        InternalError: the gradients differ; the error shows both.
+    """
+    arrays = [np.asarray(a) for a in inputs]
+    positions = list(wrt) if wrt is not None else [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
+    rng = np.random.default_rng(seed)
+    with Graph().as_default():
+        xs = [placeholder(a.dtype, a.shape) for a in arrays]
+        made = build(*xs)
+        ys: list[Tensor] = list(made) if isinstance(made, list | tuple) else [made]
+        ys = [y for y in ys if y.dtype.is_floating]
+        weights = [rng.standard_normal(v.shape) for v in evaluate(ys, dict(zip(xs, arrays, strict=True)))]
+        seeds = [convert_to_tensor(w.astype(y.dtype.np_dtype)) for w, y in zip(weights, ys, strict=True)]
+        symbolic = gradients(ys, [xs[i] for i in positions], grad_ys=seeds)
+        dense = [None if g is None else convert_to_tensor(g) for g in symbolic]
+        computed = evaluate([g for g in dense if g is not None], dict(zip(xs, arrays, strict=True)))
+
+    def loss(values: list[np.ndarray[Any, Any]]) -> float:
+        outputs = evaluate(ys, dict(zip(xs, values, strict=True)))
+        return float(sum((o * w).sum() for o, w in zip(outputs, weights, strict=True)))
+
+    found = iter(computed)
+    for position, gradient in zip(positions, dense, strict=True):
+        numeric = _differences(loss, arrays, position, delta)
+        actual = np.zeros_like(numeric) if gradient is None else next(found)
+        if actual.shape != numeric.shape or not np.allclose(actual, numeric, rtol=rtol, atol=atol):
+            raise InternalError(f"the gradient by input {position} is wrong", expected=numeric, actual=actual)
+
+
+def _differences(
+    loss: Callable[[list[np.ndarray[Any, Any]]], float], arrays: list[np.ndarray[Any, Any]], position: int, delta: float
+) -> np.ndarray[Any, Any]:
+    result = np.zeros_like(arrays[position])
+    for index in np.ndindex(result.shape):
+        sides = []
+        for step in (delta, -delta):
+            moved = [a.copy() for a in arrays]
+            moved[position][index] += step
+            sides.append(loss(moved))
+        result[index] = (sides[0] - sides[1]) / (2 * delta)
+    return result

@@ -1,0 +1,26 @@
+"""The NumPy backend object: the array namespace, random generators, and the kernels that override portable ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["NumpyBackend"]
+
+
+class NumpyBackend:
+    """Runs kernels on the CPU with NumPy."""
+
+    name = "numpy"
+    device_type = "CPU"
+
+    @property
+    def xp(self) -> Any:
+        """The array namespace."""
+        return np
+
+    def generator(self, seed: int, seed2: int) -> np.random.Generator:
+        """A counter-based generator for the pair of seeds; (0, 0) takes one from the operating system."""
+        entropy = None if seed == 0 and seed2 == 0 else [seed & (2**64 - 1), seed2 & (2**64 - 1)]
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))

@@ -1,0 +1,51 @@
+"""Which dtype a convolution or pool computes in, and the way there and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aioflow_numpy.conv_shapes import Array
+
+_EXACT_IN_FLOAT64 = 1 << 53
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Computing in `compute` what is given and returned in `result`."""
+
+    compute: np.dtype[Any]
+    result: np.dtype[Any]
+
+    def widen(self, array: Array) -> Array:
+        """`array` in the dtype of the computation; itself where it has that dtype."""
+        return array.astype(self.compute, copy=False)
+
+    def narrow(self, array: Array) -> Array:
+        """`array` in the dtype of the result; integers wrap."""
+        if self.result.kind in "iu" and array.dtype.kind == "f":
+            array = array.astype(np.int64)  # exact here, and a float out of int32's range has no defined int32
+        return array.astype(self.result, copy=False)
+
+
+def product_numbers(a: Array, b: Array, terms: int) -> Numbers:
+    """For sums of `terms` products of an element of `a` with one of `b`, returned in a's dtype.
+
+    The BLAS has no integer product, so integers go through float64 where every sum is exact there, else NumPy's own loop.
+    """
+    result = a.dtype
+    if result.kind not in "iu":
+        return float_numbers(result)
+    exact = _magnitude(a) * _magnitude(b) * terms < _EXACT_IN_FLOAT64
+    return Numbers(np.dtype(np.float64 if exact else np.int64), result)
+
+
+def float_numbers(result: np.dtype[Any]) -> Numbers:
+    """For sums and comparisons of elements: types narrower than float32 compute in float32, others as they are."""
+    return Numbers(np.dtype(np.float32) if result.itemsize < 4 and result.kind not in "iu" else result, result)
+
+
+def _magnitude(array: Array) -> int:
+    return max(abs(int(array.max(initial=0))), abs(int(array.min(initial=0))))

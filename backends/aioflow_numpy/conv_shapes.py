@@ -1,0 +1,152 @@
+"""The geometry that convolutions and pools share: how windows lie over an image.
+
+Everything after this module sees NHWC and one `Windows` value; layout and padding schemes end here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Pair = tuple[int, int]
+Padding = tuple[Pair, Pair]
+
+
+def output_size(size: int, kernel: int, stride: int, dilation: int, lo: int, hi: int) -> int:
+    """How many windows fit in `size` elements padded by `lo` before and `hi` after; 0 where none does."""
+    span = (kernel - 1) * dilation + 1
+    return max(0, (size + lo + hi - span) // stride + 1)
+
+
+def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:
+    """The padding (before, after) of TensorFlow's SAME: ceil(size / stride) windows, the odd element after."""
+    span = (kernel - 1) * dilation + 1
+    total = max(0, (-(-size // stride) - 1) * stride + span - size)
+    return total // 2, total - total // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows of kh x kw taps over n images of h x w x c: each field as TensorFlow's attribute of that meaning."""
+
+    n: int
+    h: int
+    w: int
+    c: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    dh: int
+    dw: int
+    top: int
+    left: int
+    oh: int
+    ow: int
+
+    @property
+    def rows(self) -> int:
+        """The number of windows: n * oh * ow."""
+        return self.n * self.oh * self.ow
+
+    @property
+    def span_h(self) -> int:
+        """The height that the windows read, padding included; input under it is never read."""
+        return (self.oh - 1) * self.sh + (self.kh - 1) * self.dh + 1
+
+    @property
+    def span_w(self) -> int:
+        """The width that the windows read, padding included."""
+        return (self.ow - 1) * self.sw + (self.kw - 1) * self.dw + 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether no window reads padding."""
+        return self.top == self.left == 0 and self.span_h <= self.h and self.span_w <= self.w
+
+    @property
+    def padded(self) -> tuple[int, int, int]:
+        """The shape (height, width, channels) of what the windows of one image read, padding included."""
+        return self.span_h, self.span_w, self.c
+
+    @property
+    def interior(self) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+        """Where an image lies in its padded span, and which part of the image that is: ((h, w), (h, w))."""
+        inner_h, source_h = overlap(self.h, self.span_h, 1, -self.top)
+        inner_w, source_w = overlap(self.w, self.span_w, 1, -self.left)
+        return (inner_h, inner_w), (source_h, source_w)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether each window is one element of the input."""
+        return self.kh == self.kw == 1 and self.inside
+
+
+def windows(
+    shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: Padding, dilations: Pair = (1, 1)
+) -> Windows:
+    """The windows over an NHWC `shape`.
+
+    Raises:
+        ValueError: `shape` is not of rank 4, a stride, dilation or kernel size is under 1, or a padding under 0.
+    """
+    if len(shape) != 4:
+        raise ValueError(f"expected an image batch of rank 4, got shape {tuple(shape)}")
+    (top, bottom), (left, right) = padding
+    if min(*kernel, *strides, *dilations) < 1 or min(top, bottom, left, right) < 0:
+        raise ValueError(
+            f"kernel sizes, strides and dilations must be at least 1 and paddings at least 0: "
+            f"kernel {kernel}, strides {strides}, dilations {dilations}, padding {padding}"
+        )
+    n, h, w, c = shape
+    (kh, kw), (sh, sw), (dh, dw) = kernel, strides, dilations
+    oh = output_size(h, kh, sh, dh, top, bottom)
+    ow = output_size(w, kw, sw, dw, left, right)
+    return Windows(n, h, w, c, kh, kw, sh, sw, dh, dw, top, left, oh, ow)
+
+
+def overlap(size: int, outputs: int, stride: int, offset: int) -> tuple[slice, slice]:
+    """Where tap `offset` of windows `stride` apart meets an input of `size`: (slice of outputs, slice of input).
+
+    `offset` is the tap's position in the first window, negative inside the padding. Output o reads o * stride + offset.
+    """
+    first = max(0, -(offset // stride))
+    last = min(outputs - 1, (size - 1 - offset) // stride)
+    if last < first:
+        return slice(0, 0), slice(0, 0)
+    return slice(first, last + 1), slice(first * stride + offset, last * stride + offset + 1, stride)
+
+
+def to_nhwc(array: Array, data_format: str) -> Array:
+    """A view of `array` as NHWC.
+
+    Raises:
+        ValueError: `data_format` is neither NHWC nor NCHW, or `array` is not of rank 4.
+    """
+    if array.ndim != 4:
+        raise ValueError(f"expected an image batch of rank 4, got shape {array.shape}")
+    if data_format == "NHWC":
+        return array
+    if data_format == "NCHW":
+        return array.transpose(0, 2, 3, 1)
+    raise ValueError(f"data_format must be NHWC or NCHW, not {data_format!r}")
+
+
+def shape_to_nhwc(shape: tuple[int, ...], data_format: str) -> tuple[int, int, int, int]:
+    """`shape` (as an op's attribute or input gives it) in NHWC order.
+
+    Raises:
+        ValueError: as `to_nhwc`.
+    """
+    if len(shape) != 4 or data_format not in ("NHWC", "NCHW"):
+        raise ValueError(f"expected a shape of rank 4 in NHWC or NCHW, got {tuple(shape)} in {data_format!r}")
+    a, b, c, d = (int(size) for size in shape)
+    return (a, b, c, d) if data_format == "NHWC" else (a, c, d, b)
+
+
+def from_nhwc(array: Array, data_format: str) -> Array:
+    """`array` (NHWC) as a contiguous array in `data_format`."""
+    return np.ascontiguousarray(array if data_format == "NHWC" else array.transpose(0, 3, 1, 2))

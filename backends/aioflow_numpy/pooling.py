@@ -1,0 +1,237 @@
+"""Max and average pooling in pure NumPy, with their gradients.
+
+A maximum and a sum over a window fold its lines first and then its columns, kh + kw passes over long runs of memory. Blocks
+of images keep the passes in the cache. A tap outside the image takes no part: nothing is padded. NCHW is NHWC of one
+channel with the channels counted as images. Nothing here writes to an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from aioflow_numpy.conv_numbers import Numbers, float_numbers
+from aioflow_numpy.conv_scratch import scratch
+from aioflow_numpy.conv_shapes import Array, Padding, Pair, Windows, overlap, shape_to_nhwc, windows
+
+Shape = tuple[int, ...]
+Tap = tuple[slice, slice]  # (the windows that have this tap inside the image, what it reads there)
+
+_BLOCK_BYTES = 512 << 10  # of input; what is made of it shares the L2
+
+
+def max_pool(x: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str) -> Array:
+    """The maximum of each window of x [n, h, w, c] or [n, c, h, w], in x's dtype and layout; NaN where one is in it.
+
+    `padding` is ((top, bottom), (left, right)); a window wholly in it gives the dtype's lowest value.
+
+    Raises:
+        ValueError: a rank, window, stride, padding or `data_format` that cannot be.
+    """
+    g, shape = _pool_windows(x.shape, ksize, strides, padding, data_format)
+    numbers = float_numbers(x.dtype)
+    images = numbers.widen(x).reshape(g.n, g.h, g.w, g.c)
+    out = np.empty((g.n, g.oh, g.ow, g.c), numbers.compute)
+    _fold(np.maximum, images, g, out, _lowest(numbers.compute))
+    return numbers.narrow(out).reshape(shape)
+
+
+def max_pool_grad(
+    x: Array, y: Array, dy: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str
+) -> Array:
+    """The gradient of `max_pool` to x, from its result y and dy of y's shape, in dy's dtype and x's layout.
+
+    Each window gives its whole gradient to its first maximum in row-major order, as TensorFlow's CPU kernel does. A window
+    whose y is NaN gives it to nobody.
+
+    Raises:
+        ValueError: as `max_pool`, or y or dy has not the shape of the pool.
+    """
+    g, shape = _pool_windows(x.shape, ksize, strides, padding, data_format)
+    _check_shape("y", y, shape)
+    _check_shape("dy", dy, shape)
+    numbers = float_numbers(np.result_type(x, dy))
+    images = numbers.widen(x).reshape(g.n, g.h, g.w, g.c)
+    maxima, gradient = (
+        np.ascontiguousarray(numbers.widen(array)).reshape(g.n, g.oh, g.ow, g.c) for array in (y, dy)
+    )
+    out = np.empty(images.shape, numbers.compute)
+    for samples in _blocks(g, numbers.compute):
+        _route(images[samples], maxima[samples], gradient[samples], g, out[samples])
+    return Numbers(numbers.compute, dy.dtype).narrow(out).reshape(x.shape)
+
+
+def avg_pool(x: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str) -> Array:
+    """The mean of each window of x [n, h, w, c] or [n, c, h, w], in x's dtype and layout; integers round towards zero.
+
+    Padding is not counted: a window's sum is divided by its elements inside the image. One wholly outside gives 0.
+
+    Raises:
+        ValueError: as `max_pool`.
+    """
+    g, shape = _pool_windows(x.shape, ksize, strides, padding, data_format)
+    numbers = _mean_numbers(x.dtype)
+    images = numbers.widen(x).reshape(g.n, g.h, g.w, g.c)
+    out = np.empty((g.n, g.oh, g.ow, g.c), numbers.compute)
+    _fold(np.add, images, g, out, 0)
+    out /= _counts(g, numbers.compute)
+    return numbers.narrow(out).reshape(shape)
+
+
+def avg_pool_grad(
+    input_shape: Shape, dy: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str
+) -> Array:
+    """The gradient of `avg_pool` to its input of `input_shape`, from dy, in dy's dtype: shares add up where windows meet.
+
+    Raises:
+        ValueError: as `max_pool`, or dy has not the shape of the pool.
+    """
+    g, shape = _pool_windows(input_shape, ksize, strides, padding, data_format)
+    _check_shape("dy", dy, shape)
+    numbers = _mean_numbers(dy.dtype)
+    gradient = numbers.widen(dy).reshape(g.n, g.oh, g.ow, g.c)
+    out = np.empty((g.n, g.h, g.w, g.c), numbers.compute)
+    counts = _counts(g, numbers.compute)
+    for samples in _blocks(g, numbers.compute):
+        _spread(gradient[samples], counts, g, out[samples])
+    return numbers.narrow(out).reshape(input_shape)
+
+
+def _fold(ufunc: np.ufunc, images: Array, g: Windows, out: Array, identity: Any) -> None:
+    rows, columns = _taps(g)
+    for samples in _blocks(g, images.dtype):
+        block = images[samples]
+        folded = scratch("total", (len(block), g.oh, g.w, g.c), images.dtype)
+        _fold_axis(ufunc, block.reshape(len(block), g.h, g.w * g.c), rows, folded.reshape(len(block), g.oh, -1), identity)
+        lines = len(block) * g.oh
+        _fold_axis(
+            ufunc, folded.reshape(lines, g.w, g.c), columns, out[samples].reshape(lines, g.ow, g.c), identity
+        )
+
+
+def _fold_axis(ufunc: np.ufunc, source: Array, taps: list[Tap], out: Array, identity: Any) -> None:
+    """Folds axis 1 of `source` [a, size, run] into `out` [a, windows, run]."""
+    whole = [taken for given, taken in taps if given.stop - given.start == out.shape[1]]
+    rest = [(given, taken) for given, taken in taps if given.stop - given.start != out.shape[1]]
+    if len(whole) >= 2:
+        ufunc(source[:, whole[0]], source[:, whole[1]], out=out)
+    elif whole:
+        np.copyto(out, source[:, whole[0]])
+    else:
+        out.fill(identity)
+    for taken in whole[2:]:
+        ufunc(out, source[:, taken], out=out)
+    for given, taken in rest:
+        ufunc(out[:, given], source[:, taken], out=out[:, given])
+
+
+def _route(x: Array, y: Array, dy: Array, g: Windows, out: Array) -> None:
+    """Adds each window's dy to `out` where x first equals the window's y."""
+    bits = np.dtype(f"i{x.dtype.itemsize}")
+    rows, columns = _taps(g)
+    apart = _apart(g)
+    free, hit = scratch("free", y.shape, np.dtype(bool)), scratch("hit", y.shape, np.dtype(bool))
+    gain = scratch("product", y.shape, bits)
+    free.fill(True)
+    if not (apart and _covers(rows, g.h) and _covers(columns, g.w)):
+        out.fill(0)
+    for given_h, taken_h in rows:
+        for given_w, taken_w in columns:
+            given, taken = (slice(None), given_h, given_w), (slice(None), taken_h, taken_w)
+            np.equal(x[taken], y[given], out=hit[given])
+            hit[given] &= free[given]
+            free[given] ^= hit[given]
+            # 0 or 1 times the bits of dy: unlike a product of floats this keeps infinities and NaN out of the losers.
+            np.copyto(gain[given], hit[given])
+            if apart:
+                np.multiply(gain[given], dy.view(bits)[given], out=out.view(bits)[taken])
+            else:
+                np.multiply(gain[given], dy.view(bits)[given], out=gain[given])
+                out[taken] += gain.view(x.dtype)[given]
+
+
+def _spread(dy: Array, counts: Array, g: Windows, out: Array) -> None:
+    rows, columns = _taps(g)
+    share = scratch("total", dy.shape, dy.dtype)
+    np.divide(dy, counts, out=share)
+    lines = len(dy) * g.oh
+    wide = scratch("product", (lines, g.w, g.c), dy.dtype)
+    _spread_axis(share.reshape(lines, g.ow, g.c), columns, wide, g.sw >= g.kw)
+    _spread_axis(wide.reshape(len(dy), g.oh, -1), rows, out.reshape(len(dy), g.h, -1), g.sh >= g.kh)
+
+
+def _spread_axis(source: Array, taps: list[Tap], out: Array, apart: bool) -> None:
+    """Adds `source` [a, windows, run] to what each window reads of axis 1 of `out` [a, size, run]."""
+    if not (apart and _covers(taps, out.shape[1])):
+        out.fill(0)
+    for given, taken in taps:
+        if apart:
+            out[:, taken] = source[:, given]
+        else:
+            out[:, taken] += source[:, given]
+
+
+def _pool_windows(
+    shape: Shape, ksize: Pair, strides: Pair, padding: Padding, data_format: str
+) -> tuple[Windows, Shape]:
+    """The windows over NHWC images, and the pool's shape in `data_format`."""
+    n, h, w, c = shape_to_nhwc(shape, data_format)
+    if data_format == "NHWC":
+        g = windows((n, h, w, c), ksize, strides, padding)
+        return g, (n, g.oh, g.ow, c)
+    g = windows((n * c, h, w, 1), ksize, strides, padding)
+    return g, (n, c, g.oh, g.ow)
+
+
+def _taps(g: Windows) -> tuple[list[Tap], list[Tap]]:
+    rows = [overlap(g.h, g.oh, g.sh, i - g.top) for i in range(g.kh)]
+    columns = [overlap(g.w, g.ow, g.sw, j - g.left) for j in range(g.kw)]
+    return rows, columns
+
+
+def _apart(g: Windows) -> bool:
+    """Whether no two windows share an element."""
+    return g.sh >= g.kh and g.sw >= g.kw
+
+
+def _covers(taps: list[Tap], size: int) -> bool:
+    """Whether taps that are apart read every element of an axis."""
+    return sum(given.stop - given.start for given, _ in taps) == size
+
+
+def _counts(g: Windows, dtype: np.dtype[Any]) -> Array:
+    """How many elements of each window lie inside the image, at least 1: [oh, ow, 1], or one number where all agree."""
+    rows, columns = _taps(g)
+    counts = np.outer(_axis_counts(rows, g.oh), _axis_counts(columns, g.ow)).astype(dtype)
+    np.maximum(counts, 1, out=counts)
+    if counts.size and counts.min() == counts.max():
+        return counts.reshape(-1)[:1]
+    return counts[:, :, np.newaxis]
+
+
+def _axis_counts(taps: list[Tap], windows_along: int) -> Array:
+    counts = np.zeros(windows_along, np.int64)
+    for given, _ in taps:
+        counts[given] += 1
+    return counts
+
+
+def _blocks(g: Windows, dtype: np.dtype[Any]) -> Iterator[slice]:
+    step = max(1, _BLOCK_BYTES // max(1, g.h * g.w * g.c * dtype.itemsize))
+    for n0 in range(0, g.n, step):
+        yield slice(n0, min(n0 + step, g.n))
+
+
+def _mean_numbers(result: np.dtype[Any]) -> Numbers:
+    return Numbers(np.dtype(np.float64), result) if result.kind in "iu" else float_numbers(result)
+
+
+def _lowest(dtype: np.dtype[Any]) -> Any:
+    return np.iinfo(dtype).min if dtype.kind in "iu" else np.finfo(dtype).min
+
+
+def _check_shape(name: str, array: Array, expected: Shape) -> None:
+    if array.shape != expected:
+        raise ValueError(f"{name} has shape {array.shape}, the pool {expected}")

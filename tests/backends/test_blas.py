@@ -1,0 +1,149 @@
+"""The choice of OpenBLAS's core type: the table on recorded processors, the effect in fresh interpreters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from aioflow_numpy import blas
+
+AVX512 = "avx512f avx512dq avx512bw avx512vl avx512cd"
+LINUX = ("linux", "x86_64")
+
+
+def cpuinfo(vendor: str, family: int, flags: str) -> list[str]:
+    first = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nflags\t\t: fpu avx2 {flags}\n\n"
+    # A second block that differs, so that a test notices when more than the first is read.
+    return (first + "processor\t: 1\nvendor_id\t: SomebodyElse\n").splitlines(keepends=True)
+
+
+def decide(lines: list[str], **changes: object) -> blas.CoreTypeChoice:
+    arguments: dict[str, object] = {"numpy_loaded": False, "platform": LINUX, "read_cpuinfo": lambda: lines}
+    environment = changes.pop("environment", {})
+    return blas.decide(environment, **(arguments | changes))  # type: ignore[arg-type]  # a table of keyword arguments
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "flags", "core_type"),
+    [
+        ("AuthenticAMD", 26, AVX512, "SkylakeX"),  # Zen 5
+        ("AuthenticAMD", 25, AVX512, "SkylakeX"),  # Zen 4
+        ("AuthenticAMD", 25, "", None),  # Zen 3, or Zen 4 under a hypervisor that hides AVX-512
+        ("AuthenticAMD", 25, AVX512.replace("avx512vl", ""), None),  # one missing flag is an illegal instruction
+        ("GenuineIntel", 6, AVX512, None),  # detected well
+        ("HygonGenuine", 24, AVX512, None),  # nothing measured
+        ("", -1, "", None),
+    ],
+)
+def test_table(vendor: str, family: int, flags: str, core_type: str | None) -> None:
+    choice = decide(cpuinfo(vendor, family, flags))
+    assert choice.core_type == core_type
+    assert choice.set_by == ("aioflow" if core_type else "openblas")
+    assert choice.reason
+
+
+def test_the_users_setting_stands() -> None:
+    choice = decide(cpuinfo("AuthenticAMD", 26, AVX512), environment={"OPENBLAS_CORETYPE": "Haswell"})
+    assert (choice.core_type, choice.set_by) == ("Haswell", "user")
+
+
+def test_too_late_once_numpy_is_loaded() -> None:
+    choice = decide(cpuinfo("AuthenticAMD", 26, AVX512), numpy_loaded=True)
+    assert (choice.core_type, choice.set_by) == (None, "openblas")
+    assert "import aioflow first" in choice.reason
+
+
+def test_numpy_loaded_does_not_matter_where_no_rule_applies() -> None:
+    assert "too late" not in decide(cpuinfo("GenuineIntel", 6, AVX512), numpy_loaded=True).reason
+
+
+@pytest.mark.parametrize("platform", [("darwin", "arm64"), ("win32", ""), ("linux", "aarch64")])
+def test_other_platforms_are_left_alone(platform: tuple[str, str]) -> None:
+    assert decide(cpuinfo("AuthenticAMD", 26, AVX512), platform=platform).core_type is None
+
+
+def test_unreadable_cpuinfo_is_a_reason_and_not_an_error() -> None:
+    def read() -> list[str]:
+        raise PermissionError("not here")
+
+    choice = decide([], read_cpuinfo=read)
+    assert choice.core_type is None
+    assert "not here" in choice.reason
+
+
+@pytest.mark.parametrize("lines", [[], ["\n"], ["no colon at all\n"], ["cpu family : ?\n"]])
+def test_odd_cpuinfo_applies_no_rule(lines: list[str]) -> None:
+    assert decide(lines).core_type is None
+
+
+def run_python(code: str, **environment: str) -> dict[str, object]:
+    """Runs the code in a fresh interpreter, which has neither NumPy nor a core type, and returns the JSON it prints."""
+    clean = {k: v for k, v in os.environ.items() if k != blas.VARIABLE}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+REPORT = """
+import json, os, sys
+from aioflow_numpy import blas
+early = "numpy" in sys.modules
+{before}
+choice = blas.choose_core_type()
+import numpy
+running = blas.loaded_blas()
+print(json.dumps({{"early": early, "set": os.environ.get("OPENBLAS_CORETYPE"), "by": choice.set_by,
+                  "running": running[0].core_type if running else None,
+                  "threads": running[0].threads if running else None, "text": blas.describe()}}))
+"""
+
+
+def test_importing_the_module_does_not_load_numpy() -> None:
+    assert run_python(REPORT.format(before=""))["early"] is False
+
+
+def test_a_choice_made_in_the_process_reaches_openblas() -> None:
+    """Nehalem runs on every x86-64, and nothing from the last fifteen years detects as it."""
+    rule = 'blas.decide = lambda *a, **k: blas.CoreTypeChoice("Nehalem", "a test", "aioflow")'
+    answer = run_python(REPORT.format(before=rule))
+    if answer["running"] is None:
+        pytest.skip("this NumPy has no OpenBLAS")
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
+        pytest.skip("core types of x86-64")
+    assert answer["set"] == "Nehalem"
+    assert answer["running"] == "Nehalem"
+
+
+def test_the_users_choice_reaches_openblas_untouched() -> None:
+    answer = run_python(REPORT.format(before=""), OPENBLAS_CORETYPE="Sandybridge")
+    if answer["running"] is None or sys.platform != "linux" or os.uname().machine != "x86_64":
+        pytest.skip("needs OpenBLAS on Linux x86-64")
+    assert (answer["set"], answer["by"], answer["running"]) == ("Sandybridge", "user", "Sandybridge")
+
+
+def test_the_real_choice_on_this_machine_runs() -> None:
+    """The chosen kernels execute here: a wrong one would end the process with an illegal instruction."""
+    code = REPORT.format(before="") + "\nnumpy.ones((300, 300)) @ numpy.ones((300, 300), 'f4')"
+    answer = run_python(code)
+    assert isinstance(answer["text"], dict)
+    assert "core type chosen" in answer["text"]
+    if answer["by"] == "aioflow" and answer["running"] is not None:
+        assert answer["running"] == answer["set"]
+
+
+def test_before_numpy_is_loaded_there_is_nothing_to_report() -> None:
+    code = "import json; from aioflow_numpy import blas; print(json.dumps({'found': blas.loaded_blas()}))"
+    assert run_python(code) == {"found": []}

@@ -1,0 +1,153 @@
+"""The parity fixture: one builder function runs against TensorFlow's `compat.v1` and against aioflow, and all must agree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow
+from aioflow.testing.evaluate import evaluate
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "parity" in str(item.path):
+            item.add_marker(pytest.mark.parity)
+
+
+def _listed(made: Any) -> list[Any]:
+    return list(made) if isinstance(made, list | tuple) else [made]
+
+
+def _dims(shape: Any) -> list[int | None] | None:
+    return None if shape.ndims is None else shape.as_list()
+
+
+class Parity:
+    """Run `build(module, *tensors)` in both systems and compare values, dtypes, static shapes and gradients."""
+
+    def __init__(self, tf: Any) -> None:
+        self.tf = tf
+
+    def __call__(
+        self,
+        build: Callable[..., Any],
+        *arrays: Any,
+        shapes: Sequence[Any] | None = None,
+        grad: bool = True,
+        grad_of: Sequence[int] | None = None,
+        rtol: float = 1e-5,
+        atol: float = 1e-6,
+        static: bool = True,
+    ) -> None:
+        """Compare one case.
+
+        Args:
+            build: Takes the module (`tensorflow.compat.v1` or `aioflow`) and one placeholder an array.
+            arrays: Values for the placeholders.
+            shapes: Static shapes of the placeholders, where not those of the arrays.
+            grad: Compare gradients by every floating input, of every floating output (`grad_of` selects outputs).
+            static: Compare static shapes too, also with the first dimension of each input left open.
+        """
+        values = [np.asarray(a) if not isinstance(a, np.ndarray) else a for a in arrays]
+        static_shapes = [v.shape for v in values] if shapes is None else list(shapes)
+        theirs = self._run(self.tf, self._tf_eval, build, values, static_shapes, grad, grad_of)
+        ours = self._run(aioflow, _aioflow_eval, build, values, static_shapes, grad, grad_of)
+        self._compare(ours, theirs, rtol, atol, static)
+        if static and any(s for s in static_shapes):
+            opened = [(None, *s[1:]) if s else s for s in static_shapes]
+            names = [self._static(m, build, values, opened) for m in (self.tf, aioflow)]
+            assert names[1] == names[0], "static shapes with open first dimensions differ"
+
+    def _static(self, module: Any, build: Any, values: list[Any], shapes: list[Any]) -> Any:
+        with module.Graph().as_default():
+            xs = [module.placeholder(v.dtype.name if v.dtype != object else "string", s) for v, s in zip(values, shapes, strict=True)]
+            try:
+                return [_dims(y.get_shape()) for y in _listed(build(module, *xs))]
+            except (ValueError, TypeError):
+                return "refused"
+
+    def _run(
+        self, module: Any, evaluate_in: Any, build: Any, values: list[Any], shapes: list[Any], grad: bool, grad_of: Any
+    ) -> dict[str, Any]:
+        with module.Graph().as_default():
+            xs = [module.placeholder(v.dtype.name if v.dtype != object else "string", s) for v, s in zip(values, shapes, strict=True)]
+            ys = _listed(build(module, *xs))
+            feeds = dict(zip(xs, values, strict=True))
+            result = {
+                "values": evaluate_in(ys, feeds),
+                "dtypes": [y.dtype.base_dtype.name for y in ys],
+                "shapes": [_dims(y.get_shape()) for y in ys],
+                "grads": None,
+            }
+            if grad:
+                result["grads"] = self._gradients(module, evaluate_in, xs, ys, feeds, result["values"], grad_of)
+            return result
+
+    def _gradients(
+        self, module: Any, evaluate_in: Any, xs: list[Any], ys: list[Any], feeds: Any, outputs: list[Any], grad_of: Any
+    ) -> list[Any]:
+        rng = np.random.default_rng(7)
+        seeds = [rng.standard_normal(np.shape(v)) for v in outputs]
+        chosen = range(len(ys)) if grad_of is None else grad_of
+        chosen = [i for i in chosen if ys[i].dtype.is_floating]
+        wrt = [x for x in xs if x.dtype.is_floating]
+        if not chosen or not wrt:
+            return []
+        grad_ys = [module.constant(seeds[i], dtype=ys[i].dtype.name) for i in chosen]
+        found = module.gradients([ys[i] for i in chosen], wrt, grad_ys=grad_ys)
+        dense = [None if g is None else module.convert_to_tensor(g) for g in found]
+        values = iter(evaluate_in([g for g in dense if g is not None], feeds))
+        return [None if g is None else next(values) for g in dense]
+
+    def _tf_eval(self, fetches: list[Any], feeds: Any) -> list[Any]:
+        if not fetches:
+            return []
+        with self.tf.Session() as session:
+            return [np.asarray(v) for v in session.run(fetches, feeds)]
+
+    def _compare(self, ours: dict[str, Any], theirs: dict[str, Any], rtol: float, atol: float, static: bool) -> None:
+        assert ours["dtypes"] == theirs["dtypes"]
+        if static:
+            assert ours["shapes"] == theirs["shapes"]
+        for i, (mine, other) in enumerate(zip(ours["values"], theirs["values"], strict=True)):
+            _close(mine, other, rtol, atol, f"output {i}")
+        if theirs["grads"] is not None:
+            for i, (mine, other) in enumerate(zip(ours["grads"], theirs["grads"], strict=True)):
+                assert (mine is None) == (other is None), f"gradient {i}: {mine!r} against {other!r}"
+                if mine is not None:
+                    _close(mine, other, rtol, atol, f"gradient {i}")
+
+
+def _close(mine: Any, other: Any, rtol: float, atol: float, what: str) -> None:
+    assert np.shape(mine) == np.shape(other), f"{what}: shape {np.shape(mine)} against {np.shape(other)}"
+    if np.asarray(other).dtype.kind in "biuOSU":
+        assert np.array_equal(mine, other), f"{what}:\n{mine}\n{other}"
+        return
+    wide = np.complex128 if np.asarray(other).dtype.kind == "c" else np.float64
+    np.testing.assert_allclose(np.asarray(mine).astype(wide), np.asarray(other).astype(wide), rtol=rtol, atol=atol, err_msg=what)
+
+
+def _aioflow_eval(fetches: list[Any], feeds: Any) -> list[Any]:
+    return list(evaluate(fetches, feeds)) if fetches else []
+
+
+@pytest.fixture(scope="session")
+def tf() -> Any:
+    """`tensorflow.compat.v1` in graph mode."""
+    tensorflow = pytest.importorskip("tensorflow", reason="tensorflow-cpu is the oracle: pip install 'aioflow[parity]'")
+    tensorflow.compat.v1.disable_eager_execution()
+    return tensorflow.compat.v1
+
+
+@pytest.fixture(scope="session")
+def parity(tf: Any) -> Parity:
+    """Compare one builder in both systems."""
+    return Parity(tf)

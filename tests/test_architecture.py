@@ -1,0 +1,360 @@
+"""The map of docs/architecture.md, held by reading the source: layers, cycles, sizes, and what the library never does.
+
+Each rule is a function from the modules to its findings. A rule that found nothing because it looked at nothing would
+pass too, so each one is also run on a small wrong program (`WRONG`), and the number of modules read has a lower bound.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Imports point downhill: a module imports from lower ranks, and within its own package from its own. The key is the
+# module's second name ("" is aioflow/__init__.py); whatever is not listed here fails `ranks`.
+RANKS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("errors", "config", "preload"), 0),
+    **dict.fromkeys(("graph",), 1),
+    **dict.fromkeys(("ops", "kernels"), 2),
+    **dict.fromkeys(("autodiff", "compiler"), 3),
+    **dict.fromkeys(("runtime",), 4),
+    **dict.fromkeys(("net",), 5),
+    **dict.fromkeys(("session", "cluster", "checkpoint"), 6),
+    **dict.fromkeys(("train", "serve", "interop", "observe", "layers", "dataset", "data"), 6),
+    # The public namespaces, which re-export, and the entry points.
+    **dict.fromkeys(("", "nn", "math", "linalg", "random", "losses", "initializers", "raw_ops"), 7),
+    **dict.fromkeys(("__main__", "cli", "demo", "worker", "testing"), 7),
+}
+TOP: Final = max(RANKS.values())
+# A backend sees the engine up to the runtime (its devices) and nothing of what is built on that.
+BACKEND_RANK: Final = RANKS["runtime"] + 1
+
+BACKENDS: Final = ("aioflow_numpy", "aioflow_cupy")
+BACKEND_LIBRARIES: Final = ("cupy", "cupyx")
+PRINTS: Final = ("aioflow.cli", "aioflow.__main__", "aioflow.demo", "aioflow.worker")
+
+MODULE_LINES, CLASS_LINES, FUNCTION_LINES = 700, 350, 60
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file, parsed."""
+
+    name: str
+    source: str
+    tree: ast.Module
+
+    @property
+    def area(self) -> str:
+        """What RANKS is keyed by."""
+        return self.name.split(".")[1] if "." in self.name else ""
+
+    @property
+    def in_core(self) -> bool:
+        return self.name.partition(".")[0] == "aioflow"
+
+    def at(self, node: ast.expr | ast.stmt, message: str) -> str:
+        return f"{self.name}:{node.lineno}: {message}"
+
+
+Modules: TypeAlias = Mapping[str, Module]
+Rule: TypeAlias = Callable[[Modules], Iterator[str]]
+
+
+def read_tree() -> Modules:
+    files = [(root, path) for root in (ROOT, ROOT / "backends") for path in sorted(root.glob("aioflow*/**/*.py"))]
+    return parse({module_name(path.relative_to(root)): path.read_text(encoding="utf-8") for root, path in files})
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def parse(sources: Mapping[str, str]) -> Modules:
+    return {name: Module(name, source, ast.parse(source)) for name, source in sources.items()}
+
+
+# ── imports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def imports(module: Module, modules: Modules) -> Iterator[tuple[ast.stmt, str]]:
+    """Each import of a module, at the top or in a function, with what it names; not those for the type checker only."""
+    for node in running(module.tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield node, inner if inner in modules else base
+
+
+def running(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node, without the bodies of `if TYPE_CHECKING:`."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        yield child
+        yield from running(child)
+
+
+def ranks(modules: Modules) -> Iterator[str]:
+    """Imports point downhill."""
+    for module in modules.values():
+        if module.in_core and module.area not in RANKS:
+            yield f"{module.name}: give {module.area!r} a rank in tests/test_architecture.py"
+            continue
+        for node, target in imports(module, modules):
+            if target in modules and not downhill(module, modules[target]):
+                yield module.at(node, f"rank {rank(module)} imports {target} of rank {rank(modules[target])}")
+
+
+def rank(module: Module) -> int:
+    return RANKS.get(module.area, TOP) if module.in_core else BACKEND_RANK
+
+
+def downhill(module: Module, target: Module) -> bool:
+    if rank(module) != rank(target):
+        return rank(target) < rank(module)
+    # The top rank is one layer: the public names and the programs that use them.
+    return rank(module) == TOP or package(module) == package(target)
+
+
+def package(module: Module) -> str:
+    """The folder that owns a module; the files directly in aioflow/ are one another's neighbours."""
+    parts = module.name.split(".")
+    return parts[0] if not module.in_core else parts[1] if len(parts) > 2 else ""
+
+
+def cycles(modules: Modules) -> Iterator[str]:
+    """No module imports itself by way of others, not even inside functions."""
+    edges = {name: {t for _, t in imports(module, modules) if t in modules} for name, module in modules.items()}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> Iterator[str]:
+        if name in path:
+            yield " → ".join((*path[path.index(name) :], name))
+        elif name not in done:
+            for target in sorted(edges[name]):
+                yield from visit(target, (*path, name))
+            done.add(name)
+
+    for name in modules:
+        yield from visit(name, ())
+
+
+def relative_imports(modules: Modules) -> Iterator[str]:
+    """The other rules read absolute names."""
+    for module in modules.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                yield module.at(node, "a relative import")
+
+
+def core_names_no_backend(modules: Modules) -> Iterator[str]:
+    """The core finds its backends by entry point: neither an import nor a string of it names one."""
+    wanted = re.compile("|".join(BACKENDS))
+    for module in modules.values():
+        if not module.in_core:
+            continue
+        for node, target in imports(module, modules):
+            if target.partition(".")[0] in (*BACKENDS, *BACKEND_LIBRARIES):
+                yield module.at(node, f"the core imports {target}")
+        for string in ast.walk(module.tree):
+            if isinstance(string, ast.Constant) and isinstance(string.value, str) and wanted.search(string.value):
+                yield module.at(string, f"the core names a backend: {string.value[:40]!r}")
+
+
+# ── sizes and names ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def sizes(modules: Modules) -> Iterator[str]:
+    """A budget for modules and classes, and for functions without their docstrings."""
+    for module in modules.values():
+        lines = module.source.count("\n")
+        if lines > MODULE_LINES:
+            yield f"{module.name}: {lines} lines of at most {MODULE_LINES}"
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and length(node) > CLASS_LINES:
+                yield module.at(node, f"class {node.name} has {length(node)} lines of at most {CLASS_LINES}")
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = length(node) - docstring_length(node)
+                if lines > FUNCTION_LINES:
+                    yield module.at(node, f"function {node.name} has {lines} lines of at most {FUNCTION_LINES}")
+
+
+def length(node: ast.stmt | ast.expr) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def docstring_length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return 0 if ast.get_docstring(node) is None else length(node.body[0])
+
+
+def drawers(modules: Modules) -> Iterator[str]:
+    """No module is named after nothing in particular."""
+    for name in modules:
+        for part in name.split("."):
+            if re.fullmatch(r"_*(utils?|common|helpers?|misc)", part):
+                yield f"{name}: name it after what it holds"
+
+
+def docstrings(modules: Modules) -> Iterator[str]:
+    """Every module says why it is here."""
+    for module in modules.values():
+        if module.tree.body and not ast.get_docstring(module.tree):
+            yield f"{module.name}: no docstring"
+
+
+# ── what the library never does ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def tasks(modules: Modules) -> Iterator[str]:
+    """Only TaskGroups own tasks; a TaskGroup is called `tg` or `…group`, which is how they are told from loops here."""
+    for module, call in calls(modules):
+        name = ast.unparse(call.func)
+        owner, _, method = name.rpartition(".")
+        owned = method == "create_task" and re.search(r"(^|[._])(tg|(\w*_)?group)$", owner)
+        if method in ("create_task", "ensure_future") and not owned:
+            yield module.at(call, f"{name}(…) makes a task that nobody owns")
+
+
+def asserts(modules: Modules) -> Iterator[str]:
+    """`python -O` removes asserts, so nothing may rest on one."""
+    for module in modules.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Assert):
+                yield module.at(node, "an assert in the library")
+
+
+def prints(modules: Modules) -> Iterator[str]:
+    """Only the command line prints."""
+    for module, call in calls(modules):
+        if isinstance(call.func, ast.Name) and call.func.id == "print" and not module.name.startswith(PRINTS):
+            yield module.at(call, "print in the library")
+
+
+def unsafe_calls(modules: Modules) -> Iterator[str]:
+    """Data never becomes code: no pickle, no eval. (Generated strands use `exec` on text of aioflow's own making.)"""
+    for module in modules.values():
+        for node, target in imports(module, modules):
+            if target.partition(".")[0] in ("pickle", "marshal", "shelve", "dill", "cloudpickle"):
+                yield module.at(node, f"imports {target}")
+    for module, call in calls(modules):
+        if isinstance(call.func, ast.Name) and call.func.id == "eval":
+            yield module.at(call, "eval")
+
+
+def calls(modules: Modules) -> Iterator[tuple[Module, ast.Call]]:
+    for module in modules.values():
+        yield from ((module, node) for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+
+
+# ── the tests ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+RULES: Final[tuple[Rule, ...]] = (
+    ranks,
+    cycles,
+    relative_imports,
+    core_names_no_backend,
+    sizes,
+    drawers,
+    docstrings,
+    tasks,
+    asserts,
+    prints,
+    unsafe_calls,
+)
+
+_LONG_FUNCTION = "def f():\n" + "    pass\n" * (FUNCTION_LINES + 1)
+_LONG_CLASS = "class C:\n" + "    x = 1\n" * (CLASS_LINES + 1)
+
+# Programs that break a rule: the rule, the sources, and how many findings there are.
+WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
+    (ranks, {"aioflow.graph.a": "import aioflow.runtime.b", "aioflow.runtime.b": ""}, 1),
+    (ranks, {"aioflow.graph.a": "def f():\n    from aioflow.runtime import b", "aioflow.runtime.b": ""}, 1),
+    (ranks, {"aioflow.ops.a": "from aioflow.kernels import b", "aioflow.kernels.b": ""}, 1),
+    (ranks, {"aioflow.errors": "import aioflow", "aioflow": ""}, 1),
+    (ranks, {"aioflow.novelty": ""}, 1),
+    (ranks, {"aioflow_numpy.a": "from aioflow.session import Session", "aioflow.session": ""}, 1),
+    (ranks, {"aioflow_numpy.a": "import aioflow_cupy.b", "aioflow_cupy.b": ""}, 1),
+    (cycles, {"aioflow.a": "import aioflow.b", "aioflow.b": "def f():\n    from aioflow.a import x"}, 1),
+    (cycles, {"aioflow.a": "import aioflow.a"}, 1),
+    (relative_imports, {"aioflow.a": "from . import b\nfrom .b import c"}, 2),
+    (core_names_no_backend, {"aioflow.a": "def f():\n    import aioflow_numpy.blas"}, 1),
+    (core_names_no_backend, {"aioflow.a": "import cupy"}, 1),
+    (core_names_no_backend, {"aioflow.a": "__import__('aioflow_cupy')"}, 1),
+    (sizes, {"aioflow.a": "x = 1\n" * (MODULE_LINES + 1)}, 1),
+    (sizes, {"aioflow.a": _LONG_FUNCTION + "async " + _LONG_FUNCTION}, 2),
+    (sizes, {"aioflow.a": _LONG_CLASS}, 1),
+    (drawers, {"aioflow.graph.utils": "", "aioflow.common.x": "", "aioflow._helpers": ""}, 3),
+    (docstrings, {"aioflow.a": "x = 1"}, 1),
+    (tasks, {"aioflow.a": "asyncio.create_task(f())\nloop.create_task(f())\nensure_future(f())"}, 3),
+    (
+        tasks,
+        {"aioflow.a": "create_task(f())\nasyncio.get_running_loop().create_task(f())\nregroup.create_task(f())"},
+        3,
+    ),
+    (asserts, {"aioflow.a": "assert x", "aioflow_numpy.a": "def f():\n    assert x"}, 2),
+    (prints, {"aioflow.a": "print(1)", "aioflow_numpy.a": "print(1)"}, 2),
+    (unsafe_calls, {"aioflow.a": "import pickle\neval('1')"}, 2),
+)
+
+# The look-alikes that are right.
+RIGHT: Final[tuple[tuple[Rule, dict[str, str]], ...]] = (
+    (ranks, {"aioflow.graph.a": "if TYPE_CHECKING:\n    import aioflow.runtime.b", "aioflow.runtime.b": ""}),
+    (ranks, {"aioflow.graph.a": "from aioflow.graph import b", "aioflow.graph.b": "", "aioflow.graph": ""}),
+    (ranks, {"aioflow": "from aioflow import nn", "aioflow.nn": "from aioflow.ops import x", "aioflow.ops": ""}),
+    (ranks, {"aioflow_numpy.a": "from aioflow.kernels import x", "aioflow.kernels": ""}),
+    (cycles, {"aioflow.a": "import aioflow.b\nimport aioflow.c", "aioflow.b": "import aioflow.c", "aioflow.c": ""}),
+    (tasks, {"aioflow.a": "tg.create_task(f())\nself._group.create_task(f())\nself.task_group.create_task(f())"}),
+    (prints, {"aioflow.cli.ops": "print(1)", "aioflow.__main__": "print(1)"}),
+    (sizes, {"aioflow.a": 'def f():\n    """' + "\n" * FUNCTION_LINES + '    """\n    pass\n'}),
+)
+
+
+def name_of(value: object) -> str | None:
+    return value.__name__ if callable(value) and hasattr(value, "__name__") else None
+
+
+@pytest.fixture(scope="module")
+def tree() -> Modules:
+    return read_tree()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name_of)
+def test_the_source_keeps(rule: Rule, tree: Modules) -> None:
+    findings = list(rule(tree))
+    assert not findings, "\n".join(findings)
+
+
+@pytest.mark.parametrize(("rule", "sources", "findings"), WRONG, ids=name_of)
+def test_a_wrong_program_is_found(rule: Rule, sources: dict[str, str], findings: int) -> None:
+    assert len(list(rule(parse(sources)))) == findings
+
+
+@pytest.mark.parametrize(("rule", "sources"), RIGHT, ids=name_of)
+def test_a_look_alike_is_not(rule: Rule, sources: dict[str, str]) -> None:
+    assert list(rule(parse(sources))) == []
+
+
+def test_every_rule_has_a_wrong_program() -> None:
+    assert {rule for rule, *_ in WRONG} == set(RULES)
+
+
+def test_the_tree_is_read(tree: Modules) -> None:
+    """Lower bounds, so that a moved folder does not leave the rules looking at nothing."""
+    count = Counter(module.area if module.in_core else "backends" for module in tree.values())
+    assert {"aioflow", "aioflow.errors", "aioflow.preload", "aioflow_numpy", "aioflow_numpy.blas"} <= set(tree)
+    assert sum(count.values()) >= 60, count
+    assert sum(1 for module in tree.values() for _ in imports(module, tree)) >= 200
+    for area in ("graph", "ops", "kernels", "autodiff", "compiler", "runtime", "train", "backends"):
+        assert count[area] >= 2, area

@@ -1,0 +1,43 @@
+"""The wheel that a user installs: everything that the code reads is in it, and nothing else."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    folder = tmp_path_factory.mktemp("wheel")
+    [wheel] = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_holds_the_packages_at_the_top(names: set[str]) -> None:
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"aioflow", "aioflow_numpy"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["aioflow/py.typed", "aioflow_numpy/py.typed", "aioflow/data/optdigits.npz", "aioflow/data/README.md"],
+)
+def test_holds_what_the_code_reads(names: set[str], name: str) -> None:
+    assert name in names
+
+
+def test_holds_every_module(names: set[str]) -> None:
+    for root, package in ((ROOT, "aioflow"), (ROOT / "backends", "aioflow_numpy")):
+        missing = {p.relative_to(root).as_posix() for p in (root / package).rglob("*.py")} - names
+        assert not missing
+
+
+def test_holds_the_licence_and_the_entry_points(names: set[str]) -> None:
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert any(name.endswith(".dist-info/entry_points.txt") for name in names)
