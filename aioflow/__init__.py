@@ -19,3 +19,5 @@ from aioflow.graph.shapes import TensorShape as TensorShape
 from aioflow.ops.apply import *
 from aioflow.ops.core import *
 from aioflow.kernels import core as _core_kernels
+from aioflow.ops.indexed import *
+from aioflow.autodiff import *

@@ -258,9 +258,10 @@ class Operation:
         attrs: Attribute values in canonical form.
         source: The user's line that created the node.
         device: The requested device, "" for any.
+        gradient_function: The gradient of this very node, where it is not that of its op (`custom_gradient`).
     """
 
-    __slots__ = ("__weakref__", "attrs", "control_inputs", "device", "graph", "id", "inputs", "name", "op_def", "outputs", "source", "type")
+    __slots__ = ("__weakref__", "attrs", "control_inputs", "device", "gradient_function", "graph", "id", "inputs", "name", "op_def", "outputs", "source", "type")
 
     def __init__(self, graph: Graph, op_def: OpDef, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> None:
         self.graph = graph
@@ -271,6 +272,7 @@ class Operation:
         self.control_inputs: tuple[Operation, ...] = ()
         self.attrs = attrs
         self.device = ""
+        self.gradient_function: Callable[..., Any] | None = None
         self.source: SourceLine | None = None
         self.outputs: list[Tensor] = []
         self.id = -1
@@ -370,6 +372,8 @@ class Graph:
                 controller.members.add(op)
             if scope.colocation and "_class" not in op.attrs:
                 op.attrs["_class"] = tuple(f"loc:@{g}" for g in scope.colocation)
+            if op_type in scope.gradients:
+                op.attrs.setdefault("_gradient_op_type", scope.gradients[op_type])
             op.device = device
             if scope.devices:
                 op.device = scopes.device_for(op, scope)
@@ -565,6 +569,10 @@ class Graph:
         """Put new nodes on the device of `op`."""
         element = None if op is None else self.as_graph_element(op)
         return scopes.colocate_with(self, element.op if isinstance(element, Tensor) else element, ignore_existing)
+
+    def gradient_override_map(self, op_type_map: Mapping[str, str]) -> AbstractContextManager[None]:
+        """Give new nodes of these ops the gradient that `RegisterGradient` registered under another name."""
+        return scopes.gradient_override_map(self, op_type_map)
 
     def container(self, name: str) -> AbstractContextManager[str]:
         """Keep the resources of new stateful nodes in the container of that name."""

@@ -422,9 +422,12 @@ def lookup_gradient(op: Operation) -> GradientFn | None:
     Raises:
         UnimplementedError: nobody registered one; the error names the node and how to add it.
     """
-    if op.type not in GRADIENTS:
+    if op.gradient_function is not None:
+        return op.gradient_function
+    name = op.attrs.get("_gradient_op_type", op.type)
+    if name not in GRADIENTS:
         raise UnimplementedError(
-            f"no gradient is registered for op {op.type!r}; add one with @aioflow.RegisterGradient({op.type!r})"
+            f"no gradient is registered for op {name!r}; add one with @aioflow.RegisterGradient({name!r})"
         ).at(op.name, op.type, op.source)
-    return GRADIENTS[op.type]
+    return GRADIENTS[name]
 

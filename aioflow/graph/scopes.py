@@ -7,10 +7,10 @@ builds under its own. The value is immutable: entering a scope replaces it, leav
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
@@ -47,6 +47,7 @@ class Scope:
     colocation: tuple[str, ...] = ()
     container: str = ""
     variable_scope: Any = None
+    gradients: Mapping[str, str] = field(default_factory=dict)
 
 
 _EMPTY: Final = Scope()
@@ -148,6 +149,14 @@ def container(graph: Graph, name: str) -> Iterator[str]:
     """Keep the resources of new stateful nodes in the container of that name."""
     with enter_scope(graph, replace(current_scope(graph), container=name)):
         yield name
+
+
+@contextmanager
+def gradient_override_map(graph: Graph, overrides: Mapping[str, str]) -> Iterator[None]:
+    """Give new nodes of these ops the gradients that are registered under the other names."""
+    scope = current_scope(graph)
+    with enter_scope(graph, replace(scope, gradients={**scope.gradients, **overrides})):
+        yield
 
 
 def device_for(op: Operation, scope: Scope) -> str:

@@ -26,17 +26,26 @@ T = TypeVar("T")
 class VariableResource:
     """A named, mutable tensor.
 
-    Updates are atomic with respect to each other: they happen under `lock`.
+    Updates are atomic with respect to each other: they happen under `lock`. Reads take no lock, except while an update
+    works in place: the value is out of its slot then, and a reader waits for the update to finish.
     """
 
-    __slots__ = ("dims", "dtype", "lock", "name", "value")
+    __slots__ = ("_value", "dims", "dtype", "lock", "name")
 
     def __init__(self, name: str, dtype: DType, dims: Dims) -> None:
         self.name = name
         self.dtype = dtype
         self.dims = dims
         self.lock = threading.Lock()
-        self.value: Any = None
+        self._value: Any = None
+
+    @property
+    def value(self) -> Any:
+        """The present value, or None where nothing has been assigned. Do not modify it."""
+        if self._value is not None:
+            return self._value
+        with self.lock:
+            return self._value
 
     @property
     def is_initialized(self) -> bool:
@@ -49,7 +58,15 @@ class VariableResource:
         Raises:
             FailedPreconditionError: nothing has been assigned yet.
         """
-        value = self.value
+        value = self._value
+        return value if value is not None else self._wait_and_read()
+
+    def _wait_and_read(self) -> Any:
+        with self.lock:
+            return self._initialized()
+
+    def _initialized(self) -> Any:
+        value = self._value
         if value is None:
             raise FailedPreconditionError(
                 f"attempting to use uninitialized value {self.name}",
@@ -58,58 +75,70 @@ class VariableResource:
             )
         return value
 
-    def assign(self, value: Any, validate_shape: bool = True) -> None:
+    def assign(self, value: Any, same_shape: bool = False) -> None:
         """Replace the value. The variable keeps the array: the caller must not modify it afterwards.
+
+        Args:
+            same_shape: Require the shape of the present value, if there is one.
 
         Raises:
             InvalidArgumentError: the shape does not fit.
         """
-        if validate_shape and not is_compatible(self.dims, np.shape(value)):
-            raise InvalidArgumentError(
-                f"cannot assign to variable {self.name}", expected=format_dims(self.dims), actual=format_dims(np.shape(value))
-            )
+        if not is_compatible(self.dims, np.shape(value)):
+            raise self._misfit(format_dims(self.dims), value)
         with self.lock:
-            self.value = value
+            present = self._value
+            if same_shape and present is not None and np.shape(present) != np.shape(value):
+                raise self._misfit(np.shape(present), value)
+            self._value = value
+
+    def _misfit(self, expected: Any, value: Any) -> InvalidArgumentError:
+        return InvalidArgumentError(f"cannot assign to variable {self.name}", expected=expected, actual=np.shape(value))
 
     def update(self, change: Callable[[Any, Any], Any]) -> None:
         """Replace the value by `change(value, out)` atomically.
 
         `out` is the present array where nobody else holds it and it may be overwritten, otherwise None; `change`
-        returns the array to keep, which may be `out`.
+        returns the array to keep, which may be `out`. It must check its arguments before it writes into `out`: where it
+        raises, the variable keeps the array that it had.
+
+        Raises:
+            FailedPreconditionError: nothing has been assigned yet.
         """
         with self.lock:
-            self.read()
-            out = self.value if _exclusive(self) else None
-            self.value = change(self.value, out)
+            value = self._initialized()
+            kept = None
+            try:
+                # Out of the slot first, counted second: nobody can take the array after it has been counted.
+                self._value = None
+                alone = sys.getrefcount(value) <= _ALONE and _overwritable(value)
+                if not alone:
+                    self._value = value  # readers go on with the present value meanwhile
+                kept = change(value, value if alone else None)
+            finally:
+                self._value = value if kept is None else kept
 
 
-def _exclusive(variable: VariableResource) -> bool:
-    """Whether the variable alone holds its array, and the array owns its memory."""
-    value = variable.value
-    return (
-        sys.getrefcount(value) <= _ALONE
-        and getattr(value, "base", value) is None
-        and value.flags.writeable
-    )
+def _overwritable(value: Any) -> bool:
+    """Whether this is an array that owns its memory, and not a scalar, a view or a constant."""
+    return getattr(value, "base", value) is None and bool(getattr(value.flags, "writeable", True))
 
 
 def _count_alone() -> int:
-    """The reference count that `_exclusive` sees when the variable alone holds the array."""
-    holder = VariableResource("", None, None)  # type: ignore[arg-type]  # only its value slot is used
-    holder.value = np.empty(1)
-
-    def measure(variable: VariableResource) -> int:
-        value = variable.value
-        return sys.getrefcount(value)
-
-    return measure(holder)
+    """The reference count of an array that one local variable holds."""
+    value = np.empty(1)
+    return sys.getrefcount(value)
 
 
 _ALONE: Final = _count_alone()
 
 
 class ResourceManager:
-    """The resources of one device, by container and name. The default container is ""."""
+    """The resources of one device, by container and name. The default container is "".
+
+    Attributes:
+        generation: Counts up whenever resources are dropped, so that a holder knows when to look them up again.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -129,6 +158,17 @@ class ResourceManager:
         """The resource of that name, or None."""
         with self._lock:
             return self._containers.get(container, {}).get(name)
+
+    def remove(self, resource: Any) -> bool:
+        """Drop one resource; whether it was there."""
+        with self._lock:
+            for held in self._containers.values():
+                for name, candidate in held.items():
+                    if candidate is resource:
+                        self.generation += 1
+                        del held[name]
+                        return True
+        return False
 
     def clear(self, container: str | None = None) -> None:
         """Drop the resources of one container, or of all."""

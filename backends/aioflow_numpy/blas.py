@@ -15,9 +15,9 @@ from __future__ import annotations
 import glob
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
 
 __all__ = ["CoreTypeChoice", "LoadedBlas", "choose_core_type", "chosen", "describe", "loaded_blas"]
 
@@ -41,8 +41,8 @@ class CoreTypeChoice:
     set_by: Literal["aioflow", "user", "openblas"]
 
 
-@dataclass(frozen=True, slots=True)
-class Processor:
+# Tuples and not data classes: each of those costs the import of aioflow a millisecond.
+class Processor(NamedTuple):
     """The part of the first block of /proc/cpuinfo that the rules look at."""
 
     vendor: str = ""
@@ -50,8 +50,7 @@ class Processor:
     flags: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class CoreTypeRule:
+class CoreTypeRule(NamedTuple):
     """One row of the table: which processors get which core type.
 
     `families` empty means every family of the vendor.
@@ -61,7 +60,7 @@ class CoreTypeRule:
     needed_flags: frozenset[str]
     core_type: str
     because: str
-    families: frozenset[int] = field(default_factory=frozenset)
+    families: frozenset[int] = frozenset()
 
     def applies(self, processor: Processor) -> bool:
         """Whether the processor is of this vendor and family and has every needed flag."""
@@ -107,7 +106,7 @@ def choose_core_type() -> CoreTypeChoice:
 
 
 def decide(
-    environment: Mapping[str, str] | MutableMapping[str, str],
+    environment: Mapping[str, str],
     *,
     numpy_loaded: bool,
     platform: tuple[str, str] | None = None,
@@ -165,8 +164,7 @@ def _read_cpuinfo() -> Iterator[str]:
         yield from lines
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedBlas:
+class LoadedBlas(NamedTuple):
     """An OpenBLAS that is loaded in this process, as it describes itself."""
 
     library: str

@@ -1,37 +1,48 @@
 """Convolution of one group of NHWC channels as matrix products, in its three directions.
 
-The BLAS does the arithmetic; what is left to decide is how the operands reach it. A pointwise filter needs no copy. Else
-patches are copied out a cache-sized block at a time. The gradient of the input at stride 1 is a convolution itself; at
-another stride, patches of the gradient are multiplied out and added where they came from.
+The BLAS does the arithmetic; what is left to decide is how the operands reach it. A pointwise filter needs no copy.
+Else patches are copied out a cache-sized block at a time. The gradient of the input at stride 1 is a convolution
+itself; at another stride, patches of the gradient are multiplied out and added where they came from.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from aioflow_numpy.conv_patches import tap_rows, window_rows
+from aioflow_numpy.conv_patches import Block, line_rows, plan, tap_rows, window_rows
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, overlap, windows
+from aioflow_numpy.conv_threads import for_each, thread_count
 
 # Sizes found by benchmarks/convolution.py on 1 MB of L2 a core.
-_BLOCK_BYTES = 1 << 20
-_MIN_BLOCK_ROWS = 256  # a shorter product spends its time starting
-_FEW_ELEMENTS = 16  # in kw * c: a copy of shorter runs is slower than one by taps
+_BLOCK_BYTES = 512 << 10
+_MIN_PRODUCT = 1 << 20  # multiply-adds of a block: a smaller one costs less than handing it to a thread
+_FEW_ELEMENTS = 16  # in kw * c: copying runs shorter than this is slower than copying by taps
+_LINES_PAY = 2  # times kw * c over co: from there on, kh sums of co cost less than copying kh times kw * c
 
 
 def forward(x: Array, w: Array, g: Windows, out: Array) -> None:
     """Convolves x [n, h, w, c] with w [kh, kw, c, co] into `out` [n*oh*ow, co], whose rows may be a slice's."""
-    co = w.shape[3]
+    matrix = w.reshape(-1, w.shape[3])
     if g.pointwise:
-        np.matmul(_pixels(x, g), w.reshape(g.c, co), out=out)
+        np.matmul(_pixels(x, g), matrix, out=out)
         return
-    matrix = w.reshape(-1, co)
-    if g.kw * g.c < _FEW_ELEMENTS:
-        for rows, taps in tap_rows(x, g, _block_rows(g, x.dtype.itemsize)):
-            np.matmul(taps.T, matrix, out=out[rows])
+
+    def by_windows(block: Block) -> None:
+        np.matmul(window_rows(x, g, block), matrix, out=out[block.rows])
+
+    def by_taps(block: Block) -> None:
+        np.matmul(tap_rows(x, g, block).T, matrix, out=out[block.rows])
+
+    def by_lines(block: Block) -> None:
+        _add_lines(line_rows(x, g, block), matrix.reshape(g.kh, -1, matrix.shape[1]), g, out[block.rows])
+
+    if _few(g):
+        for_each(by_taps, _plan(g, matrix, _BLOCK_BYTES))
+    elif _slides(g) and g.kw * g.c > _LINES_PAY * matrix.shape[1]:
+        for_each(by_lines, _plan(g, matrix, g.kh * _BLOCK_BYTES))
     else:
-        for rows, patches in window_rows(x, g, _block_rows(g, x.dtype.itemsize)):
-            np.matmul(patches, matrix, out=out[rows])
+        for_each(by_windows, _plan(g, matrix, _BLOCK_BYTES))
 
 
 def backprop_filter(x: Array, dy: Array, g: Windows) -> Array:
@@ -39,19 +50,36 @@ def backprop_filter(x: Array, dy: Array, g: Windows) -> Array:
     co = dy.shape[1]
     if g.pointwise:
         return np.asarray(np.matmul(_pixels(x, g).T, dy)).reshape(1, 1, g.c, co)
-    total = np.zeros((g.kh * g.kw * g.c, co), dy.dtype)
-    partial = scratch("product", total.shape, total.dtype)
-    if g.kw * g.c < _FEW_ELEMENTS:
-        for rows, taps in tap_rows(x, g, _block_rows(g, x.dtype.itemsize)):
-            total += np.matmul(taps, dy[rows], out=partial)
-    else:
-        for rows, patches in window_rows(x, g, _block_rows(g, x.dtype.itemsize)):
-            total += np.matmul(patches.T, dy[rows], out=partial)
+    slides = _slides(g)
+    shape = (g.kh, g.kw * g.c, co) if slides else (1, g.kh * g.kw * g.c, co)
+
+    def add(blocks: list[Block], total: Array) -> None:
+        for number, block in enumerate(blocks):
+            parts, rows = _filter_operands(x, dy, g, block)
+            for part, sum_of_part in zip(parts, total, strict=True):
+                if number == 0:
+                    np.matmul(part, rows, out=sum_of_part)
+                else:
+                    sum_of_part += np.matmul(part, rows, out=scratch("product", sum_of_part.shape, rows.dtype))
+
+    # A block's product is as large as the filter: its rows must outweigh adding it.
+    matrix = np.broadcast_to(dy[:1, :1], (g.kh * g.kw * g.c, co))
+    blocks = _plan(g, matrix, 2 * _BLOCK_BYTES * (g.kh if slides else 1))
+    # Shares are fixed beforehand, so that the same sum comes out however the threads run.
+    count = min(thread_count(), len(blocks))
+    shares = [(blocks[k::count], np.empty(shape, dy.dtype)) for k in range(count)]
+    for_each(lambda share: add(*share), shares)
+    total = shares[0][1]
+    for _, share in shares[1:]:
+        total += share
     return total.reshape(g.kh, g.kw, g.c, co)
 
 
 def backprop_input(w: Array, dy: Array, g: Windows, out: Array) -> None:
-    """Writes the gradient of x to `out` [n*h*w, c], from w [kh, kw, c, co] and dy [n*oh*ow, co]; rows may be slices'."""
+    """Writes the gradient of x to `out` [n*h*w, c], from w [kh, kw, c, co] and dy [n*oh*ow, co].
+
+    The rows of `out` and dy may be those of a slice of channels.
+    """
     transposed = _transposed(g, w.shape[3])
     if g.pointwise:
         _scatter_pixels(w, dy, g, out)
@@ -62,8 +90,59 @@ def backprop_input(w: Array, dy: Array, g: Windows, out: Array) -> None:
         _scatter_patches(w, dy, g, out.reshape(g.n, g.h, g.w, g.c))
 
 
-def _block_rows(g: Windows, itemsize: int) -> int:
-    return max(_MIN_BLOCK_ROWS, _BLOCK_BYTES // (g.kh * g.kw * g.c * itemsize))
+def _few(g: Windows) -> bool:
+    return g.kw * g.c < _FEW_ELEMENTS
+
+
+def _slides(g: Windows) -> bool:
+    """Whether one copy can serve all lines of taps."""
+    return g.sh == 1 and g.kh > 1 and not _few(g)
+
+
+def _shifted(lines: Array, g: Windows) -> list[Array]:
+    """For each line of taps the transposed matrix [kw*c, windows] that `lines` holds of it."""
+    count = len(lines) - (g.kh - 1) * g.dh
+    return [lines[i * g.dh : i * g.dh + count].reshape(-1, lines.shape[3]).T for i in range(g.kh)]
+
+
+def _lines_first(rows: Array, samples: int, g: Windows) -> Array:
+    """Rows of (sample, line, column) in the order (line, sample, column) of `line_rows`."""
+    if samples == 1:
+        return rows
+    source = rows.reshape(samples, -1, g.ow, rows.shape[1]).swapaxes(0, 1)
+    ordered = scratch("ordered", source.shape, rows.dtype)
+    np.copyto(ordered, source)
+    return ordered.reshape(rows.shape)
+
+
+def _add_lines(lines: Array, matrices: Array, g: Windows, out: Array) -> None:
+    """Writes to `out` the sum over lines of taps of their windows times their part [kw*c, co] of the filter."""
+    samples = lines.shape[1]
+    total = out if samples == 1 else scratch("total", out.shape, out.dtype)
+    for i, (shifted, matrix) in enumerate(zip(_shifted(lines, g), matrices, strict=True)):
+        if i == 0:
+            np.matmul(shifted.T, matrix, out=total)
+        else:
+            total += np.matmul(shifted.T, matrix, out=scratch("product", out.shape, out.dtype))
+    if samples > 1:
+        ordered = total.reshape(-1, samples, g.ow, out.shape[1]).swapaxes(0, 1)
+        out.reshape(ordered.shape)[...] = ordered
+
+
+def _filter_operands(x: Array, dy: Array, g: Windows, block: Block) -> tuple[list[Array], Array]:
+    """The block's transposed patches, by lines of taps where they slide, and the rows of dy to multiply each with."""
+    rows = dy[block.rows]
+    if _few(g):
+        return [tap_rows(x, g, block)], rows
+    if _slides(g):
+        lines = line_rows(x, g, block)
+        return _shifted(lines, g), _lines_first(rows, lines.shape[1], g)
+    return [window_rows(x, g, block).T], rows
+
+
+def _plan(g: Windows, matrix: Array, block_bytes: int) -> list[Block]:
+    inner, outputs = matrix.shape
+    return plan(g, block_bytes // (inner * matrix.dtype.itemsize), _MIN_PRODUCT // (inner * outputs))
 
 
 def _pixels(x: Array, g: Windows) -> Array:
@@ -76,8 +155,7 @@ def _transposed(g: Windows, co: int) -> Windows | None:
     bottom, right = g.h + g.top - g.oh, g.w + g.left - g.ow
     if (g.sh, g.sw) != (1, 1) or min(top, left, bottom, right) < 0:
         return None
-    flipped = windows((g.n, g.oh, g.ow, co), (g.kh, g.kw), (1, 1), ((top, bottom), (left, right)), (g.dh, g.dw))
-    return flipped
+    return windows((g.n, g.oh, g.ow, co), (g.kh, g.kw), (1, 1), ((top, bottom), (left, right)), (g.dh, g.dw))
 
 
 def _scatter_pixels(w: Array, dy: Array, g: Windows, out: Array) -> None:
@@ -92,18 +170,27 @@ def _scatter_pixels(w: Array, dy: Array, g: Windows, out: Array) -> None:
 
 def _scatter_patches(w: Array, dy: Array, g: Windows, out: Array) -> None:
     """Multiplies dy back into patches, block by block, and adds each tap of them onto the input it was read from."""
-    out[...] = 0
-    matrix = w.reshape(-1, w.shape[3]).T
-    pixels = g.oh * g.ow
-    step = max(1, _block_rows(g, dy.dtype.itemsize) // pixels)
-    for n0 in range(0, g.n, step):
-        samples = slice(n0, min(n0 + step, g.n))
-        rows = dy[samples.start * pixels : samples.stop * pixels]
-        patches = scratch("patches", (len(rows), matrix.shape[1]), dy.dtype)
-        np.matmul(rows, matrix, out=patches)
-        taps = patches.reshape(-1, g.oh, g.ow, g.kh, g.kw, g.c)
-        for i in range(g.kh):
-            source_h, target_h = overlap(g.h, g.oh, g.sh, i * g.dh - g.top)
-            for j in range(g.kw):
-                source_w, target_w = overlap(g.w, g.ow, g.sw, j * g.dw - g.left)
-                out[samples, target_h, target_w] += taps[:, source_h, source_w, i, j]
+    matrix = np.ascontiguousarray(w.reshape(-1, w.shape[3]).T)
+
+    def scatter(blocks: list[Block]) -> None:
+        out[blocks[0].samples] = 0
+        for block in blocks:
+            rows = dy[block.rows]
+            patches = np.matmul(rows, matrix, out=scratch("patches", (len(rows), matrix.shape[1]), dy.dtype))
+            _add_taps(patches, g, block, out[block.samples])
+
+    # Lines of one image overlap in what they add to, so that all blocks of an image go to one thread.
+    by_samples: dict[int, list[Block]] = {}
+    for block in _plan(g, matrix.T, _BLOCK_BYTES):
+        by_samples.setdefault(block.samples.start, []).append(block)
+    for_each(scatter, list(by_samples.values()))
+
+
+def _add_taps(patches: Array, g: Windows, block: Block, out: Array) -> None:
+    lines = block.lines.stop - block.lines.start
+    taps = patches.reshape(-1, lines, g.ow, g.kh, g.kw, g.c)
+    for i in range(g.kh):
+        source_h, target_h = overlap(g.h, lines, g.sh, block.lines.start * g.sh + i * g.dh - g.top)
+        for j in range(g.kw):
+            source_w, target_w = overlap(g.w, g.ow, g.sw, j * g.dw - g.left)
+            out[:, target_h, target_w] += taps[:, source_h, source_w, i, j]

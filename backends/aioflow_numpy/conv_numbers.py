@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aioflow_numpy.conv_shapes import Array
+if TYPE_CHECKING:
+    from aioflow_numpy.conv_shapes import Array
 
 _EXACT_IN_FLOAT64 = 1 << 53
 
@@ -33,7 +34,7 @@ class Numbers:
 def product_numbers(a: Array, b: Array, terms: int) -> Numbers:
     """For sums of `terms` products of an element of `a` with one of `b`, returned in a's dtype.
 
-    The BLAS has no integer product, so integers go through float64 where every sum is exact there, else NumPy's own loop.
+    The BLAS has no integer product: integers go through float64 where every sum is exact there, else NumPy's own loop.
     """
     result = a.dtype
     if result.kind not in "iu":

@@ -1,83 +1,128 @@
 """Patches: the windows of an image batch copied out as matrices, a block at a time, for a matrix product to eat.
 
-A block is small enough to stay in the cache between the copy and the product. Two layouts: a window a row, copied in
-runs of kw * c elements; and, where that run would be a handful of elements, a tap a row, copied in runs of ow.
+A block is small enough to stay in a core's cache between the copy and the product. Three layouts: a window a row,
+copied in runs of kw * c elements; a line of a window a row, so that one copy serves all kh lines of taps, each a
+shifted view; and, where the run would be a handful of elements, a tap a row, copied in runs of ow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from aioflow_numpy.conv_scratch import scratch
-from aioflow_numpy.conv_shapes import Array, Windows
+from aioflow_numpy.conv_shapes import Array, Windows, overlap
+from aioflow_numpy.conv_threads import thread_count
 
 
-def window_rows(x: Array, g: Windows, block_rows: int) -> Iterator[tuple[slice, Array]]:
-    """Yields (slice of windows, patches [windows, kh*kw*c]) until all windows came; each block overwrites the last."""
+class Block(NamedTuple):
+    """Whole images, or lines of windows of one image; `rows` is where they lie among all windows."""
+
+    samples: slice
+    lines: slice
+    rows: slice
+
+
+def plan(g: Windows, max_rows: int, min_rows: int) -> list[Block]:
+    """Cuts the windows into blocks of at most `max_rows`, of fewer where that gives each thread work, but `min_rows`.
+
+    A line of windows is never cut, so a block may be larger than asked.
+    """
+    each = max(min_rows, min(max_rows, -(-g.rows // thread_count())))
+    images = _even(g.n, max(1, each // (g.oh * g.ow)))
+    if images > 1 or g.oh * g.ow <= each:
+        lines = g.oh
+    else:
+        lines = _even(g.oh, max(1, each // g.ow))
+    return [
+        _block(g, slice(n0, min(n0 + images, g.n)), slice(y0, min(y0 + lines, g.oh)))
+        for n0 in range(0, g.n, images)
+        for y0 in range(0, g.oh, lines)
+    ]
+
+
+def window_rows(x: Array, g: Windows, block: Block) -> Array:
+    """The patches [windows, kh*kw*c] of the block: scratch memory."""
+    image = padded_block(x, g, block)
+    samples, line, pixel, size = image.strides
+    taken = as_strided(
+        image,
+        (len(image), block.lines.stop - block.lines.start, g.ow, g.kh, g.kw, g.c),
+        (samples, line * g.sh, pixel * g.sw, line * g.dh, pixel * g.dw, size),
+        writeable=False,
+    )
+    patches = scratch("patches", taken.shape, x.dtype)
+    np.copyto(patches, taken)
+    return patches.reshape(-1, g.kh * g.kw * g.c)
+
+
+def line_rows(x: Array, g: Windows, block: Block) -> Array:
+    """The lines of the block's windows, [lines, samples, ow, kw*c]: scratch memory.
+
+    For windows at stride 1 along the height, line i of all windows is `[i*dh : i*dh + count]`, a matrix without a copy:
+    lines come first, before samples, for that.
+    """
+    image = padded_block(x, g, block)
+    samples, line, pixel, size = image.strides
+    height = block.lines.stop - block.lines.start + (g.kh - 1) * g.dh
+    taken = as_strided(
+        image,
+        (height, len(image), g.ow, g.kw, g.c),
+        (line, samples, pixel * g.sw, pixel * g.dw, size),
+        writeable=False,
+    )
+    lines = scratch("patches", taken.shape, x.dtype)
+    np.copyto(lines, taken)
+    return lines.reshape(height, len(image), g.ow, g.kw * g.c)
+
+
+def tap_rows(x: Array, g: Windows, block: Block) -> Array:
+    """The patches transposed, [kh*kw*c, windows], of the block: scratch memory."""
+    image = padded_block(x, g, block, planes=True)
+    samples, line, pixel, plane = image.strides
+    taken = as_strided(
+        image,
+        (g.kh, g.kw, g.c, len(image), block.lines.stop - block.lines.start, g.ow),
+        (line * g.dh, pixel * g.dw, plane, samples, line * g.sh, pixel * g.sw),
+        writeable=False,
+    )
+    patches = scratch("patches", taken.shape, x.dtype)
+    np.copyto(patches, taken)
+    return patches.reshape(g.kh * g.kw * g.c, -1)
+
+
+def padded_block(x: Array, g: Windows, block: Block, planes: bool = False) -> Array:
+    """What the block's windows read of x, with its padding: [samples, lines, span_w, c], read only.
+
+    In memory a pixel's channels lie together, or, for `planes`, a channel's pixels do. It is x itself where it can be.
+    """
+    first = block.lines.start * g.sh
+    height = (block.lines.stop - 1) * g.sh + (g.kh - 1) * g.dh + 1 - first
     size = x.dtype.itemsize
-    for samples, image in padded_images(x, g, max(1, block_rows // (g.oh * g.ow))):
-        row, line, image_stride = image.strides[2], image.strides[1], image.strides[0]
-        step = max(1, block_rows // g.ow) if len(image) == 1 else g.oh
-        for y0 in range(0, g.oh, step):
-            lines = min(step, g.oh - y0)
-            taken = as_strided(
-                image[:, y0 * g.sh :],
-                (len(image), lines, g.ow, g.kh, g.kw, g.c),
-                (image_stride, line * g.sh, row * g.sw, line * g.dh, row * g.dw, size),
-            )
-            block = scratch("patches", taken.shape, x.dtype)
-            np.copyto(block, taken)
-            start = (samples.start * g.oh + y0) * g.ow
-            rows = len(image) * lines * g.ow
-            yield slice(start, start + rows), block.reshape(rows, g.kh * g.kw * g.c)
+    if g.inside and not planes and x.strides[2:] == (g.c * size, size):
+        return x[block.samples, first : first + height]
+    count = block.samples.stop - block.samples.start
+    if planes:
+        padded = scratch("padded", (count, g.c, height, g.span_w), x.dtype).transpose(0, 2, 3, 1)
+    else:
+        padded = scratch("padded", (count, height, g.span_w, g.c), x.dtype)
+    inner_h, source_h = overlap(g.h, height, 1, first - g.top)
+    inner_w, source_w = overlap(g.w, g.span_w, 1, -g.left)
+    if inner_h != slice(0, height) or inner_w != slice(0, g.span_w):
+        padded.fill(0)
+    padded[:, inner_h, inner_w] = x[block.samples, source_h, source_w]
+    return padded
 
 
-def tap_rows(x: Array, g: Windows, block_rows: int) -> Iterator[tuple[slice, Array]]:
-    """Yields (slice of windows, patches [kh*kw*c, windows]), blocks of whole images."""
-    planes = x.transpose(0, 3, 1, 2)
-    for samples, image in _planes(planes, g, max(1, block_rows // (g.oh * g.ow))):
-        image_stride, plane, line, row = image.strides
-        taken = as_strided(
-            image,
-            (g.kh, g.kw, g.c, len(image), g.oh, g.ow),
-            (line * g.dh, row * g.dw, plane, image_stride, line * g.sh, row * g.sw),
-        )
-        block = scratch("patches", taken.shape, x.dtype)
-        np.copyto(block, taken)
-        pixels = g.oh * g.ow
-        yield slice(samples.start * pixels, samples.stop * pixels), block.reshape(g.kh * g.kw * g.c, -1)
+def _block(g: Windows, samples: slice, lines: slice) -> Block:
+    start = (samples.start * g.oh + lines.start) * g.ow
+    stop = ((samples.stop - 1) * g.oh + lines.stop) * g.ow
+    return Block(samples, lines, slice(start, stop))
 
 
-def padded_images(x: Array, g: Windows, step: int) -> Iterator[tuple[slice, Array]]:
-    """Yields (slice of samples, padded images [samples, span_h, span_w, c]) with contiguous pixels of c elements."""
-    size = x.dtype.itemsize
-    if g.inside and x.strides[2:] == (g.c * size, size):
-        for n0 in range(0, g.n, step):
-            yield slice(n0, min(n0 + step, g.n)), x[n0 : n0 + step]
-        return
-    step = min(step, g.n)
-    padded = scratch("padded", (step, g.span_h, g.span_w, g.c), x.dtype)
-    padded.fill(0)
-    inner, source = g.interior
-    for n0 in range(0, g.n, step):
-        samples = slice(n0, min(n0 + step, g.n))
-        image = padded[: samples.stop - n0]
-        # Only the interior is written: the border stays zero from block to block.
-        image[:, inner[0], inner[1]] = x[samples, source[0], source[1]]
-        yield samples, image
-
-
-def _planes(planes: Array, g: Windows, step: int) -> Iterator[tuple[slice, Array]]:
-    step = min(step, g.n)
-    padded = scratch("padded", (step, g.c, g.span_h, g.span_w), planes.dtype)
-    padded.fill(0)
-    inner, source = g.interior
-    for n0 in range(0, g.n, step):
-        samples = slice(n0, min(n0 + step, g.n))
-        image = padded[: samples.stop - n0]
-        image[:, :, inner[0], inner[1]] = planes[samples, :, source[0], source[1]]
-        yield samples, image
-
+def _even(total: int, most: int) -> int:
+    """The size of parts of `total`, each at most `most`, that come out nearly equal."""
+    parts = -(-total // most)
+    return -(-total // parts)

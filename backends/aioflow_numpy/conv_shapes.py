@@ -68,26 +68,12 @@ class Windows:
         return self.top == self.left == 0 and self.span_h <= self.h and self.span_w <= self.w
 
     @property
-    def padded(self) -> tuple[int, int, int]:
-        """The shape (height, width, channels) of what the windows of one image read, padding included."""
-        return self.span_h, self.span_w, self.c
-
-    @property
-    def interior(self) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
-        """Where an image lies in its padded span, and which part of the image that is: ((h, w), (h, w))."""
-        inner_h, source_h = overlap(self.h, self.span_h, 1, -self.top)
-        inner_w, source_w = overlap(self.w, self.span_w, 1, -self.left)
-        return (inner_h, inner_w), (source_h, source_w)
-
-    @property
     def pointwise(self) -> bool:
         """Whether each window is one element of the input."""
         return self.kh == self.kw == 1 and self.inside
 
 
-def windows(
-    shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: Padding, dilations: Pair = (1, 1)
-) -> Windows:
+def windows(shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: Padding, dilations: Pair = (1, 1)) -> Windows:
     """The windows over an NHWC `shape`.
 
     Raises:

@@ -1,9 +1,9 @@
 """Convolution in pure NumPy: dense, grouped and depthwise, each with its two gradients.
 
 Here arguments are checked, layouts and dtypes made plain (NHWC, a dtype that the BLAS takes) and groups taken apart;
-`conv_core` and `conv_depthwise` compute. In all of them `padding` is ((top, bottom), (left, right)), strides and
-dilations are (height, width), `data_format` is NHWC or NCHW and is that of the result; float16 and bfloat16 are summed in
-float32, and integers wrap. Nothing here writes to an argument or keeps state between calls but scratch memory.
+`conv_core` and `conv_depthwise` compute. In every function `padding` is ((top, bottom), (left, right)), strides and
+dilations are (height, width), `data_format` is NHWC or NCHW, of the images given and returned; shapes are written here
+as for NHWC. float16 and bfloat16 are summed in float32, and integers wrap. Nothing here writes to an argument.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """Max and average pooling in pure NumPy, with their gradients.
 
-A maximum and a sum over a window fold its lines first and then its columns, kh + kw passes over long runs of memory. Blocks
-of images keep the passes in the cache. A tap outside the image takes no part: nothing is padded. NCHW is NHWC of one
-channel with the channels counted as images. Nothing here writes to an argument.
+A maximum and a sum over a window fold its lines first and then its columns, kh + kw passes over long runs of memory.
+Blocks of images keep the passes in the cache. A tap outside the image takes no part: nothing is padded. NCHW is NHWC of
+one channel with the channels counted as images. Nothing here writes to an argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from aioflow_numpy.conv_numbers import Numbers, float_numbers
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Padding, Pair, Windows, overlap, shape_to_nhwc, windows
+from aioflow_numpy.conv_threads import for_each
 
 Shape = tuple[int, ...]
 Tap = tuple[slice, slice]  # (the windows that have this tap inside the image, what it reads there)
@@ -43,8 +43,8 @@ def max_pool_grad(
 ) -> Array:
     """The gradient of `max_pool` to x, from its result y and dy of y's shape, in dy's dtype and x's layout.
 
-    Each window gives its whole gradient to its first maximum in row-major order, as TensorFlow's CPU kernel does. A window
-    whose y is NaN gives it to nobody.
+    Each window gives its whole gradient to its first maximum in row-major order, as TensorFlow's CPU kernel does. A
+    window whose y is NaN gives it to nobody.
 
     Raises:
         ValueError: as `max_pool`, or y or dy has not the shape of the pool.
@@ -54,12 +54,13 @@ def max_pool_grad(
     _check_shape("dy", dy, shape)
     numbers = float_numbers(np.result_type(x, dy))
     images = numbers.widen(x).reshape(g.n, g.h, g.w, g.c)
-    maxima, gradient = (
-        np.ascontiguousarray(numbers.widen(array)).reshape(g.n, g.oh, g.ow, g.c) for array in (y, dy)
-    )
+    maxima, gradient = (np.ascontiguousarray(numbers.widen(array)).reshape(g.n, g.oh, g.ow, g.c) for array in (y, dy))
     out = np.empty(images.shape, numbers.compute)
-    for samples in _blocks(g, numbers.compute):
+
+    def route(samples: slice) -> None:
         _route(images[samples], maxima[samples], gradient[samples], g, out[samples])
+
+    for_each(route, _blocks(g, numbers.compute))
     return Numbers(numbers.compute, dy.dtype).narrow(out).reshape(x.shape)
 
 
@@ -83,7 +84,7 @@ def avg_pool(x: Array, ksize: Pair, strides: Pair, padding: Padding, data_format
 def avg_pool_grad(
     input_shape: Shape, dy: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str
 ) -> Array:
-    """The gradient of `avg_pool` to its input of `input_shape`, from dy, in dy's dtype: shares add up where windows meet.
+    """The gradient of `avg_pool` to its input of `input_shape`, from dy, in dy's dtype; shares add where windows meet.
 
     Raises:
         ValueError: as `max_pool`, or dy has not the shape of the pool.
@@ -94,21 +95,26 @@ def avg_pool_grad(
     gradient = numbers.widen(dy).reshape(g.n, g.oh, g.ow, g.c)
     out = np.empty((g.n, g.h, g.w, g.c), numbers.compute)
     counts = _counts(g, numbers.compute)
-    for samples in _blocks(g, numbers.compute):
+
+    def spread(samples: slice) -> None:
         _spread(gradient[samples], counts, g, out[samples])
+
+    for_each(spread, _blocks(g, numbers.compute))
     return numbers.narrow(out).reshape(input_shape)
 
 
 def _fold(ufunc: np.ufunc, images: Array, g: Windows, out: Array, identity: Any) -> None:
     rows, columns = _taps(g)
-    for samples in _blocks(g, images.dtype):
+
+    def fold(samples: slice) -> None:
         block = images[samples]
-        folded = scratch("total", (len(block), g.oh, g.w, g.c), images.dtype)
-        _fold_axis(ufunc, block.reshape(len(block), g.h, g.w * g.c), rows, folded.reshape(len(block), g.oh, -1), identity)
         lines = len(block) * g.oh
-        _fold_axis(
-            ufunc, folded.reshape(lines, g.w, g.c), columns, out[samples].reshape(lines, g.ow, g.c), identity
-        )
+        folded = scratch("total", (len(block), g.oh, g.w * g.c), images.dtype)
+        _fold_axis(ufunc, block.reshape(len(block), g.h, g.w * g.c), rows, folded, identity)
+        result = out[samples].reshape(lines, g.ow, g.c)
+        _fold_axis(ufunc, folded.reshape(lines, g.w, g.c), columns, result, identity)
+
+    for_each(fold, _blocks(g, images.dtype))
 
 
 def _fold_axis(ufunc: np.ufunc, source: Array, taps: list[Tap], out: Array, identity: Any) -> None:
@@ -159,7 +165,7 @@ def _spread(dy: Array, counts: Array, g: Windows, out: Array) -> None:
     lines = len(dy) * g.oh
     wide = scratch("product", (lines, g.w, g.c), dy.dtype)
     _spread_axis(share.reshape(lines, g.ow, g.c), columns, wide, g.sw >= g.kw)
-    _spread_axis(wide.reshape(len(dy), g.oh, -1), rows, out.reshape(len(dy), g.h, -1), g.sh >= g.kh)
+    _spread_axis(wide.reshape(len(dy), g.oh, g.w * g.c), rows, out.reshape(len(dy), g.h, g.w * g.c), g.sh >= g.kh)
 
 
 def _spread_axis(source: Array, taps: list[Tap], out: Array, apart: bool) -> None:
@@ -198,7 +204,8 @@ def _apart(g: Windows) -> bool:
 
 def _covers(taps: list[Tap], size: int) -> bool:
     """Whether taps that are apart read every element of an axis."""
-    return sum(given.stop - given.start for given, _ in taps) == size
+    covered: int = sum(given.stop - given.start for given, _ in taps)
+    return covered == size
 
 
 def _counts(g: Windows, dtype: np.dtype[Any]) -> Array:
@@ -218,10 +225,9 @@ def _axis_counts(taps: list[Tap], windows_along: int) -> Array:
     return counts
 
 
-def _blocks(g: Windows, dtype: np.dtype[Any]) -> Iterator[slice]:
+def _blocks(g: Windows, dtype: np.dtype[Any]) -> list[slice]:
     step = max(1, _BLOCK_BYTES // max(1, g.h * g.w * g.c * dtype.itemsize))
-    for n0 in range(0, g.n, step):
-        yield slice(n0, min(n0 + step, g.n))
+    return [slice(n0, min(n0 + step, g.n)) for n0 in range(0, g.n, step)]
 
 
 def _mean_numbers(result: np.dtype[Any]) -> Numbers:

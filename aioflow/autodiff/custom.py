@@ -1,0 +1,146 @@
+"""Gradients of the user's own: for an op, for a function, or for the nodes of one scope."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.graph import GraphKeys, Operation, Tensor
+from aioflow.graph.opdef import gradient, not_differentiable
+from aioflow.ops.apply import apply_op, convert_to_tensor
+from aioflow.ops.core import identity
+
+__all__ = ["NoGradient", "NotDifferentiable", "RegisterGradient", "custom_gradient", "grad_pass_through", "no_gradient"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class RegisterGradient:
+    """Decorator: the function is the gradient of `op_type`.
+
+    It gets the node and one gradient an output, and returns one gradient an input (a tensor, IndexedSlices or None).
+    The name need not be that of an op: `Graph.gradient_override_map` can give it to nodes later.
+
+    Raises:
+        AlreadyExistsError: the name has a gradient.
+    """
+
+    def __init__(self, op_type: str) -> None:
+        if not isinstance(op_type, str):
+            raise DTypeError("op_type must be a string", expected="str", actual=type(op_type).__name__)
+        self._op_type = op_type
+
+    def __call__(self, f: F) -> F:
+        """Register `f`, and return it."""
+        gradient(self._op_type)(f)
+        return f
+
+
+def no_gradient(op_type: str) -> None:
+    """Declare that nothing flows back through ops of this type.
+
+    Raises:
+        AlreadyExistsError: the op has a gradient.
+    """
+    not_differentiable(op_type)
+
+
+NotDifferentiable: Final = no_gradient
+NoGradient: Final = no_gradient
+
+
+def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: `f(*args)` returns its result and the function that computes the gradient.
+
+    The second, `grad(*dys)`, gets one gradient a result and returns one gradient an argument. When `f` reads trainable
+    variables, it must take `variables=` as well and return a pair: gradients by the arguments, and by those variables.
+
+    Raises:
+        InvalidArgumentError: `f` does not return a pair, or `grad` another number of gradients.
+        DTypeError: `f` reads variables, and `grad` takes no `variables`.
+    """
+
+    @functools.wraps(f)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        inputs = [identity(convert_to_tensor(a)) for a in args]
+        made = f(*inputs, **kwargs)
+        if not isinstance(made, tuple) or len(made) != 2 or not callable(made[1]):
+            raise InvalidArgumentError(
+                f"{f.__name__} does not fit custom_gradient", expected="(result, gradient function)", actual=repr(made)
+            )
+        result, grad = made
+        results = [convert_to_tensor(r) for r in (result if isinstance(result, list | tuple) else [result])]
+        variables = _variables_between(results, inputs)
+        if variables and "variables" not in inspect.signature(grad).parameters:
+            raise DTypeError(
+                f"{f.__name__} reads variables, so its gradient function must take `variables`",
+                expected="grad(*dys, variables=None)",
+                actual=f"grad{inspect.signature(grad)}",
+            )
+        outputs = apply_op("IdentityN", [*results, *inputs, *(v.handle for v in variables)], name=f.__name__)
+        outputs[0].op.gradient_function = _node_gradient(grad, len(results), len(inputs), variables)
+        mine = outputs[: len(results)]
+        return type(result)(mine) if isinstance(result, list | tuple) else mine[0]
+
+    return decorated
+
+
+def _node_gradient(
+    grad: Callable[..., Any], results: int, inputs: int, variables: Sequence[Any]
+) -> Callable[..., list[Any]]:
+    """The gradient of the node that carries results, inputs and variables; nothing flows back into the results."""
+
+    def node_gradient(op: Operation, *incoming: Any) -> list[Any]:
+        by_variables: list[Any] = []
+        if variables:
+            by_inputs, by_variables = grad(*incoming[:results], variables=list(variables))
+        else:
+            by_inputs = grad(*incoming[:results])
+        flat = list(by_inputs) if isinstance(by_inputs, list | tuple) else [by_inputs]
+        if len(flat) != inputs or len(by_variables) != len(variables):
+            raise InvalidArgumentError(
+                "a custom gradient function returned the wrong number of gradients",
+                expected=f"{inputs} for the arguments, {len(variables)} for variables",
+                actual=f"{len(flat)} and {len(by_variables)}",
+            ).at(op.name, op.type, op.source)
+        return [None] * results + flat + list(by_variables)
+
+    return node_gradient
+
+
+def _variables_between(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Any]:
+    """The trainable variables that `results` depend on other than through `inputs`."""
+    seen = {t.op for t in inputs}
+    queue = deque(t.op for t in results if t.op not in seen)
+    seen.update(queue)
+    handles: list[Tensor] = []
+    while queue:
+        op = queue.popleft()
+        if op.type == "VarHandleOp":
+            handles.append(op.outputs[0])
+        for tensor in op.inputs:
+            if tensor.op not in seen:
+                seen.add(tensor.op)
+                queue.append(tensor.op)
+    if not handles:
+        return []
+    known = results[0].graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)
+    return [v for v in known if any(v.handle is h for h in handles)]
+
+
+def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
+    """`f` with the gradient of the identity: what flows into the result flows on to the arguments unchanged."""
+
+    @custom_gradient
+    def passing(*args: Any, **kwargs: Any) -> Any:
+        def grad(*dys: Any, variables: Any = None) -> Any:
+            return dys if variables is None else (dys, [None] * len(variables))
+
+        return f(*args, **kwargs), grad
+
+    functools.update_wrapper(passing, f)
+    return passing

@@ -1,0 +1,76 @@
+"""`aioflow doctor`: how the engine stands on this machine, as the first thing to paste into a report of a problem."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib import metadata, util
+from typing import TYPE_CHECKING
+
+from aioflow.cli.backends import describe_backend, install_command, load_backends
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["add_parser", "report"]
+
+_PACKAGES = ("numpy", "ml_dtypes", "msgpack", "safetensors", "uvloop")
+_DEMO_PACKAGES = ("starlette", "uvicorn", "httpx", "rich", "matplotlib")
+
+
+def report() -> tuple[list[tuple[str, str]], bool]:
+    """The lines as (subject, finding), and whether at least one backend is ready."""
+    lines = [("aioflow", _version("aioflow")), *_machine(), *((name, _version(name)) for name in _PACKAGES)]
+    ready = False
+    for backend in load_backends():
+        state = f"from {backend.distribution}" if backend.problem is None else f"NOT READY: {backend.problem}"
+        lines.append((f"backend {backend.name}", state))
+        if backend.problem is None:
+            ready = True
+            lines.extend((f"  {subject}", finding) for subject, finding in describe_backend(backend.name).items())
+    if not ready:
+        lines.append(("backends", "none is ready: no graph can run here"))
+    lines.append(("demo", _demo(_DEMO_PACKAGES)))
+    return lines, ready
+
+
+def _machine() -> Iterator[tuple[str, str]]:
+    yield "python", f"{platform.python_version()} {platform.python_implementation()} {_debugging()}".rstrip()
+    yield "platform", platform.platform()
+    # Containers often give fewer processors than the machine has.
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield "processors", f"{usable} usable of {os.cpu_count()}"
+
+
+def _debugging() -> str:
+    return "(asyncio debug mode: slow)" if sys.flags.dev_mode or os.environ.get("PYTHONASYNCIODEBUG") else ""
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _demo(packages: Iterable[str]) -> str:
+    missing = [name for name in packages if util.find_spec(name) is None]
+    if not missing:
+        return "ready"
+    return f"needs {', '.join(missing)}: {install_command('demo') or 'install them'}"
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser("doctor", help="report versions, backends, BLAS and what is missing")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    lines, ready = report()
+    width = max(len(subject) for subject, _ in lines)
+    for subject, finding in lines:
+        print(f"{subject:<{width}}  {finding}")
+    return 0 if ready else 1

@@ -1,0 +1,92 @@
+"""`aioflow ops`: every registered op with the dtypes and devices of its kernels, and its gradient."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Literal
+
+# The whole package: that is what registers the ops and the portable kernels.
+import aioflow  # noqa: F401  # imported for its effect
+from aioflow.cli.backends import load_backends
+from aioflow.graph.opdef import GRADIENTS, OPS
+from aioflow.kernels.registry import ANY_DEVICE, KERNELS
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from aioflow.graph.dtypes import DType
+    from aioflow.graph.opdef import OpDef
+    from aioflow.kernels.registry import KernelDef
+
+__all__ = ["OpRow", "add_parser", "list_ops"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpRow:
+    """One line of the listing.
+
+    Attributes:
+        dtypes: For each type attribute the dtypes that some kernel takes; an empty list means any.
+        devices: The device types with a kernel; "any" is a portable one.
+        gradient: "none" where the op is declared not differentiable.
+    """
+
+    op: str
+    dtypes: dict[str, list[str]]
+    devices: list[str]
+    gradient: Literal["yes", "none", "missing"]
+
+
+def list_ops() -> list[OpRow]:
+    """All registered ops by name, with the kernels of every backend that loads."""
+    load_backends()
+    return [_row(op_def) for op_def in sorted(OPS, key=lambda op_def: op_def.name)]
+
+
+def _row(op_def: OpDef) -> OpRow:
+    kernels = KERNELS.for_op(op_def.name)
+    types = [attr for attr in op_def.attrs.values() if attr.kind in ("type", "list(type)")]
+    devices = {"any" if k.device_type == ANY_DEVICE else k.device_type for k in kernels}
+    return OpRow(
+        op_def.name,
+        {attr.name: _dtypes(attr.name, attr.allowed, kernels) for attr in types},
+        sorted(devices),
+        "missing" if op_def.name not in GRADIENTS else "none" if GRADIENTS[op_def.name] is None else "yes",
+    )
+
+
+def _dtypes(attr: str, allowed: Sequence[DType] | None, kernels: Sequence[KernelDef]) -> list[str]:
+    """The names of the dtypes that the op allows and a kernel takes; empty where neither limits them."""
+    limits = [kernel.dtypes.get(attr) for kernel in kernels]
+    taken = None if None in limits else {dtype for limit in limits if limit is not None for dtype in limit}
+    if allowed is None:
+        return sorted(dtype.name for dtype in taken or ())
+    return [dtype.name for dtype in allowed if taken is None or dtype in taken]
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser("ops", help="list the ops with their dtypes, devices and gradients")
+    parser.add_argument("--json", action="store_true", help="as a JSON array")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    rows = list_ops()
+    if arguments.json:
+        print(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
+        return 0
+    width = max((len(row.op) for row in rows), default=0)
+    print(f"{'op':<{width}}  gradient  devices   dtypes")
+    for row in rows:
+        dtypes = "; ".join(f"{name}: {' '.join(names) or 'any'}" for name, names in row.dtypes.items())
+        print(f"{row.op:<{width}}  {row.gradient:<8}  {' '.join(row.devices) or '-':<8}  {dtypes}".rstrip())
+    counts = {kind: sum(row.gradient == kind for row in rows) for kind in ("yes", "none", "missing")}
+    without = sum(not row.devices for row in rows)
+    print(
+        f"{len(rows)} ops: {counts['yes']} with a gradient, {counts['none']} not differentiable, "
+        f"{counts['missing']} without one; {without} without a kernel"
+    )
+    return 0

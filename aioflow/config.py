@@ -1,0 +1,63 @@
+"""Settings, as frozen dataclasses: what a session is opened with, and what one run may ask for."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+__all__ = ["RunOptions", "SessionConfig", "TraceLevel"]
+
+
+class TraceLevel(enum.Enum):
+    """How much a run records in its `RunMetadata`."""
+
+    NO_TRACE = 0
+    FULL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """How a session runs its steps.
+
+    Attributes:
+        device_count: Number of devices by type, such as {"CPU": 1}.
+        allow_soft_placement: Place a node elsewhere when its requested device cannot run it.
+        log_device_placement: Log the device of every node when a plan is made.
+        inline_budget: Seconds. A strand that is expected to take less runs on the event loop itself; a longer one runs
+            in the device's threads.
+        yield_every: Seconds of inline work after which a run lets the event loop serve others.
+        threads: Threads of each CPU device's executor; 0 means one a processor.
+        check_finite: Check every floating result of every node, and fail on the first that is NaN or infinite.
+        plan_cache_size: How many compiled steps are kept; the oldest goes first.
+        operation_timeout: Seconds that a run may take unless it is given its own `timeout`; None for no limit.
+        executor: "strands", or "reference" for the plain node-by-node executor.
+    """
+
+    device_count: Mapping[str, int] = field(default_factory=dict)
+    allow_soft_placement: bool = False
+    log_device_placement: bool = False
+    inline_budget: float = 200e-6
+    yield_every: float = 1e-3
+    threads: int = 0
+    check_finite: bool = False
+    plan_cache_size: int = 1024
+    operation_timeout: float | None = None
+    executor: str = "strands"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What one run asks for.
+
+    Attributes:
+        trace_level: FULL records the time of every node in the `RunMetadata` of the run.
+        timeout: Seconds; as the `timeout` argument of `run`.
+    """
+
+    NO_TRACE: ClassVar[TraceLevel] = TraceLevel.NO_TRACE
+    FULL_TRACE: ClassVar[TraceLevel] = TraceLevel.FULL
+
+    trace_level: TraceLevel = TraceLevel.NO_TRACE
+    timeout: float | None = None

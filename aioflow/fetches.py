@@ -1,0 +1,175 @@
+"""The structure of fetches and feeds: nested lists, tuples, dicts, named tuples, names, operations and variables."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.arrays import to_array
+from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.shapes import format_dims, is_compatible
+
+__all__ = ["FetchPlan", "IndexedSlicesValue", "feed_converter", "fetch_key"]
+
+IndexedSlicesValue = namedtuple("IndexedSlicesValue", ["values", "indices", "dense_shape"])
+Take = Callable[[Sequence[Any]], Any]
+
+_LEAVES: Final = (Tensor, Operation, str)
+
+
+def fetch_key(fetches: Any) -> Hashable:
+    """Something that is equal for fetches of the same structure over the same elements."""
+    kind = type(fetches)
+    if kind is Tensor or kind is Operation or kind is str:
+        return fetches  # type: ignore[no-any-return]  # each of the three is hashable
+    if kind is list or isinstance(fetches, list | tuple):
+        return (kind, *map(fetch_key, fetches))
+    if isinstance(fetches, Mapping):
+        return (kind, *fetches, *map(fetch_key, fetches.values()))
+    try:
+        hash(fetches)
+    except TypeError as error:
+        raise _not_a_fetch(fetches) from error
+    return fetches  # type: ignore[no-any-return]  # variables and IndexedSlices hash by identity
+
+
+def _not_a_fetch(value: Any) -> DTypeError:
+    return DTypeError(
+        "the fetch has an invalid type",
+        expected="a Tensor, an Operation, a name, or a list, tuple or dict of them",
+        actual=f"{value!r} ({type(value).__name__})",
+    )
+
+
+class FetchPlan:
+    """What to run for a structure of fetches, and how to put the results back into it.
+
+    Attributes:
+        tensors: Each tensor once, in the order in which a run returns them.
+        targets: Nodes that are run for their effect; their place in the result is None.
+    """
+
+    def __init__(self, graph: Graph, fetches: Any) -> None:
+        self.tensors: list[Tensor] = []
+        self.targets: list[Operation] = []
+        self._graph = graph
+        self._positions: dict[Tensor, int] = {}
+        self.take: Take = self._plan(fetches)
+        self.single = self.take if isinstance(self.take, _First) else None
+
+    def _plan(self, fetches: Any) -> Take:
+        if isinstance(fetches, list | tuple):
+            return self._sequence(fetches)
+        if isinstance(fetches, Mapping):
+            keys, takes = list(fetches), [self._plan(v) for v in fetches.values()]
+            kind = type(fetches) if type(fetches) is not dict else dict
+            return lambda values: kind((k, t(values)) for k, t in zip(keys, takes, strict=True))  # type: ignore[call-arg]  # a mapping of the caller's own kind
+        if isinstance(fetches, IndexedSlices):
+            parts = [fetches.values, fetches.indices, fetches.dense_shape]
+            inner = [self._plan(p) if p is not None else _nothing for p in parts]
+            return lambda values: IndexedSlicesValue(*(t(values) for t in inner))
+        return self._leaf(fetches)
+
+    def _sequence(self, fetches: Any) -> Take:
+        kind = type(fetches)
+        takes = [self._plan(f) for f in fetches]
+        if kind is list:
+            return lambda values: [t(values) for t in takes]
+        if hasattr(kind, "_fields"):  # a named tuple
+            return lambda values: kind(*(t(values) for t in takes))
+        return lambda values: kind(t(values) for t in takes)
+
+    def _leaf(self, fetch: Any) -> Take:
+        try:
+            element = self._graph.as_graph_element(fetch)
+        except InvalidArgumentError as error:
+            if isinstance(fetch, _LEAVES) or hasattr(fetch, "_as_graph_element"):
+                raise
+            raise _not_a_fetch(fetch) from error
+        if not self._graph.is_fetchable(element):
+            raise InvalidArgumentError(f"{element!r} may not be fetched")
+        if isinstance(element, Operation):
+            self.targets.append(element)
+            return _nothing
+        position = self._positions.setdefault(element, len(self.tensors))
+        if position == len(self.tensors):
+            self.tensors.append(element)
+            return _First(position) if position == 0 else _Take(position)
+        return _Again(position)
+
+
+class _Take:
+    """The value at a position."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        return values[self.position]
+
+
+class _First(_Take):
+    """The first value."""
+
+
+class _Again(_Take):
+    """A value that another place of the structure gets too: each may change its own."""
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        value = values[self.position]
+        return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _nothing(values: Sequence[Any]) -> None:
+    return None
+
+
+def feed_converter(tensor: Tensor) -> Callable[[Any], Any]:
+    """A function from what a caller feeds for `tensor` to a value of its dtype and shape.
+
+    An array that fits goes through as it is, without a copy.
+
+    Raises (the function):
+        DTypeError: the value is of another kind.
+        InvalidArgumentError: it has another shape, or is a tensor of a graph.
+    """
+    dtype, dims = tensor.dtype, tensor.dims
+    np_dtype = dtype.np_dtype
+    scalar = dtype.as_numpy_dtype if dims in ((), None) and dtype.is_numeric else None
+
+    def convert(value: Any) -> Any:
+        kind = type(value)
+        if kind is np.ndarray:
+            if value.dtype is np_dtype and value.shape == dims and dims:
+                return value
+        elif scalar is not None and (kind is scalar or (kind is float and dtype.is_floating)):
+            return scalar(value)
+        return checked(value)
+
+    def checked(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            raise DTypeError("the value of a feed cannot be a tensor of a graph", expected="an array or a Python value", actual=repr(value))
+        array = to_array(value, dtype)
+        if not is_compatible(array.shape, dims):
+            raise InvalidArgumentError(
+                f"cannot feed value of shape {array.shape} for tensor '{tensor.name}', which has shape {format_dims(dims)}",
+                expected=format_dims(dims),
+                actual=array.shape,
+            )
+        return array[()] if array.ndim == 0 and scalar is not None else array
+
+    def explained(value: Any) -> Any:
+        try:
+            return convert(value)
+        except InvalidArgumentError as error:
+            if error.node is None:
+                error.message = f"feed for {tensor.name!r}: {error.message}"
+                error.args = (error.message,)
+            raise error.at(tensor.op.name, tensor.op.type, tensor.op.source) from error.__cause__
+
+    return explained

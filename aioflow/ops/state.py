@@ -1,0 +1,392 @@
+"""Ops on variables. A variable is a resource: a handle names it, and reads, assignments and updates are nodes of their own.
+
+The public functions here take a `Variable` (or what an assignment returned), so that published code such as
+`assign_add(step, 1)` runs; each returns the variable as it is after the update.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
+from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+
+__all__ = [
+    "assign",
+    "assign_add",
+    "assign_sub",
+    "count_up_to",
+    "is_variable_initialized",
+    "scatter_add",
+    "scatter_div",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_nd_add",
+    "scatter_nd_sub",
+    "scatter_nd_update",
+    "scatter_sub",
+    "scatter_update",
+]
+
+_PASS_THROUGH: Final = frozenset({"Identity", "Enter", "Switch", "StopGradient"})
+
+
+def _handle_node(handle: Tensor) -> Operation | None:
+    op = handle.op
+    while op.type in _PASS_THROUGH:
+        op = op.inputs[0].op
+    return op if op.type == "VarHandleOp" else None
+
+
+def handle_dims(handle: Tensor) -> Dims:
+    """Static shape of the variable behind a handle, None where it is not known."""
+    op = _handle_node(handle)
+    dims: Dims = None if op is None else op.attrs["shape"]
+    return dims
+
+
+def _handle_shape(ctx: ShapeContext) -> Dims:
+    """The variable's shape, its dtype checked against the node's."""
+    op = _handle_node(ctx.tensors[0])
+    if op is None:
+        return None
+    wanted: DType = ctx.attrs["T" if "T" in ctx.attrs else "dtype"]
+    if op.attrs["dtype"] is not wanted:
+        raise DTypeError(f"variable {op.name} has another dtype", expected=op.attrs["dtype"].name, actual=wanted.name)
+    dims: Dims = op.attrs["shape"]
+    return dims
+
+
+def _value_fits(ctx: ShapeContext) -> list[Dims]:
+    merge_dims(_handle_shape(ctx), ctx.dims("value"))
+    return []
+
+
+def _variable_shape(ctx: ShapeContext) -> Dims:
+    dims = handle_dims(ctx.tensors[0])
+    return (None,) if dims is None else (len(dims),)
+
+
+def _gather_shape(ctx: ShapeContext) -> Dims:
+    params, indices = _handle_shape(ctx), ctx.dims("indices")
+    batch: int = ctx.attrs["batch_dims"]
+    if params is None or indices is None:
+        return None
+    if len(params) <= batch:
+        raise InvalidArgumentError("the variable has no rows", expected=f"rank > {batch}", actual=format_dims(params))
+    if len(indices) < batch:
+        raise InvalidArgumentError("input 'indices' has the wrong rank", expected=f"rank >= {batch}", actual=format_dims(indices))
+    return (*params[:batch], *indices[batch:], *params[batch + 1 :])
+
+
+def _gather_nd_shape(ctx: ShapeContext) -> Dims:
+    params, indices = _handle_shape(ctx), ctx.require_rank("indices", 1, -1)
+    if params is None or indices is None or indices[-1] is None:
+        return None
+    depth = indices[-1]
+    if depth > len(params):
+        raise InvalidArgumentError("the indices are too long", expected=f"at most {len(params)} numbers", actual=depth)
+    return (*indices[:-1], *params[depth:])
+
+
+def _scatter_fits(ctx: ShapeContext) -> list[Dims]:
+    params, indices, updates = _handle_shape(ctx), ctx.dims("indices"), ctx.dims("updates")
+    if params is None or indices is None or updates == ():
+        return []
+    if not params:
+        raise InvalidArgumentError("the variable has no rows", expected="rank >= 1", actual="()")
+    wanted = (*indices, *params[1:])
+    if not is_compatible(wanted, updates):
+        raise InvalidArgumentError(
+            "the updates do not fit: indices.shape + variable.shape[1:]", expected=format_dims(wanted), actual=format_dims(updates)
+        )
+    return []
+
+
+def _scatter_nd_fits(ctx: ShapeContext) -> list[Dims]:
+    params, indices, updates = _handle_shape(ctx), ctx.require_rank("indices", 1, -1), ctx.dims("updates")
+    if params is None or indices is None or indices[-1] is None:
+        return []
+    depth = indices[-1]
+    if depth > len(params):
+        raise InvalidArgumentError("the indices are too long", expected=f"at most {len(params)} numbers", actual=depth)
+    wanted = (*indices[:-1], *params[depth:])
+    if not is_compatible(wanted, updates):
+        raise InvalidArgumentError(
+            "the updates do not fit: indices.shape[:-1] + variable.shape[k:]",
+            expected=format_dims(wanted),
+            actual=format_dims(updates),
+        )
+    return []
+
+
+define_op(
+    "VarHandleOp",
+    "",
+    "resource: resource",
+    [
+        "container: string = ''",
+        "shared_name: string = ''",
+        "debug_name: string = ''",
+        "dtype: type",
+        "shape: shape",
+        "allowed_devices: list(string) = []",
+    ],
+    stateful=True,
+    shape=lambda ctx: (),
+)
+define_op("ReadVariableOp", "resource: resource", "value: dtype", ["dtype: type"], stateful=True, shape=_handle_shape)
+define_op(
+    "_InitializedValue",
+    "resource: resource, initial: dtype",
+    "value: dtype",
+    ["dtype: type"],
+    stateful=True,
+    shape=_handle_shape,
+)
+define_op(
+    "AssignVariableOp",
+    "resource: resource, value: dtype",
+    "",
+    ["dtype: type", "validate_shape: bool = False"],
+    stateful=True,
+    shape=_value_fits,
+)
+define_op("AssignAddVariableOp", "resource: resource, value: dtype", "", ["dtype: type"], stateful=True, shape=_value_fits)
+define_op("AssignSubVariableOp", "resource: resource, value: dtype", "", ["dtype: type"], stateful=True, shape=_value_fits)
+define_op("VarIsInitializedOp", "resource: resource", "is_initialized: bool", stateful=True, shape=lambda ctx: ())
+define_op(
+    "VariableShape",
+    "input: resource",
+    "output: out_type",
+    ["out_type: {index} = int32"],
+    stateful=True,
+    shape=_variable_shape,
+)
+define_op("DestroyResourceOp", "resource: resource", "", ["ignore_lookup_error: bool = True"], stateful=True)
+define_op(
+    "ResourceCountUpTo", "resource: resource", "output: T", ["limit: int", "T: {index}"], stateful=True, shape=lambda ctx: ()
+)
+define_op(
+    "ResourceGather",
+    "resource: resource, indices: Tindices",
+    "output: dtype",
+    ["batch_dims: int = 0", "validate_indices: bool = True", "dtype: type", "Tindices: {index}"],
+    stateful=True,
+    shape=_gather_shape,
+)
+define_op(
+    "ResourceGatherNd",
+    "resource: resource, indices: Tindices",
+    "output: dtype",
+    ["dtype: type", "Tindices: {index}"],
+    stateful=True,
+    shape=_gather_nd_shape,
+)
+for _mode in ("Update", "Add", "Sub", "Mul", "Div", "Min", "Max"):
+    define_op(
+        f"ResourceScatter{_mode}",
+        "resource: resource, indices: Tindices, updates: dtype",
+        "",
+        ["dtype: type" if _mode == "Update" else "dtype: {numbertype}", "Tindices: {index}"],
+        stateful=True,
+        shape=_scatter_fits,
+    )
+for _mode in ("Update", "Add", "Sub", "Min", "Max"):
+    define_op(
+        f"ResourceScatterNd{_mode}",
+        "ref: resource, indices: Tindices, updates: T",
+        "",
+        ["T: type", "Tindices: {index}", "use_locking: bool = True", "bad_indices_policy: string = ''"],
+        stateful=True,
+        shape=_scatter_nd_fits,
+    )
+
+not_differentiable(
+    "VarHandleOp",
+    "AssignVariableOp",
+    "AssignAddVariableOp",
+    "AssignSubVariableOp",
+    "VarIsInitializedOp",
+    "VariableShape",
+    "DestroyResourceOp",
+    "ResourceCountUpTo",
+    *(f"ResourceScatter{mode}" for mode in ("Update", "Add", "Sub", "Mul", "Div", "Min", "Max")),
+    *(f"ResourceScatterNd{mode}" for mode in ("Update", "Add", "Sub", "Min", "Max")),
+)
+
+
+@gradient("ReadVariableOp")
+def _read_grad(op: Operation, grad: Tensor) -> Tensor:
+    return grad
+
+
+@gradient("_InitializedValue")
+def _initialized_value_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    return [grad, None]
+
+
+def _dense_shape(handle: Tensor, out_type: DType) -> Tensor:
+    dims = handle_dims(handle)
+    if dims is not None and None not in dims:
+        return constant([d or 0 for d in dims], dtype=out_type, shape=(len(dims),))
+    result: Tensor = apply_op("VariableShape", handle, out_type=out_type)
+    return result
+
+
+@gradient("ResourceGather")
+def _resource_gather_grad(op: Operation, grad: Tensor) -> list[Any]:
+    if op.attrs["batch_dims"]:
+        raise InvalidArgumentError("no gradient for batch_dims > 0", expected="batch_dims=0", actual=op.attrs["batch_dims"])
+    handle, indices = op.inputs
+    index_dims, dims = indices.dims, handle_dims(handle)
+    flat = apply_op("Reshape", indices, [-1])
+    if index_dims is not None and dims is not None and None not in dims[1:]:
+        values = apply_op("Reshape", grad, [-1, *dims[1:]] if 0 not in dims[1:] else [_product(index_dims), *dims[1:]])
+    else:
+        inner = apply_op("StridedSlice", _dense_shape(handle, indices.dtype), [1], [0], [1], end_mask=1)
+        count = apply_op("Reshape", apply_op("Size", indices, out_type=indices.dtype), [1])
+        values = apply_op("Reshape", grad, apply_op("ConcatV2", [count, inner], 0))
+    return [IndexedSlices(values, flat, _dense_shape(handle, indices.dtype)), None]
+
+
+def _product(dims: tuple[int | None, ...]) -> int:
+    total = 1
+    for size in dims:
+        if size is None:
+            raise InvalidArgumentError("an empty row needs a known number of indices", expected="known sizes", actual=format_dims(dims))
+        total *= size
+    return total
+
+
+@gradient("ResourceGatherNd")
+def _resource_gather_nd_grad(op: Operation, grad: Tensor) -> list[Any]:
+    handle, indices = op.inputs
+    return [apply_op("ScatterNd", indices, grad, _dense_shape(handle, indices.dtype)), None]
+
+
+def is_variable_initialized(ref: Any, name: str | None = None) -> Tensor:
+    """A bool scalar: whether the variable has a value."""
+    return _variable(ref).is_initialized(name)  # type: ignore[no-any-return]  # ref is a Variable, which a later module defines
+
+
+def assign(ref: Any, value: TensorLike, validate_shape: bool | None = None, use_locking: bool | None = None, name: str | None = None) -> Any:
+    """Set the variable to `value`.
+
+    Args:
+        ref: A Variable.
+        validate_shape, use_locking: Accepted for published code: the shape is always checked, and updates are atomic.
+
+    Raises:
+        InvalidArgumentError: the shape does not fit the variable's.
+    """
+    return _variable(ref).assign(value, use_locking, name)
+
+
+def assign_add(ref: Any, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Any:
+    """Add `value`, of the variable's own shape, to the variable."""
+    return _variable(ref).assign_add(value, use_locking, name)
+
+
+def assign_sub(ref: Any, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Any:
+    """Subtract `value`, of the variable's own shape, from the variable."""
+    return _variable(ref).assign_sub(value, use_locking, name)
+
+
+def count_up_to(ref: Any, limit: int, name: str | None = None) -> Tensor:
+    """The scalar integer variable's value, which then goes up by one.
+
+    Raises:
+        OutOfRangeError: at run time, where the value has reached `limit`.
+    """
+    result: Tensor = _variable(ref).count_up_to(limit, name)
+    return result
+
+
+def _variable(ref: Any) -> Any:
+    if not hasattr(ref, "handle"):
+        raise DTypeError("an update needs a variable", expected="a Variable", actual=repr(ref))
+    return ref
+
+
+def _scatter(op_type: str, ref: Any, indices: TensorLike, updates: TensorLike, name: str | None) -> Any:
+    variable = _variable(ref)
+    op = apply_op(op_type, variable.handle, convert_indices(indices), convert_to_tensor(updates, variable.dtype), name=name)
+    return variable.after(op)
+
+
+def convert_indices(indices: TensorLike) -> Tensor:
+    """Indices as a tensor: int32 where the value does not say."""
+    return convert_to_tensor(indices, dtype_hint="int32", name="indices")
+
+
+def scatter_update(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None) -> Any:
+    """Rows `ref[indices] = updates`; of equal indices the last one wins.
+
+    Args:
+        indices: int32 or int64 of any shape.
+        updates: indices.shape + ref.shape[1:], or a scalar.
+
+    Raises:
+        InvalidArgumentError: an index is out of bounds, or the shapes do not fit.
+    """
+    return _scatter("ResourceScatterUpdate", ref, indices, updates, name)
+
+
+def scatter_add(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+    """Rows `ref[indices] += updates`; equal indices add up. Shapes and errors as in `scatter_update`."""
+    return _scatter("ResourceScatterAdd", ref, indices, updates, name)
+
+
+def scatter_sub(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+    """Rows `ref[indices] -= updates`; equal indices add up. Shapes and errors as in `scatter_update`."""
+    return _scatter("ResourceScatterSub", ref, indices, updates, name)
+
+
+def scatter_mul(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+    """Rows `ref[indices] *= updates`. Shapes and errors as in `scatter_update`."""
+    return _scatter("ResourceScatterMul", ref, indices, updates, name)
+
+
+def scatter_div(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+    """Rows `ref[indices] /= updates`, integers rounded towards zero. Shapes and errors as in `scatter_update`."""
+    return _scatter("ResourceScatterDiv", ref, indices, updates, name)
+
+
+def scatter_min(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+    """Rows `ref[indices] = min(ref[indices], updates)`. Shapes and errors as in `scatter_update`."""
+    return _scatter("ResourceScatterMin", ref, indices, updates, name)
+
+
+def scatter_max(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+    """Rows `ref[indices] = max(ref[indices], updates)`. Shapes and errors as in `scatter_update`."""
+    return _scatter("ResourceScatterMax", ref, indices, updates, name)
+
+
+def scatter_nd_update(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None) -> Any:
+    """Slices `ref[indices[i]] = updates[i]`, each index a vector of the first k axes.
+
+    Args:
+        indices: [..., k] int32 or int64.
+        updates: indices.shape[:-1] + ref.shape[k:].
+
+    Raises:
+        InvalidArgumentError: an index is out of bounds, or the shapes do not fit.
+    """
+    return _scatter("ResourceScatterNdUpdate", ref, indices, updates, name)
+
+
+def scatter_nd_add(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+    """Slices `ref[indices[i]] += updates[i]`; equal indices add up. Shapes and errors as in `scatter_nd_update`."""
+    return _scatter("ResourceScatterNdAdd", ref, indices, updates, name)
+
+
+def scatter_nd_sub(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+    """Slices `ref[indices[i]] -= updates[i]`; equal indices add up. Shapes and errors as in `scatter_nd_update`."""
+    return _scatter("ResourceScatterNdSub", ref, indices, updates, name)

@@ -1,0 +1,156 @@
+"""A registered subgraph, ready to run: kernels bound, strands generated.
+
+A step over one strand is a function call. Otherwise every unit is a coroutine that awaits the units it needs, all in one
+task group, so that the first failure stops the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.config import SessionConfig
+from aioflow.kernels.registry import ArrayBackend
+from aioflow.runtime.bind import BoundNode, bind_graph, gather, kernel_error
+from aioflow.runtime.codegen import StrandCode, finish
+from aioflow.runtime.executor import DeviceThreads
+from aioflow.runtime.reference import run_reference
+from aioflow.runtime.step import Step, root_cause
+from aioflow.runtime.strand import Strand
+from aioflow.runtime.units import Unit, constant_values, split
+
+__all__ = ["Executable"]
+
+
+class Executable:
+    """One device's subgraph. `run` may be called any number of times at once."""
+
+    def __init__(
+        self,
+        graph: ClientGraph,
+        backend: ArrayBackend,
+        resources: Any,
+        state: dict[str, Any],
+        threads: DeviceThreads,
+        config: SessionConfig,
+    ) -> None:
+        self.graph = graph
+        self.bound = bind_graph(graph, backend, resources, state)
+        self._reference = config.executor == "reference"
+        self._constants = constant_values(self.bound)
+        self._units = split(graph, self.bound, self._constants)
+        self._feeds = {Edge(n.name, 0): n.attrs["index"] for n in graph.nodes.values() if n.op == "_Arg"}
+        retvals = sorted((n for n in graph.nodes.values() if n.op == "_Retval"), key=lambda n: int(n.attrs["index"]))
+        self._fetched = [n.inputs[0] for n in retvals]
+        self._strands = [None if u.is_async else self._strand(u, threads, config.inline_budget) for u in self._units]
+        self._finish = [self._finisher(i, edge) for i, edge in enumerate(self._fetched)]
+        self._polish = [(i, f) for i, f in enumerate(self._finish) if f is not None]
+        self._single = self._strands[0] if len(self._units) == 1 else None
+        self._take, self._give, self._spare = self._wiring() if self._single is not None else (None, None, ())
+
+    def _wiring(self) -> tuple[list[int] | None, list[int] | None, tuple[Any, ...]]:
+        """How a single strand connects to the outside: which feeds it takes, and which of its outputs, the feeds and
+        the constants are the fetches. None where it is just all of them in order."""
+        unit = self._units[0]
+        take = [self._feeds[e] for e in unit.inputs]
+        pool = [*unit.outputs, *sorted(self._feeds, key=self._feeds.__getitem__), *self._constants]
+        give = [pool.index(e) for e in self._fetched]
+        return (
+            None if take == list(range(self.graph.feeds)) else take,
+            None if give == list(range(len(unit.outputs))) else give,
+            tuple(self._constants.values()),
+        )
+
+    def _strand(self, unit: Unit, threads: DeviceThreads, budget: float) -> Strand:
+        code = StrandCode(unit, self.graph, self._constants, frozenset(self._feeds))
+        sized = []
+        for position, edge in enumerate(unit.inputs):
+            dims = self.graph.spec(edge).dims
+            if dims is None or None in dims:
+                sized.append(position)
+        return Strand(code, threads, budget, sized)
+
+    def _finisher(self, index: int, edge: Edge) -> Any:
+        """What fetch number `index` still needs; a feed that is fetched goes back as it came."""
+        if edge in self._feeds:
+            return None
+        owner = next((s for s in self._strands if s is not None and edge in s.code.owned), None)
+        return finish(self.graph.spec(edge).dims, owner is not None and self._fetched.index(edge) == index)
+
+    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
+        """The fetches, if the whole step is one strand that is expected to stay within the inline budget; else None."""
+        if self._single is None:
+            return None
+        done = self._single.try_inline(feeds if self._take is None else [feeds[i] for i in self._take])
+        return None if done is None else self._collect(done, feeds)
+
+    def _collect(self, outputs: tuple[Any, ...], feeds: Sequence[Any]) -> list[Any]:
+        if self._give is None:
+            fetches = list(outputs)
+        else:
+            pool = (*outputs, *feeds, *self._spare)
+            fetches = [pool[i] for i in self._give]
+        for index, finisher in self._polish:
+            fetches[index] = finisher(fetches[index])
+        return fetches
+
+    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+        """Run one step and return the fetches in order.
+
+        Raises:
+            OpError: a kernel failed or the step was stopped; the first cause, with its node.
+        """
+        if self._reference:
+            return self._polished(await run_reference(self.graph, self.bound, feeds))
+        if self._single is not None:
+            taken = feeds if self._take is None else [feeds[i] for i in self._take]
+            return self._collect(await self._single.run(taken, step), feeds)
+        values: dict[Edge, Any] = {edge: feeds[index] for edge, index in self._feeds.items()}
+        values.update(self._constants)
+        if self._units:
+            await self._run_units(values, step)
+        return self._polished([values[edge] for edge in self._fetched])
+
+    def _polished(self, fetches: list[Any]) -> list[Any]:
+        for index, finisher in self._polish:
+            fetches[index] = finisher(fetches[index])
+        return fetches
+
+    async def _run_units(self, values: dict[Edge, Any], step: Step) -> None:
+        loop = asyncio.get_running_loop()
+        done = [loop.create_future() for _ in self._units]
+        try:
+            async with asyncio.TaskGroup() as outer_group:
+                guard = outer_group.create_task(step.watch())
+                async with asyncio.TaskGroup() as unit_group:
+                    for index in range(len(self._units)):
+                        unit_group.create_task(self._run_unit(index, values, done, step))
+                guard.cancel()
+        except BaseExceptionGroup as group:
+            raise root_cause(group) from None
+
+    async def _run_unit(self, index: int, values: dict[Edge, Any], done: list[asyncio.Future[None]], step: Step) -> None:
+        unit, strand = self._units[index], self._strands[index]
+        for need in unit.needs:
+            await done[need]
+        if strand is None:
+            await self._run_async(unit.nodes[0], values, step)
+        else:
+            outputs = await strand.run([values[e] for e in unit.inputs], step)
+            values.update(zip(unit.outputs, outputs, strict=True))
+        done[index].set_result(None)
+
+    async def _run_async(self, bound: BoundNode, values: dict[Edge, Any], step: Step) -> None:
+        step.pending.add(bound.node.name)
+        report = step.probe.begin() if step.probe is not None else None
+        try:
+            result = await bound.call(*gather(bound.arguments, values))
+        except Exception as error:
+            raise kernel_error(error, bound.node) from error.__cause__
+        step.pending.discard(bound.node.name)  # one that is cancelled stays, so that a timeout can name it
+        outputs = tuple(result) if bound.unpacks else (result,) if bound.node.outputs else ()
+        values.update((Edge(bound.node.name, port), value) for port, value in enumerate(outputs))
+        if report is not None:
+            report(bound, outputs)

@@ -1,0 +1,145 @@
+"""Who holds which buffer inside a strand: where values die, which dying buffer a result may take over, what must be copied.
+
+Every value has roots: the buffers that its memory may belong to. A kernel declared `fresh` makes a new root; any other
+output may share memory with any input. What comes from outside the strand (feeds, constants, variables) is foreign, and
+what a kernel keeps (a variable assigned) has escaped; neither may ever be written to, nor be fetched without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.graph.shapes import num_elements
+from aioflow.runtime.bind import BoundNode
+from aioflow.runtime.units import Unit
+
+__all__ = ["Lifetimes", "NodeLife", "analyse"]
+
+_SMALL: Final = 16 * 1024  # bytes: a smaller buffer costs less to allocate than to pass along
+_FOREIGN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLife:
+    """What happens to buffers at one node.
+
+    Attributes:
+        reuse: The dying input whose buffer the output takes over, or None.
+        guarded: `reuse` holds only if the shapes agree at run time.
+        dies: Values to drop after the node, those that are known to be small left out.
+        copies: Inputs that the kernel would keep and that belong to the caller: it gets a copy.
+    """
+
+    reuse: Edge | None
+    guarded: bool
+    dies: tuple[Edge, ...]
+    copies: frozenset[Edge]
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """The whole strand: one `NodeLife` a node, and the outputs that nobody else holds."""
+
+    nodes: tuple[NodeLife, ...]
+    owned: frozenset[Edge]
+
+
+def analyse(unit: Unit, graph: ClientGraph, feeds: frozenset[Edge]) -> Lifetimes:
+    """Work out lifetimes for a strand. `feeds` are the inputs that the caller may change later."""
+    return _Analysis(unit, graph, feeds).run()
+
+
+class _Analysis:
+    def __init__(self, unit: Unit, graph: ClientGraph, feeds: frozenset[Edge]) -> None:
+        self.unit = unit
+        self.graph = graph
+        self.feeds = feeds
+        self.roots: dict[Edge, frozenset[int]] = {e: frozenset((_FOREIGN,)) for e in unit.inputs}
+        self.fed: set[Edge] = set(feeds)  # values that may share memory with a feed
+        self.birth: dict[int, Edge] = {}
+        self.escaped: set[int] = {_FOREIGN}
+        self.last_use = _last_uses(unit)
+        self.root_end: dict[int, int] = {}  # the last node that reads anything sharing the root's memory
+
+    def run(self) -> Lifetimes:
+        for position, bound in enumerate(self.unit.nodes):
+            self._trace(position, bound)
+        for edge, roots in self.roots.items():
+            for root in roots:
+                self.root_end[root] = max(self.root_end.get(root, -1), self.last_use.get(edge, -1))
+        lives = tuple(self._life(i, b) for i, b in enumerate(self.unit.nodes))
+        owned = frozenset(e for e in self.unit.outputs if self._is_owned(e))
+        return Lifetimes(lives, owned)
+
+    def _trace(self, position: int, bound: BoundNode) -> None:
+        inputs = [e for e in bound.node.inputs if e in self.roots]
+        shared = frozenset(r for e in inputs for r in self.roots[e])
+        if len(inputs) < len(bound.node.inputs) or not inputs:
+            shared |= {_FOREIGN}  # constants, or a value that comes from nowhere visible
+        if bound.kernel.retains:
+            self.escaped |= shared
+        for port in range(len(bound.node.outputs)):
+            edge = Edge(bound.node.name, port)
+            if bound.kernel.fresh:
+                root = position * 256 + port
+                self.birth[root] = edge
+                self.roots[edge] = frozenset((root,))
+            else:
+                self.roots[edge] = shared
+                if any(e in self.fed for e in inputs):
+                    self.fed.add(edge)
+
+    def _is_owned(self, edge: Edge) -> bool:
+        roots = self.roots[edge]
+        others = [e for e in self.unit.outputs if e != edge and self.roots[e] & roots]
+        return not (roots & self.escaped) and not others
+
+    def _life(self, position: int, bound: BoundNode) -> NodeLife:
+        dying = tuple(dict.fromkeys(e for e in bound.node.inputs if e in self.roots and self.last_use[e] == position))
+        unused = tuple(
+            Edge(bound.node.name, p) for p in range(len(bound.node.outputs)) if Edge(bound.node.name, p) not in self.last_use
+        )
+        reuse, guarded = self._reuse(position, bound, dying)
+        drops = tuple(e for e in (*dying, *unused) if not self._is_small(e))
+        copies = frozenset(e for e in bound.node.inputs if e in self.fed) if bound.kernel.retains else frozenset()
+        return NodeLife(reuse, guarded, drops, copies)
+
+    def _reuse(self, position: int, bound: BoundNode, dying: tuple[Edge, ...]) -> tuple[Edge | None, bool]:
+        if not bound.kernel.takes_out or len(bound.node.outputs) != 1:
+            return None, False
+        out = bound.node.outputs[0]
+        if out.dims == () or self._is_small(Edge(bound.node.name, 0)):
+            return None, False
+        for edge in dying:
+            if not self._may_overwrite(position, bound, edge):
+                continue
+            spec = self.graph.spec(edge)
+            if spec.dtype is not out.dtype:
+                continue
+            if spec.dims == out.dims and num_elements(out.dims) is not None:
+                return edge, False
+            if spec.dims is None or out.dims is None or len(spec.dims) == len(out.dims):
+                return edge, True
+        return None, False
+
+    def _may_overwrite(self, position: int, bound: BoundNode, edge: Edge) -> bool:
+        roots = self.roots[edge]
+        if len(roots) != 1 or roots & self.escaped:
+            return False
+        (root,) = roots
+        others = [e for e in bound.node.inputs if e != edge and root in self.roots.get(e, ())]
+        return self.birth.get(root) == edge and self.root_end[root] <= position and not others
+
+    def _is_small(self, edge: Edge) -> bool:
+        spec = self.graph.spec(edge)
+        count = num_elements(spec.dims)
+        return count is not None and count * spec.dtype.size < _SMALL
+
+
+def _last_uses(unit: Unit) -> Mapping[Edge, int]:
+    found = {edge: i for i, bound in enumerate(unit.nodes) for edge in bound.node.inputs}
+    found.update(dict.fromkeys(unit.outputs, len(unit.nodes)))
+    return found

@@ -1,0 +1,105 @@
+"""What a run can report: the time of every node, and the first result that is not finite."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.runtime.bind import BoundNode
+
+__all__ = ["FiniteProbe", "NodeStats", "RunMetadata", "StepStats", "TraceProbe"]
+
+Report: TypeAlias = Callable[[BoundNode, Sequence[Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStats:
+    """One node of one step.
+
+    Attributes:
+        start: Seconds from the start of the step.
+        duration: Seconds; for a node of a strand, since the end of the node before it.
+        output_bytes: Size of its outputs.
+    """
+
+    node: str
+    op: str
+    thread: str
+    start: float
+    duration: float
+    output_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """All nodes of one step on one device, in the order in which they finished."""
+
+    device: str
+    nodes: tuple[NodeStats, ...]
+
+
+@dataclass(slots=True)
+class RunMetadata:
+    """Filled in by a traced run."""
+
+    step_stats: list[StepStats] = field(default_factory=list)
+
+
+class TraceProbe:
+    """Records the time of every node."""
+
+    def __init__(self) -> None:
+        self._origin = perf_counter()
+        self._nodes: list[NodeStats] = []
+
+    def begin(self) -> Report:
+        """A unit starts: the reporter for its nodes."""
+        thread = threading.current_thread().name
+        last = perf_counter() - self._origin
+
+        def report(bound: BoundNode, outputs: Sequence[Any]) -> None:
+            nonlocal last
+            now = perf_counter() - self._origin
+            size = sum(getattr(value, "nbytes", 0) for value in outputs)
+            self._nodes.append(NodeStats(bound.node.name, bound.node.op, thread, last, now - last, size))
+            last = perf_counter() - self._origin
+
+        return report
+
+    def fill(self, metadata: RunMetadata, device: str) -> None:
+        """Add what was recorded."""
+        metadata.step_stats.append(StepStats(device, tuple(self._nodes)))
+
+
+class FiniteProbe:
+    """Fails on the first floating result that holds NaN or infinity; passes everything on to another probe."""
+
+    def __init__(self, inner: TraceProbe | None = None) -> None:
+        self._inner = inner
+
+    def begin(self) -> Report:
+        """A unit starts: the reporter for its nodes."""
+        inner = None if self._inner is None else self._inner.begin()
+
+        def report(bound: BoundNode, outputs: Sequence[Any]) -> None:
+            if inner is not None:
+                inner(bound, outputs)
+            _check_finite(bound, outputs)
+
+        return report
+
+
+def _check_finite(bound: BoundNode, outputs: Sequence[Any]) -> None:
+    for port, (value, spec) in enumerate(zip(outputs, bound.node.outputs, strict=True)):
+        if not (spec.dtype.is_floating or spec.dtype.is_complex) or np.isfinite(value).all():
+            continue
+        found = "NaN" if np.isnan(value).any() else "infinity"
+        raise InvalidArgumentError(
+            f"output {port} is not finite", expected="finite values (SessionConfig.check_finite)", actual=found
+        ).at(bound.node.name, bound.node.op, bound.node.source)

@@ -1,0 +1,120 @@
+"""A compiled strand at run time: inline on the loop while it is cheap, otherwise one hop to its device's threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.runtime.bind import BoundNode, kernel_error
+from aioflow.runtime.codegen import Form, StrandCode, failed_node
+from aioflow.runtime.executor import DeviceThreads
+from aioflow.runtime.step import Probe, Step
+
+__all__ = ["CostEstimate", "Strand"]
+
+_WEIGHT: Final = 0.2  # of the newest measurement in the running mean
+
+
+class CostEstimate:
+    """Running mean of a strand's time in seconds, for each magnitude of its input.
+
+    The time of a step follows the size of what is fed, so each power of two of bytes has a mean of its own.
+    """
+
+    __slots__ = ("_means",)
+
+    def __init__(self) -> None:
+        self._means: dict[int, float] = {}
+
+    def expect(self, magnitude: int) -> float:
+        """The mean for inputs of that magnitude; infinite before the first measurement."""
+        return self._means.get(magnitude, float("inf"))
+
+    def observe(self, magnitude: int, seconds: float) -> None:
+        """Add a measurement."""
+        mean = self._means.get(magnitude)
+        self._means[magnitude] = seconds if mean is None else mean + _WEIGHT * (seconds - mean)
+
+
+class Strand:
+    """Runs one strand of a step."""
+
+    def __init__(self, code: StrandCode, threads: DeviceThreads, budget: float, sized: Sequence[int]) -> None:
+        """`sized` are the positions of the inputs whose size may vary; `budget` is in seconds."""
+        self.code = code
+        self.nodes: tuple[BoundNode, ...] = code.unit.nodes
+        self.cost = CostEstimate()
+        self._threads = threads
+        self._budget = budget
+        self._sized = tuple(sized)
+        self._fast: Callable[..., tuple[Any, ...]] | None = None
+
+    def try_inline(self, values: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Run now if the strand is expected to stay within the budget; None where it is not."""
+        magnitude = self._magnitude(values) if self._sized else 0
+        if self.cost.expect(magnitude) > self._budget:
+            return None
+        fast = self._fast
+        if fast is None:
+            fast = self._fast = self.code.function(Form.FAST)
+        started = perf_counter()
+        try:
+            with np.errstate(all="ignore"):
+                result = fast(*values)
+        except Exception as error:
+            raise self._explain(error) from error.__cause__
+        self.cost.observe(magnitude, perf_counter() - started)
+        return result
+
+    async def run(self, values: Sequence[Any], step: Step) -> tuple[Any, ...]:
+        """Run inline or in a thread, as the cost says.
+
+        Raises:
+            OpError: a kernel failed, or the step was stopped.
+        """
+        if step.probe is None:
+            done = self.try_inline(values)
+            if done is not None:
+                return done
+        result, seconds = await self._threads.run(step, self._in_thread, values, step)
+        if step.probe is None:
+            self.cost.observe(self._magnitude(values), seconds)
+        return result
+
+    def _in_thread(self, values: Sequence[Any], step: Step) -> tuple[tuple[Any, ...], float]:
+        if step.requested:
+            step.halt()
+        started = perf_counter()
+        try:
+            with np.errstate(all="ignore"):
+                if step.probe is None:
+                    result = self.code.function(Form.STOPPABLE)(*values, step)
+                else:
+                    result = self.code.function(Form.PROBED)(*values, self._reporter(step.probe, step))
+        except Exception as error:
+            raise self._explain(error) from error.__cause__
+        return result, perf_counter() - started
+
+    def _reporter(self, probe: Probe, step: Step) -> Callable[[int, Sequence[Any]], None]:
+        report = probe.begin()
+
+        def after_node(index: int, outputs: Sequence[Any]) -> None:
+            report(self.nodes[index], outputs)
+            if step.requested:
+                step.halt()
+
+        return after_node
+
+    def _explain(self, error: Exception) -> Exception:
+        bound = failed_node(self.nodes, error)
+        return error if bound is None else kernel_error(error, bound.node)
+
+    def _magnitude(self, values: Sequence[Any]) -> int:
+        size = 0
+        for position in self._sized:
+            size += getattr(values[position], "nbytes", 64)
+        return int(size).bit_length()
+

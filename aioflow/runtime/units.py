@@ -1,0 +1,110 @@
+"""Cut a bound subgraph into units: strands that never await, and single async nodes between them.
+
+A strand is the set of sync nodes with the same async ancestry, that is, with the same async nodes upstream. Ancestry only
+grows along edges, so the quotient graph has no cycle, and a strand waits for exactly what all its nodes need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.runtime.bind import BoundNode
+
+__all__ = ["Unit", "constant_values", "split"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Nodes that run as one.
+
+    Attributes:
+        nodes: In topological order; exactly one if `is_async`.
+        inputs: Values that come from feeds or from other units.
+        outputs: Values that other units or the fetches read.
+        needs: Indices of the units that must finish first.
+    """
+
+    nodes: tuple[BoundNode, ...]
+    is_async: bool
+    inputs: tuple[Edge, ...]
+    outputs: tuple[Edge, ...]
+    needs: tuple[int, ...]
+
+
+def constant_values(bound: Sequence[BoundNode]) -> dict[Edge, Any]:
+    """The values of constant nodes, which belong to no unit: whoever reads one has it built in."""
+    return {Edge(b.node.name, 0): b.call() for b in bound if b.node.op == "Const"}
+
+
+def split(graph: ClientGraph, bound: Sequence[BoundNode], constants: Mapping[Edge, Any]) -> list[Unit]:
+    """The units of a subgraph, each after those that it needs."""
+    working = [b for b in bound if Edge(b.node.name, 0) not in constants]
+    groups: dict[tuple[int, str], list[BoundNode]] = {}
+    for node, key in zip(working, _unit_keys(working), strict=True):
+        groups.setdefault(key, []).append(node)
+    members = _ordered(list(groups.values()))
+    unit_of = {b.node.name: i for i, nodes in enumerate(members) for b in nodes}
+    fetched = {n.inputs[0] for n in graph.nodes.values() if n.op == "_Retval"}
+    read_by: dict[Edge, set[int]] = {}
+    for b in working:
+        for edge in b.node.inputs:
+            read_by.setdefault(edge, set()).add(unit_of[b.node.name])
+    return [_unit(i, nodes, unit_of, read_by, fetched, constants) for i, nodes in enumerate(members)]
+
+
+def _unit_keys(bound: Sequence[BoundNode]) -> list[tuple[int, str]]:
+    """For each node its unit's key: the ancestry as a bit mask, and its own name if it is async."""
+    masks: dict[str, int] = {}
+    keys: list[tuple[int, str]] = []
+    bit = 1
+    for b in bound:
+        mask = 0
+        for source in b.node.predecessors():
+            mask |= masks.get(source, 0)
+        if b.kernel.is_async:
+            keys.append((mask, b.node.name))
+            masks[b.node.name] = mask | bit
+            bit <<= 1
+        else:
+            keys.append((mask, ""))
+            masks[b.node.name] = mask
+    return keys
+
+
+def _ordered(groups: list[list[BoundNode]]) -> list[list[BoundNode]]:
+    """The groups in topological order: their first appearance is not enough, since a strand grows later."""
+    home = {b.node.name: i for i, nodes in enumerate(groups) for b in nodes}
+    order: list[int] = []
+    done: set[int] = set()
+    stack = [(i, False) for i in reversed(range(len(groups)))]
+    while stack:
+        index, ready = stack.pop()
+        if ready:
+            order.append(index)
+        elif index not in done:
+            done.add(index)
+            stack.append((index, True))
+            sources = {home[s] for b in groups[index] for s in b.node.predecessors() if s in home}
+            stack.extend((s, False) for s in sorted(sources - {index}) if s not in done)
+    return [groups[i] for i in order]
+
+
+def _unit(
+    index: int,
+    nodes: list[BoundNode],
+    unit_of: Mapping[str, int],
+    read_by: Mapping[Edge, set[int]],
+    fetched: set[Edge],
+    constants: Mapping[Edge, Any],
+) -> Unit:
+    own = {b.node.name for b in nodes}
+    inputs = [e for b in nodes for e in b.node.inputs if e.node not in own and e not in constants]
+    produced = [Edge(b.node.name, port) for b in nodes for port in range(len(b.node.outputs))]
+    outputs = [e for e in produced if e in fetched or read_by.get(e, set()) - {index}]
+    needs = {unit_of[s] for b in nodes for s in b.node.predecessors() if s in unit_of} - {index}
+    return Unit(
+        tuple(nodes), nodes[0].kernel.is_async, tuple(dict.fromkeys(inputs)), tuple(outputs), tuple(sorted(needs))
+    )

@@ -1,0 +1,369 @@
+"""`Session`: runs parts of a graph by `await session.run(...)`.
+
+A run is looked up by its signature (fetches and feed keys). A known signature costs a dictionary lookup, the conversion
+of the feeds and one call of generated code; a new one goes through the compiler once, however many callers wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import Token
+from time import perf_counter
+from typing import Any, Final
+
+from aioflow.compiler.ir import Plan
+from aioflow.compiler.pipeline import compile_step
+from aioflow.compiler.place import ClusterView
+from aioflow.compiler.prune import StepRequest
+from aioflow.config import RunOptions, SessionConfig, TraceLevel
+from aioflow.errors import (
+    CancelledError,
+    ClosedSessionError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    NotFoundError,
+    SourceLine,
+)
+from aioflow.fetches import FetchPlan, feed_converter, fetch_key
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.default_session import pop_session, push_session
+from aioflow.graph.graph import Graph, Tensor
+from aioflow.runtime.executable import Executable
+from aioflow.runtime.stats import FiniteProbe, RunMetadata, TraceProbe
+from aioflow.runtime.step import Probe, Step
+from aioflow.runtime.worker import Worker
+
+__all__ = ["Session"]
+
+_IDS: Final = itertools.count(1)
+_LARGE_GRAPH: Final = 256  # nodes: a larger graph is compiled in a thread, so that the loop goes on
+_GROWTH_LIMIT: Final = 100  # new steps in a row for which the graph had grown
+
+Converters = tuple[Callable[[Any], Any], ...]
+
+
+class PreparedStep:
+    """A signature that has been compiled: how to convert its feeds, what to run, how to give the result back."""
+
+    __slots__ = ("converters", "executable", "handle", "mutations", "plan", "single", "take")
+
+    def __init__(self, converters: Converters, fetches: FetchPlan, handle: int, executable: Executable, mutations: int) -> None:
+        self.converters = converters
+        self.take = fetches.take
+        self.single = fetches.single is not None
+        self.handle = handle
+        self.executable = executable
+        self.mutations = mutations
+
+
+class Session:
+    """Runs steps of one graph on one worker.
+
+    Args:
+        target: "" for a worker of the session's own, or another worker, to share its variables.
+        graph: The graph; the default one without it.
+        config: Settings.
+
+    Use it as `async with Session() as session:`; inside, it is the default session of the task. Any number of tasks may
+    call `run` at once.
+    """
+
+    def __init__(self, target: str | Worker = "", graph: Graph | None = None, config: SessionConfig | None = None) -> None:
+        if isinstance(target, str) and target:
+            raise NotFoundError("no such session target", expected="'' for this process", actual=target)
+        self.graph = graph if graph is not None else default_graph()
+        self.config = config or SessionConfig()
+        self.worker = target if isinstance(target, Worker) else Worker(self.config)
+        self._id = next(_IDS)
+        self._closed = False
+        self._prepared: dict[Hashable, PreparedStep] = {}
+        self._preparing: dict[Hashable, asyncio.Future[PreparedStep]] = {}
+        self._steps: dict[Step, asyncio.AbstractEventLoop] = {}
+        self._debt = 0.0
+        self._growth = _GrowthWatch(self.graph)
+        self._tokens: list[tuple[Token[Any], Any]] = []
+        self._runner: asyncio.Runner | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Session:
+        return self.__enter__()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._leave()
+        await self.close()
+
+    def __enter__(self) -> Session:
+        self._check_open()
+        scope = self.graph.as_default()
+        scope.__enter__()
+        self._tokens.append((push_session(self), scope))
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._leave()
+        self._close_now()
+
+    def _leave(self) -> None:
+        token, scope = self._tokens.pop()
+        pop_session(token)
+        scope.__exit__(None, None, None)
+
+    @contextmanager
+    def as_default(self) -> Iterator[Session]:
+        """Make this the default session inside a `with` block, and leave it open at the end."""
+        token = push_session(self)
+        try:
+            with self.graph.as_default():
+                yield self
+        finally:
+            pop_session(token)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._closed
+
+    async def close(self) -> None:
+        """Stop the steps that are running (they raise `errors.CancelledError`) and refuse new ones."""
+        self._close_now()
+        while self._steps:
+            await asyncio.sleep(0.001)
+
+    def _close_now(self) -> None:
+        self._closed = True
+        for step, loop in list(self._steps.items()):
+            loop.call_soon_threadsafe(step.stop, CancelledError("the session was closed while the step ran"))
+        self._prepared.clear()
+        self.worker.forget_session(self._id)
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedSessionError("attempted to use a closed Session", expected="an open session", actual="closed")
+
+    def list_devices(self) -> list[str]:
+        """Full names of the devices that the session can use."""
+        return list(self.worker.devices)
+
+    def reset(self, containers: Sequence[str] | None = None) -> None:
+        """Drop the variables and other resources of the containers, or of all, on this session's worker."""
+        self.worker.reset(containers)
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Any:
+        """Run what `fetches` need and return their values in the same structure.
+
+        Args:
+            fetches: A tensor, variable, operation or name of one, or nested lists, tuples, dicts and named tuples of
+                them. An operation gives None.
+            feed_dict: Values for tensors. Whatever a fed tensor would be computed from is not run on its account.
+            timeout: Seconds, after which the step is stopped.
+            options, run_metadata: With `RunOptions(trace_level=FULL)`, `run_metadata` gets the time of every node.
+
+        Raises:
+            InvalidArgumentError, NotFoundError, …: the request is wrong, or a kernel refused its input; the error names
+                the node and the user's line that made it.
+            DeadlineExceededError: `timeout` ran out.
+            ClosedSessionError: the session is closed.
+
+        Cancelling the task stops the step at the next kernel boundary; the session stays usable.
+        """
+        feeds = feed_dict or {}
+        prepared = self._prepared.get((fetch_key(fetches), *feeds))
+        if prepared is None or prepared.mutations != self.graph.mutations:
+            prepared = await self._prepare(fetches, feeds)
+        values = [convert(value) for convert, value in zip(prepared.converters, feeds.values(), strict=True)]
+        if timeout is None and options is None and not self._special:
+            started = perf_counter()
+            done = prepared.executable.run_inline(values)
+            if done is not None:
+                self._debt += perf_counter() - started
+                if self._debt > self.config.yield_every:
+                    self._debt = 0.0
+                    await asyncio.sleep(0)
+                return done[0] if prepared.single else prepared.take(done)
+        return prepared.take(await self._run_step(prepared, values, timeout, options, run_metadata))
+
+    @property
+    def _special(self) -> bool:
+        return self.config.check_finite or self.config.operation_timeout is not None
+
+    async def _run_step(
+        self,
+        prepared: PreparedStep,
+        values: list[Any],
+        timeout: float | None,
+        options: RunOptions | None,
+        run_metadata: RunMetadata | None,
+    ) -> list[Any]:
+        limit = timeout if timeout is not None else options.timeout if options is not None else None
+        limit = limit if limit is not None else self.config.operation_timeout
+        trace = TraceProbe() if options is not None and options.trace_level is TraceLevel.FULL else None
+        step = Step(self._probe(trace))
+        self._steps[step] = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(limit) as deadline:
+                result = await self.worker.run(prepared.handle, values, step)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            waiting = f"; waiting for {', '.join(sorted(step.pending))}" if step.pending else ""
+            raise DeadlineExceededError(
+                f"the step did not finish in time{waiting}", expected=f"at most {limit} s", actual="stopped"
+            ) from error
+        finally:
+            del self._steps[step]
+        if trace is not None and run_metadata is not None:
+            trace.fill(run_metadata, next(iter(self.worker.devices)))
+        return result
+
+    def _probe(self, trace: TraceProbe | None) -> Probe | None:
+        if not self.config.check_finite:
+            return trace
+        return FiniteProbe(trace)
+
+    def make_callable(self, fetches: Any, feed_list: Sequence[Any] | None = None) -> Callable[..., Awaitable[Any]]:
+        """A coroutine function that runs `fetches` with its arguments fed for `feed_list`, in order."""
+        keys = list(feed_list or [])
+        structure = fetch_key(fetches)
+        key = (structure, *keys)
+
+        async def call(*values: Any) -> Any:
+            if len(values) != len(keys):
+                raise InvalidArgumentError("wrong number of feeds", expected=len(keys), actual=len(values))
+            prepared = self._prepared.get(key)
+            if prepared is not None and prepared.mutations == self.graph.mutations and not self._special:
+                fed = [convert(value) for convert, value in zip(prepared.converters, values, strict=True)]
+                done = prepared.executable.run_inline(fed) if self._debt < self.config.yield_every else None
+                if done is not None:
+                    return done[0] if prepared.single else prepared.take(done)
+            return await self.run(fetches, dict(zip(keys, values, strict=True)))
+
+        return call
+
+    def run_sync(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, **kwargs: Any) -> Any:
+        """`run` for scripts and notebooks: blocks until the step is done. Takes the arguments of `run`.
+
+        Where an event loop is running in this thread already (a notebook), the step runs on a loop in another thread.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            if self._runner is None:
+                self._check_open()
+                self._runner = asyncio.Runner()
+            return self._runner.run(self.run(fetches, feed_dict, **kwargs))
+        return _run_in_thread(self.run(fetches, feed_dict, **kwargs))
+
+    # -- preparing ----------------------------------------------------------------------------------------------------
+
+    async def _prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
+        """Compile a signature, or wait for whoever is compiling it."""
+        self._check_open()
+        key = (fetch_key(fetches), *feeds)
+        while (running := self._preparing.get(key)) is not None:
+            await asyncio.wait([running])
+            prepared = self._prepared.get(key)
+            if prepared is not None and prepared.mutations == self.graph.mutations:
+                return prepared
+        turn: asyncio.Future[PreparedStep] = asyncio.get_running_loop().create_future()
+        self._preparing[key] = turn
+        try:
+            prepared = await self._compile(fetches, feeds)
+            self._growth.note()
+            while len(self._prepared) >= self.config.plan_cache_size:
+                oldest = next(iter(self._prepared))
+                await self.worker.deregister(self._prepared.pop(oldest).handle)
+            self._prepared[key] = prepared
+            return prepared
+        finally:
+            del self._preparing[key]
+            turn.cancel()
+
+    async def _compile(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
+        mutations = self.graph.mutations
+        plan = FetchPlan(self.graph, fetches)
+        fed = self._fed_tensors(feeds)
+        request = StepRequest(tuple(fed), tuple(plan.tensors), tuple(plan.targets))
+        cluster = ClusterView(tuple(self.worker.devices), self.config.allow_soft_placement)
+
+        def build() -> int:
+            made: Plan = compile_step(request, cluster)
+            (part,) = made.parts.values()
+            return self.worker.register_now(part, self._id, self.config)
+
+        if self.graph.version > _LARGE_GRAPH:
+            handle = await asyncio.get_running_loop().run_in_executor(None, build)
+        else:
+            handle = build()
+        converters = tuple(feed_converter(t) for t in fed)
+        return PreparedStep(converters, plan, handle, self.worker.executable(handle), mutations)
+
+    def _fed_tensors(self, feeds: Mapping[Any, Any]) -> list[Tensor]:
+        fed: list[Tensor] = []
+        for key in feeds:
+            tensor = self.graph.as_graph_element(key, allow_operation=False)
+            if not isinstance(tensor, Tensor) or not self.graph.is_feedable(tensor):
+                raise InvalidArgumentError(f"{key!r} may not be fed", expected="a feedable tensor", actual=repr(tensor))
+            if tensor in fed:
+                raise InvalidArgumentError(f"{tensor.name!r} is fed twice", expected="one value a tensor", actual=repr(key))
+            fed.append(tensor)
+        return fed
+
+
+class _GrowthWatch:
+    """Warns when every run makes new nodes: a graph built in a loop grows until memory ends."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._version = graph.version
+        self._count = 0
+
+    def note(self) -> None:
+        """A step was compiled."""
+        grown = self._graph.version > self._version
+        self._version = self._graph.version
+        self._count = self._count + 1 if grown else 0
+        if self._count == _GROWTH_LIMIT:
+            operations = self._graph.get_operations()
+            line: SourceLine | None = operations[-1].source if operations else None
+            warnings.warn(
+                f"the graph has grown before each of the last {_GROWTH_LIMIT} runs that had to be compiled; "
+                f"nodes are being added in a loop at {line}. Build once, then run; `graph.finalize()` finds the place.",
+                ResourceWarning,
+                stacklevel=2,
+            )
+
+
+def _run_in_thread(coroutine: Any) -> Any:
+    outcome: list[Any] = []
+
+    def work() -> None:
+        try:
+            outcome.extend((True, asyncio.run(coroutine)))
+        except BaseException as error:
+            outcome.extend((False, error))
+
+    thread = threading.Thread(target=work, name="aioflow-run-sync")
+    thread.start()
+    thread.join()
+    if not outcome[0]:
+        raise outcome[1]
+    return outcome[1]

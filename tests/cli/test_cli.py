@@ -1,0 +1,115 @@
+"""The command line: listings agree with the registries, the doctor reports what it finds, missing parts say so."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import types
+from importlib import metadata
+
+import pytest
+
+from aioflow.cli import backends, doctor, main, ops
+from aioflow.graph.opdef import GRADIENTS, OPS
+
+
+def test_ops_lists_every_registered_op_with_its_gradient() -> None:
+    rows = {row.op: row for row in ops.list_ops()}
+    assert set(rows) == {op_def.name for op_def in OPS}
+    assert list(rows) == sorted(rows)
+    for name, row in rows.items():
+        expected = "missing" if name not in GRADIENTS else "none" if GRADIENTS[name] is None else "yes"
+        assert row.gradient == expected, name
+
+
+def test_ops_in_json_is_the_same_listing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [row["op"] for row in listed] == [row.op for row in ops.list_ops()]
+    identity = next(row for row in listed if row["op"] == "Identity")
+    assert identity == {"op": "Identity", "dtypes": {"T": []}, "devices": ["any"], "gradient": "yes"}
+
+
+def test_ops_in_text_ends_with_the_totals(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops"]) == 0
+    *_, totals = capsys.readouterr().out.splitlines()
+    assert totals.startswith(f"{len(OPS)} ops: ")
+
+
+def test_doctor_reports_versions_and_the_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for subject in ("python", "processors", "uvloop", "backend numpy", "core type chosen", "blas"):
+        assert subject in out
+    assert metadata.version("numpy") in out
+    assert "NOT READY" not in out
+
+
+def entry(name: str, target: str) -> metadata.EntryPoint:
+    return metadata.EntryPoint(name, target, "aioflow.backends")
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "expected"),
+    [
+        ("cupy", "no_such_module:backend", "pip install 'aioflow[cupy]'"),
+        ("strange", "no_such_module:backend", "No module named 'no_such_module'"),
+        ("broken", "json:loads", "TypeError"),
+    ],
+)
+def test_a_backend_that_does_not_load_is_a_line_of_the_report(
+    monkeypatch: pytest.MonkeyPatch, name: str, target: str, expected: str
+) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: [entry(name, target)])
+    [found] = backends.load_backends()
+    assert found.problem is not None
+    assert expected in found.problem
+    lines, ready = doctor.report()
+    assert not ready
+    assert any("NOT READY" in finding for _, finding in lines)
+
+
+def test_doctor_fails_without_any_backend(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: [])
+    assert main(["doctor"]) == 1
+    assert "no graph can run here" in capsys.readouterr().out
+
+
+def test_doctor_names_what_the_demo_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_DEMO_PACKAGES", ("json", "no_such_module"))
+    assert ("demo", "needs no_such_module: pip install 'aioflow[demo]'") in doctor.report()[0]
+
+
+def fake_demo(monkeypatch: pytest.MonkeyPatch, module: object) -> None:
+    monkeypatch.setitem(sys.modules, "aioflow.demo", module)
+
+
+def test_demo_gets_the_rest_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def demo(rest: list[str]) -> int:
+        seen.extend(rest)
+        return 7
+
+    fake_demo(monkeypatch, types.SimpleNamespace(main=demo))
+    assert main(["demo", "--steps", "3", "-h"]) == 7
+    assert seen == ["--steps", "3", "-h"]
+
+
+def test_demo_without_its_packages_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_demo(monkeypatch, types.SimpleNamespace(main=lambda _: importlib.import_module("no_such_module")))
+    assert main(["demo"]) == 2
+    error = capsys.readouterr().err
+    assert "no_such_module" in error
+    assert "pip install 'aioflow[demo]'" in error
+
+
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["ops", "--nonsense"], ["doctor", "extra"]])
+def test_a_wrong_command_line_is_refused_with_the_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == 2
+    assert "usage: aioflow" in capsys.readouterr().err
