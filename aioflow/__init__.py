@@ -21,3 +21,5 @@ from aioflow.ops.core import *
 from aioflow.kernels import core as _core_kernels
 from aioflow.ops.indexed import *
 from aioflow.autodiff import *
+from aioflow.ops import training as _training_ops
+from aioflow.kernels import training as _training_kernels

@@ -140,36 +140,47 @@ def feed_converter(tensor: Tensor) -> Callable[[Any], Any]:
     """
     dtype, dims = tensor.dtype, tensor.dims
     np_dtype = dtype.np_dtype
+    fixed = dims if dims is not None and None not in dims else None
     scalar = dtype.as_numpy_dtype if dims in ((), None) and dtype.is_numeric else None
+    plain = (scalar, float) if dtype.is_floating else (scalar,)
 
     def convert(value: Any) -> Any:
-        kind = type(value)
-        if kind is np.ndarray:
-            if value.dtype is np_dtype and value.shape == dims and dims:
-                return value
-        elif scalar is not None and (kind is scalar or (kind is float and dtype.is_floating)):
-            return scalar(value)
-        return checked(value)
-
-    def checked(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            raise DTypeError("the value of a feed cannot be a tensor of a graph", expected="an array or a Python value", actual=repr(value))
-        array = to_array(value, dtype)
-        if not is_compatible(array.shape, dims):
-            raise InvalidArgumentError(
-                f"cannot feed value of shape {array.shape} for tensor '{tensor.name}', which has shape {format_dims(dims)}",
-                expected=format_dims(dims),
-                actual=array.shape,
-            )
-        return array[()] if array.ndim == 0 and scalar is not None else array
-
-    def explained(value: Any) -> Any:
         try:
-            return convert(value)
+            if type(value) is np.ndarray:
+                if value.dtype is np_dtype and value.ndim:
+                    if value.shape != fixed:
+                        _check_shape(tensor, value.shape)
+                    return value
+            elif scalar is not None and type(value) in plain:
+                return scalar(value)
+            return _slow_feed(tensor, value)
         except InvalidArgumentError as error:
-            if error.node is None:
-                error.message = f"feed for {tensor.name!r}: {error.message}"
-                error.args = (error.message,)
             raise error.at(tensor.op.name, tensor.op.type, tensor.op.source) from error.__cause__
 
-    return explained
+    return convert
+
+
+def _slow_feed(tensor: Tensor, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        raise DTypeError(
+            f"the value fed for {tensor.name!r} is a tensor of a graph",
+            expected="an array or a Python value",
+            actual=repr(value),
+        )
+    try:
+        array = to_array(value, tensor.dtype)
+    except InvalidArgumentError as error:
+        error.message = f"feed for {tensor.name!r}: {error.message}"
+        raise
+    _check_shape(tensor, array.shape)
+    return array[()] if array.ndim == 0 and tensor.dtype.is_numeric else array
+
+
+def _check_shape(tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if not is_compatible(shape, tensor.dims):
+        wanted = format_dims(tensor.dims)
+        raise InvalidArgumentError(
+            f"cannot feed value of shape {shape} for tensor {tensor.name!r}, which has shape {wanted}",
+            expected=wanted,
+            actual=shape,
+        )

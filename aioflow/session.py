@@ -52,7 +52,9 @@ class PreparedStep:
 
     __slots__ = ("converters", "executable", "handle", "mutations", "plan", "single", "take")
 
-    def __init__(self, converters: Converters, fetches: FetchPlan, handle: int, executable: Executable, mutations: int) -> None:
+    def __init__(
+        self, converters: Converters, fetches: FetchPlan, handle: int, executable: Executable, mutations: int
+    ) -> None:
         self.converters = converters
         self.take = fetches.take
         self.single = fetches.single is not None
@@ -73,7 +75,9 @@ class Session:
     call `run` at once.
     """
 
-    def __init__(self, target: str | Worker = "", graph: Graph | None = None, config: SessionConfig | None = None) -> None:
+    def __init__(
+        self, target: str | Worker = "", graph: Graph | None = None, config: SessionConfig | None = None
+    ) -> None:
         if isinstance(target, str) and target:
             raise NotFoundError("no such session target", expected="'' for this process", actual=target)
         self.graph = graph if graph is not None else default_graph()
@@ -132,8 +136,9 @@ class Session:
     async def close(self) -> None:
         """Stop the steps that are running (they raise `errors.CancelledError`) and refuse new ones."""
         self._close_now()
-        while self._steps:
-            await asyncio.sleep(0.001)
+        here = asyncio.get_running_loop()
+        for step in [s for s, loop in self._steps.items() if loop is here]:
+            await step.finished()
 
     def _close_now(self) -> None:
         self._closed = True
@@ -230,6 +235,7 @@ class Session:
             ) from error
         finally:
             del self._steps[step]
+            step.finish()
         if trace is not None and run_metadata is not None:
             trace.fill(run_metadata, next(iter(self.worker.devices)))
         return result
@@ -323,7 +329,9 @@ class Session:
             if not isinstance(tensor, Tensor) or not self.graph.is_feedable(tensor):
                 raise InvalidArgumentError(f"{key!r} may not be fed", expected="a feedable tensor", actual=repr(tensor))
             if tensor in fed:
-                raise InvalidArgumentError(f"{tensor.name!r} is fed twice", expected="one value a tensor", actual=repr(key))
+                raise InvalidArgumentError(
+                    f"{tensor.name!r} is fed twice", expected="one value a tensor", actual=repr(key)
+                )
             fed.append(tensor)
         return fed
 

@@ -1,6 +1,7 @@
 """The compiler's own graph: immutable nodes in topological order, plain data that could cross a wire.
 
-Feeds appear as `_Arg` nodes and fetches as `_Retval` nodes, each with its index, so that a subgraph is complete in itself.
+Feeds appear as `_Arg` nodes and fetches as `_Retval` nodes, each with its index, so that a subgraph is complete in
+itself.
 """
 
 from __future__ import annotations

@@ -42,14 +42,12 @@ def place(graph: ClientGraph, cluster: ClusterView) -> ClientGraph:
     return ClientGraph(placed, graph.feeds, graph.fetches)
 
 
-def _device_for(
-    node: Node, specs: Sequence[DeviceSpec], cluster: ClusterView
-) -> str:
+def _device_for(node: Node, specs: Sequence[DeviceSpec], cluster: ClusterView) -> str:
     wanted = DeviceSpec.from_string(node.device)
     named = [s for s in specs if wanted.matches(s)]
     if not named and not cluster.allow_soft_placement:
         raise InvalidArgumentError(
-            f"cannot assign a device for operation {node.name}: it was assigned to {node.device}, which does not exist here",
+            f"cannot assign a device for operation {node.name}: {node.device} does not exist here",
             expected=f"one of {list(cluster.devices)}, or SessionConfig(allow_soft_placement=True)",
             actual=node.device,
         ).at(node.name, node.op, node.source)

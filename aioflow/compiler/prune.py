@@ -1,7 +1,9 @@
-"""Stage 2: keep what the fetches and targets need, with feeds and fetches as nodes of their own (TensorFlow whitepaper, 4.2).
+"""Stage 2: keep what the fetches and targets need, with feeds and fetches as nodes of their own (TensorFlow
+whitepaper, 4.2).
 
 A fed tensor is replaced by an `_Arg` node, so nothing upstream of it is needed on its account; the other outputs of its
-node, and control edges from it, still need the node. A placeholder has nothing to do besides being fed, so control edges
+node, and control edges from it, still need the node. A placeholder has nothing to do besides being fed, so control
+edges
 from a fed placeholder go too.
 """
 
@@ -34,7 +36,9 @@ def prune(request: StepRequest) -> ClientGraph:
     for i, tensor in enumerate(request.feeds):
         attrs = {"T": tensor.dtype, "index": i}
         spec = OutputSpec(tensor.dtype, tensor.dims)
-        nodes[f"_arg_{i}"] = Node(f"_arg_{i}", "_Arg", attrs=attrs, outputs=(spec,), device=tensor.op.device, source=tensor.op.source)
+        nodes[f"_arg_{i}"] = Node(
+            f"_arg_{i}", "_Arg", attrs=attrs, outputs=(spec,), device=tensor.op.device, source=tensor.op.source
+        )
     for op in needed_operations(roots, fed, skipped):
         nodes[op.name] = _node(op, fed, skipped)
     for i, tensor in enumerate(request.fetches):

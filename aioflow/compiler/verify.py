@@ -33,7 +33,9 @@ def verify(graph: ClientGraph) -> ClientGraph:
     for op, count in (("_Arg", graph.feeds), ("_Retval", graph.fetches)):
         found = sorted(n.attrs["index"] for n in graph.nodes.values() if n.op == op)
         if found != list(range(count)):
-            raise InternalError(f"{op} nodes are not numbered 0..{count - 1}", expected=list(range(count)), actual=found)
+            raise InternalError(
+                f"{op} nodes are not numbered 0..{count - 1}", expected=list(range(count)), actual=found
+            )
     return graph
 
 
@@ -45,9 +47,17 @@ def _check_signature(graph: ClientGraph, node: Node) -> None:
         return
     position = 0
     for arg in OPS.get(node.op).inputs:
-        count = node.attrs[arg.number_attr] if arg.number_attr else len(node.attrs[arg.list_attr]) if arg.list_attr else 1
+        count = (
+            node.attrs[arg.number_attr] if arg.number_attr else len(node.attrs[arg.list_attr]) if arg.list_attr else 1
+        )
         for i, edge in enumerate(node.inputs[position : position + count]):
-            wanted = node.attrs[arg.list_attr][i] if arg.list_attr else node.attrs[arg.type_attr] if arg.type_attr else arg.dtype
+            wanted = (
+                node.attrs[arg.list_attr][i]
+                if arg.list_attr
+                else node.attrs[arg.type_attr]
+                if arg.type_attr
+                else arg.dtype
+            )
             if graph.spec(edge).dtype is not wanted:
                 raise _broken(graph, node, f"input {arg.name!r} is {graph.spec(edge).dtype}, not {wanted}")
         position += count

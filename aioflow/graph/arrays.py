@@ -40,7 +40,9 @@ def _as_numpy(value: Any, dtype: DType | None) -> Array:
         return np.asarray(value)
     except (ValueError, TypeError) as error:
         wanted = "a rectangular nesting" if dtype is None else f"a rectangular nesting of {dtype}"
-        raise InvalidArgumentError("cannot make an array of the value", expected=wanted, actual=_brief(value)) from error
+        raise InvalidArgumentError(
+            "cannot make an array of the value", expected=wanted, actual=_brief(value)
+        ) from error
 
 
 def _narrow(array: Array) -> Array:
@@ -68,7 +70,9 @@ def _cast(array: Array, dtype: DType, typed: bool) -> Array:
         result = array.astype(wanted)
     if dtype.is_integer and not np.array_equal(result, array):
         raise InvalidArgumentError(
-            f"a value does not fit {dtype}", expected=f"{dtype.min}..{dtype.max}", actual=f"{array.min()}..{array.max()}"
+            f"a value does not fit {dtype}",
+            expected=f"{dtype.min}..{dtype.max}",
+            actual=f"{array.min()}..{array.max()}",
         )
     return result
 

@@ -168,7 +168,14 @@ _BY_NAME: Final[dict[str, DType]] = {t.name: t for t in ALL} | {
 _BY_ENUM: Final = {t.as_datatype_enum: t for t in ALL}
 # Later entries win, so list the types that share a NumPy dtype with a quantized one as plain ones only.
 _BY_NUMPY: Final = {t.np_dtype: t for t in ALL if t._kind in "fiucb"}
-_BY_PYTHON: Final[dict[type, DType]] = {float: float32, int: int32, bool: bool_, complex: complex128, str: string, bytes: string}
+_BY_PYTHON: Final[dict[type, DType]] = {
+    float: float32,
+    int: int32,
+    bool: bool_,
+    complex: complex128,
+    str: string,
+    bytes: string,
+}
 
 
 def as_dtype(value: Any) -> DType:

@@ -244,7 +244,9 @@ def _session_for(session: Any, graph: Graph) -> Any:
     found = graph.default_session()
     if found is None:
         raise FailedPreconditionError(
-            "there is no default session", expected="`async with Session()` around the call, or session=", actual="none open"
+            "there is no default session",
+            expected="`async with Session()` around the call, or session=",
+            actual="none open",
         )
     return found
 
@@ -261,9 +263,25 @@ class Operation:
         gradient_function: The gradient of this very node, where it is not that of its op (`custom_gradient`).
     """
 
-    __slots__ = ("__weakref__", "attrs", "control_inputs", "device", "gradient_function", "graph", "id", "inputs", "name", "op_def", "outputs", "source", "type")
+    __slots__ = (
+        "__weakref__",
+        "attrs",
+        "control_inputs",
+        "device",
+        "gradient_function",
+        "graph",
+        "id",
+        "inputs",
+        "name",
+        "op_def",
+        "outputs",
+        "source",
+        "type",
+    )
 
-    def __init__(self, graph: Graph, op_def: OpDef, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> None:
+    def __init__(
+        self, graph: Graph, op_def: OpDef, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any]
+    ) -> None:
         self.graph = graph
         self.op_def = op_def
         self.type = op_def.name
@@ -390,19 +408,28 @@ class Graph:
             self._names_in_use.setdefault(name.lower(), 1)
             return name
         if not _NODE_NAME.fullmatch(name):
-            raise InvalidArgumentError(f"{name!r} is not a valid node name", expected="letters, digits, _.-/", actual=name)
+            raise InvalidArgumentError(
+                f"{name!r} is not a valid node name", expected="letters, digits, _.-/", actual=name
+            )
         return self.unique_name(name)
 
     def _check_open(self) -> None:
         if self._finalized:
-            raise FailedPreconditionError("the graph is finalized and cannot be modified").at("<new node>", "", user_line())
+            raise FailedPreconditionError("the graph is finalized and cannot be modified").at(
+                "<new node>", "", user_line()
+            )
 
     def _check_owned(self, tensor: Any, op_type: str) -> None:
         if not isinstance(tensor, Tensor):
-            raise InvalidArgumentError("an input is not a tensor", op_type=op_type, expected="Tensor", actual=repr(tensor))
+            raise InvalidArgumentError(
+                "an input is not a tensor", op_type=op_type, expected="Tensor", actual=repr(tensor)
+            )
         if tensor.op.graph is not self:
             raise InvalidArgumentError(
-                f"tensor {tensor.name!r} is from another graph", op_type=op_type, expected=repr(self), actual=repr(tensor.op.graph)
+                f"tensor {tensor.name!r} is from another graph",
+                op_type=op_type,
+                expected=repr(self),
+                actual=repr(tensor.op.graph),
             ).at(tensor.op.name, tensor.op.type, tensor.op.source)
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
@@ -452,7 +479,9 @@ class Graph:
         op = self.get_operation_by_name(node)
         if int(index) >= len(op.outputs):
             raise OutOfRangeError(
-                f"node {node!r} has {len(op.outputs)} outputs", expected=f"an index below {len(op.outputs)}", actual=int(index)
+                f"node {node!r} has {len(op.outputs)} outputs",
+                expected=f"an index below {len(op.outputs)}",
+                actual=int(index),
             ).at(op.name, op.type, op.source)
         return op.outputs[int(index)]
 
@@ -461,7 +490,8 @@ class Graph:
         return f"one of {len(self._nodes)} nodes" + (f", such as {', '.join(near)}" if near else "")
 
     def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Tensor | Operation:
-        """The node or tensor of this graph that `obj` (a name, a node, a tensor or something that wraps one) stands for.
+        """The node or tensor of this graph that `obj` (a name, a node, a tensor or something that wraps one) stands
+        for.
 
         Raises:
             NotFoundError: a name that the graph does not have.
@@ -483,7 +513,9 @@ class Graph:
                 )
             return element
         wanted = " or ".join(w for w, ok in (("a Tensor", allow_tensor), ("an Operation", allow_operation)) if ok)
-        raise InvalidArgumentError(f"{obj!r} is not an element of the graph", expected=wanted, actual=type(obj).__name__)
+        raise InvalidArgumentError(
+            f"{obj!r} is not an element of the graph", expected=wanted, actual=type(obj).__name__
+        )
 
     def _element_by_name(self, name: str, allow_operation: bool) -> Tensor | Operation:
         if ":" in name or not allow_operation:
@@ -597,4 +629,3 @@ def user_line() -> SourceLine | None:
 def blame(error: OpError, op: Operation) -> OpError:
     """Attach the node to an error, unless a node is attached already."""
     return error.at(op.name, op.type, op.source)
-

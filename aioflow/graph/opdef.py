@@ -23,7 +23,17 @@ from aioflow.graph.shapes import Dims, dims_of, format_dims
 if TYPE_CHECKING:
     from aioflow.graph.graph import Operation, Tensor
 
-__all__ = ["GRADIENTS", "OPS", "ArgDef", "AttrDef", "OpDef", "ShapeContext", "define_op", "gradient", "not_differentiable"]
+__all__ = [
+    "GRADIENTS",
+    "OPS",
+    "ArgDef",
+    "AttrDef",
+    "OpDef",
+    "ShapeContext",
+    "define_op",
+    "gradient",
+    "not_differentiable",
+]
 
 # Named groups of dtypes for the allowed lists, in the notation "{numeric}".
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
@@ -46,8 +56,8 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 class ArgDef:
     """One input or output of a signature.
 
-    Exactly one of `dtype` (fixed), `type_attr` (an attribute of kind type) and `list_attr` (one of kind list(type)) says
-    the dtype; with `number_attr` the argument is a sequence of that many tensors.
+    Exactly one of `dtype` (fixed), `type_attr` (an attribute of kind type) and `list_attr` (of kind list(type)) says the
+    dtype; with `number_attr` the argument is a sequence of that many tensors.
     """
 
     name: str
@@ -104,7 +114,9 @@ class AttrDef:
     def _check_allowed(self, value: Any) -> None:
         if self.allowed is not None and value not in self.allowed:
             names = ", ".join(str(a) for a in self.allowed)
-            raise InvalidArgumentError(f"attribute {self.name!r} is out of range", expected=f"one of {names}", actual=value)
+            raise InvalidArgumentError(
+                f"attribute {self.name!r} is out of range", expected=f"one of {names}", actual=value
+            )
 
     def _canonical(self, kind: str, value: Any) -> Any:
         try:
@@ -259,7 +271,10 @@ class OpDef:
         found = self.attrs.get(name)
         if found is None:
             raise NotFoundError(
-                f"op {self.name} has no attribute {name!r}", op_type=self.name, expected=f"one of {sorted(self.attrs)}", actual=name
+                f"op {self.name} has no attribute {name!r}",
+                op_type=self.name,
+                expected=f"one of {sorted(self.attrs)}",
+                actual=name,
             )
         return found
 
@@ -283,7 +298,10 @@ class OpRegistry:
         if found is None:
             near = difflib.get_close_matches(name, self._ops, n=5)
             raise NotFoundError(
-                f"no op {name!r} is registered", op_type=name, expected=f"one of {len(self._ops)} ops, such as {near}", actual=name
+                f"no op {name!r} is registered",
+                op_type=name,
+                expected=f"one of {len(self._ops)} ops, such as {near}",
+                actual=name,
             )
         return found
 
@@ -351,7 +369,9 @@ def _parse_args(text: str, attrs: Mapping[str, AttrDef]) -> Iterator[ArgDef]:
             yield ArgDef(name, dtype=as_dtype(element), number_attr=number_attr)
 
 
-_ATTR: Final = re.compile(r"(?P<name>\w+)\s*:\s*(?P<kind>\{[^}]*\}|list\(\w+\)|list\(\{[^}]*\}\)|\w+)\s*(?:>=\s*(?P<min>-?\d+))?\s*(?:=\s*(?P<default>.*))?$")
+_ATTR: Final = re.compile(
+    r"(?P<name>\w+)\s*:\s*(?P<kind>\{[^}]*\}|list\(\w+\)|list\(\{[^}]*\}\)|\w+)\s*(?:>=\s*(?P<min>-?\d+))?\s*(?:=\s*(?P<default>.*))?$"
+)
 
 
 def _parse_attr(text: str) -> tuple[str, AttrDef]:
@@ -365,7 +385,9 @@ def _parse_attr(text: str) -> tuple[str, AttrDef]:
     allowed: tuple[Any, ...] | None = None
     if kind.startswith("{"):
         kind, allowed = _parse_allowed(kind[1:-1])
-    attr = AttrDef(name, f"list({kind})" if is_list else kind, None, False, allowed, None if minimum is None else int(minimum))
+    attr = AttrDef(
+        name, f"list({kind})" if is_list else kind, None, False, allowed, None if minimum is None else int(minimum)
+    )
     if default is None:
         return name, attr
     value = attr.check(_parse_default(attr.kind, default.strip()))
@@ -430,4 +452,3 @@ def lookup_gradient(op: Operation) -> GradientFn | None:
             f"no gradient is registered for op {name!r}; add one with @aioflow.RegisterGradient({name!r})"
         ).at(op.name, op.type, op.source)
     return GRADIENTS[name]
-

@@ -27,7 +27,8 @@ DeviceLike: TypeAlias = "str | DeviceSpec | Callable[[Operation], Any] | None"
 class Controller:
     """One `control_dependencies` block: its control inputs, and the nodes made inside it.
 
-    A node that reads another node of the same block already waits for the block's control inputs, and gets no second edge.
+    A node that reads another node of the same block waits for the block's control inputs already, and gets no second
+    edge.
     """
 
     __slots__ = ("inputs", "members")
@@ -107,7 +108,9 @@ def name_scope(graph: Graph, name: str | None) -> Iterator[str]:
         prefix = name[:-1]
     else:
         if not _NAME.fullmatch(name):
-            raise InvalidArgumentError(f"{name!r} is not a valid scope name", expected="letters, digits, _.-/", actual=name)
+            raise InvalidArgumentError(
+                f"{name!r} is not a valid scope name", expected="letters, digits, _.-/", actual=name
+            )
         prefix = graph.unique_name(name)
     with enter_scope(graph, replace(scope, name=prefix)):
         yield prefix + "/" if prefix else ""
@@ -140,7 +143,9 @@ def colocate_with(graph: Graph, op: Operation | None, ignore_existing: bool = Fa
         groups: tuple[str, ...] = ()
     else:
         groups = (() if ignore_existing else scope.colocation) + op.colocation_groups()
-    with enter_scope(graph, replace(scope, colocation=tuple(dict.fromkeys(groups)), devices=() if op is not None else scope.devices)):
+    with enter_scope(
+        graph, replace(scope, colocation=tuple(dict.fromkeys(groups)), devices=() if op is not None else scope.devices)
+    ):
         yield
 
 

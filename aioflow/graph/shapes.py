@@ -11,7 +11,16 @@ from typing import Any, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["Dimension", "Dims", "TensorShape", "broadcast_dims", "dims_of", "is_compatible", "merge_dims", "num_elements"]
+__all__ = [
+    "Dimension",
+    "Dims",
+    "TensorShape",
+    "broadcast_dims",
+    "dims_of",
+    "is_compatible",
+    "merge_dims",
+    "num_elements",
+]
 
 Dims: TypeAlias = tuple[int | None, ...] | None
 

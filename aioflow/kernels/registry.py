@@ -94,10 +94,11 @@ class KernelDef:
         is_async: The body is a coroutine function.
         fresh: Every output is a new buffer: no input, resource or constant shares its memory.
         retains: The body may keep an input beyond the call (a variable assigned, an element enqueued).
-        takes_out: The body accepts one more positional argument: the buffer for its (single) output, which may be one of
-            its inputs. Implies elementwise: the output at an index depends on the inputs at that index alone.
+        takes_out: The body accepts one more positional argument: the buffer for its (single) output, which may be one
+            of its inputs. Implies elementwise: the output at an index depends on the inputs at that index alone.
         expression: A Python expression for the same, such as "{0} + {1}", for generated code.
-        label, priority: A kernel with a label is chosen only by a node that asks for it in `_kernel`; among the rest the
+        label, priority: A kernel with a label is chosen only by a node that asks for it in `_kernel`; among the rest
+        the
             highest priority wins, then the device's own kernel over a portable one.
     """
 
@@ -158,7 +159,10 @@ class KernelRegistry:
             types = {k: v.name for k, v in attrs.items() if isinstance(v, DType)}
             existing = "; ".join(_describe(k) for k in self._kernels.get(op_type, ())) or "no kernel at all"
             raise UnimplementedError(
-                f"no kernel of op {op_type!r} fits the node", op_type=op_type, expected=existing, actual=f"{device_type} with {types}"
+                f"no kernel of op {op_type!r} fits the node",
+                op_type=op_type,
+                expected=existing,
+                actual=f"{device_type} with {types}",
             )
         return found
 
@@ -246,7 +250,20 @@ def binder(
 
     def register(bind: Callable[[Binding], Body]) -> Callable[[Binding], Body]:
         KERNELS.register(
-            KernelDef(op, bind, device, _dtype_sets(dtypes), dict(host or {}), is_async, fresh, retains, takes_out, None, label, priority)
+            KernelDef(
+                op,
+                bind,
+                device,
+                _dtype_sets(dtypes),
+                dict(host or {}),
+                is_async,
+                fresh,
+                retains,
+                takes_out,
+                None,
+                label,
+                priority,
+            )
         )
         return bind
 

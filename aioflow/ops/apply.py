@@ -21,7 +21,14 @@ from aioflow.graph.opdef import OPS, ArgDef, OpDef, ShapeContext
 from aioflow.graph.shapes import Dims, dims_of, format_dims, num_elements
 from aioflow.graph.static_value import constant_value
 
-__all__ = ["TensorLike", "apply_op", "constant", "convert_n_to_tensor", "convert_to_tensor", "register_tensor_conversion_function"]
+__all__ = [
+    "TensorLike",
+    "apply_op",
+    "constant",
+    "convert_n_to_tensor",
+    "convert_to_tensor",
+    "register_tensor_conversion_function",
+]
 
 TensorLike: TypeAlias = Any  # a Tensor, a Variable, an array, or nested Python numbers
 
@@ -68,7 +75,9 @@ def _fill(array: np.ndarray[Any, Any], dims: Dims, verify: bool) -> np.ndarray[A
         raise InvalidArgumentError("the value does not have the shape", expected=format_dims(dims), actual=array.shape)
     flat = array.reshape(-1)
     if flat.size > count or (flat.size == 0 and count):
-        raise InvalidArgumentError("the value does not fit the shape", expected=f"{count} elements", actual=f"{flat.size}")
+        raise InvalidArgumentError(
+            "the value does not fit the shape", expected=f"{count} elements", actual=f"{flat.size}"
+        )
     sizes = tuple(d for d in dims if d is not None)
     if flat.size < count:
         flat = np.concatenate([flat, np.repeat(flat[-1:], count - flat.size)])
@@ -78,9 +87,7 @@ def _fill(array: np.ndarray[Any, Any], dims: Dims, verify: bool) -> np.ndarray[A
 def _const_node(array: np.ndarray[Any, Any], dtype: DType, name: str) -> Tensor:
     frozen = array.copy()  # a constant must not change when the caller's array does
     frozen.flags.writeable = False
-    op = default_graph().create_op(
-        "Const", (), {"value": frozen, "dtype": dtype}, [(dtype, frozen.shape)], name=name
-    )
+    op = default_graph().create_op("Const", (), {"value": frozen, "dtype": dtype}, [(dtype, frozen.shape)], name=name)
     return op.outputs[0]
 
 
@@ -189,10 +196,14 @@ def _graph_of(inputs: Sequence[Any]) -> Graph:
     return default_graph()
 
 
-def _make_node(graph: Graph, op_def: OpDef, inputs: Sequence[Any], attrs: dict[str, Any], name: str | None) -> Operation:
+def _make_node(
+    graph: Graph, op_def: OpDef, inputs: Sequence[Any], attrs: dict[str, Any], name: str | None
+) -> Operation:
     if len(inputs) != len(op_def.inputs):
         wanted = ", ".join(a.name for a in op_def.inputs) or "no inputs"
-        raise InvalidArgumentError("wrong number of inputs", expected=f"{len(op_def.inputs)} ({wanted})", actual=len(inputs))
+        raise InvalidArgumentError(
+            "wrong number of inputs", expected=f"{len(op_def.inputs)} ({wanted})", actual=len(inputs)
+        )
     for key, value in attrs.items():
         if not key.startswith("_"):
             attrs[key] = op_def.attr(key).check(value)
@@ -270,7 +281,9 @@ def infer_attrs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, An
         elif attr.has_default:
             found[attr.name] = attr.default
         else:
-            raise InvalidArgumentError(f"attribute {attr.name!r} is missing", expected=f"a value of kind {attr.kind}", actual="none")
+            raise InvalidArgumentError(
+                f"attribute {attr.name!r} is missing", expected=f"a value of kind {attr.kind}", actual="none"
+            )
     return found
 
 
@@ -311,7 +324,9 @@ def output_specs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, A
     for dims in shapes:
         count = num_elements(dims)
         if count is not None and count > _MAX_ELEMENTS:
-            raise InvalidArgumentError("the size overflows", expected=f"at most {_MAX_ELEMENTS} elements", actual=format_dims(dims))
+            raise InvalidArgumentError(
+                "the size overflows", expected=f"at most {_MAX_ELEMENTS} elements", actual=format_dims(dims)
+            )
     return list(zip(types, shapes, strict=True))
 
 

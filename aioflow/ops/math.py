@@ -7,18 +7,15 @@ Gradients are `_…_grad` functions that end in `unbroadcast`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
-from aioflow.graph.shapes import Dims, TensorShape, merge_dims
+from aioflow.graph.opdef import define_op, gradient
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
-from aioflow.ops.broadcasting import broadcast, unbroadcast
+from aioflow.ops.broadcasting import Pair, broadcast, conjugate, same_dtype, unbroadcast
 
 __all__ = [
     "add",

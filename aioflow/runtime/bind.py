@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
-from aioflow.errors import AioflowError, InvalidArgumentError, OpError, OutOfRangeError, ResourceExhaustedError, UnknownError
+from aioflow.errors import (
+    AioflowError,
+    InvalidArgumentError,
+    OpError,
+    OutOfRangeError,
+    ResourceExhaustedError,
+    UnknownError,
+)
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS, ArrayBackend, Binding, Body, Converter, KernelDef
 
@@ -16,7 +23,9 @@ __all__ = ["Argument", "BoundNode", "bind_graph", "kernel_error"]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a kernel: the outputs it is made of, whether it is a sequence, and its converter to a host value."""
+    """One argument of a kernel: the outputs it is made of, whether it is a sequence, and its converter to a host
+    value.
+    """
 
     sources: tuple[Edge, ...]
     is_sequence: bool
@@ -45,11 +54,8 @@ def bind_graph(graph: ClientGraph, backend: ArrayBackend, resources: Any, state:
     Raises:
         UnimplementedError: there is no kernel for a node on this kind of device.
     """
-    bound: list[BoundNode] = []
-    for node in graph.nodes.values():
-        if node.op not in ("_Arg", "_Retval"):
-            bound.append(_bind(node, graph, backend, resources, state))
-    return bound
+    working = (node for node in graph.nodes.values() if node.op not in ("_Arg", "_Retval"))
+    return [_bind(node, graph, backend, resources, state) for node in working]
 
 
 def _bind(node: Node, graph: ClientGraph, backend: ArrayBackend, resources: Any, state: dict[str, Any]) -> BoundNode:

@@ -59,7 +59,9 @@ class StrandCode:
             self._globals[f"k{i}"] = bound.call
             for port in range(len(bound.node.outputs)):
                 self._names[Edge(bound.node.name, port)] = f"v{i}" if port == 0 else f"v{i}_{port}"
-        self._lines = [self._line(i, b, life) for i, (b, life) in enumerate(zip(unit.nodes, self._lifetimes.nodes, strict=True))]
+        self._lines = [
+            self._line(i, b, life) for i, (b, life) in enumerate(zip(unit.nodes, self._lifetimes.nodes, strict=True))
+        ]
 
     @property
     def owned(self) -> frozenset[Edge]:
@@ -80,7 +82,9 @@ class StrandCode:
         parameters = [self._names[e] for e in self.unit.inputs]
         lines = [f"def strand({', '.join((*parameters, *_PARAMETER[form]))}):"]
         for i, (call, drop) in enumerate(self._lines):
-            names = [self._names[Edge(self.unit.nodes[i].node.name, p)] for p in range(len(self.unit.nodes[i].node.outputs))]
+            names = [
+                self._names[Edge(self.unit.nodes[i].node.name, p)] for p in range(len(self.unit.nodes[i].node.outputs))
+            ]
             suffix = _SUFFIX[form].format(index=i, outputs="".join(f"{n}," for n in names))
             lines.append(f"    {call}{suffix}{drop}")
         lines.append(f"    return ({''.join(f'{self._names[e]},' for e in self.unit.outputs)})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ __all__ = ["ENTRY_POINTS", "load_backend"]
 ENTRY_POINTS: Final = "aioflow.backends"
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_backend(name: str) -> Any:
     """The backend of that name.
 
@@ -23,7 +23,9 @@ def load_backend(name: str) -> Any:
     found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if name not in found:
         raise NotFoundError(
-            f"no backend {name!r} is installed", expected=f"one of {sorted(found)}, or `pip install 'aioflow[{name}]'`", actual=name
+            f"no backend {name!r} is installed",
+            expected=f"one of {sorted(found)}, or `pip install 'aioflow[{name}]'`",
+            actual=name,
         )
     try:
         return found[name].load()()

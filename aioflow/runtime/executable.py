@@ -1,6 +1,7 @@
 """A registered subgraph, ready to run: kernels bound, strands generated.
 
-A step over one strand is a function call. Otherwise every unit is a coroutine that awaits the units it needs, all in one
+A step over one strand is a function call. Otherwise every unit is a coroutine that awaits the units it needs, all in
+one
 task group, so that the first failure stops the others.
 """
 
@@ -131,7 +132,9 @@ class Executable:
         except BaseExceptionGroup as group:
             raise root_cause(group) from None
 
-    async def _run_unit(self, index: int, values: dict[Edge, Any], done: list[asyncio.Future[None]], step: Step) -> None:
+    async def _run_unit(
+        self, index: int, values: dict[Edge, Any], done: list[asyncio.Future[None]], step: Step
+    ) -> None:
         unit, strand = self._units[index], self._strands[index]
         for need in unit.needs:
             await done[need]

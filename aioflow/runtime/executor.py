@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeVar
 
 from aioflow.runtime.step import Step
@@ -49,7 +49,7 @@ class DeviceThreads:
         self._pool.shutdown(wait=False)
 
 
-@lru_cache(maxsize=None)
+@cache
 def shared_threads(name: str, threads: int) -> DeviceThreads:
     """The threads of the device of that name: one set a process, whatever the number of sessions."""
     return DeviceThreads(name, threads)

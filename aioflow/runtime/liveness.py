@@ -1,4 +1,5 @@
-"""Who holds which buffer inside a strand: where values die, which dying buffer a result may take over, what must be copied.
+"""Who holds which buffer inside a strand: where values die, which dying buffer a result may take over, what must be
+copied.
 
 Every value has roots: the buffers that its memory may belong to. A kernel declared `fresh` makes a new root; any other
 output may share memory with any input. What comes from outside the strand (feeds, constants, variables) is foreign, and
@@ -100,7 +101,9 @@ class _Analysis:
     def _life(self, position: int, bound: BoundNode) -> NodeLife:
         dying = tuple(dict.fromkeys(e for e in bound.node.inputs if e in self.roots and self.last_use[e] == position))
         unused = tuple(
-            Edge(bound.node.name, p) for p in range(len(bound.node.outputs)) if Edge(bound.node.name, p) not in self.last_use
+            Edge(bound.node.name, p)
+            for p in range(len(bound.node.outputs))
+            if Edge(bound.node.name, p) not in self.last_use
         )
         reuse, guarded = self._reuse(position, bound, dying)
         drops = tuple(e for e in (*dying, *unused) if not self._is_small(e))

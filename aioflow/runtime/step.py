@@ -18,7 +18,6 @@ class Probe(Protocol):
         """A unit starts: the reporter for its nodes."""
 
 
-
 class Step:
     """A step in flight.
 
@@ -29,7 +28,7 @@ class Step:
         pending: Names of the async nodes that are being awaited.
     """
 
-    __slots__ = ("_stopped", "error", "pending", "probe", "requested")
+    __slots__ = ("_finished", "_stopped", "error", "pending", "probe", "requested")
 
     def __init__(self, probe: Probe | None = None) -> None:
         self.probe = probe
@@ -37,6 +36,7 @@ class Step:
         self.error: OpError | None = None
         self.pending: set[str] = set()
         self._stopped: asyncio.Event | None = None
+        self._finished: asyncio.Event | None = None
 
     def stop(self, error: OpError | None = None) -> None:
         """Ask the step to stop at the next kernel boundary. Only the first error counts. Call on the step's loop."""
@@ -56,6 +56,16 @@ class Step:
         if not self.requested:
             await self._stopped.wait()
         self.halt()
+
+    def finish(self) -> None:
+        """The step has ended, one way or another."""
+        if self._finished is not None:
+            self._finished.set()
+
+    async def finished(self) -> None:
+        """Wait for `finish`."""
+        self._finished = self._finished or asyncio.Event()
+        await self._finished.wait()
 
 
 def root_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

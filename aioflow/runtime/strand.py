@@ -117,4 +117,3 @@ class Strand:
         for position in self._sized:
             size += getattr(values[position], "nbytes", 64)
         return int(size).bit_length()
-

@@ -100,7 +100,9 @@ class Worker:
         """The registered part. Raises NotFoundError."""
         found = self._executables.get(handle)
         if found is None:
-            raise NotFoundError("the step is not registered with this worker", expected="a registered handle", actual=handle)
+            raise NotFoundError(
+                "the step is not registered with this worker", expected="a registered handle", actual=handle
+            )
         return found
 
     async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:

@@ -15,7 +15,7 @@ from aioflow_numpy.conv_shapes import Array, Windows, overlap, windows
 from aioflow_numpy.conv_threads import for_each, thread_count
 
 # Sizes found by benchmarks/convolution.py on 1 MB of L2 a core.
-_BLOCK_BYTES = 512 << 10
+_BLOCK_BYTES = 1 << 20
 _MIN_PRODUCT = 1 << 20  # multiply-adds of a block: a smaller one costs less than handing it to a thread
 _FEW_ELEMENTS = 16  # in kw * c: copying runs shorter than this is slower than copying by taps
 _LINES_PAY = 2  # times kw * c over co: from there on, kh sums of co cost less than copying kh times kw * c
@@ -38,7 +38,7 @@ def forward(x: Array, w: Array, g: Windows, out: Array) -> None:
         _add_lines(line_rows(x, g, block), matrix.reshape(g.kh, -1, matrix.shape[1]), g, out[block.rows])
 
     if _few(g):
-        for_each(by_taps, _plan(g, matrix, _BLOCK_BYTES))
+        for_each(by_taps, _plan(g, matrix, 2 * _BLOCK_BYTES))
     elif _slides(g) and g.kw * g.c > _LINES_PAY * matrix.shape[1]:
         for_each(by_lines, _plan(g, matrix, g.kh * _BLOCK_BYTES))
     else:
@@ -83,7 +83,7 @@ def backprop_input(w: Array, dy: Array, g: Windows, out: Array) -> None:
     transposed = _transposed(g, w.shape[3])
     if g.pointwise:
         _scatter_pixels(w, dy, g, out)
-    elif transposed is not None:
+    elif transposed is not None and not _few(g):
         flipped = np.ascontiguousarray(w[::-1, ::-1].swapaxes(2, 3))
         forward(dy.reshape(g.n, g.oh, g.ow, -1), flipped, transposed, out)
     else:
@@ -170,20 +170,29 @@ def _scatter_pixels(w: Array, dy: Array, g: Windows, out: Array) -> None:
 
 def _scatter_patches(w: Array, dy: Array, g: Windows, out: Array) -> None:
     """Multiplies dy back into patches, block by block, and adds each tap of them onto the input it was read from."""
-    matrix = np.ascontiguousarray(w.reshape(-1, w.shape[3]).T)
+    matrix = np.ascontiguousarray(w).reshape(-1, w.shape[3])
 
     def scatter(blocks: list[Block]) -> None:
         out[blocks[0].samples] = 0
         for block in blocks:
-            rows = dy[block.rows]
-            patches = np.matmul(rows, matrix, out=scratch("patches", (len(rows), matrix.shape[1]), dy.dtype))
-            _add_taps(patches, g, block, out[block.samples])
+            _add_taps(_patches(matrix, dy[block.rows], g), g, block, out[block.samples])
 
     # Lines of one image overlap in what they add to, so that all blocks of an image go to one thread.
     by_samples: dict[int, list[Block]] = {}
-    for block in _plan(g, matrix.T, _BLOCK_BYTES):
+    for block in _plan(g, matrix, _BLOCK_BYTES):
         by_samples.setdefault(block.samples.start, []).append(block)
     for_each(scatter, list(by_samples.values()))
+
+
+def _patches(matrix: Array, rows: Array, g: Windows) -> Array:
+    """The gradient of patches [windows, kh, kw, c], in memory as is better to read it: by windows or by taps."""
+    if _few(g):
+        patches = scratch("patches", (len(matrix), len(rows)), rows.dtype)
+        np.matmul(matrix, rows.T, out=patches)
+        return patches.T.reshape(-1, g.kh, g.kw, g.c)
+    patches = scratch("patches", (len(rows), len(matrix)), rows.dtype)
+    np.matmul(rows, matrix.T, out=patches)
+    return patches.reshape(-1, g.kh, g.kw, g.c)
 
 
 def _add_taps(patches: Array, g: Windows, block: Block, out: Array) -> None:

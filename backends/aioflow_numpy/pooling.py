@@ -14,12 +14,14 @@ import numpy as np
 from aioflow_numpy.conv_numbers import Numbers, float_numbers
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Padding, Pair, Windows, overlap, shape_to_nhwc, windows
-from aioflow_numpy.conv_threads import for_each
+from aioflow_numpy.conv_threads import for_each, thread_count
 
 Shape = tuple[int, ...]
 Tap = tuple[slice, slice]  # (the windows that have this tap inside the image, what it reads there)
 
-_BLOCK_BYTES = 512 << 10  # of input; what is made of it shares the L2
+# Of input. Larger than a core's L2: threads hand the interpreter's lock on at each array operation, and with shorter ones
+# two threads are slower than one.
+_MIN_BLOCK_BYTES, _MAX_BLOCK_BYTES = 512 << 10, 2 << 20
 
 
 def max_pool(x: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str) -> Array:
@@ -226,7 +228,9 @@ def _axis_counts(taps: list[Tap], windows_along: int) -> Array:
 
 
 def _blocks(g: Windows, dtype: np.dtype[Any]) -> list[slice]:
-    step = max(1, _BLOCK_BYTES // max(1, g.h * g.w * g.c * dtype.itemsize))
+    image = max(1, g.h * g.w * g.c * dtype.itemsize)
+    size = min(_MAX_BLOCK_BYTES, max(_MIN_BLOCK_BYTES, g.n * image // thread_count()))
+    step = max(1, -(-size // image))
     return [slice(n0, min(n0 + step, g.n)) for n0 in range(0, g.n, step)]
 
 

@@ -1,0 +1,119 @@
+"""What a strided slice selects, as plain data: from begin, end, strides and masks to an index tuple and to static
+sizes.
+
+Both the shape function and the kernels of StridedSlice read it, so that they cannot disagree. Python's own slices clamp
+and wrap bounds in the way that the op is specified to, so an index item is a Python object: a `slice`, an int (the
+dimension goes away), None (a new dimension of size one) or Ellipsis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import EllipsisType
+from typing import Any, TypeAlias
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.shapes import Dims, format_dims
+
+__all__ = ["IndexItem", "strided_dims", "strided_index"]
+
+IndexItem: TypeAlias = slice | int | EllipsisType | None
+
+
+def strided_index(
+    begin: Sequence[int], end: Sequence[int], strides: Sequence[int], masks: Mapping[str, Any]
+) -> tuple[IndexItem, ...]:
+    """The index tuple, one item for each element of `begin`.
+
+    Args:
+        masks: The op's attributes `begin_mask`, `end_mask`, `ellipsis_mask`, `new_axis_mask` and `shrink_axis_mask`.
+
+    Raises:
+        InvalidArgumentError: the lengths differ, a stride is zero, or there are two ellipses.
+    """
+    if not len(begin) == len(end) == len(strides):
+        raise InvalidArgumentError(
+            "begin, end and strides of a strided slice differ in length",
+            expected=f"{len(begin)} elements each",
+            actual=f"{len(begin)}, {len(end)} and {len(strides)}",
+        )
+    if bin(masks["ellipsis_mask"]).count("1") > 1:
+        raise InvalidArgumentError(
+            "a strided slice has several ellipses", expected="one at most", actual=bin(masks["ellipsis_mask"])
+        )
+    return tuple(_item(1 << i, b, e, s, masks) for i, (b, e, s) in enumerate(zip(begin, end, strides, strict=True)))
+
+
+def _item(bit: int, begin: int, end: int, stride: int, masks: Mapping[str, Any]) -> IndexItem:
+    if masks["ellipsis_mask"] & bit:
+        return Ellipsis
+    if masks["new_axis_mask"] & bit:
+        return None
+    if stride == 0 or (masks["shrink_axis_mask"] & bit and stride < 0):
+        wanted = "a positive stride for a single index" if stride else "a stride other than 0"
+        raise InvalidArgumentError("a strided slice has an impossible stride", expected=wanted, actual=stride)
+    if masks["shrink_axis_mask"] & bit:
+        return begin
+    return slice(None if masks["begin_mask"] & bit else begin, None if masks["end_mask"] & bit else end, stride)
+
+
+def strided_dims(
+    dims: Dims,
+    begin: Sequence[int] | None,
+    end: Sequence[int] | None,
+    strides: Sequence[int] | None,
+    masks: Mapping[str, Any],
+) -> Dims:
+    """Static shape of a strided slice of a tensor of shape `dims`; None for bounds that are not known yet.
+
+    Raises:
+        InvalidArgumentError: an index is out of bounds, or there are more items than dimensions.
+    """
+    if dims is None or strides is None:
+        return None
+    known = begin is not None and end is not None
+    anywhere = [0] * len(strides)
+    items = strided_index(
+        begin if begin is not None else anywhere, end if end is not None else anywhere, strides, masks
+    )
+    result: list[int | None] = []
+    position = 0
+    for item in _spelled_out(items, len(dims), dims):
+        if item is None:
+            result.append(1)
+            continue
+        size = dims[position]
+        if isinstance(item, slice):
+            result.append(_length(item, size, known))
+        elif known and size is not None and not -size <= item < size:
+            raise InvalidArgumentError(
+                f"slice index {item} of dimension {position} is out of bounds",
+                expected=f"an index in [{-size}, {size})",
+                actual=item,
+            )
+        position += 1
+    return tuple(result)
+
+
+def _length(item: slice, size: int | None, known: bool) -> int | None:
+    if size is None or not (known or (item.start is None and item.stop is None)):
+        return None
+    return len(range(*item.indices(size)))
+
+
+def _spelled_out(items: Sequence[IndexItem], rank: int, dims: Dims) -> list[slice | int | None]:
+    """The items with the ellipsis (one is implied at the end) replaced by full slices."""
+    missing = rank - sum(item is not None and item is not Ellipsis for item in items)
+    if missing < 0:
+        raise InvalidArgumentError(
+            "a strided slice has more items than its input has dimensions",
+            expected=f"at most {rank} items",
+            actual=format_dims(dims),
+        )
+    result: list[slice | int | None] = []
+    for item in items if Ellipsis in items else (*items, Ellipsis):
+        if isinstance(item, EllipsisType):
+            result.extend([slice(None)] * missing)
+        else:
+            result.append(item)
+    return result

@@ -1,0 +1,90 @@
+"""`apply_op` with the result type that the op is known to have, and shapes as constants where they are static.
+
+Gradients and builders of the array family make many nodes whose inputs are shapes. Where a static shape is fully known
+they take a constant instead of a Shape node, so that graphs stay lean and kernels can be specialised.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.shapes import Dims
+from aioflow.ops.apply import apply_op, constant
+
+__all__ = ["int_constant", "known_dims", "make", "make_list", "or_zeros", "reduce_to", "reshape_like", "shape_of"]
+
+
+def make(op_type: str, *inputs: Any, **attrs: Any) -> Tensor:
+    """`apply_op` for an op with one output."""
+    result: Tensor = apply_op(op_type, *inputs, **attrs)
+    return result
+
+
+def make_list(op_type: str, *inputs: Any, **attrs: Any) -> list[Tensor]:
+    """`apply_op` for an op with several outputs, or with a list of them."""
+    return list(apply_op(op_type, *inputs, **attrs))
+
+
+def known_dims(tensor: Tensor) -> tuple[int, ...] | None:
+    """The static shape, if every size is known."""
+    return _known(tensor.dims)
+
+
+def _known(dims: Dims) -> tuple[int, ...] | None:
+    if dims is None or None in dims:
+        return None
+    return tuple(d for d in dims if d is not None)
+
+
+def int_constant(value: Any, dtype: DType = dtypes.int32, name: str = "Const") -> Tensor:
+    """A constant of integers; an empty list too."""
+    return constant(np.asarray(value, dtype=dtype.np_dtype), name=name)
+
+
+def shape_of(tensor: Tensor, out_type: DType = dtypes.int32) -> Tensor:
+    """The shape vector: a constant where the static shape is known."""
+    dims = known_dims(tensor)
+    return make("Shape", tensor, out_type=out_type) if dims is None else int_constant(dims, out_type, "Shape")
+
+
+def reshape_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """`tensor` in the shape of `like`; no node where both shapes are known to agree."""
+    wanted = known_dims(like)
+    if wanted is not None and wanted == known_dims(tensor):
+        return tensor
+    return make("Reshape", tensor, shape_of(like))
+
+
+def or_zeros(op: Operation, grads: tuple[Any, ...]) -> list[Any]:
+    """The gradients of the outputs, with zeros where nothing flows back."""
+    return [zeros_of(op.outputs[i]) if grad is None else grad for i, grad in enumerate(grads)]
+
+
+def zeros_of(tensor: Tensor) -> Tensor:
+    """Zeros in the shape and dtype of `tensor`, without reading it where its shape is known."""
+    dims = known_dims(tensor)
+    if dims is None:
+        return make("ZerosLike", tensor)
+    zero = constant(np.zeros((), dtype=tensor.dtype.np_dtype))
+    return make("Fill", int_constant(dims), zero)
+
+
+def reduce_to(grad: Tensor, like: Tensor) -> Tensor:
+    """Sum `grad` over the dimensions along which `like` was broadcast to its shape."""
+    wanted, given = known_dims(like), known_dims(grad)
+    if wanted is None or given is None:
+        shape = shape_of(like)
+        axes = make_list("BroadcastGradientArgs", shape, shape_of(grad))[0]
+        return make("Reshape", make("Sum", grad, axes, keep_dims=False), shape)
+    if wanted == given:
+        return grad
+    padded = (1,) * (len(given) - len(wanted)) + wanted
+    axes_list = [i for i, (w, g) in enumerate(zip(padded, given, strict=True)) if w == 1 and g != 1]
+    axes_list += [i for i in range(len(given) - len(wanted)) if i not in axes_list]
+    summed = make("Sum", grad, int_constant(sorted(axes_list)), keep_dims=False) if axes_list else grad
+    return summed if known_dims(summed) == wanted else make("Reshape", summed, int_constant(wanted))

@@ -1,0 +1,255 @@
+"""Complex numbers and their parts, absolute values, and casts between dtypes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import DTypeError
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.opdef import define_op, gradient
+from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
+from aioflow.ops.broadcasting import Pair, broadcast, same_dtype, unbroadcast
+from aioflow.ops.core import unchanged
+
+__all__ = [
+    "abs",
+    "angle",
+    "cast",
+    "complex",
+    "conj",
+    "imag",
+    "real",
+    "saturate_cast",
+    "to_bfloat16",
+    "to_complex64",
+    "to_complex128",
+    "to_double",
+    "to_float",
+    "to_int32",
+    "to_int64",
+]
+
+_TO_REAL: Final = ["T: {complexes} = complex64", "Tout: {float32, float64} = float32"]
+
+define_op("Cast", "x: SrcT", "y: DstT", ["SrcT: type", "DstT: type", "Truncate: bool = False"], shape=unchanged)
+define_op(
+    "Complex",
+    "real: T, imag: T",
+    "out: Tout",
+    ["T: {float32, float64} = float32", "Tout: {complexes} = complex64"],
+    shape=broadcast,
+)
+define_op("Real", "input: T", "output: Tout", _TO_REAL, shape=unchanged)
+define_op("Imag", "input: T", "output: Tout", _TO_REAL, shape=unchanged)
+define_op("Angle", "input: T", "output: Tout", _TO_REAL, shape=unchanged)
+define_op("ComplexAbs", "x: T", "y: Tout", _TO_REAL, shape=unchanged)
+define_op("Conj", "input: T", "output: T", ["T: {complexes, variant} = complex64"], shape=unchanged)
+define_op("Abs", "x: T", "y: T", ["T: {floats, int8, int16, int32, int64}"], shape=unchanged)
+
+
+@gradient("Cast")
+def _cast_grad(op: Operation, grad: Tensor) -> Tensor | None:
+    source: DType = op.get_attr("SrcT")
+    target: DType = op.get_attr("DstT")
+    if all(t.is_floating or t.is_complex for t in (source, target)):
+        return cast(grad, source)
+    return None
+
+
+@gradient("Complex")
+def _complex_grad(op: Operation, grad: Tensor) -> Pair:
+    return unbroadcast(op.inputs[0], op.inputs[1], real(grad), imag(grad))
+
+
+@gradient("Real")
+def _real_grad(op: Operation, grad: Tensor) -> Tensor:
+    return complex(grad, convert_to_tensor(0, grad.dtype))
+
+
+@gradient("Imag")
+def _imag_grad(op: Operation, grad: Tensor) -> Tensor:
+    return complex(convert_to_tensor(0, grad.dtype), grad)
+
+
+@gradient("Angle")
+def _angle_grad(op: Operation, grad: Tensor) -> Tensor:
+    """i z / |z|² for z = input, which is -1 / (Im z + i Re z)."""
+    z = op.inputs[0]
+    turned = complex(imag(z), real(z))
+    result: Tensor = apply_op("Neg", apply_op("RealDiv", complex(grad, convert_to_tensor(0, grad.dtype)), turned))
+    return result
+
+
+@gradient("Conj")
+def _conj_grad(op: Operation, grad: Tensor) -> Tensor:
+    return conj(grad)
+
+
+@gradient("ComplexAbs")
+def _complex_abs_grad(op: Operation, grad: Tensor) -> Tensor:
+    """z / |z|, and 0 at 0."""
+    zero = convert_to_tensor(0, grad.dtype)
+    scaled = apply_op("Mul", complex(grad, zero), op.inputs[0])
+    result: Tensor = apply_op("DivNoNan", scaled, complex(op.outputs[0], zero))
+    return result
+
+
+@gradient("Abs")
+def _abs_grad(op: Operation, grad: Tensor) -> Tensor:
+    result: Tensor = apply_op("Mul", grad, apply_op("Sign", op.inputs[0]))
+    return result
+
+
+def abs(x: TensorLike, name: str | None = None) -> Tensor:
+    """|x|; of a complex tensor as a real one."""
+    tensor = convert_to_tensor(x)
+    if tensor.dtype.is_complex:
+        return _to_real("ComplexAbs", tensor, name or "Abs")
+    result: Tensor = apply_op("Abs", tensor, name=name)
+    return result
+
+
+def _to_real(op_type: str, tensor: Tensor, name: str | None) -> Tensor:
+    result: Tensor = apply_op(op_type, tensor, Tout=tensor.dtype.real_dtype, name=name)
+    return result
+
+
+def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tensor:
+    """real + i imag: complex64 of float32, complex128 of float64.
+
+    Raises:
+        DTypeError: the parts are of another dtype, or of different ones.
+    """
+    first, second = same_dtype(real, imag)
+    wanted = {dtypes.float32: dtypes.complex64, dtypes.float64: dtypes.complex128}.get(first.dtype)
+    if wanted is None:
+        raise DTypeError("complex numbers are made of floats", expected="float32 or float64", actual=repr(first))
+    result: Tensor = apply_op("Complex", first, second, Tout=wanted, name=name)
+    return result
+
+
+def _numeric(x: TensorLike, what: str) -> Tensor:
+    tensor = convert_to_tensor(x)
+    if not tensor.dtype.is_numeric:
+        raise DTypeError(f"{what} needs numbers", expected="a numeric dtype", actual=repr(tensor))
+    return tensor
+
+
+def real(input: TensorLike, name: str | None = None) -> Tensor:
+    """The real part; a real tensor itself."""
+    tensor = _numeric(input, "real")
+    return _to_real("Real", tensor, name) if tensor.dtype.is_complex else tensor
+
+
+def imag(input: TensorLike, name: str | None = None) -> Tensor:
+    """The imaginary part; zeros for a real tensor."""
+    tensor = _numeric(input, "imag")
+    if tensor.dtype.is_complex:
+        return _to_real("Imag", tensor, name)
+    result: Tensor = apply_op("ZerosLike", tensor, name=name)
+    return result
+
+
+def conj(x: TensorLike, name: str | None = None) -> Tensor:
+    """The complex conjugate; a real tensor itself."""
+    tensor = _numeric(x, "conj")
+    if not tensor.dtype.is_complex:
+        return tensor
+    result: Tensor = apply_op("Conj", tensor, name=name)
+    return result
+
+
+def angle(input: TensorLike, name: str | None = None) -> Tensor:
+    """The argument of a complex number in (-π, π]; for a real one 0, or π below 0."""
+    tensor = _numeric(input, "angle")
+    if tensor.dtype.is_complex:
+        return _to_real("Angle", tensor, name)
+    pi = np.asarray(np.pi).astype(tensor.dtype.np_dtype)
+    below = apply_op("Less", tensor, 0)
+    result: Tensor = apply_op("SelectV2", below, convert_to_tensor(pi), convert_to_tensor(0, tensor.dtype), name=name)
+    return result
+
+
+def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
+    """x in another dtype. Floats become integers by dropping the fraction, complex numbers real ones by dropping the
+    imaginary part, and anything but 0 is True. An IndexedSlices stays one.
+
+    Raises:
+        DTypeError: there is no such dtype.
+    """
+    wanted = as_dtype(dtype)
+    if isinstance(x, IndexedSlices):
+        return IndexedSlices(cast(x.values, wanted, name), x.indices, x.dense_shape)
+    tensor = convert_to_tensor(x)
+    if tensor.dtype is wanted:
+        return tensor
+    return apply_op("Cast", tensor, DstT=wanted, name=name)
+
+
+def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
+    """As `cast`, with values that the new dtype cannot hold replaced by the nearest one that it can."""
+    wanted = as_dtype(dtype)
+    tensor = _numeric(value, "saturate_cast")
+    with tensor.graph.as_default(), tensor.graph.name_scope(name or "saturate_cast"):
+        if tensor.dtype.is_complex and not wanted.is_complex:
+            tensor = real(tensor)
+        if not tensor.dtype.is_complex and wanted.is_numeric:
+            low, high = _limits(tensor.dtype, wanted.real_dtype)
+            if low is not None:
+                tensor = apply_op("Maximum", tensor, convert_to_tensor(low))
+            if high is not None:
+                tensor = apply_op("Minimum", tensor, convert_to_tensor(high))
+        result: Tensor = cast(tensor, wanted)
+    return result
+
+
+def _limits(source: DType, target: DType) -> tuple[Any, Any]:
+    """The least and the greatest value of `target`, as values of `source`; None where `source` does not reach it."""
+    kind = source.as_numpy_dtype
+    low = kind(target.min) if source.min < target.min else None
+    if source.max <= target.max:
+        return low, None
+    high = kind(target.max)
+    if source.is_floating and float(high) > float(target.max):  # rounded up, beyond what the target holds
+        high = np.nextafter(high, kind(0))
+    return low, high
+
+
+def to_float(x: Any, name: str = "ToFloat") -> Any:
+    """`cast` to float32."""
+    return cast(x, dtypes.float32, name)
+
+
+def to_double(x: Any, name: str = "ToDouble") -> Any:
+    """`cast` to float64."""
+    return cast(x, dtypes.float64, name)
+
+
+def to_int32(x: Any, name: str = "ToInt32") -> Any:
+    """`cast` to int32."""
+    return cast(x, dtypes.int32, name)
+
+
+def to_int64(x: Any, name: str = "ToInt64") -> Any:
+    """`cast` to int64."""
+    return cast(x, dtypes.int64, name)
+
+
+def to_bfloat16(x: Any, name: str = "ToBFloat16") -> Any:
+    """`cast` to bfloat16."""
+    return cast(x, dtypes.bfloat16, name)
+
+
+def to_complex64(x: Any, name: str = "ToComplex64") -> Any:
+    """`cast` to complex64."""
+    return cast(x, dtypes.complex64, name)
+
+
+def to_complex128(x: Any, name: str = "ToComplex128") -> Any:
+    """`cast` to complex128."""
+    return cast(x, dtypes.complex128, name)

@@ -1,0 +1,483 @@
+"""Reductions (sum, mean, maximum, …) and scans (cumulative sum and product), with their gradients.
+
+A reduction's axes are an input, nearly always a constant one. Gradients use that: with known shapes they are a reshape
+and a broadcast, both free of copies; only when the axes or the rank are known at run time alone is the shape computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.shapes import Dims, num_elements
+from aioflow.graph.static_value import constant_value
+from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+
+# reduce_variance, reduce_std and reduce_euclidean_norm are public as aioflow.math names only.
+__all__ = [
+    "count_nonzero",
+    "cumprod",
+    "cumsum",
+    "reduce_all",
+    "reduce_any",
+    "reduce_logsumexp",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_sum",
+]
+
+
+# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def reduced(ctx: ShapeContext) -> Dims:
+    """Shape function of reductions: the axes of the second input go, or become 1."""
+    ctx.require_rank("reduction_indices", 0, 1)
+    dims, axes, keep = ctx.dims("input"), ctx.value("reduction_indices"), ctx.attrs["keep_dims"]
+    if dims is None:
+        return None
+    if axes is None:
+        return (None,) * len(dims) if keep else None
+    gone = {normal_axis(int(a), len(dims)) for a in axes.reshape(-1)}
+    if keep:
+        return tuple(1 if i in gone else d for i, d in enumerate(dims))
+    return tuple(d for i, d in enumerate(dims) if i not in gone)
+
+
+def normal_axis(axis: int, rank: int) -> int:
+    """The axis counted from the front. Raises InvalidArgumentError where the tensor has no such axis."""
+    if not -rank <= axis < rank:
+        raise InvalidArgumentError(
+            f"invalid axis {axis} for a tensor with {rank} dimensions", expected=f"-{rank} <= axis < {rank}", actual=axis
+        )
+    return axis % rank if rank else 0
+
+
+def _scanned(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("axis", 0)
+    dims, axis = ctx.dims("x"), ctx.value("axis")
+    if dims is not None and axis is not None:
+        normal_axis(int(axis), len(dims))
+    return dims
+
+
+_AXES = "Tidx: {index} = int32"
+for _name, _types in {
+    "Sum": "{numbertype}",
+    "Mean": "{numbertype}",
+    "Prod": "{numbertype}",
+    "EuclideanNorm": "{numbertype}",
+    "Max": "{reals, quantized}",
+    "Min": "{reals, quantized}",
+}.items():
+    define_op(
+        _name,
+        "input: T, reduction_indices: Tidx",
+        "output: T",
+        ["keep_dims: bool = False", f"T: {_types}", _AXES],
+        shape=reduced,
+    )
+for _name in ("All", "Any"):
+    define_op(
+        _name,
+        "input: bool, reduction_indices: Tidx",
+        "output: bool",
+        ["keep_dims: bool = False", _AXES],
+        shape=reduced,
+    )
+for _name in ("Cumsum", "Cumprod"):
+    define_op(
+        _name,
+        "x: T, axis: Tidx",
+        "out: T",
+        ["exclusive: bool = False", "reverse: bool = False", "T: {numbertype}", _AXES],
+        shape=_scanned,
+    )
+
+not_differentiable("All", "Any")
+
+
+# ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _reduced_axes(op: Operation) -> set[int] | None:
+    """The axes that a reduction removes, if they and the input's rank are known."""
+    dims, axes = op.inputs[0].dims, constant_value(op.inputs[1])
+    if dims is None or axes is None:
+        return None
+    return {normal_axis(int(a), len(dims)) for a in axes.reshape(-1)}
+
+
+def _with_kept_dims(op: Operation, *tensors: Tensor) -> list[Tensor]:
+    """Tensors of the output's shape, reshaped so that they broadcast against the input."""
+    if op.get_attr("keep_dims"):
+        return list(tensors)
+    shape = _kept_shape(op)
+    return [apply_op("Reshape", t, shape) for t in tensors]
+
+
+def _kept_shape(op: Operation) -> Tensor:
+    dims, gone = op.inputs[0].dims, _reduced_axes(op)
+    if dims is not None and gone is not None:
+        sizes = [1 if i in gone else -1 if d is None else d for i, d in enumerate(dims)]
+        # One size may be left for the reshape to infer, unless a zero makes it ambiguous.
+        if sizes.count(-1) == 0 or (sizes.count(-1) == 1 and 0 not in sizes):
+            return _shape_constant(sizes)
+    shape = apply_op("Shape", op.inputs[0])
+    hits = apply_op("Minimum", _hits(op), 1)
+    result: Tensor = shape * (1 - hits) + hits
+    return result
+
+
+def _hits(op: Operation) -> Tensor:
+    """For each axis of the input how often the reduction names it, computed at run time."""
+    rank = apply_op("Rank", op.inputs[0])
+    axes = apply_op("Reshape", apply_op("Cast", op.inputs[1], DstT=dtypes.int32), [-1])
+    result: Tensor = apply_op(
+        "UnsortedSegmentSum", apply_op("OnesLike", axes), apply_op("FloorMod", axes, rank), rank
+    )
+    return result
+
+
+def _shape_constant(sizes: Sequence[int]) -> Tensor:
+    wide = any(s > np.iinfo(np.int32).max for s in sizes)
+    return constant(np.array(sizes, dtype=np.int64 if wide else np.int32))
+
+
+def _broadcast_like(value: Tensor, like: Tensor) -> Tensor:
+    known = like.dims is not None and None not in like.dims
+    if known and value.dims == like.dims:
+        return value
+    shape = _shape_constant([d or 0 for d in like.dims or ()]) if known else apply_op("Shape", like)
+    result: Tensor = apply_op("BroadcastTo", value, shape)
+    return result
+
+
+@gradient("Sum")
+def _sum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    (grad,) = _with_kept_dims(op, grad)
+    return [_broadcast_like(grad, op.inputs[0]), None]
+
+
+@gradient("Mean")
+def _mean_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    # Divided before it is broadcast: the incoming gradient is the smaller array.
+    return _sum_grad(op, apply_op("RealDiv", grad, _count_reduced(op)))  # type: ignore[return-value]  # as _sum_grad
+
+
+def _count_reduced(op: Operation) -> Tensor:
+    x, y = op.inputs[0], op.outputs[0]
+    gone = _reduced_axes(op)
+    if x.dims is not None and gone is not None:
+        count = num_elements(tuple(x.dims[i] for i in gone))
+        if count is not None:
+            return constant(count, dtype=x.dtype)
+    sizes = apply_op("Size", x, out_type=dtypes.int64), apply_op("Size", y, out_type=dtypes.int64)
+    dynamic = apply_op("FloorDiv", sizes[0], apply_op("Maximum", sizes[1], 1))
+    result: Tensor = apply_op("Cast", dynamic, DstT=x.dtype)
+    return result
+
+
+@gradient("Max", "Min")
+def _extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """The gradient is shared equally among the elements that attain the extreme."""
+    x = op.inputs[0]
+    y, grad = _with_kept_dims(op, op.outputs[0], grad)
+    chosen = apply_op("Cast", apply_op("Equal", y, x), DstT=grad.dtype)
+    count = apply_op("Sum", chosen, op.inputs[1], keep_dims=True)
+    return [chosen / count * grad, None]
+
+
+@gradient("Prod")
+def _prod_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """Each factor's gradient is the product of the others: of those before it times those after it, so zeros do no harm."""
+    x = op.inputs[0]
+    (grad,) = _with_kept_dims(op, grad)
+    grad = _broadcast_like(grad, x)
+    order, inverse, flat = _reduced_first(op)
+    permuted = apply_op("Transpose", x, order)
+    columns = apply_op("Reshape", permuted, flat)
+    before = cumprod(columns, axis=0, exclusive=True)
+    after = cumprod(columns, axis=0, exclusive=True, reverse=True)
+    others = apply_op("Transpose", apply_op("Reshape", before * after, apply_op("Shape", permuted)), inverse)
+    return [grad * _conjugate(others), None]
+
+
+def _reduced_first(op: Operation) -> tuple[Any, Any, Any]:
+    """A permutation that puts the reduced axes first, its inverse, and the shape (reduced elements, other elements)."""
+    x, y = op.inputs[0], op.outputs[0]
+    gone = _reduced_axes(op)
+    if x.dims is not None and gone is not None:
+        order = [*sorted(gone), *(i for i in range(len(x.dims)) if i not in gone)]
+        inverse = sorted(range(len(order)), key=order.__getitem__)
+        permutations: tuple[Any, Any] = _shape_constant(order), _shape_constant(inverse)
+        count = num_elements(tuple(x.dims[i] for i in gone))
+        others = num_elements(tuple(d for i, d in enumerate(x.dims) if i not in gone))
+        if count is not None and others is not None:
+            return (*permutations, _shape_constant([count, others]))
+    else:
+        # TopKV2 puts equal values in order, so it is a stable sort.
+        rank = apply_op("Rank", x)
+        dynamic = apply_op("TopKV2", apply_op("Minimum", _hits(op), 1), rank).indices
+        permutations = dynamic, apply_op("TopKV2", -dynamic, rank).indices
+    others_size = apply_op("Size", y)
+    count_size = apply_op("FloorDiv", apply_op("Size", x), apply_op("Maximum", others_size, 1))
+    return (*permutations, apply_op("Pack", [count_size, others_size], axis=0))
+
+
+@gradient("EuclideanNorm")
+def _euclidean_norm_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    norm, grad = _with_kept_dims(op, op.outputs[0], grad)
+    return [op.inputs[0] * (grad / norm), None]
+
+
+@gradient("Cumsum")
+def _cumsum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    exclusive, reverse = op.get_attr("exclusive"), op.get_attr("reverse")
+    return [apply_op("Cumsum", grad, op.inputs[1], exclusive=exclusive, reverse=not reverse), None]
+
+
+@gradient("Cumprod")
+def _cumprod_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """Products that hold a zero factor get no gradient by it, as in TensorFlow: the division by it gives 0."""
+    x, axis = op.inputs
+    exclusive, reverse = op.get_attr("exclusive"), op.get_attr("reverse")
+    flowing = apply_op("Cumsum", _conjugate(op.outputs[0]) * grad, axis, exclusive=exclusive, reverse=not reverse)
+    return [apply_op("DivNoNan", flowing, _conjugate(x)), None]
+
+
+def _conjugate(x: Tensor) -> Tensor:
+    if not x.dtype.is_complex:
+        return x
+    result: Tensor = apply_op("Conj", x)
+    return result
+
+
+# ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _either(name: str, value: Any, old_name: str, old_value: Any) -> Any:
+    """An argument that may be given under its old name as well, but not under both."""
+    if old_value is None:
+        return value
+    if value is not None:
+        raise InvalidArgumentError(f"both {name!r} and {old_name!r} are given", expected=f"only {name!r}", actual=old_value)
+    return old_value
+
+
+def _all_axes(x: Tensor) -> Tensor:
+    if x.dims is not None:
+        return constant(np.arange(len(x.dims), dtype=np.int32))
+    result: Tensor = apply_op("Range", 0, apply_op("Rank", x), 1)
+    return result
+
+
+def reduce_by(op_type: str, input_tensor: TensorLike, axis: Any, keepdims: bool | None, name: str | None) -> Tensor:
+    """A reduction node; no axis means all of them."""
+    x = convert_to_tensor(input_tensor)
+    with x.graph.as_default():
+        axes = _all_axes(x) if axis is None else axis
+        result: Tensor = apply_op(op_type, x, axes, keep_dims=bool(keepdims), name=name)
+    if axis is None and not keepdims:
+        result.set_shape(())  # known although the rank of the input may not be
+    return result
+
+
+def _reduce(op_type: str, x: TensorLike, axis: Any, keepdims: Any, name: str | None, indices: Any, keep_dims: Any) -> Tensor:
+    axis = _either("axis", axis, "reduction_indices", indices)
+    return reduce_by(op_type, x, axis, _either("keepdims", keepdims, "keep_dims", keep_dims), name)
+
+
+def reduce_sum(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The sum of the elements along `axis` (an int, a list of them, or None for all), in the input's dtype.
+
+    Args:
+        keepdims: Keep each reduced axis with size 1.
+        reduction_indices, keep_dims: Old names of `axis` and `keepdims`.
+
+    Raises:
+        InvalidArgumentError: an axis is out of range or named twice.
+    """
+    return _reduce("Sum", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_mean(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The mean of the elements along `axis`, in the input's dtype (integers truncate); nan of no elements. See `reduce_sum`."""
+    return _reduce("Mean", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_prod(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The product of the elements along `axis`; 1 of no elements. See `reduce_sum`."""
+    return _reduce("Prod", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_max(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The greatest element along `axis`; of no elements -inf, or the least integer. See `reduce_sum`."""
+    return _reduce("Max", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_min(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The least element along `axis`; of no elements inf, or the greatest integer. See `reduce_sum`."""
+    return _reduce("Min", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_all(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """Whether all the bools along `axis` are true. See `reduce_sum`."""
+    return _reduce("All", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_any(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """Whether any of the bools along `axis` is true. See `reduce_sum`."""
+    return _reduce("Any", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_euclidean_norm(
+    input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The square root of the sum of squares along `axis`. See `reduce_sum`."""
+    return reduce_by("EuclideanNorm", input_tensor, axis, keepdims, name)
+
+
+def reduce_logsumexp(
+    input_tensor: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """log(sum(exp(x))) along `axis`, without overflow: the greatest element is taken out first. See `reduce_sum`."""
+    axis = _either("axis", axis, "reduction_indices", reduction_indices)
+    keep = bool(_either("keepdims", keepdims, "keep_dims", keep_dims))
+    x = convert_to_tensor(input_tensor)
+    with x.graph.as_default(), x.graph.name_scope(name or "ReduceLogSumExp"):
+        top = reduce_by("Max", x, axis, True, None)
+        finite = apply_op("SelectV2", apply_op("IsFinite", top), top, constant(0, dtype=x.dtype))
+        shift = apply_op("StopGradient", finite)
+        result = apply_op("Log", reduce_by("Sum", apply_op("Exp", x - shift), axis, keep, None))
+        if not keep:
+            shift = apply_op("Reshape", shift, apply_op("Shape", result))
+        total: Tensor = result + shift
+    return total
+
+
+def reduce_variance(input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The mean squared distance from the mean along `axis` (divided by n, not n - 1). See `reduce_sum`.
+
+    Raises:
+        DTypeError: the input is of integers.
+    """
+    x = convert_to_tensor(input_tensor)
+    if x.dtype.is_integer:
+        raise DTypeError("the variance of integers is not an integer", expected="a floating or complex dtype", actual=x.dtype)
+    with x.graph.as_default(), x.graph.name_scope(name or "reduce_variance"):
+        distance = x - reduce_by("Mean", x, axis, True, None)
+        if x.dtype.is_complex:
+            distance = apply_op("ComplexAbs", distance, Tout=x.dtype.real_dtype)
+        return reduce_by("Mean", apply_op("Square", distance), axis, keepdims, None)
+
+
+def reduce_std(input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The square root of `reduce_variance`."""
+    x = convert_to_tensor(input_tensor)
+    with x.graph.as_default(), x.graph.name_scope(name or "reduce_std"):
+        result: Tensor = apply_op("Sqrt", reduce_variance(x, axis, keepdims))
+    return result
+
+
+def count_nonzero(
+    input_tensor: TensorLike = None,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    dtype: Any = dtypes.int64,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+    input: TensorLike = None,
+) -> Tensor:
+    """How many elements along `axis` are not zero (not empty, for strings), as `dtype`. See `reduce_sum`."""
+    x = convert_to_tensor(_either("input_tensor", input_tensor, "input", input))
+    axis = _either("axis", axis, "reduction_indices", reduction_indices)
+    keep = _either("keepdims", keepdims, "keep_dims", keep_dims)
+    nothing: Any = "" if x.dtype is dtypes.string else x.dtype.np_dtype.type(0)
+    with x.graph.as_default(), x.graph.name_scope(name or "count_nonzero"):
+        present = apply_op("NotEqual", x, constant(nothing, dtype=x.dtype))
+        return reduce_by("Sum", apply_op("Cast", present, DstT=as_dtype(dtype)), axis, keep, None)
+
+
+def cumsum(x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Tensor:
+    """The sums of the elements up to each one along `axis`.
+
+    Args:
+        exclusive: Leave the element itself out: the first sum is 0.
+        reverse: Sum from the end.
+
+    Raises:
+        InvalidArgumentError: there is no such axis.
+    """
+    result: Tensor = apply_op("Cumsum", x, axis, exclusive=exclusive, reverse=reverse, name=name)
+    return result
+
+
+def cumprod(x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Tensor:
+    """The products of the elements up to each one along `axis`; the first is 1 with `exclusive`. See `cumsum`."""
+    result: Tensor = apply_op("Cumprod", x, axis, exclusive=exclusive, reverse=reverse, name=name)
+    return result

@@ -1,0 +1,103 @@
+"""Scopes and collections of the default graph as plain functions, as in the published API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.graph import Graph
+
+__all__ = [
+    "add_to_collection",
+    "add_to_collections",
+    "colocate_with",
+    "container",
+    "control_dependencies",
+    "device",
+    "get_collection",
+    "get_collection_ref",
+    "name_scope",
+    "op_scope",
+]
+
+
+def device(device_name_or_function: Any) -> AbstractContextManager[None]:
+    """Ask for a device for new nodes: a name, a function of the node, or None to close off the outer scopes."""
+    return default_graph().device(device_name_or_function)
+
+
+def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
+    """Make new nodes wait for these nodes or tensors; None closes off the outer blocks."""
+    return default_graph().control_dependencies(control_inputs)
+
+
+def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+    """Put new nodes on the device of `op`."""
+    return default_graph().colocate_with(op, ignore_existing)
+
+
+def container(container_name: str) -> AbstractContextManager[str]:
+    """Keep the resources of new stateful nodes in the container of that name."""
+    return default_graph().container(container_name)
+
+
+@contextmanager
+def name_scope(name: str | None, default_name: str | None = None, values: Iterable[Any] | None = None) -> Iterator[str]:
+    """Prefix the names of new nodes, and make the graph of `values` the default.
+
+    Args:
+        name: The prefix; where it is None, `default_name`. A name that ends in "/" is taken as it is.
+        values: Tensors that the nodes in the block will read.
+
+    Yields:
+        The full prefix with its "/".
+
+    Raises:
+        InvalidArgumentError: neither a name nor a default is given, or `values` are of several graphs.
+    """
+    chosen = default_name if name is None else name
+    if chosen is None and values is not None:
+        raise InvalidArgumentError("a name scope needs a name", expected="name or default_name", actual=None)
+    graph = _graph_of(values or ())
+    with graph.as_default(), graph.name_scope(chosen) as scope:
+        yield scope
+
+
+def op_scope(values: Iterable[Any], name: str | None, default_name: str | None = None) -> AbstractContextManager[str]:
+    """An older form of `name_scope`, with the values first."""
+    return name_scope(name, default_name=default_name, values=values)
+
+
+def _graph_of(values: Iterable[Any]) -> Graph:
+    found: Graph | None = None
+    for value in values:
+        graph = getattr(value, "graph", None)
+        if not isinstance(graph, Graph):
+            continue
+        if found is not None and graph is not found:
+            raise InvalidArgumentError("the values are of different graphs", expected=repr(found), actual=repr(value))
+        found = graph
+    return found or default_graph()
+
+
+def add_to_collection(name: str, value: Any) -> None:
+    """Append `value` to the default graph's collection of that name."""
+    default_graph().add_to_collection(name, value)
+
+
+def add_to_collections(names: Iterable[str] | str, value: Any) -> None:
+    """Append `value` to each of the default graph's collections."""
+    default_graph().add_to_collections(names, value)
+
+
+def get_collection(key: str, scope: str | None = None) -> list[Any]:
+    """A copy of the default graph's collection; with `scope`, only the items whose name the expression matches."""
+    return default_graph().get_collection(key, scope)
+
+
+def get_collection_ref(key: str) -> list[Any]:
+    """The default graph's collection itself."""
+    return default_graph().get_collection_ref(key)

@@ -1,0 +1,478 @@
+"""`Variable`: a tensor that outlives the step.
+
+A variable is a handle (which names the resource), an initializer, and one cached read, named as in TensorFlow: `v`,
+`v/Initializer/…`, `v/IsInitialized/VarIsInitializedOp`, `v/Assign`, `v/Read/ReadVariableOp`. Wherever a tensor is
+expected a variable stands for the cached read; where control dependencies are open, for a new read that waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from aioflow.graph import scopes
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, is_compatible, merge_dims
+from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor, register_tensor_conversion_function
+from aioflow.ops.core import identity
+from aioflow.ops.initial_values import guarded
+from aioflow.ops.state import convert_indices
+from aioflow.ops.variable_operators import TensorOperators
+
+__all__ = ["Variable", "VariableAggregation", "VariableSynchronization"]
+
+
+class VariableSynchronization(Enum):
+    """When replicas' copies of a variable are brought together. One process has one copy, so each value means the same."""
+
+    AUTO = 0
+    NONE = 1
+    ON_WRITE = 2
+    ON_READ = 3
+
+
+class VariableAggregation(Enum):
+    """How replicas' updates of a variable are combined. One process has one replica, so each value means the same."""
+
+    NONE = 0
+    SUM = 1
+    MEAN = 2
+    ONLY_FIRST_REPLICA = 3
+
+
+class Variable(TensorOperators):
+    """A named tensor that keeps its value between steps.
+
+    Args:
+        initial_value: A value, a tensor, or a callable that makes one.
+        trainable: Whether optimizers change it by default; True if not given.
+        collections: Graph collections to join; by default the global variables.
+        validate_shape: Require a known static shape; with False the variable takes values of any shape.
+        caching_device: Keep the value that is read on this device.
+        name: Name of the variable; "Variable" by default.
+        dtype: Convert the initial value to it.
+        expected_shape: An older name of `shape`.
+        constraint: A function of the value that optimizers apply after an update.
+        shape: Static shape, where it is wider than the initial value's.
+        variable_def, import_scope, use_resource, synchronization, aggregation: Part of the published signature. Every
+            variable is a resource, and there is one replica.
+
+    Raises:
+        InvalidArgumentError: there is no initial value, or its shape is unknown or does not fit.
+        DTypeError: it is of another dtype.
+    """
+
+    def __init__(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        collections: Iterable[str] | None = None,
+        validate_shape: bool = True,
+        caching_device: Any = None,
+        name: str | None = None,
+        variable_def: Any = None,
+        dtype: Any = None,
+        expected_shape: Any = None,
+        import_scope: str | None = None,
+        constraint: Callable[[Tensor], Tensor] | None = None,
+        use_resource: bool | None = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation = VariableAggregation.NONE,
+        shape: Any = None,
+    ) -> None:
+        if variable_def is not None:
+            raise UnimplementedError("variable_def is not supported", expected="initial_value", actual=type(variable_def).__name__)
+        if initial_value is None:
+            raise InvalidArgumentError("a variable needs an initial value", expected="a value or a callable", actual=None)
+        if constraint is not None and not callable(constraint):
+            raise InvalidArgumentError("the constraint is not callable", expected="a function of a tensor", actual=repr(constraint))
+        self.synchronization = synchronization
+        self.aggregation = aggregation
+        self._trainable = synchronization is not VariableSynchronization.ON_READ if trainable is None else trainable
+        self._constraint = constraint
+        self._caching_device = caching_device
+        wanted = None if dtype is None else as_dtype(dtype)
+        static = expected_shape if shape is None else shape
+        graph = _graph_for(initial_value)
+        with graph.as_default(), graph.control_dependencies(None):
+            self._build(graph, initial_value, name, wanted, static, validate_shape)
+        self._join(graph, collections)
+
+    def _build(
+        self, graph: Graph, initial_value: Any, name: str | None, dtype: DType | None, shape: Any, validate_shape: bool
+    ) -> None:
+        with graph.name_scope(name or "Variable") as scope:
+            node = scope.removesuffix("/")
+            with _colocated(graph, node), graph.name_scope("Initializer"):
+                made = initial_value() if callable(initial_value) else initial_value
+                initial = convert_to_tensor(made, dtype, name="initial_value")
+            dims = self._static_shape(node, initial, shape, validate_shape)
+            container = scopes.current_scope(graph).container
+            attrs: dict[str, Any] = {"dtype": initial.dtype, "shape": dims, "container": container, "shared_name": node}
+            self._handle: Tensor = apply_op("VarHandleOp", **attrs, debug_name=node, _class=(f"loc:@{node}",), name=scope)
+            self._dims = dims
+            self._dtype = initial.dtype
+            self._initial_value = initial
+            with graph.colocate_with(self._handle.op):
+                with graph.name_scope("IsInitialized"):
+                    self._is_initialized: Tensor = apply_op("VarIsInitializedOp", self._handle)
+                self._initializer: Operation = apply_op("AssignVariableOp", self._handle, guarded(initial), name="Assign")
+                with graph.name_scope("Read"):
+                    self._cached = self._read()
+            if self._caching_device is not None:
+                with graph.device(self._caching_device):
+                    self._cached = identity(self._cached)
+
+    def _static_shape(self, node: str, initial: Tensor, shape: Any, validate_shape: bool) -> Dims:
+        if shape is not None:
+            dims = dims_of(shape)
+            if not is_compatible(dims, initial.dims):
+                raise InvalidArgumentError(
+                    f"the initial value of variable {node} does not fit", expected=format_dims(dims), actual=format_dims(initial.dims)
+                )
+            return dims
+        if not validate_shape:
+            return None
+        if initial.dims is None or None in initial.dims:
+            raise InvalidArgumentError(
+                f"the initial value of variable {node} has no known shape",
+                expected="a known shape, or validate_shape=False, or shape=",
+                actual=format_dims(initial.dims),
+            )
+        return initial.dims
+
+    def _join(self, graph: Graph, collections: Iterable[str] | None) -> None:
+        names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
+        if not all(isinstance(n, str) for n in names) or isinstance(collections, str):
+            raise InvalidArgumentError("collections are a list of names", expected="a list of str", actual=repr(collections))
+        if self._trainable and GraphKeys.TRAINABLE_VARIABLES not in names:
+            names.append(GraphKeys.TRAINABLE_VARIABLES)
+        graph.add_to_collections(names, self)
+
+    # -- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """`node:0`."""
+        return self._handle.name
+
+    @property
+    def op(self) -> Operation:
+        """The node of the handle."""
+        return self._handle.op
+
+    @property
+    def handle(self) -> Tensor:
+        """The handle, which updates take."""
+        return self._handle
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that the variable belongs to."""
+        return self._handle.op.graph
+
+    @property
+    def device(self) -> str:
+        """The requested device."""
+        return self._handle.op.device
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self._dtype
+
+    @property
+    def dims(self) -> Dims:
+        """The static shape as plain data."""
+        return self._dims
+
+    @property
+    def shape(self) -> TensorShape:
+        """The static shape."""
+        return TensorShape(self._dims)
+
+    def get_shape(self) -> TensorShape:
+        """The static shape."""
+        return TensorShape(self._dims)
+
+    def set_shape(self, shape: Any) -> None:
+        """Add what the caller knows about the static shape. Raises InvalidArgumentError where it contradicts."""
+        self._dims = merge_dims(self._dims, dims_of(shape))
+        self._cached.set_shape(self._dims)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers change it by default."""
+        return self._trainable
+
+    @property
+    def constraint(self) -> Callable[[Tensor], Tensor] | None:
+        """The function that optimizers apply to the value after an update."""
+        return self._constraint
+
+    @property
+    def initializer(self) -> Operation:
+        """The node that assigns the initial value."""
+        return self._initializer
+
+    @property
+    def initial_value(self) -> Tensor:
+        """The tensor that the initializer assigns."""
+        return self._initial_value
+
+    def __repr__(self) -> str:
+        return f"<aioflow.Variable {self.name!r} shape={format_dims(self._dims)} dtype={self._dtype.name}>"
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def value(self) -> Tensor:
+        """The value as a tensor: one that all share or, where control dependencies are open, a read that waits for them."""
+        if scopes.current_scope(self.graph).controllers:
+            return self.read_value()
+        return self._cached
+
+    def read_value(self) -> Tensor:
+        """The value as read by a node of its own, which waits for the control dependencies that are open."""
+        graph = self.graph
+        with graph.as_default(), graph.colocate_with(self._handle.op), graph.name_scope("Read"):
+            return self._read()
+
+    def _read(self) -> Tensor:
+        tensor: Tensor = apply_op("ReadVariableOp", self._handle, dtype=self._dtype)
+        tensor.set_shape(self._dims)
+        return tensor
+
+    def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
+        """Rows of the value, by index, without reading the rest.
+
+        Args:
+            indices: int32 or int64 of any shape.
+
+        Returns:
+            indices.shape + shape[1:].
+
+        Raises:
+            InvalidArgumentError: at run time, where an index is out of bounds.
+        """
+        graph = self.graph
+        with graph.as_default(), graph.colocate_with(self._handle.op):
+            rows: Tensor = apply_op(
+                "ResourceGather", self._handle, convert_indices(indices), dtype=self._dtype, name=name or "Gather"
+            )
+        return rows
+
+    def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
+        """Slices of the value, each index a vector of the first k axes: [..., k] gives [...] + shape[k:]."""
+        graph = self.graph
+        with graph.as_default(), graph.colocate_with(self._handle.op):
+            found: Tensor = apply_op(
+                "ResourceGatherNd", self._handle, convert_indices(indices), dtype=self._dtype, name=name or "GatherNd"
+            )
+        return found
+
+    def initialized_value(self) -> Tensor:
+        """The value where there is one, otherwise the initial value: for the initial values of other variables."""
+        graph = self.graph
+        with graph.as_default(), graph.control_dependencies(None), graph.colocate_with(self._handle.op):
+            result: Tensor = apply_op("_InitializedValue", self._handle, self._initial_value, name=f"{self.op.name}/initialized_value")
+        return result
+
+    def is_initialized(self, name: str | None = None) -> Tensor:
+        """A bool scalar: whether the variable has a value."""
+        result: Tensor = apply_op("VarIsInitializedOp", self._handle, name=name)
+        return result
+
+    async def eval(self, session: Any = None) -> Any:
+        """The value in `session`, or in the default session."""
+        return await self._cached.eval(session=session)
+
+    def _as_graph_element(self) -> Tensor:
+        return self._cached
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def after(self, update: Operation) -> Variable:
+        """This variable as it is after `update`: reads of it wait for that node."""
+        return UpdatedVariable(self, update)
+
+    def _update(self, op_type: str, value: TensorLike, name: str | None, read_value: bool, **attrs: Any) -> Any:
+        graph = self.graph
+        with graph.as_default(), graph.colocate_with(self._handle.op):
+            tensor = convert_to_tensor(value, self._dtype)
+            if not is_compatible(self._dims, tensor.dims):
+                raise InvalidArgumentError(
+                    f"cannot assign to variable {self.op.name}", expected=format_dims(self._dims), actual=format_dims(tensor.dims)
+                ).at(self.op.name, self.op.type, self.op.source)
+            op: Operation = apply_op(op_type, self._handle, tensor, name=name, **attrs)
+            return self.after(op) if read_value else op
+
+    def assign(self, value: TensorLike, use_locking: bool | None = None, name: str | None = None, read_value: bool = True) -> Any:
+        """Set the variable to `value`.
+
+        Args:
+            use_locking: Accepted for published code: updates are always atomic.
+            read_value: With False, return the bare node.
+
+        Returns:
+            The variable as it is after the assignment; run it, or use it as a tensor.
+
+        Raises:
+            InvalidArgumentError: the shape does not fit.
+            DTypeError: the value is of another dtype.
+        """
+        return self._update("AssignVariableOp", value, name, read_value)
+
+    def assign_add(
+        self, delta: TensorLike, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Add `delta`, of the variable's own shape. Arguments, result and errors as in `assign`."""
+        return self._update("AssignAddVariableOp", delta, name, read_value)
+
+    def assign_sub(
+        self, delta: TensorLike, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Subtract `delta`, of the variable's own shape. Arguments, result and errors as in `assign`."""
+        return self._update("AssignSubVariableOp", delta, name, read_value)
+
+    def count_up_to(self, limit: int, name: str | None = None) -> Tensor:
+        """The scalar integer value, which then goes up by one. Raises OutOfRangeError at run time at `limit`."""
+        result: Tensor = apply_op("ResourceCountUpTo", self._handle, limit=limit, T=self._dtype, name=name)
+        return result
+
+    async def load(self, value: Any, session: Any = None) -> None:
+        """Set the variable to `value` in `session`, or in the default session, without a new node."""
+        target = session if session is not None else self.graph.default_session()
+        if target is None:
+            raise FailedPreconditionError("there is no default session", expected="session=, or an open Session", actual="none open")
+        await target.run(self._initializer, {self._initializer.inputs[1]: value})
+
+    def _scatter(self, op_type: str, delta: IndexedSlices, name: str | None) -> Variable:
+        if not isinstance(delta, IndexedSlices):
+            raise DTypeError("a sparse update needs IndexedSlices", expected="IndexedSlices", actual=repr(delta))
+        values = convert_to_tensor(delta.values, self._dtype)
+        return self._scattered(op_type, delta.indices, values, name)
+
+    def _scattered(self, op_type: str, indices: TensorLike, updates: TensorLike, name: str | None) -> Variable:
+        graph = self.graph
+        with graph.as_default(), graph.colocate_with(self._handle.op):
+            tensor = convert_to_tensor(updates, self._dtype)
+            return self.after(apply_op(op_type, self._handle, convert_indices(indices), tensor, name=name))
+
+    def scatter_add(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
+        """Rows `self[indices] += values`; equal indices add up."""
+        return self._scatter("ResourceScatterAdd", sparse_delta, name)
+
+    def scatter_sub(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
+        """Rows `self[indices] -= values`; equal indices add up."""
+        return self._scatter("ResourceScatterSub", sparse_delta, name)
+
+    def scatter_mul(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
+        """Rows `self[indices] *= values`."""
+        return self._scatter("ResourceScatterMul", sparse_delta, name)
+
+    def scatter_div(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
+        """Rows `self[indices] /= values`, integers rounded towards zero."""
+        return self._scatter("ResourceScatterDiv", sparse_delta, name)
+
+    def scatter_min(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
+        """Rows `self[indices] = min(self[indices], values)`."""
+        return self._scatter("ResourceScatterMin", sparse_delta, name)
+
+    def scatter_max(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
+        """Rows `self[indices] = max(self[indices], values)`."""
+        return self._scatter("ResourceScatterMax", sparse_delta, name)
+
+    def scatter_update(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
+        """Rows `self[indices] = values`; of equal indices the last one wins."""
+        return self._scatter("ResourceScatterUpdate", sparse_delta, name)
+
+    def scatter_nd_add(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
+        """Slices `self[indices[i]] += updates[i]`, each index a vector of the first k axes."""
+        return self._scattered("ResourceScatterNdAdd", indices, updates, name)
+
+    def scatter_nd_sub(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
+        """Slices `self[indices[i]] -= updates[i]`, each index a vector of the first k axes."""
+        return self._scattered("ResourceScatterNdSub", indices, updates, name)
+
+    def scatter_nd_update(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
+        """Slices `self[indices[i]] = updates[i]`, each index a vector of the first k axes."""
+        return self._scattered("ResourceScatterNdUpdate", indices, updates, name)
+
+
+class UpdatedVariable(Variable):
+    """A variable as it is after an update: `op` is the update, reads wait for it, and so do further updates."""
+
+    def __init__(self, variable: Variable, update: Operation) -> None:
+        self.__dict__.update(variable.__dict__)
+        self._variable = variable
+        self._parent = update
+        # Read now and not when it is fetched: by then the graph may be finalised.
+        self._cached = self.read_value()
+
+    @property
+    def op(self) -> Operation:
+        """The update."""
+        return self._parent
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        with self.graph.control_dependencies([self._parent]):
+            yield
+
+    def read_value(self) -> Tensor:
+        """The value as read by a node of its own, after the update."""
+        with self._waiting():
+            return super().read_value()
+
+    def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
+        """Rows of the value after the update."""
+        with self._waiting():
+            return super().sparse_read(indices, name)
+
+    def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
+        """Slices of the value after the update."""
+        with self._waiting():
+            return super().gather_nd(indices, name)
+
+    def count_up_to(self, limit: int, name: str | None = None) -> Tensor:
+        """As on the variable, after the update."""
+        with self._waiting():
+            return super().count_up_to(limit, name)
+
+    def _update(self, op_type: str, value: TensorLike, name: str | None, read_value: bool, **attrs: Any) -> Any:
+        with self._waiting():
+            return super()._update(op_type, value, name, read_value, **attrs)
+
+    def _scattered(self, op_type: str, indices: TensorLike, updates: TensorLike, name: str | None) -> Variable:
+        with self._waiting():
+            return super()._scattered(op_type, indices, updates, name)
+
+    def after(self, update: Operation) -> Variable:
+        """The variable as it is after one more update."""
+        return UpdatedVariable(self._variable, update)
+
+
+def _graph_for(initial_value: Any) -> Graph:
+    return initial_value.op.graph if isinstance(initial_value, Tensor) else default_graph()
+
+
+@contextmanager
+def _colocated(graph: Graph, node: str) -> Iterator[None]:
+    """Colocate new nodes with one that will be made under that name."""
+    scope = scopes.current_scope(graph)
+    with scopes.enter_scope(graph, replace(scope, colocation=(*scope.colocation, node))):
+        yield
+
+
+def _to_tensor(value: Variable, dtype: DType | None = None, name: str | None = None, as_ref: bool = False) -> Tensor:
+    return value.value()
+
+
+register_tensor_conversion_function(Variable, _to_tensor)
