@@ -19,6 +19,11 @@ from aioflow.graph.shapes import TensorShape as TensorShape
 from aioflow.ops.apply import *
 from aioflow.ops.core import *
 from aioflow.kernels import core as _core_kernels
+from aioflow.ops.scoping import *
+from aioflow.ops.state import *
+from aioflow.ops.variables import *
+from aioflow.ops.variable_collections import *
+from aioflow.kernels import state as _state_kernels
 from aioflow.ops.indexed import *
 from aioflow.autodiff import *
 from aioflow.ops import training as _training_ops

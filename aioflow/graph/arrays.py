@@ -1,4 +1,4 @@
-"""From Python values to arrays: the one place that decides the dtype of a constant or a feed, and refuses lossy casts."""
+"""From Python values to arrays: the one place that decides the dtype of a constant or feed and refuses lossy casts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
         return string_array(value)
     array = _as_numpy(value, dtype)
     if array.dtype.kind in "SU":
-        return string_array(value) if dtype is None else _refuse(value, dtype)
+        if dtype is not None:
+            raise _wrong_dtype(value, dtype)
+        return string_array(value)
     if array.dtype.kind == "O":
         return _from_objects(value, array, dtype)
     if dtype is None:
@@ -60,12 +62,8 @@ def _cast(array: Array, dtype: DType, typed: bool) -> Array:
         return array
     if array.size == 0 and not typed:
         return array.astype(wanted)
-    try:
-        source = dtypes.as_dtype(array.dtype)
-    except DTypeError:
-        return _refuse(array, dtype)
-    if not can_cast_feed(source, dtype):
-        return _refuse(array, dtype)
+    if not can_cast_feed(dtypes.as_dtype(array.dtype), dtype):
+        raise _wrong_dtype(array, dtype)
     with np.errstate(all="ignore"):
         result = array.astype(wanted)
     if dtype.is_integer and not np.array_equal(result, array):
@@ -85,7 +83,7 @@ def _from_objects(value: Any, array: Array, dtype: DType | None) -> Array:
         return array
     if dtype is not None and all(isinstance(v, int) for v in flat):
         raise InvalidArgumentError(f"a value does not fit {dtype}", expected=f"{dtype}", actual=_brief(value))
-    return _refuse(value, dtype)
+    raise _wrong_dtype(value, dtype)
 
 
 def string_array(value: Any) -> Array:
@@ -108,9 +106,9 @@ def string_array(value: Any) -> Array:
     return result
 
 
-def _refuse(value: Any, dtype: DType | None) -> Any:
+def _wrong_dtype(value: Any, dtype: DType | None) -> DTypeError:
     kind = getattr(value, "dtype", None) or type(value).__name__
-    raise DTypeError(
+    return DTypeError(
         "the value has the wrong dtype",
         expected="numbers, bools or strings" if dtype is None else dtype.name,
         actual=f"{_brief(value)} ({kind})",

@@ -117,7 +117,7 @@ class DType:
 
     def _limits(self) -> Any:
         if self.is_floating:
-            return ml_dtypes.finfo(self.np_dtype)
+            return ml_dtypes.finfo(self.np_dtype)  # type: ignore[no-untyped-call]  # ml_dtypes publishes no types for it
         if self.is_integer:
             return np.iinfo(self.np_dtype)
         raise DTypeError(f"{self.name} has no limits", expected="an integer or floating dtype", actual=self.name)
@@ -211,7 +211,7 @@ def _from_numpy(value: Any) -> DType | None:
 
 
 def can_cast_feed(source: DType, target: DType) -> bool:
-    """Whether a fed array of `source` may become `target` without a loss of kind (int to float yes, float to int no)."""
+    """Whether an array of `source` may become `target` without a loss of kind: int to float yes, float to int no."""
     if source is target:
         return True
     ranks = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}

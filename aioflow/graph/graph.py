@@ -10,9 +10,10 @@ import difflib
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from aioflow.errors import (
@@ -20,306 +21,22 @@ from aioflow.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
-    OpError,
     OutOfRangeError,
     SourceLine,
 )
 from aioflow.graph import scopes
 from aioflow.graph.default_session import current_session
 from aioflow.graph.dtypes import DType
-from aioflow.graph.opdef import OPS, OpDef
-from aioflow.graph.shapes import Dims, TensorShape, format_dims, merge_dims
+from aioflow.graph.keys import GraphKeys
+from aioflow.graph.opdef import OPS
+from aioflow.graph.operation import Operation
+from aioflow.graph.shapes import Dims
+from aioflow.graph.tensor import OPERATORS, Tensor
 
 __all__ = ["OPERATORS", "Graph", "GraphKeys", "Operation", "Tensor"]
 
-# Python operators on tensors, filled in by the op families: the graph itself knows no op by name.
-OPERATORS: Final[dict[str, Callable[..., Any]]] = {}
-
 _ENGINE: Final = str(Path(__file__).resolve().parents[1])
 _NODE_NAME: Final = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
-
-
-class GraphKeys:
-    """Names of the standard collections."""
-
-    GLOBAL_VARIABLES = "variables"
-    TRAINABLE_VARIABLES = "trainable_variables"
-    LOCAL_VARIABLES = "local_variables"
-    MODEL_VARIABLES = "model_variables"
-    METRIC_VARIABLES = "metric_variables"
-    MOVING_AVERAGE_VARIABLES = "moving_average_variables"
-    LOSSES = "losses"
-    REGULARIZATION_LOSSES = "regularization_losses"
-    UPDATE_OPS = "update_ops"
-    SUMMARIES = "summaries"
-    QUEUE_RUNNERS = "queue_runners"
-    TABLE_INITIALIZERS = "table_initializer"
-    GLOBAL_STEP = "global_step"
-    TRAIN_OP = "train_op"
-    SAVERS = "savers"
-    INIT_OP = "init_op"
-    WEIGHTS = "weights"
-    BIASES = "biases"
-    ACTIVATIONS = "activations"
-
-
-class Tensor:
-    """One output of a node: a value that exists only while a step runs."""
-
-    __slots__ = ("__weakref__", "_dims", "dtype", "op", "value_index")
-    __array_priority__ = 100  # so that `ndarray + tensor` asks the tensor
-
-    def __init__(self, op: Operation, value_index: int, dtype: DType, dims: Dims) -> None:
-        self.op = op
-        self.value_index = value_index
-        self.dtype = dtype
-        self._dims = dims
-
-    @property
-    def name(self) -> str:
-        """`node:index`."""
-        return f"{self.op.name}:{self.value_index}"
-
-    @property
-    def graph(self) -> Graph:
-        """The graph that the tensor belongs to."""
-        return self.op.graph
-
-    @property
-    def device(self) -> str:
-        """The requested device of the node."""
-        return self.op.device
-
-    @property
-    def dims(self) -> Dims:
-        """The static shape as plain data."""
-        return self._dims
-
-    @property
-    def shape(self) -> TensorShape:
-        """The static shape."""
-        return TensorShape(self._dims)
-
-    def get_shape(self) -> TensorShape:
-        """The static shape."""
-        return TensorShape(self._dims)
-
-    def set_shape(self, shape: Any) -> None:
-        """Add what the caller knows about the static shape.
-
-        Raises:
-            InvalidArgumentError: it contradicts what is known.
-        """
-        self._dims = merge_dims(self._dims, TensorShape(shape).raw)
-
-    def consumers(self) -> list[Operation]:
-        """The nodes that read this tensor."""
-        return [op for op in self.graph.get_operations() if any(t is self for t in op.inputs)]
-
-    async def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> Any:
-        """Run what this tensor needs in `session`, or in the default session, and return its value."""
-        return await _session_for(session, self.graph).run(self, feed_dict)
-
-    def __repr__(self) -> str:
-        return f"<aioflow.Tensor {self.name!r} shape={format_dims(self._dims)} dtype={self.dtype.name}>"
-
-    def __bool__(self) -> bool:
-        raise SymbolicUseError(self, "used as a Python bool; use `aioflow.cond`, or `await session.run` it first")
-
-    def __iter__(self) -> Iterator[Tensor]:
-        if not self._dims or self._dims[0] is None:
-            raise SymbolicUseError(self, "iterated over, which needs a known first dimension")
-        return (self[i] for i in range(self._dims[0]))
-
-    def __len__(self) -> int:
-        raise SymbolicUseError(self, "asked for len(); use `aioflow.shape` or `.shape`")
-
-    def __add__(self, other: Any) -> Tensor:
-        return _operator("add", self, other)
-
-    def __radd__(self, other: Any) -> Tensor:
-        return _operator("add", other, self)
-
-    def __sub__(self, other: Any) -> Tensor:
-        return _operator("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Tensor:
-        return _operator("sub", other, self)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return _operator("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Tensor:
-        return _operator("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return _operator("truediv", self, other)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return _operator("truediv", other, self)
-
-    def __floordiv__(self, other: Any) -> Tensor:
-        return _operator("floordiv", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Tensor:
-        return _operator("floordiv", other, self)
-
-    def __mod__(self, other: Any) -> Tensor:
-        return _operator("mod", self, other)
-
-    def __rmod__(self, other: Any) -> Tensor:
-        return _operator("mod", other, self)
-
-    def __pow__(self, other: Any) -> Tensor:
-        return _operator("pow", self, other)
-
-    def __rpow__(self, other: Any) -> Tensor:
-        return _operator("pow", other, self)
-
-    def __matmul__(self, other: Any) -> Tensor:
-        return _operator("matmul", self, other)
-
-    def __rmatmul__(self, other: Any) -> Tensor:
-        return _operator("matmul", other, self)
-
-    def __lt__(self, other: Any) -> Tensor:
-        return _operator("lt", self, other)
-
-    def __le__(self, other: Any) -> Tensor:
-        return _operator("le", self, other)
-
-    def __gt__(self, other: Any) -> Tensor:
-        return _operator("gt", self, other)
-
-    def __ge__(self, other: Any) -> Tensor:
-        return _operator("ge", self, other)
-
-    def __and__(self, other: Any) -> Tensor:
-        return _operator("and", self, other)
-
-    def __rand__(self, other: Any) -> Tensor:
-        return _operator("and", other, self)
-
-    def __or__(self, other: Any) -> Tensor:
-        return _operator("or", self, other)
-
-    def __ror__(self, other: Any) -> Tensor:
-        return _operator("or", other, self)
-
-    def __xor__(self, other: Any) -> Tensor:
-        return _operator("xor", self, other)
-
-    def __rxor__(self, other: Any) -> Tensor:
-        return _operator("xor", other, self)
-
-    def __neg__(self) -> Tensor:
-        return _operator("neg", self)
-
-    def __abs__(self) -> Tensor:
-        return _operator("abs", self)
-
-    def __invert__(self) -> Tensor:
-        return _operator("invert", self)
-
-    def __getitem__(self, key: Any) -> Tensor:
-        return _operator("getitem", self, key)
-
-
-class SymbolicUseError(InvalidArgumentError, TypeError):
-    """A symbolic tensor was used where Python needs a value now."""
-
-    def __init__(self, tensor: Tensor, what: str) -> None:
-        super().__init__(f"a symbolic tensor was {what}", expected="a value", actual=repr(tensor))
-        self.at(tensor.op.name, tensor.op.type, tensor.op.source)
-
-
-def _operator(name: str, *operands: Any) -> Tensor:
-    result: Tensor = OPERATORS[name](*operands)
-    return result
-
-
-def _session_for(session: Any, graph: Graph) -> Any:
-    if session is not None:
-        return session
-    found = graph.default_session()
-    if found is None:
-        raise FailedPreconditionError(
-            "there is no default session",
-            expected="`async with Session()` around the call, or session=",
-            actual="none open",
-        )
-    return found
-
-
-class Operation:
-    """A node of the graph.
-
-    Attributes:
-        name, type: The node's unique name and its op.
-        inputs, control_inputs, outputs: Tensors read, nodes waited for, tensors produced.
-        attrs: Attribute values in canonical form.
-        source: The user's line that created the node.
-        device: The requested device, "" for any.
-        gradient_function: The gradient of this very node, where it is not that of its op (`custom_gradient`).
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "attrs",
-        "control_inputs",
-        "device",
-        "gradient_function",
-        "graph",
-        "id",
-        "inputs",
-        "name",
-        "op_def",
-        "outputs",
-        "source",
-        "type",
-    )
-
-    def __init__(
-        self, graph: Graph, op_def: OpDef, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any]
-    ) -> None:
-        self.graph = graph
-        self.op_def = op_def
-        self.type = op_def.name
-        self.name = name
-        self.inputs = inputs
-        self.control_inputs: tuple[Operation, ...] = ()
-        self.attrs = attrs
-        self.device = ""
-        self.gradient_function: Callable[..., Any] | None = None
-        self.source: SourceLine | None = None
-        self.outputs: list[Tensor] = []
-        self.id = -1
-
-    def get_attr(self, name: str) -> Any:
-        """One attribute. Raises NotFoundError."""
-        if name not in self.attrs:
-            raise NotFoundError(f"no attribute {name!r}", expected=f"one of {sorted(self.attrs)}", actual=name).at(
-                self.name, self.type, self.source
-            )
-        return self.attrs[name]
-
-    def colocation_groups(self) -> tuple[str, ...]:
-        """Names of the nodes that this one shares its device with; itself when it has no constraint."""
-        found: tuple[str, ...] = self.attrs.get("_class", ())
-        return tuple(g.removeprefix("loc:@") for g in found if g.startswith("loc:@")) or (self.name,)
-
-    def add_control_input(self, op: Operation) -> None:
-        """Make this node wait for `op` as well."""
-        if op not in self.control_inputs:
-            self.control_inputs = (*self.control_inputs, op)
-            self.graph.note_mutation()
-
-    async def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> None:
-        """Run this node and what it needs in `session`, or in the default session."""
-        await _session_for(session, self.graph).run(self, feed_dict)
-
-    def __repr__(self) -> str:
-        return f"<aioflow.Operation {self.name!r} type={self.type}>"
 
 
 class Graph:
@@ -617,15 +334,10 @@ class Graph:
 
 def user_line() -> SourceLine | None:
     """The innermost stack frame outside the engine: the user's own line."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith(_ENGINE):
             return SourceLine(code.co_filename, frame.f_lineno, code.co_name)
-        frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
+        frame = frame.f_back
     return None
-
-
-def blame(error: OpError, op: Operation) -> OpError:
-    """Attach the node to an error, unless a node is attached already."""
-    return error.at(op.name, op.type, op.source)

@@ -56,8 +56,8 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 class ArgDef:
     """One input or output of a signature.
 
-    Exactly one of `dtype` (fixed), `type_attr` (an attribute of kind type) and `list_attr` (of kind list(type)) says the
-    dtype; with `number_attr` the argument is a sequence of that many tensors.
+    Exactly one of `dtype` (fixed), `type_attr` (an attribute of kind type) and `list_attr` (of kind list(type)) says
+    the dtype; with `number_attr` the argument is a sequence of that many tensors.
     """
 
     name: str

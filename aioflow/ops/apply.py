@@ -315,8 +315,7 @@ def output_specs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, A
         if arg.list_attr is not None:
             types.extend(attrs[arg.list_attr])
         else:
-            dtype = arg.dtype if arg.type_attr is None else attrs[arg.type_attr]
-            types.extend([dtype] * (1 if arg.number_attr is None else attrs[arg.number_attr]))
+            types.extend([_dtype_of(arg, attrs)] * (1 if arg.number_attr is None else attrs[arg.number_attr]))
     shapes: list[Dims] = [None] * len(types)
     if op_def.shape_fn is not None:
         result = op_def.shape_fn(ShapeContext(op_def, attrs, inputs, constant_value))
@@ -328,6 +327,13 @@ def output_specs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, A
                 "the size overflows", expected=f"at most {_MAX_ELEMENTS} elements", actual=format_dims(dims)
             )
     return list(zip(types, shapes, strict=True))
+
+
+def _dtype_of(arg: ArgDef, attrs: Mapping[str, Any]) -> DType:
+    if arg.type_attr is None and arg.dtype is not None:
+        return arg.dtype
+    dtype: DType = attrs[arg.type_attr]
+    return dtype
 
 
 _OUTPUT_TUPLES: Final[dict[str, Any]] = {}
@@ -352,5 +358,5 @@ def pack_outputs(op: Operation) -> Any:
         return groups[0]
     kind = _OUTPUT_TUPLES.get(op.type)
     if kind is None:
-        kind = _OUTPUT_TUPLES[op.type] = namedtuple(op.type.lstrip("_"), [a.name for a in args])  # type: ignore[misc]  # the fields are the op's outputs
+        kind = _OUTPUT_TUPLES[op.type] = namedtuple(op.type.lstrip("_"), [a.name for a in args])
     return kind(*groups)

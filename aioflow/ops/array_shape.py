@@ -11,15 +11,13 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
-from aioflow.graph.shapes import Dims, TensorShape, broadcast_dims, dims_of, format_dims, merge_dims, num_elements
+from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, merge_dims, num_elements
 from aioflow.ops.apply import TensorLike, convert_to_tensor
 from aioflow.ops.array_node import int_constant, known_dims, make, make_list, reduce_to, reshape_like
 from aioflow.ops.core import scalar, unchanged
 
 __all__ = [
     "bitcast",
-    "broadcast_dynamic_shape",
-    "broadcast_static_shape",
     "broadcast_to",
     "ensure_shape",
     "expand_dims",
@@ -348,33 +346,6 @@ def broadcast_to(input: TensorLike, shape: TensorLike, name: str | None = None) 
         InvalidArgumentError: a dimension is neither 1 nor the wanted size.
     """
     return make("BroadcastTo", input, _sizes(shape), name=name)
-
-
-def _broadcast_args_shape(ctx: ShapeContext) -> Dims:
-    first, second = ctx.require_rank("s0", 1), ctx.require_rank("s1", 1)
-    lengths = [d[0] if d else None for d in (first, second)]
-    return (None,) if None in lengths else (max(n for n in lengths if n is not None),)
-
-
-define_op("BroadcastArgs", "s0: T, s1: T", "r0: T", ["T: {int32, int64} = int32"], shape=_broadcast_args_shape)
-define_op(
-    "BroadcastGradientArgs",
-    "s0: T, s1: T",
-    "r0: T, r1: T",
-    ["T: {int32, int64} = int32"],
-    shape=lambda ctx: [(None,), (None,)],
-)
-not_differentiable("BroadcastArgs", "BroadcastGradientArgs")
-
-
-def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
-    """The shape vector that two shape vectors broadcast to."""
-    return make("BroadcastArgs", _sizes(shape_x), _sizes(shape_y))
-
-
-def broadcast_static_shape(shape_x: Any, shape_y: Any) -> TensorShape:
-    """The static shape that two static shapes broadcast to. Raises InvalidArgumentError where they do not."""
-    return TensorShape(broadcast_dims([dims_of(shape_x), dims_of(shape_y)]))
 
 
 # -- the same bytes -----------------------------------------------------------------------------------------------------

@@ -211,13 +211,19 @@ def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Ten
 def _limits(source: DType, target: DType) -> tuple[Any, Any]:
     """The least and the greatest value of `target`, as values of `source`; None where `source` does not reach it."""
     kind = source.as_numpy_dtype
-    low = kind(target.min) if source.min < target.min else None
-    if source.max <= target.max:
+    low = kind(target.min) if _exact(source.min) < _exact(target.min) else None
+    if _exact(source.max) <= _exact(target.max):
         return low, None
     high = kind(target.max)
-    if source.is_floating and float(high) > float(target.max):  # rounded up, beyond what the target holds
+    if _exact(high) > _exact(target.max):  # rounded up, beyond what the target holds
         high = np.nextafter(high, kind(0))
     return low, high
+
+
+def _exact(value: Any) -> int | float:
+    """A finite NumPy value as a Python number: those of different kinds compare exactly."""
+    number = float(value) if not isinstance(value, int | np.integer) else int(value)
+    return number
 
 
 def to_float(x: Any, name: str = "ToFloat") -> Any:

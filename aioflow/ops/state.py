@@ -316,9 +316,7 @@ def _variable(ref: Any) -> Any:
 
 
 def _scatter(op_type: str, ref: Any, indices: TensorLike, updates: TensorLike, name: str | None) -> Any:
-    variable = _variable(ref)
-    op = apply_op(op_type, variable.handle, convert_indices(indices), convert_to_tensor(updates, variable.dtype), name=name)
-    return variable.after(op)
+    return _variable(ref).scatter_rows(op_type, indices, updates, name)
 
 
 def convert_indices(indices: TensorLike) -> Tensor:

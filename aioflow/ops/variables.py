@@ -262,19 +262,19 @@ class Variable(TensorOperators):
             InvalidArgumentError: at run time, where an index is out of bounds.
         """
         graph = self.graph
-        with graph.as_default(), graph.colocate_with(self._handle.op):
-            rows: Tensor = apply_op(
-                "ResourceGather", self._handle, convert_indices(indices), dtype=self._dtype, name=name or "Gather"
-            )
+        with graph.as_default():
+            wanted = convert_indices(indices)
+            with graph.colocate_with(self._handle.op):
+                rows: Tensor = apply_op("ResourceGather", self._handle, wanted, dtype=self._dtype, name=name or "Gather")
         return rows
 
     def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
         """Slices of the value, each index a vector of the first k axes: [..., k] gives [...] + shape[k:]."""
         graph = self.graph
-        with graph.as_default(), graph.colocate_with(self._handle.op):
-            found: Tensor = apply_op(
-                "ResourceGatherNd", self._handle, convert_indices(indices), dtype=self._dtype, name=name or "GatherNd"
-            )
+        with graph.as_default():
+            wanted = convert_indices(indices)
+            with graph.colocate_with(self._handle.op):
+                found: Tensor = apply_op("ResourceGatherNd", self._handle, wanted, dtype=self._dtype, name=name or "GatherNd")
         return found
 
     def initialized_value(self) -> Tensor:
@@ -304,13 +304,14 @@ class Variable(TensorOperators):
 
     def _update(self, op_type: str, value: TensorLike, name: str | None, read_value: bool, **attrs: Any) -> Any:
         graph = self.graph
-        with graph.as_default(), graph.colocate_with(self._handle.op):
+        with graph.as_default():
             tensor = convert_to_tensor(value, self._dtype)
             if not is_compatible(self._dims, tensor.dims):
                 raise InvalidArgumentError(
                     f"cannot assign to variable {self.op.name}", expected=format_dims(self._dims), actual=format_dims(tensor.dims)
                 ).at(self.op.name, self.op.type, self.op.source)
-            op: Operation = apply_op(op_type, self._handle, tensor, name=name, **attrs)
+            with graph.colocate_with(self._handle.op):
+                op: Operation = apply_op(op_type, self._handle, tensor, name=name, **attrs)
             return self.after(op) if read_value else op
 
     def assign(self, value: TensorLike, use_locking: bool | None = None, name: str | None = None, read_value: bool = True) -> Any:
@@ -357,13 +358,16 @@ class Variable(TensorOperators):
         if not isinstance(delta, IndexedSlices):
             raise DTypeError("a sparse update needs IndexedSlices", expected="IndexedSlices", actual=repr(delta))
         values = convert_to_tensor(delta.values, self._dtype)
-        return self._scattered(op_type, delta.indices, values, name)
+        return self.scatter_rows(op_type, delta.indices, values, name)
 
-    def _scattered(self, op_type: str, indices: TensorLike, updates: TensorLike, name: str | None) -> Variable:
+    def scatter_rows(self, op_type: str, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
+        """Update by an op of the ResourceScatter families."""
         graph = self.graph
-        with graph.as_default(), graph.colocate_with(self._handle.op):
-            tensor = convert_to_tensor(updates, self._dtype)
-            return self.after(apply_op(op_type, self._handle, convert_indices(indices), tensor, name=name))
+        with graph.as_default():
+            tensor, rows = convert_to_tensor(updates, self._dtype), convert_indices(indices)
+            with graph.colocate_with(self._handle.op):
+                op: Operation = apply_op(op_type, self._handle, rows, tensor, name=name)
+            return self.after(op)
 
     def scatter_add(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
         """Rows `self[indices] += values`; equal indices add up."""
@@ -395,15 +399,15 @@ class Variable(TensorOperators):
 
     def scatter_nd_add(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
         """Slices `self[indices[i]] += updates[i]`, each index a vector of the first k axes."""
-        return self._scattered("ResourceScatterNdAdd", indices, updates, name)
+        return self.scatter_rows("ResourceScatterNdAdd", indices, updates, name)
 
     def scatter_nd_sub(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
         """Slices `self[indices[i]] -= updates[i]`, each index a vector of the first k axes."""
-        return self._scattered("ResourceScatterNdSub", indices, updates, name)
+        return self.scatter_rows("ResourceScatterNdSub", indices, updates, name)
 
     def scatter_nd_update(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
         """Slices `self[indices[i]] = updates[i]`, each index a vector of the first k axes."""
-        return self._scattered("ResourceScatterNdUpdate", indices, updates, name)
+        return self.scatter_rows("ResourceScatterNdUpdate", indices, updates, name)
 
 
 class UpdatedVariable(Variable):
@@ -450,9 +454,10 @@ class UpdatedVariable(Variable):
         with self._waiting():
             return super()._update(op_type, value, name, read_value, **attrs)
 
-    def _scattered(self, op_type: str, indices: TensorLike, updates: TensorLike, name: str | None) -> Variable:
+    def scatter_rows(self, op_type: str, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
+        """As on the variable, after the update."""
         with self._waiting():
-            return super()._scattered(op_type, indices, updates, name)
+            return super().scatter_rows(op_type, indices, updates, name)
 
     def after(self, update: Operation) -> Variable:
         """The variable as it is after one more update."""

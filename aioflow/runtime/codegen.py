@@ -140,7 +140,7 @@ class StrandCode:
 
 def own(value: Any) -> Any:
     """A copy that the engine may keep; scalars and handles are immutable and need none."""
-    return value.copy() if hasattr(value, "copy") and getattr(value, "ndim", 0) else value
+    return value.copy() if getattr(value, "ndim", False) else value
 
 
 def overwritable(target: Any, *others: Any) -> Any:

@@ -7,6 +7,8 @@ itself; at another stride, patches of the gradient are multiplied out and added 
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from aioflow_numpy.conv_patches import Block, line_rows, plan, tap_rows, window_rows
@@ -16,6 +18,7 @@ from aioflow_numpy.conv_threads import for_each, thread_count
 
 # Sizes found by benchmarks/convolution.py on 1 MB of L2 a core.
 _BLOCK_BYTES = 1 << 20
+_UNCOPIED = sys.maxsize  # where nothing is copied a block may be as large as a thread's share
 _MIN_PRODUCT = 1 << 20  # multiply-adds of a block: a smaller one costs less than handing it to a thread
 _FEW_ELEMENTS = 16  # in kw * c: copying runs shorter than this is slower than copying by taps
 _LINES_PAY = 2  # times kw * c over co: from there on, kh sums of co cost less than copying kh times kw * c
@@ -24,9 +27,9 @@ _LINES_PAY = 2  # times kw * c over co: from there on, kh sums of co cost less t
 def forward(x: Array, w: Array, g: Windows, out: Array) -> None:
     """Convolves x [n, h, w, c] with w [kh, kw, c, co] into `out` [n*oh*ow, co], whose rows may be a slice's."""
     matrix = w.reshape(-1, w.shape[3])
-    if g.pointwise:
-        np.matmul(_pixels(x, g), matrix, out=out)
-        return
+
+    def by_pixels(block: Block) -> None:
+        np.matmul(_read(x, g, block).reshape(-1, g.c), matrix, out=out[block.rows])
 
     def by_windows(block: Block) -> None:
         np.matmul(window_rows(x, g, block), matrix, out=out[block.rows])
@@ -37,7 +40,9 @@ def forward(x: Array, w: Array, g: Windows, out: Array) -> None:
     def by_lines(block: Block) -> None:
         _add_lines(line_rows(x, g, block), matrix.reshape(g.kh, -1, matrix.shape[1]), g, out[block.rows])
 
-    if _few(g):
+    if g.pointwise:
+        for_each(by_pixels, _plan(g, matrix, _UNCOPIED))
+    elif _few(g):
         for_each(by_taps, _plan(g, matrix, 2 * _BLOCK_BYTES))
     elif _slides(g) and g.kw * g.c > _LINES_PAY * matrix.shape[1]:
         for_each(by_lines, _plan(g, matrix, g.kh * _BLOCK_BYTES))
@@ -48,8 +53,6 @@ def forward(x: Array, w: Array, g: Windows, out: Array) -> None:
 def backprop_filter(x: Array, dy: Array, g: Windows) -> Array:
     """The gradient [kh, kw, c, co] of the filter, from x [n, h, w, c] and dy [n*oh*ow, co]."""
     co = dy.shape[1]
-    if g.pointwise:
-        return np.asarray(np.matmul(_pixels(x, g).T, dy)).reshape(1, 1, g.c, co)
     slides = _slides(g)
     shape = (g.kh, g.kw * g.c, co) if slides else (1, g.kh * g.kw * g.c, co)
 
@@ -64,7 +67,7 @@ def backprop_filter(x: Array, dy: Array, g: Windows) -> Array:
 
     # A block's product is as large as the filter: its rows must outweigh adding it.
     matrix = np.broadcast_to(dy[:1, :1], (g.kh * g.kw * g.c, co))
-    blocks = _plan(g, matrix, 2 * _BLOCK_BYTES * (g.kh if slides else 1))
+    blocks = _plan(g, matrix, _UNCOPIED if g.pointwise else 2 * _BLOCK_BYTES * (g.kh if slides else 1))
     # Shares are fixed beforehand, so that the same sum comes out however the threads run.
     count = min(thread_count(), len(blocks))
     shares = [(blocks[k::count], np.empty(shape, dy.dtype)) for k in range(count)]
@@ -132,6 +135,8 @@ def _add_lines(lines: Array, matrices: Array, g: Windows, out: Array) -> None:
 def _filter_operands(x: Array, dy: Array, g: Windows, block: Block) -> tuple[list[Array], Array]:
     """The block's transposed patches, by lines of taps where they slide, and the rows of dy to multiply each with."""
     rows = dy[block.rows]
+    if g.pointwise:
+        return [_read(x, g, block).reshape(-1, g.c).T], rows
     if _few(g):
         return [tap_rows(x, g, block)], rows
     if _slides(g):
@@ -145,8 +150,10 @@ def _plan(g: Windows, matrix: Array, block_bytes: int) -> list[Block]:
     return plan(g, block_bytes // (inner * matrix.dtype.itemsize), _MIN_PRODUCT // (inner * outputs))
 
 
-def _pixels(x: Array, g: Windows) -> Array:
-    return x[:, : g.span_h : g.sh, : g.span_w : g.sw].reshape(-1, g.c)
+def _read(image: Array, g: Windows, block: Block) -> Array:
+    """The view [samples, lines, ow, c] of the elements that the pointwise windows of the block read."""
+    top, bottom = block.lines.start * g.sh, (block.lines.stop - 1) * g.sh + 1
+    return image[block.samples, top : bottom : g.sh, : g.span_w : g.sw]
 
 
 def _transposed(g: Windows, co: int) -> Windows | None:
@@ -160,12 +167,19 @@ def _transposed(g: Windows, co: int) -> Windows | None:
 
 def _scatter_pixels(w: Array, dy: Array, g: Windows, out: Array) -> None:
     matrix = w.reshape(g.c, -1).T
-    if (g.oh, g.ow) == (g.h, g.w):
-        np.matmul(dy, matrix, out=out)
-        return
+    whole = (g.oh, g.ow) == (g.h, g.w)
     image = out.reshape(g.n, g.h, g.w, g.c)
-    image[...] = 0
-    image[:, : g.span_h : g.sh, : g.span_w : g.sw] = np.matmul(dy, matrix).reshape(g.n, g.oh, g.ow, g.c)
+    if not whole:
+        image[...] = 0
+
+    def scatter(block: Block) -> None:
+        if whole:
+            np.matmul(dy[block.rows], matrix, out=out[block.rows])
+        else:
+            pixels = _read(image, g, block)
+            pixels[...] = np.matmul(dy[block.rows], matrix).reshape(pixels.shape)
+
+    for_each(scatter, _plan(g, matrix, _UNCOPIED))
 
 
 def _scatter_patches(w: Array, dy: Array, g: Windows, out: Array) -> None:

@@ -19,8 +19,8 @@ from aioflow_numpy.conv_threads import for_each, thread_count
 Shape = tuple[int, ...]
 Tap = tuple[slice, slice]  # (the windows that have this tap inside the image, what it reads there)
 
-# Of input. Larger than a core's L2: threads hand the interpreter's lock on at each array operation, and with shorter ones
-# two threads are slower than one.
+# Of input. Larger than a core's L2: threads hand the interpreter's lock on at each array operation, and with shorter
+# ones two threads are slower than one.
 _MIN_BLOCK_BYTES, _MAX_BLOCK_BYTES = 512 << 10, 2 << 20
 
 

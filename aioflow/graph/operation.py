@@ -1,0 +1,87 @@
+"""`Operation`: a node of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from aioflow.errors import NotFoundError, SourceLine
+from aioflow.graph.default_session import session_for
+from aioflow.graph.opdef import OpDef
+from aioflow.graph.tensor import Tensor
+
+if TYPE_CHECKING:
+    from aioflow.graph.graph import Graph
+
+__all__ = ["Operation"]
+
+
+class Operation:
+    """A node of the graph.
+
+    Attributes:
+        name, type: The node's unique name and its op.
+        inputs, control_inputs, outputs: Tensors read, nodes waited for, tensors produced.
+        attrs: Attribute values in canonical form.
+        source: The user's line that created the node.
+        device: The requested device, "" for any.
+        gradient_function: The gradient of this very node, where it is not that of its op (`custom_gradient`).
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "attrs",
+        "control_inputs",
+        "device",
+        "gradient_function",
+        "graph",
+        "id",
+        "inputs",
+        "name",
+        "op_def",
+        "outputs",
+        "source",
+        "type",
+    )
+
+    def __init__(
+        self, graph: Graph, op_def: OpDef, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any]
+    ) -> None:
+        self.graph = graph
+        self.op_def = op_def
+        self.type = op_def.name
+        self.name = name
+        self.inputs = inputs
+        self.control_inputs: tuple[Operation, ...] = ()
+        self.attrs = attrs
+        self.device = ""
+        self.gradient_function: Callable[..., Any] | None = None
+        self.source: SourceLine | None = None
+        self.outputs: list[Tensor] = []
+        self.id = -1
+
+    def get_attr(self, name: str) -> Any:
+        """One attribute. Raises NotFoundError."""
+        if name not in self.attrs:
+            raise NotFoundError(f"no attribute {name!r}", expected=f"one of {sorted(self.attrs)}", actual=name).at(
+                self.name, self.type, self.source
+            )
+        return self.attrs[name]
+
+    def colocation_groups(self) -> tuple[str, ...]:
+        """Names of the nodes that this one shares its device with; itself when it has no constraint."""
+        found: tuple[str, ...] = self.attrs.get("_class", ())
+        return tuple(g.removeprefix("loc:@") for g in found if g.startswith("loc:@")) or (self.name,)
+
+    def add_control_input(self, op: Operation) -> None:
+        """Make this node wait for `op` as well."""
+        if op not in self.control_inputs:
+            self.control_inputs = (*self.control_inputs, op)
+            self.graph.note_mutation()
+
+    async def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> None:
+        """Run this node and what it needs in `session`, or in the default session."""
+        await session_for(session, self.graph).run(self, feed_dict)
+
+    def __repr__(self) -> str:
+        return f"<aioflow.Operation {self.name!r} type={self.type}>"

@@ -1,0 +1,195 @@
+"""`Tensor`: one output of a node, with Python's operators on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.default_session import session_for
+from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import Dims, TensorShape, format_dims, merge_dims
+
+if TYPE_CHECKING:
+    from aioflow.graph.graph import Graph
+    from aioflow.graph.operation import Operation
+
+__all__ = ["OPERATORS", "SymbolicUseError", "Tensor"]
+
+# Python operators on tensors, filled in by the op families: the graph itself knows no op by name.
+OPERATORS: Final[dict[str, Callable[..., Any]]] = {}
+
+
+class Tensor:
+    """One output of a node: a value that exists only while a step runs."""
+
+    __slots__ = ("__weakref__", "_dims", "dtype", "op", "value_index")
+    __array_priority__ = 100  # so that `ndarray + tensor` asks the tensor
+
+    def __init__(self, op: Operation, value_index: int, dtype: DType, dims: Dims) -> None:
+        self.op = op
+        self.value_index = value_index
+        self.dtype = dtype
+        self._dims = dims
+
+    @property
+    def name(self) -> str:
+        """`node:index`."""
+        return f"{self.op.name}:{self.value_index}"
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that the tensor belongs to."""
+        return self.op.graph
+
+    @property
+    def device(self) -> str:
+        """The requested device of the node."""
+        return self.op.device
+
+    @property
+    def dims(self) -> Dims:
+        """The static shape as plain data."""
+        return self._dims
+
+    @property
+    def shape(self) -> TensorShape:
+        """The static shape."""
+        return TensorShape(self._dims)
+
+    def get_shape(self) -> TensorShape:
+        """The static shape."""
+        return TensorShape(self._dims)
+
+    def set_shape(self, shape: Any) -> None:
+        """Add what the caller knows about the static shape.
+
+        Raises:
+            InvalidArgumentError: it contradicts what is known.
+        """
+        self._dims = merge_dims(self._dims, TensorShape(shape).raw)
+
+    def consumers(self) -> list[Operation]:
+        """The nodes that read this tensor."""
+        return [op for op in self.graph.get_operations() if any(t is self for t in op.inputs)]
+
+    async def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> Any:
+        """Run what this tensor needs in `session`, or in the default session, and return its value."""
+        return await session_for(session, self.graph).run(self, feed_dict)
+
+    def __repr__(self) -> str:
+        return f"<aioflow.Tensor {self.name!r} shape={format_dims(self._dims)} dtype={self.dtype.name}>"
+
+    def __bool__(self) -> bool:
+        raise SymbolicUseError(self, "used as a Python bool; use `aioflow.cond`, or `await session.run` it first")
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self._dims or self._dims[0] is None:
+            raise SymbolicUseError(self, "iterated over, which needs a known first dimension")
+        return (self[i] for i in range(self._dims[0]))
+
+    def __len__(self) -> int:
+        raise SymbolicUseError(self, "asked for len(); use `aioflow.shape` or `.shape`")
+
+    def __add__(self, other: Any) -> Tensor:
+        return _operator("add", self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return _operator("add", other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return _operator("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return _operator("sub", other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return _operator("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return _operator("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return _operator("truediv", self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return _operator("truediv", other, self)
+
+    def __floordiv__(self, other: Any) -> Tensor:
+        return _operator("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return _operator("floordiv", other, self)
+
+    def __mod__(self, other: Any) -> Tensor:
+        return _operator("mod", self, other)
+
+    def __rmod__(self, other: Any) -> Tensor:
+        return _operator("mod", other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return _operator("pow", self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return _operator("pow", other, self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return _operator("matmul", self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return _operator("matmul", other, self)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return _operator("lt", self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return _operator("le", self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return _operator("gt", self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return _operator("ge", self, other)
+
+    def __and__(self, other: Any) -> Tensor:
+        return _operator("and", self, other)
+
+    def __rand__(self, other: Any) -> Tensor:
+        return _operator("and", other, self)
+
+    def __or__(self, other: Any) -> Tensor:
+        return _operator("or", self, other)
+
+    def __ror__(self, other: Any) -> Tensor:
+        return _operator("or", other, self)
+
+    def __xor__(self, other: Any) -> Tensor:
+        return _operator("xor", self, other)
+
+    def __rxor__(self, other: Any) -> Tensor:
+        return _operator("xor", other, self)
+
+    def __neg__(self) -> Tensor:
+        return _operator("neg", self)
+
+    def __abs__(self) -> Tensor:
+        return _operator("abs", self)
+
+    def __invert__(self) -> Tensor:
+        return _operator("invert", self)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return _operator("getitem", self, key)
+
+
+class SymbolicUseError(InvalidArgumentError, TypeError):
+    """A symbolic tensor was used where Python needs a value now."""
+
+    def __init__(self, tensor: Tensor, what: str) -> None:
+        super().__init__(f"a symbolic tensor was {what}", expected="a value", actual=repr(tensor))
+        self.at(tensor.op.name, tensor.op.type, tensor.op.source)
+
+
+def _operator(name: str, *operands: Any) -> Tensor:
+    result: Tensor = OPERATORS[name](*operands)
+    return result

@@ -1,0 +1,83 @@
+"""What Python's operators on tensors mean: the arithmetic, comparison and logic rows of `OPERATORS`.
+
+`&`, `|`, `^` and `~` are logic on bool tensors and bits on integer ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from aioflow.errors import DTypeError
+from aioflow.graph import dtypes
+from aioflow.graph.graph import OPERATORS, Tensor
+from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
+from aioflow.ops.broadcasting import same_dtype
+from aioflow.ops.division import truediv
+from aioflow.ops.math_complex import abs as absolute
+
+__all__: list[str] = []
+
+Operator = Callable[..., Tensor]
+
+
+def _of(op_type: str, name: str | None = None) -> Operator:
+    def operator(*operands: Any) -> Tensor:
+        result: Tensor = apply_op(op_type, *operands, name=name)
+        return result
+
+    return operator
+
+
+def _add(x: TensorLike, y: TensorLike) -> Tensor:
+    tensor = x if isinstance(x, Tensor) else y
+    is_text = isinstance(tensor, Tensor) and tensor.dtype is dtypes.string
+    result: Tensor = apply_op("Add" if is_text else "AddV2", x, y, name="add")
+    return result
+
+
+def _truediv(x: TensorLike, y: TensorLike) -> Tensor:
+    return truediv(x, y, "truediv")
+
+
+# The op on bool, the op on integers, and the name of the node.
+_LOGIC: Final = {
+    "and": ("LogicalAnd", "BitwiseAnd"),
+    "or": ("LogicalOr", "BitwiseOr"),
+    "xor": ("NotEqual", "BitwiseXor"),
+    "invert": ("LogicalNot", "Invert"),
+}
+
+
+def _logic(symbol: str) -> Operator:
+    on_bool, on_integers = _LOGIC[symbol]
+
+    def operator(x: TensorLike, *others: TensorLike) -> Tensor:
+        operands = same_dtype(x, *others) if others else (convert_to_tensor(x),)
+        dtype = operands[0].dtype
+        if not (dtype.is_bool or dtype.is_integer):
+            raise DTypeError(f"`{symbol}` is for bools and integers", expected="bool or an integer", actual=repr(operands[0]))
+        result: Tensor = apply_op(on_bool if dtype.is_bool else on_integers, *operands, name=f"{symbol}_")
+        return result
+
+    return operator
+
+
+OPERATORS.update(
+    {
+        "add": _add,
+        "sub": _of("Sub", "sub"),
+        "mul": _of("Mul", "mul"),
+        "truediv": _truediv,
+        "floordiv": _of("FloorDiv", "floordiv"),
+        "mod": _of("FloorMod", "mod"),
+        "pow": _of("Pow", "pow"),
+        "lt": _of("Less"),
+        "le": _of("LessEqual"),
+        "gt": _of("Greater"),
+        "ge": _of("GreaterEqual"),
+        "neg": _of("Neg"),
+        "abs": absolute,
+        **{symbol: _logic(symbol) for symbol in _LOGIC},
+    }
+)
