@@ -16,6 +16,11 @@ from aioflow.graph.graph import Tensor as Tensor
 from aioflow.graph.indexed_slices import IndexedSlices as IndexedSlices
 from aioflow.graph.shapes import Dimension as Dimension
 from aioflow.graph.shapes import TensorShape as TensorShape
+from aioflow.config import RunOptions as RunOptions
+from aioflow.config import SessionConfig as SessionConfig
+from aioflow.config import TraceLevel as TraceLevel
+from aioflow.runtime.stats import RunMetadata as RunMetadata
+from aioflow.session import Session as Session
 from aioflow.ops.apply import *
 from aioflow.ops.core import *
 from aioflow.kernels import core as _core_kernels

@@ -57,7 +57,7 @@ def _logic(symbol: str) -> Operator:
         dtype = operands[0].dtype
         if not (dtype.is_bool or dtype.is_integer):
             raise DTypeError(f"`{symbol}` is for bools and integers", expected="bool or an integer", actual=repr(operands[0]))
-        result: Tensor = apply_op(on_bool if dtype.is_bool else on_integers, *operands, name=f"{symbol}_")
+        result: Tensor = apply_op(on_bool if dtype.is_bool else on_integers, *operands, name=symbol)
         return result
 
     return operator

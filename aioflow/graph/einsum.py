@@ -1,0 +1,100 @@
+"""Einsum equations, read once: the shape function, the gradient and the kernel all work on labels, never on text.
+
+A label is a letter of the equation, or for a dimension under an ellipsis the negative int that counts it from the right,
+so that the ellipses of several operands line up as in broadcasting.
+"""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from aioflow.errors import InvalidArgumentError
+
+__all__ = ["Equation", "Label", "parse_equation"]
+
+Label: TypeAlias = str | int
+ELLIPSIS = "..."
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """`terms` of the operands and of the output: tuples of letters, with at most one "..." each."""
+
+    terms: tuple[tuple[str, ...], ...]
+    output: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ",".join("".join(t) for t in self.terms) + "->" + "".join(self.output)
+
+    def labels(self, ranks: tuple[int | None, ...]) -> list[tuple[Label, ...] | None]:
+        """The labels of each operand's dimensions, given their ranks; None for an unknown rank under an ellipsis.
+
+        Raises:
+            InvalidArgumentError: an operand has the wrong rank.
+        """
+        return [self._expand(term, rank) for term, rank in zip(self.terms, ranks, strict=True)]
+
+    def output_labels(self, operands: list[tuple[Label, ...]]) -> tuple[Label, ...]:
+        """The labels of the output's dimensions; its ellipsis is as long as the longest of the operands'."""
+        longest = max((sum(isinstance(x, int) for x in labels) for labels in operands), default=0)
+        spread: tuple[Label, ...] = tuple(range(-longest, 0))
+        found: list[Label] = []
+        for item in self.output:
+            found.extend(spread if item == ELLIPSIS else (item,))
+        return tuple(found)
+
+    def _expand(self, term: tuple[str, ...], rank: int | None) -> tuple[Label, ...] | None:
+        letters = len(term) - (ELLIPSIS in term)
+        if ELLIPSIS not in term:
+            if rank is not None and rank != letters:
+                raise _wrong_rank(term, f"rank {letters}", rank)
+            return term
+        if rank is None:
+            return None
+        if rank < letters:
+            raise _wrong_rank(term, f"rank >= {letters}", rank)
+        at = term.index(ELLIPSIS)
+        return (*term[:at], *range(letters - rank, 0), *term[at + 1 :])
+
+
+def _wrong_rank(term: tuple[str, ...], expected: str, rank: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"the operand of {''.join(term)!r} has the wrong rank", expected=expected, actual=f"rank {rank}"
+    )
+
+
+def parse_equation(text: str, count: int) -> Equation:
+    """Read "ij,jk->ik". Without "->" the output has, in alphabetical order, the letters that occur once.
+
+    Raises:
+        InvalidArgumentError: it is malformed, or is not for `count` operands.
+    """
+    left, arrow, right = text.replace(" ", "").partition("->")
+    terms = tuple(_read_term(part, text) for part in left.split(","))
+    if len(terms) != count:
+        raise InvalidArgumentError(f"the equation {text!r} has {len(terms)} operands", expected=len(terms), actual=count)
+    output = _read_term(right, text) if arrow else _implied_output(terms)
+    unknown = sorted(set(output).difference(*terms))
+    if unknown:
+        raise InvalidArgumentError(
+            f"the output of {text!r} names what no operand has", expected="labels of the operands", actual=unknown
+        )
+    return Equation(terms, output)
+
+
+def _read_term(part: str, text: str) -> tuple[str, ...]:
+    head, dots, tail = part.partition(ELLIPSIS)
+    for letter in head + tail:
+        if letter not in string.ascii_letters:
+            raise InvalidArgumentError(
+                f"{text!r} is not an equation", expected='letters, ",", "->" and one "..." an operand', actual=letter
+            )
+    return (*head, ELLIPSIS, *tail) if dots else tuple(head)
+
+
+def _implied_output(terms: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    every = [letter for term in terms for letter in term if letter != ELLIPSIS]
+    once = sorted(letter for letter in set(every) if every.count(letter) == 1)
+    return ((ELLIPSIS,) if any(ELLIPSIS in t for t in terms) else ()) + tuple(once)

@@ -1,0 +1,40 @@
+"""The namespace `aioflow.initializers`."""
+
+from aioflow.ops.initializers import constant_initializer as constant
+from aioflow.ops.initializers import glorot_normal_initializer as glorot_normal
+from aioflow.ops.initializers import glorot_uniform_initializer as glorot_uniform
+from aioflow.ops.initializers import he_normal, he_uniform, lecun_normal, lecun_uniform
+from aioflow.ops.initializers import identity_initializer as identity
+from aioflow.ops.initializers import ones_initializer as ones
+from aioflow.ops.initializers import orthogonal_initializer as orthogonal
+from aioflow.ops.initializers import random_normal_initializer as random_normal
+from aioflow.ops.initializers import random_uniform_initializer as random_uniform
+from aioflow.ops.initializers import truncated_normal_initializer as truncated_normal
+from aioflow.ops.initializers import uniform_unit_scaling_initializer as uniform_unit_scaling
+from aioflow.ops.initializers import variance_scaling_initializer as variance_scaling
+from aioflow.ops.initializers import zeros_initializer as zeros
+from aioflow.ops.variable_collections import global_variables_initializer as global_variables
+from aioflow.ops.variable_collections import local_variables_initializer as local_variables
+from aioflow.ops.variable_collections import variables_initializer as variables
+
+__all__ = [
+    "constant",
+    "global_variables",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "identity",
+    "lecun_normal",
+    "lecun_uniform",
+    "local_variables",
+    "ones",
+    "orthogonal",
+    "random_normal",
+    "random_uniform",
+    "truncated_normal",
+    "uniform_unit_scaling",
+    "variables",
+    "variance_scaling",
+    "zeros",
+]

@@ -1,0 +1,258 @@
+"""Normalisation: fused batch norm with its gradient and the gradient of that, moments, and response normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.shapes import Dims, format_dims, is_compatible, num_elements
+from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.core import stop_gradient, unchanged
+from aioflow.ops.nn import op_scope, renamed
+
+__all__ = [
+    "batch_normalization",
+    "fused_batch_norm",
+    "l2_normalize",
+    "local_response_normalization",
+    "lrn",
+    "moments",
+    "normalize_moments",
+    "sufficient_statistics",
+    "weighted_moments",
+]
+
+_MIN_EPSILON = 1.001e-5  # cuDNN refuses less, and graphs must run anywhere
+
+
+def _channels(ctx: ShapeContext, dims: Dims) -> tuple[int, Dims]:
+    data_format = ctx.attrs["data_format"]
+    rank = len(data_format)
+    if dims is None:
+        dims = (None,) * rank
+    if len(dims) != rank:
+        raise InvalidArgumentError(
+            f"the input has the wrong rank for {data_format}", expected=f"rank {rank}", actual=format_dims(dims)
+        )
+    return data_format.index("C"), dims
+
+
+def _merge_channels(ctx: ShapeContext, names: list[str], known: int | None) -> int | None:
+    for name in names:
+        dims = ctx.require_rank(name, 1)
+        if not is_compatible(dims, (known,)):
+            raise InvalidArgumentError(
+                f"{name} needs one element a channel", expected=format_dims((known,)), actual=format_dims(dims)
+            )
+        known = dims[0] if dims is not None and known is None else known
+    return known
+
+
+def _batch_norm_shape(ctx: ShapeContext) -> list[Dims]:
+    axis, dims = _channels(ctx, ctx.dims("x"))
+    fresh = ctx.attrs["is_training"] and ctx.attrs["exponential_avg_factor"] == 1.0
+    names = ["scale", "offset"] if fresh else ["scale", "offset", "mean", "variance"]
+    channels = _merge_channels(ctx, names, dims[axis])
+    shapes: list[Dims] = [(*dims[:axis], channels, *dims[axis + 1 :]), *[(channels,)] * 4]
+    return [*shapes, None] if ctx.op_def.name.endswith("V3") else shapes
+
+
+def _batch_norm_grad_shape(ctx: ShapeContext) -> list[Dims]:
+    axis, dims = _channels(ctx, ctx.dims("y_backprop"))
+    channels = _merge_channels(ctx, ["scale", "reserve_space_1", "reserve_space_2"], dims[axis])
+    return [(*dims[:axis], channels, *dims[axis + 1 :]), (channels,), (channels,), (0,), (0,)]
+
+
+_EPSILON = "epsilon: float = 9.999999747378752e-05"
+_FACTOR = "exponential_avg_factor: float = 1.0"
+_TRAINING = "is_training: bool = True"
+_FORMAT4 = "data_format: {'NHWC', 'NCHW'} = 'NHWC'"
+_FORMAT5 = "data_format: {'NHWC', 'NCHW', 'NDHWC', 'NCDHW'} = 'NHWC'"
+
+define_op(
+    "FusedBatchNorm",
+    "x: T, scale: T, offset: T, mean: T, variance: T",
+    "y: T, batch_mean: T, batch_variance: T, reserve_space_1: T, reserve_space_2: T",
+    ["T: {float32}", _EPSILON, _FACTOR, _FORMAT4, _TRAINING],
+    shape=_batch_norm_shape,
+)
+define_op(
+    "FusedBatchNormV2",
+    "x: T, scale: U, offset: U, mean: U, variance: U",
+    "y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, reserve_space_2: U",
+    ["T: {float16, bfloat16, float32}", "U: {float32}", _EPSILON, _FACTOR, _FORMAT4, _TRAINING],
+    shape=_batch_norm_shape,
+)
+define_op(
+    "FusedBatchNormV3",
+    "x: T, scale: U, offset: U, mean: U, variance: U",
+    "y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, reserve_space_2: U, reserve_space_3: U",
+    ["T: {float16, bfloat16, float32}", "U: {bfloat16, float32}", _EPSILON, _FACTOR, _FORMAT5, _TRAINING],
+    shape=_batch_norm_shape,
+)
+define_op(
+    "FusedBatchNormGrad",
+    "y_backprop: T, x: T, scale: T, reserve_space_1: T, reserve_space_2: T",
+    "x_backprop: T, scale_backprop: T, offset_backprop: T, reserve_space_3: T, reserve_space_4: T",
+    ["T: {float32}", _EPSILON, _FORMAT4, _TRAINING],
+    shape=_batch_norm_grad_shape,
+)
+define_op(
+    "FusedBatchNormGradV2",
+    "y_backprop: T, x: T, scale: float32, reserve_space_1: U, reserve_space_2: U",
+    "x_backprop: T, scale_backprop: U, offset_backprop: U, reserve_space_3: U, reserve_space_4: U",
+    ["T: {float16, bfloat16, float32}", "U: {float32}", _EPSILON, _FORMAT4, _TRAINING],
+    shape=_batch_norm_grad_shape,
+)
+define_op(
+    "FusedBatchNormGradV3",
+    "y_backprop: T, x: T, scale: float32, reserve_space_1: U, reserve_space_2: U, reserve_space_3: U",
+    "x_backprop: T, scale_backprop: U, offset_backprop: U, reserve_space_4: U, reserve_space_5: U",
+    ["T: {float16, bfloat16, float32}", "U: {float32}", _EPSILON, _FORMAT5, _TRAINING],
+    shape=_batch_norm_grad_shape,
+)
+
+_GRAD_OF = {
+    "FusedBatchNorm": "FusedBatchNormGrad",
+    "FusedBatchNormV2": "FusedBatchNormGradV2",
+    "FusedBatchNormV3": "FusedBatchNormGradV3",
+}
+
+
+@gradient(*_GRAD_OF)
+def _batch_norm_gradient(op: Operation, grad_y: Tensor | None, *rest: Tensor | None) -> list[Any]:
+    """Only `y` carries a gradient: the moments and reserves are there for the running averages and for this op."""
+    if grad_y is None:
+        return [None] * 5
+    training = op.get_attr("is_training")
+    saved = op.outputs[3:] if training else [*op.inputs[3:5], *op.outputs[5:]]
+    how = {k: op.attrs[k] for k in ("epsilon", "data_format", "is_training")}
+    made = apply_op(_GRAD_OF[op.type], grad_y, op.inputs[0], op.inputs[1], *saved, **how)
+    return [*made[:3], None, None]
+
+
+class _Centred:
+    """The terms that the gradient of a batch norm's gradient is made of, as float32 tensors."""
+
+    def __init__(self, op: Operation) -> None:
+        x, mean, variance = op.inputs[1], op.inputs[3], op.inputs[4]
+        data_format = op.get_attr("data_format")
+        rank, axis = len(data_format), data_format.index("C")
+        self._axes = [i for i in range(rank) if i != axis]
+        self._column = [-1 if i == axis else 1 for i in range(rank)]
+        self.training: bool = op.get_attr("is_training")
+        self.inverse = self.spread(apply_op("Rsqrt", variance + op.get_attr("epsilon")))
+        self.unit = (_float32(x) - self.spread(mean)) * self.inverse
+
+    def spread(self, per_channel: Tensor) -> Tensor:
+        """One number a channel, in a shape that broadcasts over images."""
+        found: Tensor = apply_op("Reshape", per_channel, self._column)
+        return found
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """The sum for each channel."""
+        found: Tensor = apply_op("Sum", tensor, self._axes)
+        return found
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        """The mean for each channel, in a shape that broadcasts."""
+        found: Tensor = apply_op("Mean", tensor, self._axes, keep_dims=True)
+        return found
+
+    def project(self, tensor: Tensor) -> Tensor:
+        """Without the parts along 1 and along `unit`: the derivative of normalising, up to `inverse`."""
+        if not self.training:
+            return tensor
+        return tensor - self.mean(tensor) - self.unit * self.mean(tensor * self.unit)
+
+
+@gradient("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
+def _batch_norm_grad_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
+    # With unit = (x - mean) * r and P = project, the op is
+    #   x_backprop = scale * r * P(dy),  scale_backprop = sum(dy * unit),  offset_backprop = sum(dy).
+    # P is its own adjoint; differentiating x_backprop by x goes through unit and, in training, through r.
+    dy, x, scale = op.inputs[:3]
+    terms = _Centred(op)
+    gradient_y, factor, r, unit = _float32(dy), terms.spread(scale), terms.inverse, terms.unit
+    by_dy: Any = 0
+    by_unit: Any = 0
+    by_scale = by_x = None
+    if grads[0] is not None:
+        u = _float32(grads[0])
+        by_dy = factor * r * terms.project(u)
+        by_scale = terms.total(u * r * terms.project(gradient_y))
+        if terms.training:
+            a, b = terms.mean(u * unit), terms.mean(gradient_y * unit)
+            by_unit = -factor * r * (u * b + gradient_y * a)
+            covariance = terms.mean(u * gradient_y) - terms.mean(u) * terms.mean(gradient_y) - a * b
+            by_x = -factor * r * r * covariance * unit
+    if grads[1] is not None:
+        p = terms.spread(grads[1])
+        by_dy, by_unit = by_dy + p * unit, by_unit + p * gradient_y
+    if grads[2] is not None:
+        by_dy = by_dy + terms.spread(grads[2]) + apply_op("ZerosLike", gradient_y)
+    if isinstance(by_unit, Tensor):
+        through = r * terms.project(by_unit)
+        by_x = through if by_x is None else by_x + through
+    made = [by_dy if isinstance(by_dy, Tensor) else None, by_x]
+    return [*(g if g is None else _cast(g, t) for g, t in zip(made, (dy, x), strict=True)), by_scale, *[None] * (len(op.inputs) - 3)]
+
+
+def _float32(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype.name == "float32" else apply_op("Cast", tensor, DstT="float32")
+
+
+def _cast(tensor: Tensor, like: Tensor) -> Tensor:
+    return tensor if tensor.dtype is like.dtype else apply_op("Cast", tensor, DstT=like.dtype)
+
+
+def fused_batch_norm(
+    x: TensorLike,
+    scale: TensorLike,
+    offset: TensorLike,
+    mean: TensorLike = None,
+    variance: TensorLike = None,
+    epsilon: float = 0.001,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+    exponential_avg_factor: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch normalisation of images (arXiv:1502.03167).
+
+    Args:
+        x: [batch, rows, columns, channels], or [batch, channels, rows, columns] for NCHW.
+        scale, offset: [channels].
+        mean, variance: [channels] running moments, used where not training, and averaged into where
+            `exponential_avg_factor` is not 1.
+
+    Returns:
+        The normalised images, and the mean and variance (with Bessel's correction) to go on with.
+
+    Raises:
+        InvalidArgumentError: the shapes do not fit, or running moments are needed and not given.
+    """
+    if (not is_training or exponential_avg_factor != 1.0) and (mean is None or variance is None):
+        raise InvalidArgumentError(
+            "both mean and variance must be given when is_training is False or exponential_avg_factor is not 1",
+            expected="mean and variance",
+            actual="None",
+        )
+    nothing = [] if mean is None or variance is None else None
+    made = apply_op(
+        "FusedBatchNormV3",
+        convert_to_tensor(x),
+        convert_to_tensor(scale, "float32"),
+        convert_to_tensor(offset, "float32"),
+        constant([], "float32", shape=(0,)) if mean is None else mean,
+        constant([], "float32", shape=(0,)) if variance is None else variance,
+        epsilon=max(epsilon, _MIN_EPSILON),
+        exponential_avg_factor=exponential_avg_factor,
+        data_format=data_format,
+        is_training=is_training,
+        name=name,
+    )
+    del nothing
+    return made[0], made[1], made[2]

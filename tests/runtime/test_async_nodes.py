@@ -1,0 +1,111 @@
+"""Async kernels: units around them, concurrency, errors, cancellation and time limits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+import aioflow as af
+from aioflow.graph.opdef import OPS, define_op
+from aioflow.kernels.registry import KERNELS, kernel
+from aioflow.ops.apply import apply_op
+
+_GATES: dict[str, asyncio.Event] = {}
+
+if "TestWait" not in OPS:
+    define_op("TestWait", "x: T", "y: T", ["T: type", "gate: string"], shape=lambda ctx: ctx.dims("x"))
+
+
+if not KERNELS.for_op("TestWait"):
+
+    @kernel("TestWait")
+    async def _wait(x: Any, *, gate: str) -> Any:
+        await _GATES.setdefault(gate, asyncio.Event()).wait()
+        return x
+
+
+@pytest.fixture(autouse=True)
+def _no_gates() -> None:
+    _GATES.clear()
+
+
+def _wait_for(x: Any, gate: str) -> af.Tensor:
+    result: af.Tensor = apply_op("TestWait", x, gate=gate, name=f"wait_{gate}")
+    return result
+
+
+async def test_values_cross_async_nodes() -> None:
+    x = af.placeholder("float32", [])
+    slow = _wait_for(x * 2.0, "a") + _wait_for(x + 1.0, "b")
+    _GATES.update(a=asyncio.Event(), b=asyncio.Event())
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        running = tg.create_task(session.run([slow + x, x], {x: 3.0}))
+        await asyncio.sleep(0)
+        _GATES["b"].set()
+        _GATES["a"].set()
+        assert await running == [13.0, 3.0]
+
+
+async def test_independent_async_nodes_wait_together() -> None:
+    x = af.placeholder("float32", [])
+    total = af.add_n([_wait_for(x, "same") for _ in range(200)])
+    _GATES["same"] = asyncio.Event()
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        running = tg.create_task(session.run(total, {x: 1.0}))
+        tg.create_task(_open_later("same"))
+        assert await running == 200
+
+
+async def _open_later(gate: str) -> None:
+    await asyncio.sleep(0.01)
+    _GATES[gate].set()
+
+
+async def test_a_timeout_names_what_the_step_waits_for_and_leaves_the_session_usable() -> None:
+    x = af.placeholder("float32", [])
+    slow = _wait_for(x, "never") + 1.0
+    async with af.Session() as session:
+        started = time.perf_counter()
+        with pytest.raises(af.errors.DeadlineExceededError, match="wait_never"):
+            await session.run(slow, {x: 1.0}, timeout=0.05)
+        assert time.perf_counter() - started < 2
+        assert await session.run(x + 1.0, {x: 1.0}) == 2
+
+
+async def test_cancelling_the_task_stops_the_step() -> None:
+    x = af.placeholder("float32", [])
+    slow = _wait_for(x, "never")
+    async with af.Session() as session:
+        task = asyncio.ensure_future(session.run(slow, {x: 1.0}))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await session.worker.state()).running == 0
+        assert await session.run(x * 3.0, {x: 1.0}) == 3
+
+
+async def test_closing_the_session_stops_its_steps() -> None:
+    x = af.placeholder("float32", [])
+    slow = _wait_for(x, "never")
+    session = af.Session()
+    task = asyncio.ensure_future(session.run(slow, {x: 1.0}))
+    await asyncio.sleep(0.01)
+    await session.close()
+    with pytest.raises(af.errors.CancelledError, match="closed"):
+        await task
+    with pytest.raises(af.errors.ClosedSessionError):
+        await session.run(slow, {x: 1.0})
+
+
+async def test_an_error_in_one_branch_stops_the_others() -> None:
+    x = af.placeholder("int32", [])
+    fails = af.floordiv(x, 0)
+    waits = _wait_for(x, "never")
+    async with af.Session() as session:
+        with pytest.raises(af.errors.InvalidArgumentError) as caught:
+            await session.run([_wait_for(fails, "also"), waits], {x: 1}, timeout=5)
+        assert caught.value.node == fails.op.name

@@ -1,0 +1,85 @@
+"""Cancelling at every kernel boundary stops the step there and leaves the session and its variables usable."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+import aioflow as af
+from aioflow.graph.opdef import OPS, define_op
+from aioflow.kernels.registry import KERNELS, kernel
+from aioflow.ops.apply import apply_op
+
+_NODES = 12
+_reached = threading.Event()
+_proceed = threading.Event()
+_log: list[int] = []
+_stop_at = -1
+
+if "TestCheckpoint" not in OPS:
+    define_op("TestCheckpoint", "x: float32", "y: float32", ["index: int"], stateful=True, shape=lambda ctx: ctx.dims("x"))
+
+if not KERNELS.for_op("TestCheckpoint"):
+
+    @kernel("TestCheckpoint")
+    def _checkpoint(x: Any, *, index: int) -> Any:
+        _log.append(index)
+        if index == _stop_at:
+            _reached.set()
+            _proceed.wait(5)
+        return x
+
+
+@pytest.mark.parametrize("boundary", range(_NODES))
+async def test_cancelled_at_a_kernel_boundary(boundary: int) -> None:
+    global _stop_at
+    x = af.placeholder("float32", [])
+    y: Any = x
+    for index in range(_NODES):
+        y = apply_op("TestCheckpoint", y, index=index)
+    count = af.Variable(0.0, name="count")
+    async with af.Session(config=af.SessionConfig(inline_budget=0)) as session:
+        await session.run(count.initializer)
+        _stop_at = boundary
+        _log.clear()
+        _reached.clear()
+        _proceed.clear()
+        with af.control_dependencies([y]):
+            done = count.assign_add(1.0)
+        task = asyncio.ensure_future(session.run(done, {x: 1.0}))
+        await asyncio.to_thread(_reached.wait, 5)
+        task.cancel()
+        await asyncio.sleep(0.005)
+        assert not task.done(), "run ended while a kernel of its step was still running"
+        _proceed.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert _log == list(range(boundary + 1)), "a kernel ran after the boundary at which the step was cancelled"
+        _stop_at = -1
+        assert await session.run(count) == 0
+        await session.run(done, {x: 1.0})
+        assert await session.run(count) == 1
+
+
+async def test_a_timeout_stops_a_step_in_a_thread() -> None:
+    global _stop_at
+    x = af.placeholder("float32", [])
+    y: Any = x
+    for index in range(_NODES):
+        y = apply_op("TestCheckpoint", y, index=index)
+    _log.clear()
+    _reached.clear()
+    _proceed.clear()
+    _stop_at = 3
+    async with af.Session(config=af.SessionConfig(inline_budget=0)) as session:
+        task = asyncio.ensure_future(session.run(y, {x: 1.0}, timeout=0.05))
+        await asyncio.sleep(0.2)
+        _proceed.set()
+        with pytest.raises(af.errors.DeadlineExceededError):
+            await task
+        assert _log == [0, 1, 2, 3]
+        _stop_at = -1
+        assert await session.run(y, {x: 1.0}) == 1
