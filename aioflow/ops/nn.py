@@ -66,6 +66,17 @@ def zeros_like(tensor: Tensor) -> Tensor:
     return found
 
 
+def renamed(new: Any, old: Any, names: tuple[str, str]) -> Any:
+    """Whichever of an argument and its older name is given.
+
+    Raises:
+        InvalidArgumentError: both are.
+    """
+    if new is not None and old is not None:
+        raise InvalidArgumentError(f"cannot specify both {names[0]!r} and {names[1]!r}", expected="one of them", actual="both")
+    return old if new is None else new
+
+
 # -- activations --------------------------------------------------------------------------------------------------------
 
 define_op("Relu", "features: T", "activations: T", ["T: {reals, qint8}"], shape=unchanged)

@@ -14,7 +14,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, TensorShape, format_dims, is_compatible
 from aioflow.graph.windows import Window, conv2d_dims, depthwise_dims
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
-from aioflow.ops.nn import op_scope, shape_of
+from aioflow.ops.nn import op_scope, renamed, shape_of
 
 __all__ = [
     "atrous_conv2d",
@@ -172,17 +172,6 @@ def _attrs(strides: Any, padding: Any, data_format: str | None, dilations: Any) 
         "data_format": layout,
         **padding_attrs(padding),
     }
-
-
-def renamed(new: Any, old: Any, names: tuple[str, str]) -> Any:
-    """Whichever of an argument and its older name is given.
-
-    Raises:
-        InvalidArgumentError: both are.
-    """
-    if new is not None and old is not None:
-        raise InvalidArgumentError(f"cannot specify both {names[0]!r} and {names[1]!r}", expected="one of them", actual="both")
-    return old if new is None else new
 
 
 def conv2d(

@@ -240,7 +240,6 @@ def fused_batch_norm(
             expected="mean and variance",
             actual="None",
         )
-    nothing = [] if mean is None or variance is None else None
     made = apply_op(
         "FusedBatchNormV3",
         convert_to_tensor(x),
@@ -254,5 +253,199 @@ def fused_batch_norm(
         is_training=is_training,
         name=name,
     )
-    del nothing
     return made[0], made[1], made[2]
+
+
+# -- moments and what is built of them ----------------------------------------------------------------------------------
+
+
+def _kept(keep_dims: bool | None, keepdims: bool | None) -> bool:
+    return bool(renamed(keepdims, keep_dims, ("keepdims", "keep_dims")))
+
+
+def moments(
+    x: TensorLike,
+    axes: Any,
+    shift: Any = None,
+    name: str | None = None,
+    keep_dims: bool | None = None,
+    keepdims: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of x over `axes` (a list of ints); float16 is summed in float32. `shift` is not used any more."""
+    tensor = convert_to_tensor(x)
+    with op_scope(name, "moments", tensor):
+        y = _float32(tensor) if tensor.dtype.name == "float16" else tensor
+        mean = apply_op("Mean", y, axes, keep_dims=True, name="mean")
+        # The mean is where the sum of squares is least, so nothing flows through it.
+        squares = apply_op("SquaredDifference", y, stop_gradient(mean))
+        variance = apply_op("Mean", squares, axes, keep_dims=True, name="variance")
+        if not _kept(keep_dims, keepdims):
+            mean, variance = _squeezed(mean, axes), _squeezed(variance, axes)
+        return _cast(mean, tensor), _cast(variance, tensor)
+
+
+def _squeezed(tensor: Tensor, axes: Any) -> Tensor:
+    positions = [int(a) for a in axes] if isinstance(axes, list | tuple | range) else [int(axes)]
+    if not positions:
+        return tensor
+    found: Tensor = apply_op("Squeeze", tensor, squeeze_dims=positions)
+    return found
+
+
+def sufficient_statistics(
+    x: TensorLike,
+    axes: Any,
+    shift: TensorLike = None,
+    keep_dims: bool | None = None,
+    name: str | None = None,
+    keepdims: bool | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """(count, sum, sum of squares, shift) of x over `axes`, each of x - shift: what `normalize_moments` takes."""
+    keep = _kept(keep_dims, keepdims)
+    tensor = convert_to_tensor(x)
+    with op_scope(name, "sufficient_statistics", tensor, shift):
+        positions = [int(a) for a in axes] if isinstance(axes, list | tuple | range) else [int(axes)]
+        count = _count(tensor, positions)
+        offset = None if shift is None else convert_to_tensor(shift, tensor.dtype)
+        moved = tensor if offset is None else tensor - offset
+        mean_ss = apply_op("Sum", moved, positions, keep_dims=keep, name="mean_ss")
+        var_ss = apply_op("Sum", moved * moved, positions, keep_dims=keep, name="var_ss")
+        return count, mean_ss, var_ss, offset
+
+
+def _count(tensor: Tensor, axes: list[int]) -> Tensor:
+    sizes = None if tensor.dims is None else tuple(tensor.dims[a] for a in axes)
+    known = num_elements(sizes)
+    if known is not None:
+        return constant(known, tensor.dtype)
+    chosen = apply_op("GatherV2", apply_op("Shape", tensor), axes, 0)
+    found: Tensor = apply_op("Prod", apply_op("Cast", chosen, DstT=tensor.dtype), [0])
+    return found
+
+
+def normalize_moments(
+    counts: TensorLike, mean_ss: TensorLike, variance_ss: TensorLike, shift: TensorLike, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance from `sufficient_statistics`."""
+    with op_scope(name, "normalize", counts, mean_ss, variance_ss):
+        share = apply_op("Reciprocal", counts, name="divisor")
+        moved = convert_to_tensor(mean_ss) * share
+        mean = moved if shift is None else moved + shift
+        variance = convert_to_tensor(variance_ss) * share - moved * moved
+        return mean, variance
+
+
+def weighted_moments(
+    x: TensorLike,
+    axes: Any,
+    frequency_weights: TensorLike,
+    name: str | None = None,
+    keep_dims: bool | None = None,
+    keepdims: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of x over `axes`, each element counting as often as its weight (which broadcasts) says."""
+    tensor = convert_to_tensor(x)
+    with op_scope(name, "weighted_moments", tensor, frequency_weights):
+        keep = _kept(keep_dims, keepdims)
+        y = _float32(tensor) if tensor.dtype.name == "float16" else tensor
+        weights = _cast(convert_to_tensor(frequency_weights, dtype_or_none(frequency_weights, y)), y)
+        weights = weights + apply_op("ZerosLike", y)
+        total = apply_op("Sum", weights, axes, keep_dims=True)
+        mean = apply_op("Sum", weights * y, axes, keep_dims=True) / total
+        squares = apply_op("SquaredDifference", y, stop_gradient(mean))
+        variance = apply_op("Sum", weights * squares, axes, keep_dims=True) / total
+        if not keep:
+            mean, variance = _squeezed(mean, axes), _squeezed(variance, axes)
+        return _cast(mean, tensor), _cast(variance, tensor)
+
+
+def dtype_or_none(value: Any, like: Tensor) -> Any:
+    """The dtype to convert a Python value to; None for what has a dtype already."""
+    return None if hasattr(value, "dtype") else like.dtype
+
+
+def batch_normalization(
+    x: TensorLike,
+    mean: TensorLike,
+    variance: TensorLike,
+    offset: TensorLike,
+    scale: TensorLike,
+    variance_epsilon: float,
+    name: str | None = None,
+) -> Tensor:
+    """(x - mean) / sqrt(variance + variance_epsilon) * scale + offset, broadcast; offset and scale may be None."""
+    with op_scope(name, "batchnorm", x, mean, variance, scale, offset):
+        tensor = convert_to_tensor(x)
+        inverse: Tensor = apply_op("Rsqrt", convert_to_tensor(variance) + variance_epsilon)
+        if scale is not None:
+            inverse = inverse * scale
+        shift = -mean * inverse if offset is None else offset - convert_to_tensor(mean) * inverse
+        return tensor * _cast(inverse, tensor) + _cast(shift, tensor)
+
+
+def l2_normalize(
+    x: TensorLike, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None
+) -> Tensor:
+    """x / sqrt(max(sum(x * x), epsilon)) along `axis` (all axes without one); `dim` is its older name."""
+    with op_scope(name, "l2_normalize", x) as scope:
+        tensor = convert_to_tensor(x)
+        along = renamed(axis, dim, ("axis", "dim"))
+        if along is None:
+            if tensor.dims is None:
+                raise InvalidArgumentError("without axis the rank must be known", expected="a known rank", actual="unknown")
+            along = list(range(len(tensor.dims)))
+        total = apply_op("Sum", apply_op("Square", tensor), along, keep_dims=True)
+        result: Tensor = apply_op("Mul", tensor, apply_op("Rsqrt", apply_op("Maximum", total, epsilon)), name=scope)
+        return result
+
+
+# -- local response normalisation ---------------------------------------------------------------------------------------
+
+_LRN = [
+    "depth_radius: int = 5",
+    "bias: float = 1.0",
+    "alpha: float = 1.0",
+    "beta: float = 0.5",
+    "T: {float16, bfloat16, float32} = float32",
+]
+
+
+def _lrn_shape(ctx: ShapeContext) -> Dims:
+    dims = ctx.require_rank("input", 4)
+    return (None,) * 4 if dims is None else dims
+
+
+def _lrn_grad_shape(ctx: ShapeContext) -> Dims:
+    for name in ("input_grads", "input_image", "output_image"):
+        ctx.require_rank(name, 4)
+    return unchanged(ctx)
+
+
+define_op("LRN", "input: T", "output: T", _LRN, shape=_lrn_shape)
+define_op("LRNGrad", "input_grads: T, input_image: T, output_image: T", "output: T", _LRN, shape=_lrn_grad_shape)
+
+
+@gradient("LRN")
+def _lrn_gradient(op: Operation, grad: Tensor) -> Any:
+    how = {k: op.attrs[k] for k in ("depth_radius", "bias", "alpha", "beta")}
+    return apply_op("LRNGrad", grad, op.inputs[0], op.outputs[0], **how)
+
+
+def local_response_normalization(
+    input: TensorLike,
+    depth_radius: int = 5,
+    bias: float = 1,
+    alpha: float = 1,
+    beta: float = 0.5,
+    name: str | None = None,
+) -> Tensor:
+    """input / (bias + alpha * s) ** beta, where s sums the squares of the channels at most `depth_radius` away.
+
+    Args:
+        input: [batch, rows, columns, channels].
+    """
+    result: Tensor = apply_op("LRN", input, depth_radius=depth_radius, bias=bias, alpha=alpha, beta=beta, name=name)
+    return result
+
+
+lrn = local_response_normalization

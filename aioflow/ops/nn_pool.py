@@ -10,8 +10,8 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.windows import Window, pool_dims
 from aioflow.ops.apply import TensorLike, apply_op
-from aioflow.ops.nn import shape_of, zeros_like
-from aioflow.ops.nn_conv import four, padding_attrs, renamed
+from aioflow.ops.nn import renamed, shape_of, zeros_like
+from aioflow.ops.nn_conv import four, padding_attrs
 
 __all__ = ["avg_pool", "avg_pool2d", "max_pool", "max_pool2d"]
 

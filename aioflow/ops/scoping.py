@@ -19,6 +19,7 @@ __all__ = [
     "device",
     "get_collection",
     "get_collection_ref",
+    "init_scope",
     "name_scope",
     "op_scope",
 ]
@@ -61,7 +62,7 @@ def name_scope(name: str | None, default_name: str | None = None, values: Iterab
     chosen = default_name if name is None else name
     if chosen is None and values is not None:
         raise InvalidArgumentError("a name scope needs a name", expected="name or default_name", actual=None)
-    graph = _graph_of(values or ())
+    graph = graph_of(values or ())
     with graph.as_default(), graph.name_scope(chosen) as scope:
         yield scope
 
@@ -71,7 +72,15 @@ def op_scope(values: Iterable[Any], name: str | None, default_name: str | None =
     return name_scope(name, default_name=default_name, values=values)
 
 
-def _graph_of(values: Iterable[Any]) -> Graph:
+@contextmanager
+def init_scope() -> Iterator[None]:
+    """Make nodes that do not wait for the control dependencies around, as initializers must not."""
+    with default_graph().control_dependencies(None):
+        yield
+
+
+def graph_of(values: Iterable[Any]) -> Graph:
+    """The graph that these values belong to, or the default one. Raises InvalidArgumentError for several graphs."""
     found: Graph | None = None
     for value in values:
         graph = getattr(value, "graph", None)

@@ -31,7 +31,10 @@ def random_program(seed: int, size: int = 40, rows: int | None = None) -> Progra
     shape = [rows if rows is None else count, 6]
     matrix = af.placeholder("float32", shape)
     row = af.placeholder("float32", [6])
-    feeds = {matrix: values.standard_normal((count, 6)).astype(np.float32), row: values.standard_normal(6).astype(np.float32)}
+    feeds = {
+        matrix: values.standard_normal((count, 6)).astype(np.float32),
+        row: values.standard_normal(6).astype(np.float32),
+    }
     pool: list[af.Tensor] = [matrix, row, af.constant(values.standard_normal(6).astype(np.float32))]
     for _ in range(size):
         pool.append(_grow(rng, pool))

@@ -20,7 +20,9 @@ _log: list[int] = []
 _stop_at = -1
 
 if "TestCheckpoint" not in OPS:
-    define_op("TestCheckpoint", "x: float32", "y: float32", ["index: int"], stateful=True, shape=lambda ctx: ctx.dims("x"))
+    define_op(
+        "TestCheckpoint", "x: float32", "y: float32", ["index: int"], stateful=True, shape=lambda ctx: ctx.dims("x")
+    )
 
 if not KERNELS.for_op("TestCheckpoint"):
 

@@ -11,7 +11,9 @@ import aioflow as af
 from tests.runtime.programs import random_program
 
 
-async def _both(program: object, fetches: list[af.Tensor], feeds: dict[af.Tensor, object]) -> tuple[list[object], list[object]]:
+async def _both(
+    program: object, fetches: list[af.Tensor], feeds: dict[af.Tensor, object]
+) -> tuple[list[object], list[object]]:
     async with af.Session(config=af.SessionConfig(executor="reference")) as plain:
         expected = await plain.run(fetches, feeds)
     async with af.Session() as session:

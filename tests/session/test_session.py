@@ -1,0 +1,244 @@
+"""`Session.run`: the structure of fetches, feeding, names, concurrency, extension, life and death of a session."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections import OrderedDict, namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+async def test_fetches_come_back_in_the_structure_that_was_asked_for() -> None:
+    x = af.placeholder("float32", [], name="x")
+    y = af.add(x, 1.0, name="y")
+    step = af.no_op(name="step")
+    async with af.Session() as session:
+        feed = {x: 2.0}
+        assert await session.run(y, feed) == 3
+        assert await session.run([y, [x, (y,)]], feed) == [3, [2, (3,)]]
+        assert await session.run({"a": y, "b": [x]}, feed) == {"a": 3, "b": [2]}
+        assert await session.run(Pair(x, y), feed) == Pair(2, 3)
+        ordered = await session.run(OrderedDict(z=y, a=x), feed)
+        assert type(ordered) is OrderedDict
+        assert list(ordered) == ["z", "a"]
+        assert await session.run(["y:0", "step", step], feed) == [3, None, None]
+        assert await session.run([], feed) == []
+        assert await session.run("y:0", {"x:0": 2.0}) == 3
+
+
+async def test_an_intermediate_feed_cuts_what_is_upstream() -> None:
+    counter = af.Variable(0, name="counter")
+    with af.control_dependencies([counter.assign_add(1)]):
+        middle = af.identity(af.constant(5.0))
+    y = middle * 2.0
+    async with af.Session() as session:
+        await session.run(counter.initializer)
+        assert await session.run(y) == 10
+        assert await session.run(counter) == 1
+        assert await session.run(y, {middle: 4.0}) == 8
+        assert await session.run(counter) == 1, "a node upstream of the feed ran"
+
+
+async def test_a_variable_can_be_fed() -> None:
+    weight = af.Variable(3.0, name="weight")
+    y = weight * 2.0
+    async with af.Session() as session:
+        await session.run(weight.initializer)
+        assert await session.run(y, {weight: 10.0}) == 20
+        assert await session.run(y) == 6
+
+
+async def test_feeding_what_is_fetched_gives_it_back() -> None:
+    x = af.placeholder("float32", [2])
+    async with af.Session() as session:
+        value = np.array([1, 2], np.float32)
+        assert (await session.run(x, {x: value}) == value).all()
+
+
+async def test_feeds_are_converted_within_their_kind() -> None:
+    x = af.placeholder("float32", [None])
+    whole = af.placeholder("int64", [])
+    text = af.placeholder("string", [])
+    async with af.Session() as session:
+        assert (await session.run(x, {x: [1, 2]})).dtype == np.float32
+        assert (await session.run(x * 1.0, {x: np.arange(3)})).dtype == np.float32
+        assert (await session.run(x * 1.0, {x: np.arange(3, dtype=">f4")})).tolist() == [0, 1, 2]
+        assert await session.run(whole + 0, {whole: 2**40}) == 2**40
+        assert await session.run(af.identity(text), {text: "né"}) == "né".encode()
+
+
+async def test_make_callable() -> None:
+    x = af.placeholder("float32", [])
+    y = af.placeholder("float32", [])
+    async with af.Session() as session:
+        subtract = session.make_callable({"d": x - y}, [x, y])
+        for _ in range(5):
+            assert await subtract(5.0, 3.0) == {"d": 2.0}
+        with pytest.raises(af.errors.InvalidArgumentError, match="number of feeds"):
+            await subtract(1.0)
+
+
+def test_run_sync_in_a_script() -> None:
+    x = af.placeholder("float32", [])
+    with af.Session() as session:
+        assert session.run_sync(x + 1.0, {x: 1}) == 2
+        assert session.run_sync(x + 1.0, {x: 2}) == 3
+
+
+async def test_run_sync_where_a_loop_is_running() -> None:
+    x = af.placeholder("float32", [])
+    async with af.Session() as session:
+        assert session.run_sync(x + 1.0, {x: 1}) == 2
+
+
+async def test_eval_and_run_use_the_default_session() -> None:
+    count = af.Variable(1, name="count")
+    bump = count.assign_add(4)
+    with pytest.raises(af.errors.FailedPreconditionError, match="no default session"):
+        await count.initializer.run()
+    async with af.Session():
+        await count.initializer.run()
+        await bump.op.run()
+        assert await af.identity(count).eval() == 5
+        with af.Graph().as_default():
+            other = af.constant(2)
+            async with af.Session():
+                assert await other.eval() == 2
+    session = af.Session()
+    assert await (af.constant(1) + 1).eval(session=session) == 2
+    await session.close()
+
+
+async def test_many_concurrent_runs_of_one_session() -> None:
+    x = af.placeholder("float32", [None, 64])
+    y = af.reduce_sum(af.matmul(x, af.ones([64, 64])))
+    async with af.Session() as session:
+
+        async def call(i: int) -> float:
+            return float(await session.run(y, {x: np.full((1 + i % 7, 64), i, np.float32)}))
+
+        results = await asyncio.gather(*(call(i) for i in range(200)))
+    assert results == [i * (1 + i % 7) * 64 * 64 for i in range(200)]
+
+
+async def test_a_new_signature_is_compiled_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = af.placeholder("float32", [])
+    y: Any = x
+    for _ in range(400):  # large enough to be compiled in a thread
+        y = y + 1.0
+    async with af.Session() as session:
+        compiled: list[int] = []
+        register = session.worker.register_now
+        monkeypatch.setattr(session.worker, "register_now", lambda *a: (compiled.append(1), register(*a))[1])
+        assert await asyncio.gather(*(session.run(y, {x: 1.0}) for _ in range(10))) == [401] * 10
+        assert len(compiled) == 1
+
+
+async def test_the_graph_may_grow_between_runs() -> None:
+    x = af.placeholder("float32", [])
+    async with af.Session() as session:
+        assert await session.run(x + 1.0, {x: 1}) == 2
+        z = (x + 1.0) * 3.0
+        assert await session.run(z, {x: 1}) == 6
+
+
+async def test_an_added_control_input_is_honoured() -> None:
+    count = af.Variable(0, name="count")
+    bump = count.assign_add(1)
+    y = af.constant(1.0) + 1.0
+    async with af.Session() as session:
+        await session.run(count.initializer)
+        await session.run(y)
+        y.op.add_control_input(bump.op)
+        await session.run(y)
+        assert await session.run(count) == 1
+
+
+async def test_growing_the_graph_in_a_loop_warns_and_names_the_line() -> None:
+    x = af.placeholder("float32", [])
+    async with af.Session() as session:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(120):
+                await session.run(x + 1.0, {x: 1})
+    texts = [str(w.message) for w in caught if issubclass(w.category, ResourceWarning)]
+    assert len(texts) == 1
+    assert __file__ in texts[0]
+
+
+async def test_the_plan_cache_is_bounded() -> None:
+    x = af.placeholder("float32", [])
+    tensors = [x + float(i) for i in range(20)]
+    async with af.Session(config=af.SessionConfig(plan_cache_size=4)) as session:
+        for _ in range(2):
+            for i, tensor in enumerate(tensors):
+                assert await session.run(tensor, {x: 1}) == 1 + i
+        assert (await session.worker.state()).registered <= 4
+
+
+async def test_full_trace_gives_the_time_of_every_node() -> None:
+    x = af.placeholder("float32", [None], name="x")
+    y = af.tanh(af.add(x, 1.0, name="sum"), name="curve")
+    metadata = af.RunMetadata()
+    async with af.Session() as session:
+        data = np.ones(100_000, np.float32)
+        await session.run(y, {x: data}, options=af.RunOptions(trace_level=af.TraceLevel.FULL), run_metadata=metadata)
+    (device,) = metadata.step_stats
+    by_name = {n.node: n for n in device.nodes}
+    assert {"sum", "curve"} <= set(by_name)
+    assert by_name["curve"].op == "Tanh"
+    assert by_name["curve"].output_bytes == data.nbytes
+    assert all(n.duration > 0 for n in device.nodes)
+    assert by_name["curve"].start >= by_name["sum"].start + by_name["sum"].duration
+
+
+async def test_a_session_on_the_worker_of_another_shares_its_variables() -> None:
+    weight = af.Variable(1.0, name="weight")
+    async with af.Session() as first:
+        await first.run(weight.initializer)
+        await first.run(weight.assign(9.0))
+        second = af.Session(first.worker)
+        assert await second.run(weight) == 9
+        await second.close()
+        async with af.Session() as separate:
+            with pytest.raises(af.errors.FailedPreconditionError):
+                await separate.run(weight)
+
+
+async def test_reset_clears_containers() -> None:
+    with af.container("kept"):
+        kept = af.Variable(1.0, name="kept")
+    dropped = af.Variable(2.0, name="dropped")
+    async with af.Session() as session:
+        await session.run([kept.initializer, dropped.initializer])
+        session.reset([""])
+        assert await session.run(kept) == 1
+        with pytest.raises(af.errors.FailedPreconditionError, match="dropped"):
+            await session.run(dropped)
+
+
+@pytest.mark.soak
+async def test_memory_does_not_grow_over_100_000_runs() -> None:
+    psutil = pytest.importorskip("psutil")
+    x = af.placeholder("float32", [None, 8])
+    weight = af.Variable(np.ones((8, 8), np.float32), name="weight")
+    y = af.matmul(x, weight)
+    step = weight.assign_sub(af.matmul(x, y, transpose_a=True) * 1e-9)
+    async with af.Session() as session:
+        await session.run(weight.initializer)
+        data = np.ones((4, 8), np.float32)
+
+        async def runs(count: int) -> int:
+            for _ in range(count):
+                await session.run([y, step], {x: data})
+            return int(psutil.Process().memory_info().rss)
+
+        settled = await runs(10_000)
+        assert await runs(100_000) - settled < 4 * 2**20
