@@ -24,6 +24,21 @@ from aioflow.session import Session as Session
 from aioflow.ops.apply import *
 from aioflow.ops.core import *
 from aioflow.kernels import core as _core_kernels
+from aioflow.ops.broadcasting import *
+from aioflow.ops.math import *
+from aioflow.ops.division import *
+from aioflow.ops.math_sums import *
+from aioflow.ops.math_unary import *
+from aioflow.ops.math_complex import *
+from aioflow.ops.math_special import *
+from aioflow.ops.comparison import *
+from aioflow.ops.numerics import *
+from aioflow.ops import bitwise as _bitwise_ops
+from aioflow.ops import operators as _operators
+from aioflow.kernels import elementwise as _elementwise_kernels
+from aioflow.kernels import elementwise_checks as _elementwise_checks
+from aioflow.kernels import elementwise_integer as _elementwise_integer
+from aioflow.kernels import elementwise_special as _elementwise_special
 from aioflow.ops.scoping import *
 from aioflow.ops.state import *
 from aioflow.ops.variables import *

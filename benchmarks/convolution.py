@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import aioflow_numpy.blas
+from aioflow_numpy import blas
 
-aioflow_numpy.blas.choose_core_type()
+blas.choose_core_type()
 
-import numpy as np
-from aioflow_numpy import convolution, pooling
+import numpy as np  # noqa: E402 - the choice above can only be made before
+
+from aioflow_numpy import convolution, pooling  # noqa: E402
 
 try:
     import tensorflow as tf
@@ -88,7 +89,7 @@ LENET_TRAINING = [
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 21
-    print("; ".join(f"{key}: {value}" for key, value in aioflow_numpy.blas.describe().items()))
+    print("; ".join(f"{key}: {value}" for key, value in blas.describe().items()))
     print(f"{'':36}{'ms':>8}{'of matmul':>11}{'TF ms':>9}{'TF / ours':>11}")
     taken: dict[str, tuple[float, float | None]] = {}
     for row in _rows():

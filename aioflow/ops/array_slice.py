@@ -37,7 +37,6 @@ def _slice_shape(ctx: ShapeContext) -> Dims:
     sizes, begin = ctx.value("size"), ctx.value("begin")
     if sizes is None:
         partial = ctx.partial_shape("size")
-        # An element that is known from a Pack could still be -1 at run time only where it is unknown here.
         return (None,) * order if partial is None else partial
     given: tuple[int | None, ...] = (None,) * order if dims is None else dims
     begins = [None] * order if begin is None else [int(b) for b in begin]

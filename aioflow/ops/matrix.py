@@ -6,18 +6,20 @@ flags, and the kernel hands a transposed view to BLAS.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
-from aioflow.graph import dtypes
+from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import as_dtype
 from aioflow.graph.einsum import ELLIPSIS, Equation, parse_equation
 from aioflow.graph.graph import OPERATORS, Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, merge_dims
-from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 
 __all__ = ["cross", "einsum", "matmul", "tensordot"]
 
@@ -214,6 +216,10 @@ def _einsum_grad_by(op: Operation, equation: Equation, position: int, grad: Tens
     unique = tuple(dict.fromkeys(term))
     reached = tuple(label for label in unique if any(label in t for t in terms))
     lost = tuple(label for label in unique if label not in reached)
+    if ELLIPSIS in lost:
+        raise UnimplementedError(
+            "no gradient of an einsum that sums over an ellipsis", expected="'...' in the output", actual=str(equation)
+        ).at(op.name, op.type, op.source)
     if ELLIPSIS in reached:  # in front, where broadcasting lines up
         reached = (ELLIPSIS, *(label for label in reached if label != ELLIPSIS))
     plain = not lost and (ELLIPSIS not in term or _same_ellipsis(op, equation, position))
@@ -275,6 +281,14 @@ def _cross_grad(op: Operation, grad: Tensor) -> list[Tensor]:
 
 
 # ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def graph_scope(values: Sequence[Any], name: str) -> Iterator[str]:
+    """A name scope in the graph of the first tensor among `values`, which becomes the default graph; yields its prefix."""
+    graph = next((v.graph for v in values if isinstance(v, Tensor)), None) or default_graph()
+    with graph.as_default(), graph.name_scope(name) as scope:
+        yield scope
 
 
 def matmul(
@@ -348,7 +362,7 @@ def matvec(
     name: str | None = None,
 ) -> Tensor:
     """The product of a matrix [..., m, n] and a vector [..., n], or of batches of them. See `matmul`."""
-    with _graph_scope((a, b), name or "MatVec"):
+    with graph_scope((a, b), name or "MatVec"):
         column = apply_op("ExpandDims", convert_to_tensor(b), -1)
         result: Tensor = apply_op("Squeeze", matmul(a, column, transpose_a, adjoint_a=adjoint_a), squeeze_dims=[-1])
     return result
@@ -367,7 +381,7 @@ def einsum(equation: str, *inputs: TensorLike, name: str | None = None, optimize
     """
     tensors = [convert_to_tensor(t) for t in inputs]
     parsed = parse_equation(equation, len(tensors))
-    with _graph_scope(tensors, name or "einsum"):
+    with graph_scope(tensors, name or "einsum"):
         if len(tensors) > 2 and all(t.dims is not None for t in tensors):
             return _einsum_in_pairs(parsed, tensors, optimize)
         result: Tensor = apply_op("Einsum", tensors, equation=str(parsed))
@@ -420,7 +434,7 @@ def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) 
         *(label for i, label in enumerate(x_term) if i not in left),
         *(label for i, label in enumerate(y_term) if i not in right),
     )
-    with _graph_scope((x, y), name or "Tensordot"):
+    with graph_scope((x, y), name or "Tensordot"):
         result: Tensor = apply_op("Einsum", [x, y], equation=str(Equation((x_term, y_term), output)))
     return result
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
+from aioflow.ops.state import handle_dims
 
 __all__: list[str] = []
 
@@ -85,8 +87,8 @@ def _check_shapes(ctx: ShapeContext) -> list[Dims]:
     """No outputs; but the variables, the gradient and the scalars must fit each other."""
     variable: Dims = None
     for tensor in ctx.tensors:
-        if tensor.dtype.name == "resource" and tensor.op.type == "VarHandleOp":
-            variable = merge_dims(variable, tensor.op.attrs["shape"])
+        if tensor.dtype is dtypes.resource:
+            variable = merge_dims(variable, handle_dims(tensor))
     names = [arg.name for arg in ctx.op_def.inputs if arg.type_attr == "T"]
     for name in names:
         if name not in ("grad", "delta"):

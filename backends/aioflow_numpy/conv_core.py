@@ -13,7 +13,7 @@ import numpy as np
 
 from aioflow_numpy.conv_patches import Block, line_rows, plan, tap_rows, window_rows
 from aioflow_numpy.conv_scratch import scratch
-from aioflow_numpy.conv_shapes import Array, Windows, overlap, windows
+from aioflow_numpy.conv_shapes import Array, Windows, overlap, transposed_windows
 from aioflow_numpy.conv_threads import for_each, thread_count
 
 # Sizes found by benchmarks/convolution.py on 1 MB of L2 a core.
@@ -83,7 +83,7 @@ def backprop_input(w: Array, dy: Array, g: Windows, out: Array) -> None:
 
     The rows of `out` and dy may be those of a slice of channels.
     """
-    transposed = _transposed(g, w.shape[3])
+    transposed = transposed_windows(g, w.shape[3])
     if g.pointwise:
         _scatter_pixels(w, dy, g, out)
     elif transposed is not None and not _few(g):
@@ -154,15 +154,6 @@ def _read(image: Array, g: Windows, block: Block) -> Array:
     """The view [samples, lines, ow, c] of the elements that the pointwise windows of the block read."""
     top, bottom = block.lines.start * g.sh, (block.lines.stop - 1) * g.sh + 1
     return image[block.samples, top : bottom : g.sh, : g.span_w : g.sw]
-
-
-def _transposed(g: Windows, co: int) -> Windows | None:
-    """The windows over dy whose convolution with the flipped filter gives dx; None where it is no plain convolution."""
-    top, left = (g.kh - 1) * g.dh - g.top, (g.kw - 1) * g.dw - g.left
-    bottom, right = g.h + g.top - g.oh, g.w + g.left - g.ow
-    if (g.sh, g.sw) != (1, 1) or min(top, left, bottom, right) < 0:
-        return None
-    return windows((g.n, g.oh, g.ow, co), (g.kh, g.kw), (1, 1), ((top, bottom), (left, right)), (g.dh, g.dw))
 
 
 def _scatter_pixels(w: Array, dy: Array, g: Windows, out: Array) -> None:

@@ -94,6 +94,18 @@ def windows(shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: Paddin
     return Windows(n, h, w, c, kh, kw, sh, sw, dh, dw, top, left, oh, ow)
 
 
+def transposed_windows(g: Windows, co: int) -> Windows | None:
+    """The windows over outputs of `co` channels whose convolution with the flipped filter is the input's gradient.
+
+    None where it is no plain convolution: a stride spreads the outputs, and wide padding makes outputs of padding alone.
+    """
+    top, left = (g.kh - 1) * g.dh - g.top, (g.kw - 1) * g.dw - g.left
+    bottom, right = g.h + g.top - g.oh, g.w + g.left - g.ow
+    if (g.sh, g.sw) != (1, 1) or min(top, left, bottom, right) < 0:
+        return None
+    return windows((g.n, g.oh, g.ow, co), (g.kh, g.kw), (1, 1), ((top, bottom), (left, right)), (g.dh, g.dw))
+
+
 def overlap(size: int, outputs: int, stride: int, offset: int) -> tuple[slice, slice]:
     """Where tap `offset` of windows `stride` apart meets an input of `size`: (slice of outputs, slice of input).
 

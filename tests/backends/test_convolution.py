@@ -13,7 +13,7 @@ import pytest
 
 from aioflow_numpy import conv_core
 from aioflow_numpy.conv_scratch import scratch
-from aioflow_numpy.conv_threads import for_each
+from aioflow_numpy.conv_threads import for_each, thread_count
 from aioflow_numpy.convolution import (
     conv2d,
     conv2d_backprop_filter,
@@ -277,6 +277,7 @@ def test_concurrent_calls_do_not_disturb_each_other() -> None:
 
 def test_for_each_does_all_and_raises_the_first_error() -> None:
     done: list[int] = []
+    threads = thread_count()
     for_each(done.append, range(100))
     assert sorted(done) == list(range(100))
 
@@ -286,6 +287,7 @@ def test_for_each_does_all_and_raises_the_first_error() -> None:
 
     with pytest.raises(RuntimeError, match="three"):
         for_each(fail, range(100))
+    assert thread_count() == threads
 
 
 def test_scratch_is_aligned_and_not_kept_when_large() -> None:

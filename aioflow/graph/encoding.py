@@ -1,0 +1,159 @@
+"""Two encodings of plain documents (None, bool, int, float, str, bytes, lists, and maps by str): bytes and readable text.
+
+The bytes are a fixed header and one msgpack value, with a checksum over it, so that a truncated or altered file is told
+from a wrong one. What is read is data and nothing else: no extension types, no objects, bounded nesting, no key twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import struct
+import zlib
+from typing import Any, Final, TypeAlias
+
+import msgpack
+
+from aioflow.errors import DataLossError, InvalidArgumentError, UnimplementedError
+
+__all__ = ["MAGIC", "Document", "from_bytes", "from_text", "to_bytes", "to_text"]
+
+Document: TypeAlias = Any
+
+MAGIC: Final = b"aiograph"
+FORMAT_VERSION: Final = 1
+_HEADER: Final = struct.Struct("<8sHIQ")  # magic, format version, CRC-32 of what follows, its length
+_MAX_ITEMS: Final = 1 << 24
+_MAX_TEXT: Final = 1 << 20
+_INT64: Final = range(-(2**63), 2**63)
+
+
+def to_bytes(document: Document) -> bytes:
+    """The header and the document in msgpack.
+
+    Raises:
+        InvalidArgumentError: text that is not valid Unicode, or data larger than msgpack can hold.
+    """
+    try:
+        body: bytes = msgpack.packb(document, use_bin_type=True)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise InvalidArgumentError(f"the document cannot be encoded: {error}") from error
+    return _HEADER.pack(MAGIC, FORMAT_VERSION, zlib.crc32(body), len(body)) + body
+
+
+def from_bytes(data: bytes) -> Document:
+    """The document in `data`.
+
+    Raises:
+        DataLossError: `data` is truncated, altered, or something else altogether.
+        UnimplementedError: it was written in a later format.
+    """
+    view = memoryview(data)
+    if len(view) < _HEADER.size:
+        raise DataLossError("truncated", expected=f"at least {_HEADER.size} bytes", actual=f"{len(view)} bytes")
+    magic, version, checksum, length = _HEADER.unpack_from(view)
+    if magic != MAGIC:
+        raise DataLossError("not a graph definition", expected=MAGIC, actual=magic)
+    if version != FORMAT_VERSION:
+        raise UnimplementedError("written in another format", expected=f"format {FORMAT_VERSION}", actual=version)
+    body = view[_HEADER.size :]
+    if len(body) != length:
+        raise DataLossError("truncated, or longer than written", expected=f"{length} bytes", actual=f"{len(body)}")
+    if zlib.crc32(body) != checksum:
+        raise DataLossError("altered since it was written", expected=f"{checksum:08x}", actual=f"{zlib.crc32(body):08x}")
+    return unpack(body)
+
+
+def unpack(body: bytes | memoryview) -> Document:
+    """One msgpack value, read with limits.
+
+    Raises:
+        DataLossError: it is not one whole value of the kinds above.
+    """
+    try:
+        return msgpack.unpackb(
+            body,
+            raw=False,
+            use_list=True,
+            strict_map_key=True,
+            object_pairs_hook=_unique,
+            ext_hook=_refuse_extension,
+            max_str_len=_MAX_TEXT,
+            max_array_len=_MAX_ITEMS,
+            max_map_len=_MAX_ITEMS,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        if isinstance(error, DataLossError):
+            raise
+        raise DataLossError(f"not a valid encoding: {type(error).__name__}: {error}") from error
+
+
+def _refuse_extension(code: int, data: bytes) -> Any:
+    raise DataLossError("an extension type", expected="plain values", actual=f"extension {code}")
+
+
+def _unique(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if not isinstance(key, str) or key in found:
+            raise DataLossError("a key that is not text, or comes twice", actual=repr(key))
+        found[key] = value
+    return found
+
+
+def to_text(document: Document) -> str:
+    """The document as JSON. Bytes become {"$base64": …}; NaN and infinities {"$float": …}."""
+    return json.dumps(_textual(document), indent=1, allow_nan=False)
+
+
+def _textual(value: Document) -> Any:
+    if isinstance(value, dict):
+        return {key: _textual(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_textual(item) for item in value]
+    if isinstance(value, bytes):
+        return {"$base64": base64.b64encode(value).decode()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": repr(value)}
+    return value
+
+
+def from_text(text: str | bytes) -> Document:
+    """The document in JSON written by `to_text`.
+
+    Raises:
+        DataLossError: it is not JSON, or not JSON of that form.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_from_pairs, parse_constant=_refuse_constant, parse_int=_parse_int)
+    except (ValueError, TypeError, RecursionError) as error:
+        if isinstance(error, DataLossError):
+            raise
+        raise DataLossError(f"not valid JSON: {error}") from error
+
+
+def _parse_int(digits: str) -> int:
+    if len(digits) > 20 or int(digits) not in _INT64:
+        raise DataLossError("an integer out of range", expected="64 bits", actual=digits[:40])
+    return int(digits)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise DataLossError("a number that JSON does not have", expected='{"$float": …}', actual=name)
+
+
+def _from_pairs(pairs: list[tuple[Any, Any]]) -> Any:
+    found = _unique(pairs)
+    if set(found) == {"$base64"} and isinstance(found["$base64"], str):
+        try:
+            return base64.b64decode(found["$base64"], validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise DataLossError(f"not base64: {error}") from error
+    if set(found) == {"$float"}:
+        if found["$float"] not in ("nan", "inf", "-inf"):
+            raise DataLossError("not a float", expected="'nan', 'inf' or '-inf'", actual=repr(found["$float"]))
+        return float(found["$float"])
+    return found

@@ -1,0 +1,369 @@
+"""A graph as plain data: what is saved, sent, compared and imported.
+
+`NodeDef` and `GraphDef` are frozen, and check their fields when they are made, so that a definition decoded from
+untrusted bytes obeys the same rules as one made by hand. Whether nodes fit together and fit their ops is for
+`import_graph_def` to say. Inputs are written as TensorFlow writes them: "node", "node:1", and "^node" for a control input.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.graph import encoding
+from aioflow.graph.arrays import Array
+from aioflow.graph.dtypes import ALL, DType, as_dtype, string
+
+if TYPE_CHECKING:
+    from aioflow.graph.graph import Operation
+
+__all__ = ["GraphDef", "InputRef", "NodeDef", "TensorData", "node_def_of"]
+
+AttrValue: TypeAlias = "None | bool | int | float | str | DType | TensorData | tuple[AttrValue, ...]"
+
+VERSION: Final = 1
+_NAME: Final = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
+_OP: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.>]*")
+_ATTR: Final = re.compile(r"\w+")
+_INPUT: Final = re.compile(r"(\^?)([A-Za-z0-9.][A-Za-z0-9_.\\/>-]*)(?::(\d{1,9}))?")
+_MAX_NAME: Final = 4096
+_MAX_RANK: Final = 64  # what NumPy can hold
+_MAX_BYTES: Final = 2**63 - 1
+_MAX_DEPTH: Final = 4  # of attribute values: a list of shapes has depth 2
+_INT64: Final = range(-(2**63), 2**63)
+_DTYPES: Final = {dtype.name: dtype for dtype in ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorData:
+    """A constant as plain data: little-endian bytes in C order, or for strings one `bytes` an element.
+
+    Raises:
+        DTypeError: resources, variants and quantized types have no such form.
+        InvalidArgumentError: the shape is malformed, or does not fit the data.
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    data: bytes | tuple[bytes, ...]
+
+    def __post_init__(self) -> None:
+        if not (self.dtype is string or self.dtype.is_numeric or self.dtype.is_bool):
+            raise DTypeError("not a dtype of constants", expected="a number, bool or string", actual=self.dtype)
+        if len(self.shape) > _MAX_RANK or not all(type(d) is int and d >= 0 for d in self.shape):
+            raise InvalidArgumentError("not a shape", expected=f"at most {_MAX_RANK} sizes >= 0", actual=self.shape)
+        # NumPy multiplies the sizes other than 0 too, and refuses what does not fit an index
+        if math.prod(d for d in self.shape if d) * self.dtype.size > _MAX_BYTES:
+            raise InvalidArgumentError("the size overflows", expected=f"at most {_MAX_BYTES} bytes", actual=self.shape)
+        count = math.prod(self.shape)
+        if self.dtype is string:
+            fits = isinstance(self.data, tuple) and all(isinstance(item, bytes) for item in self.data)
+            wanted = count
+        else:
+            fits = isinstance(self.data, bytes)
+            wanted = count * self.dtype.size
+        if not fits or len(self.data) != wanted:
+            raise InvalidArgumentError(
+                f"the data does not fit a tensor of {self.dtype.name} with shape {list(self.shape)}",
+                expected=f"{wanted} {'strings' if self.dtype is string else 'bytes'}",
+                actual=f"{len(self.data)} in {type(self.data).__name__}",
+            )
+        if self.dtype.is_bool and isinstance(self.data, bytes) and self.data.strip(b"\x00\x01"):
+            raise InvalidArgumentError("a bool is neither 0 nor 1", expected="bytes 0 and 1", actual="another byte")
+
+    @classmethod
+    def of(cls, array: Array) -> TensorData:
+        """The data of an array."""
+        dtype = as_dtype(array.dtype)
+        if dtype is string:
+            return cls(dtype, array.shape, tuple(array.reshape(-1).tolist()))
+        return cls(dtype, array.shape, array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+
+    def to_array(self) -> Array:
+        """A read-only array, over the same memory where it is not of strings."""
+        if isinstance(self.data, bytes):
+            stored = np.frombuffer(self.data, self.dtype.np_dtype.newbyteorder("<")).reshape(self.shape)
+            return stored.astype(self.dtype.np_dtype, copy=False)
+        array = np.empty(len(self.data), dtype=object)
+        array[:] = self.data
+        array = array.reshape(self.shape)
+        array.flags.writeable = False
+        return array
+
+
+class InputRef(NamedTuple):
+    """An input of a NodeDef, parsed: output `port` of `node`, or `port` -1 for a control input."""
+
+    node: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> InputRef:
+        """From "node", "node:1" or "^node". Raises InvalidArgumentError."""
+        match = _INPUT.fullmatch(text) if isinstance(text, str) else None
+        if match is None or (match[1] and match[3]):
+            raise InvalidArgumentError("not an input", expected="'node', 'node:1' or '^node'", actual=repr(text))
+        return cls(match[2], -1 if match[1] else int(match[3] or 0))
+
+    def __str__(self) -> str:
+        return f"^{self.node}" if self.port < 0 else self.node if self.port == 0 else f"{self.node}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDef:
+    """One node.
+
+    Attributes:
+        name, op: The node's name and the name of its op.
+        inputs: Data inputs, then control inputs.
+        device: The requested device, "" for any.
+        attrs: Attributes by name; a dtype is a `DType`, a shape a tuple with None for each unknown size (or None), a
+            constant `TensorData`, a list a tuple.
+
+    Raises:
+        InvalidArgumentError: a field is malformed, or an attribute is not plain data; the error names the node.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...] = ()
+    device: str = ""
+    attrs: Mapping[str, AttrValue] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.name, str) and len(self.name) <= _MAX_NAME, "node name", self.name)
+        _require(_NAME.fullmatch(self.name) is not None, "node name", self.name)
+        _require(isinstance(self.op, str) and _OP.fullmatch(self.op) is not None, "op name", self.op)
+        try:
+            self._check_fields()
+        except OpError as error:
+            raise error.at(self.name, self.op, None)
+
+    def _check_fields(self) -> None:
+        _require(isinstance(self.inputs, tuple), "tuple of inputs", self.inputs)
+        control = False
+        for text in self.inputs:
+            ref = InputRef.parse(text)
+            if control and ref.port >= 0:
+                raise InvalidArgumentError("a data input after a control input", expected="it before", actual=text)
+            control = ref.port < 0
+        _require(isinstance(self.device, str) and len(self.device) <= _MAX_NAME, "device", self.device)
+        _require(isinstance(self.attrs, Mapping), "mapping of attributes", self.attrs)
+        for key, value in self.attrs.items():
+            _require(isinstance(key, str) and _ATTR.fullmatch(key) is not None, "attribute name", key)
+            if not _is_plain(value):
+                raise InvalidArgumentError(
+                    f"attribute {key!r} is not plain data",
+                    expected="numbers, text, dtypes, shapes, TensorData, or tuples of those",
+                    actual=_brief(value),
+                )
+
+    @property
+    def input(self) -> tuple[str, ...]:
+        """`inputs`, under the name that it has in TensorFlow."""
+        return self.inputs
+
+    def refs(self) -> list[InputRef]:
+        """The inputs, parsed."""
+        return [InputRef.parse(text) for text in self.inputs]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDef:
+    """A graph: its nodes in any order.
+
+    Attributes:
+        nodes: The nodes.
+        version: The version of the ops that the nodes were written for.
+    """
+
+    nodes: tuple[NodeDef, ...] = ()
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.nodes, tuple) and all(isinstance(n, NodeDef) for n in self.nodes), "tuple of nodes", 0)
+        _require(type(self.version) is int and 0 < self.version <= 2**31, "version", self.version)
+
+    @property
+    def node(self) -> tuple[NodeDef, ...]:
+        """`nodes`, under the name that they have in TensorFlow."""
+        return self.nodes
+
+    def to_bytes(self) -> bytes:
+        """A compact encoding with a checksum: see `aioflow.graph.encoding`."""
+        return encoding.to_bytes(_document(self))
+
+    def to_json(self) -> str:
+        """Readable text; constants are base64."""
+        return encoding.to_text(_document(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> GraphDef:
+        """Decode what `to_bytes` wrote. The data may come from anywhere: nothing in it is ever executed.
+
+        Raises:
+            DataLossError: the data is truncated or altered.
+            InvalidArgumentError: it is well formed, but not a graph definition.
+            UnimplementedError: it was written by a later version.
+        """
+        return _from_document(encoding.from_bytes(data))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> GraphDef:
+        """Decode what `to_json` wrote. Raises as `from_bytes`."""
+        return _from_document(encoding.from_text(text))
+
+
+def _require(condition: bool, what: str, actual: Any) -> None:
+    if not condition:
+        raise InvalidArgumentError(f"not a valid {what}", actual=_brief(actual))
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _is_plain(value: Any, depth: int = _MAX_DEPTH) -> bool:
+    if type(value) is int:
+        return value in _INT64
+    if type(value) is str:
+        return len(value) <= 1 << 20 and _is_unicode(value)
+    if type(value) is tuple:
+        return depth > 0 and all(_is_plain(item, depth - 1) for item in value)
+    return value is None or isinstance(value, bool | float | DType | TensorData)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# ── from nodes of a graph ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def node_def_of(op: Operation, add_shapes: bool = False) -> NodeDef:
+    """The node as plain data; with `add_shapes` its static shapes are in the attribute `_output_shapes`.
+
+    Raises:
+        InvalidArgumentError: an attribute has no plain form; the error names the node and the attribute.
+    """
+    attrs = {key: _attr_of(value) for key, value in op.attrs.items()}
+    if op.gradient_function is not None:
+        # A function does not travel. Without it the node must not fall back on the gradient of its op: that would be
+        # another gradient without a word. Under this name there is none, until somebody registers one.
+        attrs["_gradient_op_type"] = f"CustomGradient-{op.name}"
+    if add_shapes:
+        attrs["_output_shapes"] = tuple(t.dims for t in op.outputs)
+    inputs = [str(InputRef(t.op.name, t.value_index)) for t in op.inputs] + [f"^{c.name}" for c in op.control_inputs]
+    try:
+        return NodeDef(op.name, op.type, tuple(inputs), op.device, attrs)
+    except OpError as error:
+        error.source = op.source
+        raise
+
+
+def _attr_of(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return TensorData.of(value)
+    if isinstance(value, list | tuple):
+        return tuple(_attr_of(item) for item in value)
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+# ── to and from documents of the encoding ────────────────────────────────────────────────────────────────────────────
+
+
+def _document(graph_def: GraphDef) -> dict[str, Any]:
+    nodes = [
+        {
+            "name": node.name,
+            "op": node.op,
+            "inputs": list(node.inputs),
+            "device": node.device,
+            "attrs": {key: _plain(value) for key, value in node.attrs.items()},
+        }
+        for node in graph_def.nodes
+    ]
+    return {"version": graph_def.version, "nodes": nodes}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, DType):
+        return {"$dtype": value.name}
+    if isinstance(value, TensorData):
+        data = value.data if isinstance(value.data, bytes) else list(value.data)
+        return {"$tensor": {"dtype": value.dtype.name, "shape": list(value.shape), "data": data}}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _from_document(document: Any) -> GraphDef:
+    fields = _fields(document, "graph definition", "version", "nodes")
+    version = fields["version"]
+    if type(version) is int and version > VERSION:
+        raise UnimplementedError("written for a later version", expected=f"at most {VERSION}", actual=version)
+    return GraphDef(tuple(_node(item) for item in _list(fields["nodes"], "list of nodes")), version)
+
+
+def _node(item: Any) -> NodeDef:
+    fields = _fields(item, "node", "name", "op", "inputs", "device", "attrs")
+    attrs = fields["attrs"]
+    _require(isinstance(attrs, dict), "mapping of attributes", attrs)
+    try:
+        values = {key: _value(value, _MAX_DEPTH) for key, value in attrs.items()}
+    except OpError as error:
+        raise error.at(_brief(fields["name"]), _brief(fields["op"]), None)
+    return NodeDef(
+        fields["name"], fields["op"], tuple(_list(fields["inputs"], "list of inputs")), fields["device"], values
+    )
+
+
+def _value(value: Any, depth: int) -> Any:
+    if isinstance(value, list):
+        _require(depth > 0, "attribute value", "nested too deeply")
+        return tuple(_value(item, depth - 1) for item in value)
+    if not isinstance(value, dict):
+        return value  # NodeDef checks it
+    if "$dtype" in value:
+        return _dtype(_fields(value, "dtype", "$dtype")["$dtype"])
+    inner = _fields(_fields(value, "attribute value", "$tensor")["$tensor"], "tensor", "dtype", "shape", "data")
+    data = inner["data"]
+    return TensorData(
+        _dtype(inner["dtype"]),
+        tuple(_list(inner["shape"], "shape")),
+        tuple(data) if isinstance(data, list) else data,
+    )
+
+
+def _dtype(name: Any) -> DType:
+    found = _DTYPES.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise InvalidArgumentError("no such dtype", expected=f"one of {sorted(_DTYPES)}", actual=_brief(name))
+    return found
+
+
+def _fields(value: Any, what: str, *names: str) -> dict[str, Any]:
+    """A map with exactly these keys."""
+    if not isinstance(value, dict) or set(value) != set(names):
+        actual = sorted(value, key=str)[:8] if isinstance(value, dict) else type(value).__name__
+        raise InvalidArgumentError(f"not a {what}", expected=f"a map with {', '.join(names)}", actual=actual)
+    return value
+
+
+def _list(value: Any, what: str) -> Sequence[Any]:
+    _require(isinstance(value, list), what, value)
+    found: list[Any] = value
+    return found

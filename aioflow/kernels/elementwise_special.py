@@ -1,0 +1,305 @@
+"""Special functions in float64, from published approximations; the narrower floats are computed there and rounded once.
+
+Sources: W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969), for erf and erfc;
+M. J. Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Appl. Statist. 37 (1988), for the
+quantiles; Abramowitz and Stegun, "Handbook of Mathematical Functions", 6.1.17, 6.1.41, 6.3.7, 6.3.18 (reflection and
+asymptotic series of log gamma and digamma), 6.4.10 (polygamma) and 23.2.9 (zeta by Euler and Maclaurin's summation).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.kernels.registry import Binding, Body, binder
+
+__all__: list[str] = []
+
+
+def in_float64(*ops: str) -> Callable[[Body], Body]:
+    """Register `f(xp, *arrays)` over float64 arrays of rank >= 1."""
+
+    def register(body: Body) -> Body:
+        def bind(binding: Binding) -> Body:
+            return partial(_widened, body, binding.xp, binding.output_dtypes[0].np_dtype)
+
+        for op in ops:
+            binder(op, fresh=True)(bind)
+        return body
+
+    return register
+
+
+def _widened(body: Body, xp: Any, dtype: np.dtype[Any], *inputs: Any) -> Any:
+    arrays = [xp.asarray(value).astype(np.float64) for value in inputs]
+    if len(arrays) > 1:
+        arrays = list(xp.broadcast_arrays(*arrays))
+    result = body(xp, *(xp.atleast_1d(a) for a in arrays)).astype(dtype)
+    return result.reshape(arrays[0].shape)[()]
+
+
+def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
+    """The polynomial with these coefficients, that of the highest power first."""
+    result = x * coefficients[0] + coefficients[1]
+    for coefficient in coefficients[2:]:
+        result *= x
+        result += coefficient
+    return result
+
+
+def _piecewise(x: Any, pieces: Sequence[tuple[Any, Callable[[Any], Any]]]) -> Any:
+    """Each piece's function over the elements that its mask selects; NaN where none does."""
+    result = x * np.nan
+    for mask, function in pieces:
+        if mask.any():
+            result[mask] = function(x[mask])
+    return result
+
+
+# ── error function ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+_NEAR: Final = (
+    (1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3),
+    (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3),
+)
+_MIDDLE: Final = (
+    (
+        *(2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594, 6.61191906371416295e1),
+        *(2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3),
+        1.23033935479799725e3,
+    ),
+    (
+        *(1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3),
+        *(3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3),
+    ),
+)
+_FAR: Final = (
+    (
+        *(1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1),
+        *(1.25781726111229246e-1, 1.60837851487422766e-2, 6.58749161529837803e-4),
+    ),
+    (
+        *(1.0, 2.56852019228982242, 1.87295284992346725),
+        *(5.27905102951428412e-1, 6.05183413124413191e-2, 2.33520497626869185e-3),
+    ),
+)
+_NEAR_LIMIT: Final = 0.46875
+_LAST: Final = 27.3  # beyond it erfc is below the least subnormal
+
+
+def _ratio(x: Any, coefficients: tuple[Sequence[float], Sequence[float]]) -> Any:
+    return _polynomial(x, coefficients[0]) / _polynomial(x, coefficients[1])
+
+
+def _erf_near(x: Any) -> Any:
+    return x * _ratio(x * x, _NEAR)
+
+
+def _bell(xp: Any, y: Any) -> Any:
+    """exp(-y²), with the square split so that its rounding error is not magnified."""
+    head = xp.trunc(y * 16) / 16
+    return xp.exp(-head * head) * xp.exp((head - y) * (y + head))
+
+
+def _erfc_far(xp: Any, y: Any) -> Any:
+    inverse = 1 / (y * y)
+    return _bell(xp, y) * (1 / math.sqrt(math.pi) - inverse * _ratio(inverse, _FAR)) / y
+
+
+def _erfc_positive(xp: Any, y: Any) -> Any:
+    """erfc for y > 0.46875."""
+    middle = y <= 4
+    return _piecewise(
+        y,
+        [
+            (middle, lambda v: _bell(xp, v) * _ratio(v, _MIDDLE)),
+            (~middle & (y < _LAST), partial(_erfc_far, xp)),
+            (y >= _LAST, xp.zeros_like),
+        ],
+    )
+
+
+@in_float64("Erf")
+def erf(xp: Any, x: Any) -> Any:
+    size = xp.absolute(x)
+    return _piecewise(
+        x,
+        [
+            (size <= _NEAR_LIMIT, _erf_near),
+            (size > _NEAR_LIMIT, lambda v: xp.copysign(1 - _erfc_positive(xp, xp.absolute(v)), v)),
+        ],
+    )
+
+
+@in_float64("Erfc")
+def erfc(xp: Any, x: Any) -> Any:
+    return _piecewise(
+        x,
+        [
+            (xp.absolute(x) <= _NEAR_LIMIT, lambda v: 1 - _erf_near(v)),
+            (x > _NEAR_LIMIT, partial(_erfc_positive, xp)),
+            (x < -_NEAR_LIMIT, lambda v: 2 - _erfc_positive(xp, -v)),
+        ],
+    )
+
+
+# ── normal quantiles ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+_CENTRE: Final = (
+    (
+        *(2.5090809287301226727e3, 3.3430575583588128105e4, 6.7265770927008700853e4, 4.5921953931549871457e4),
+        *(1.3731693765509461125e4, 1.9715909503065514427e3, 1.3314166789178437745e2, 3.3871328727963666080),
+    ),
+    (
+        *(5.2264952788528545610e3, 2.8729085735721942674e4, 3.9307895800092710610e4, 2.1213794301586595867e4),
+        *(5.3941960214247511077e3, 6.8718700749205790830e2, 4.2313330701600911252e1, 1.0),
+    ),
+)
+_TAIL: Final = (
+    (
+        *(7.74545014278341407640e-4, 2.27238449892691845833e-2, 2.41780725177450611770e-1, 1.27045825245236838258),
+        *(3.64784832476320460504, 5.76949722146069140550, 4.63033784615654529590, 1.42343711074968357734),
+    ),
+    (
+        *(1.05075007164441684324e-9, 5.47593808499534494600e-4, 1.51986665636164571966e-2, 1.48103976427480074590e-1),
+        *(6.89767334985100004550e-1, 1.67638483018380384940, 2.05319162663775882187, 1.0),
+    ),
+)
+_FAR_TAIL: Final = (
+    (
+        *(2.01033439929228813265e-7, 2.71155556874348757815e-5, 1.24266094738807843860e-3, 2.65321895265761230930e-2),
+        *(2.96560571828504891230e-1, 1.78482653991729133580, 5.46378491116411436990, 6.65790464350110377720),
+    ),
+    (
+        *(2.04426310338993978564e-15, 1.42151175831644588870e-7, 1.84631831751005468180e-5, 7.86869131145613259100e-4),
+        *(1.48753612908506148525e-2, 1.36929880922735805310e-1, 5.99832206555887937690e-1, 1.0),
+    ),
+)
+
+
+def _quantile(xp: Any, offset: Any, tail: Any) -> Any:
+    """The normal quantile of a probability p, given p - ½ and the smaller of p and 1 - p, each without rounding error."""
+
+    def outside(smaller: Any) -> Any:
+        r = xp.sqrt(-xp.log(smaller))
+        far = r > 5
+        return _piecewise(
+            r,
+            [
+                (~far, lambda v: _ratio(v - 1.6, _TAIL)),
+                (far & (r < np.inf), lambda v: _ratio(v - 5, _FAR_TAIL)),
+                (r == np.inf, lambda v: v),
+            ],
+        )
+
+    central = xp.absolute(offset) <= 0.425
+    result = _piecewise(offset, [(central, lambda q: q * _ratio(0.180625 - q * q, _CENTRE))])
+    outer = ~central & (tail >= 0)
+    if outer.any():
+        result[outer] = xp.copysign(outside(tail[outer]), offset[outer])
+    return result
+
+
+@in_float64("Ndtri")
+def ndtri(xp: Any, x: Any) -> Any:
+    return _quantile(xp, x - 0.5, xp.minimum(x, 1 - x))
+
+
+@in_float64("Erfinv")
+def erfinv(xp: Any, x: Any) -> Any:
+    return _quantile(xp, x / 2, (1 - xp.absolute(x)) / 2) / math.sqrt(2)
+
+
+# ── gamma ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_SHIFT: Final = 10  # the asymptotic series below reach float64 from here on
+_LGAMMA_SERIES: Final = (1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
+_DIGAMMA_SERIES: Final = (1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
+
+
+def _lgamma_positive(xp: Any, x: Any) -> Any:
+    small = x < _SHIFT
+    product = xp.ones_like(x)
+    for step in range(_SHIFT):
+        product = xp.where(small, product * (x + step), product)
+    z = xp.where(small, x + _SHIFT, x)
+    series = _polynomial(1 / (z * z), _LGAMMA_SERIES) / z
+    result = (z - 0.5) * xp.log(z) - z + 0.5 * math.log(2 * math.pi) + series - xp.log(product)
+    return xp.where(x == np.inf, np.inf, result)
+
+
+@in_float64("Lgamma")
+def lgamma(xp: Any, x: Any) -> Any:
+    def reflected(v: Any) -> Any:
+        sine = xp.absolute(xp.sin(math.pi * (v - xp.rint(v))))  # reduced first: π v would lose the fraction
+        result = xp.log(math.pi / sine) - _lgamma_positive(xp, 1 - v)
+        return xp.where(v == -np.inf, np.inf, result)
+
+    return _piecewise(x, [(x > 0, partial(_lgamma_positive, xp)), (x <= 0, reflected)])
+
+
+def _digamma_positive(xp: Any, x: Any) -> Any:
+    small = x < _SHIFT
+    total = xp.zeros_like(x)
+    for step in range(_SHIFT):
+        total = xp.where(small, total + 1 / (x + step), total)
+    z = xp.where(small, x + _SHIFT, x)
+    inverse = 1 / (z * z)
+    return xp.log(z) - 0.5 / z - inverse * _polynomial(inverse, _DIGAMMA_SERIES) - total
+
+
+@in_float64("Digamma")
+def digamma(xp: Any, x: Any) -> Any:
+    def reflected(v: Any) -> Any:
+        fraction = v - xp.rint(v)
+        return _digamma_positive(xp, 1 - v) - math.pi / xp.tan(math.pi * fraction)
+
+    return _piecewise(x, [(x > 0, partial(_digamma_positive, xp)), (x <= 0, reflected)])
+
+
+# B₂ⱼ / (2j)!, the coefficients of Euler and Maclaurin's summation.
+_BERNOULLI: Final = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330)
+_EULER_MACLAURIN: Final = tuple(b / math.factorial(2 * j) for j, b in enumerate(_BERNOULLI, start=1))
+_MOST_TERMS: Final = 100_000
+
+
+def _hurwitz(xp: Any, x: Any, q: Any) -> Any:
+    """ζ(x, q) for x > 1: terms of the sum until the base is at least 10, then the integral and its corrections."""
+    terms = int(min(max(10.0, math.ceil(10 - float(q.min()))), _MOST_TERMS))
+    total, base = xp.zeros_like(q), q.copy()
+    for _ in range(terms):
+        active = base < 10
+        total = xp.where(active, total + base**-x, total)
+        base = xp.where(active, base + 1, base)
+    power = base**-x
+    total = total + base * power / (x - 1) + 0.5 * power
+    factor, power = x, power / base
+    for j, coefficient in enumerate(_EULER_MACLAURIN):
+        total = total + coefficient * factor * power
+        factor = factor * (x + 2 * j + 1) * (x + 2 * j + 2)
+        power = power / (base * base)
+    return xp.where(base < 10, np.nan, total)
+
+
+@in_float64("Zeta")
+def zeta(xp: Any, x: Any, q: Any) -> Any:
+    usable = (x > 1) & (q > -_MOST_TERMS) & ((q > 0) | ((q != xp.floor(q)) & (x == xp.floor(x))))
+    result = x * np.nan
+    if usable.any():
+        result[usable] = _hurwitz(xp, x[usable], q[usable])
+    pole = (x == 1) | ((x > 1) & (q <= 0) & (q == xp.floor(q)))
+    return xp.where(pole, np.inf, result)
+
+
+@in_float64("Polygamma")
+def polygamma(xp: Any, a: Any, x: Any) -> Any:
+    """(-1)^(a+1) a! ζ(a + 1, x); order 0 is digamma itself."""
+    order = a + 1
+    sign = xp.where(order % 2 == 0, 1.0, -1.0)
+    result = sign * xp.exp(lgamma(xp, order)) * zeta(xp, order, x)
+    result = xp.where((a == xp.floor(a)) & (a >= 0), result, np.nan)
+    return xp.where(a == 0, digamma(xp, x), result)

@@ -1,0 +1,486 @@
+"""Picking and placing elements by index or by condition: Gather, GatherNd, ScatterNd, TensorScatter*, Where, Select."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, is_compatible, merge_dims, num_elements
+from aioflow.graph.static_value import constant_value
+from aioflow.ops.apply import TensorLike, convert_n_to_tensor, convert_to_tensor
+from aioflow.ops.array_node import int_constant, known_dims, make, reduce_to, shape_of, zeros_of
+from aioflow.ops.array_shape import check_axis
+
+__all__ = [
+    "batch_gather",
+    "boolean_mask",
+    "gather",
+    "gather_nd",
+    "scatter_nd",
+    "tensor_scatter_add",
+    "tensor_scatter_nd_add",
+    "tensor_scatter_nd_max",
+    "tensor_scatter_nd_min",
+    "tensor_scatter_nd_sub",
+    "tensor_scatter_nd_update",
+    "tensor_scatter_sub",
+    "tensor_scatter_update",
+    "where",
+    "where_v2",
+]
+
+# -- Gather -------------------------------------------------------------------------------------------------------------
+
+
+def _gather_shape(ctx: ShapeContext) -> Dims:
+    params, indices = ctx.require_rank("params", 1, -1), ctx.dims("indices")
+    return None if params is None or indices is None else indices + params[1:]
+
+
+define_op(
+    "Gather",
+    "params: Tparams, indices: Tindices",
+    "output: Tparams",
+    ["validate_indices: bool = True", "Tparams: type", "Tindices: {int32, int64}"],
+    shape=_gather_shape,
+)
+
+
+def _gather_v2_shape(ctx: ShapeContext) -> Dims:
+    params, indices = ctx.require_rank("params", 1, -1), ctx.dims("indices")
+    ctx.require_rank("axis", 0)
+    axis, batch = ctx.value("axis"), ctx.attrs["batch_dims"]
+    if params is None or indices is None:
+        return None
+    batch = check_axis(batch, len(indices) + 1, "batch_dims")
+    if axis is None:
+        return (None,) * (len(params) + len(indices) - 1 - batch)
+    position = check_axis(int(axis), len(params))
+    if batch > position:
+        raise InvalidArgumentError("the axis of a gather is inside its batch dimensions", expected=f"axis >= {batch}", actual=position)
+    head = merge_dims(params[:batch], indices[:batch]) or ()
+    return head + params[batch:position] + indices[batch:] + params[position + 1 :]
+
+
+define_op(
+    "GatherV2",
+    "params: Tparams, indices: Tindices, axis: Taxis",
+    "output: Tparams",
+    ["batch_dims: int = 0", "Tparams: type", "Tindices: {int16, int32, int64}", "Taxis: {int32, int64}"],
+    shape=_gather_v2_shape,
+)
+
+
+def _rows_gradient(params: Tensor, indices: Tensor, grad: Tensor) -> IndexedSlices:
+    """The gradient of rows picked by `indices` along the first dimension: sparse, so its cost is that of the rows."""
+    flat = make("Reshape", indices, int_constant([-1])) if indices.dims is None or len(indices.dims) != 1 else indices
+    count, inner = num_elements(indices.dims), None if params.dims is None else params.dims[1:]
+    if indices.dims is not None and len(indices.dims) == 1:
+        values = grad
+    elif inner is not None and None not in inner and (count is not None or num_elements(inner) != 0):
+        values = make("Reshape", grad, int_constant([-1 if count is None else count, *inner]))
+    else:
+        tail = make("StridedSlice", make("Shape", params), [1], [0], [1], end_mask=1)
+        values = make("Reshape", grad, make("ConcatV2", [make("Reshape", make("Size", indices), int_constant([1])), tail], 0))
+    return IndexedSlices(values, flat, shape_of(params))
+
+
+@gradient("Gather")
+def _gather_grad(op: Operation, grad: Tensor) -> list[Any]:
+    return [_rows_gradient(op.inputs[0], op.inputs[1], grad), None]
+
+
+@gradient("GatherV2")
+def _gather_v2_grad(op: Operation, grad: Tensor) -> list[Any]:
+    params, indices, axis = op.inputs
+    known = constant_value(axis)
+    batch = op.get_attr("batch_dims")
+    if batch == 0 and known is not None and int(known) == 0:
+        return [_rows_gradient(params, indices, grad), None, None]
+    if params.dims is None or indices.dims is None or known is None:
+        raise InvalidArgumentError(
+            "the gradient of a gather along a later axis needs known ranks and a constant axis",
+            expected="axis 0, or known ranks",
+            actual=f"{params!r}, {indices!r}",
+        ).at(op.name, op.type, op.source)
+    position = check_axis(int(known), len(params.dims))
+    return [_dense_gather_gradient(params, indices, grad, position, batch % (len(indices.dims) + 1)), None, None]
+
+
+def _dense_gather_gradient(params: Tensor, indices: Tensor, grad: Tensor, axis: int, batch: int) -> Tensor:
+    """Move what was gathered to the front (after the batch dimensions), scatter it, and move it back.
+
+    Dimensions of grad: batch, outer (batch..axis of params), those of the indices, inner.
+    """
+    order, picked = len(params.dims or ()), len(indices.dims or ()) - batch
+    outer = list(range(batch, axis))
+    places = list(range(axis, axis + picked))
+    inner = list(range(axis + picked, order - 1 + picked))
+    moved = make("Transpose", grad, int_constant([*range(batch), *places, *outer, *inner]))
+    perm = [*range(batch), axis, *outer, *range(axis + 1, order)]
+    shape = make("GatherV2", shape_of(params), int_constant(perm), 0)
+    known = known_dims(params)
+    if known is not None:
+        shape = int_constant([known[p] for p in perm])
+    scattered = make("ScatterNd", _full_indices(indices, batch), moved, _as(shape, indices.dtype))
+    result = make("Transpose", scattered, int_constant(np.argsort(perm)))
+    result.set_shape(params.dims)
+    return result
+
+
+def _as(tensor: Tensor, dtype: DType) -> Tensor:
+    if tensor.dtype is dtype:
+        return tensor
+    value = constant_value(tensor)
+    return make("Cast", tensor, DstT=dtype) if value is None else int_constant(value, dtype)
+
+
+def _full_indices(indices: Tensor, batch: int) -> Tensor:
+    """Index vectors of length `batch + 1`: the position in each batch dimension, then the index."""
+    last = make("ExpandDims", indices, -1)
+    if batch == 0:
+        return last
+    order = len(indices.dims or ())
+    shape = shape_of(last, indices.dtype)
+    coordinates = []
+    for axis in range(batch):
+        size = make("Reshape", make("GatherV2", shape, int_constant(axis), 0), int_constant([]))
+        zero, one = int_constant(0, indices.dtype), int_constant(1, indices.dtype)
+        steps = make("Reshape", make("Range", zero, size, one), int_constant([-1 if a == axis else 1 for a in range(order + 1)]))
+        coordinates.append(make("BroadcastTo", steps, _as(shape, dtypes.int32)))
+    return make("ConcatV2", [*coordinates, last], -1)
+
+
+def gather(
+    params: TensorLike,
+    indices: TensorLike,
+    validate_indices: bool | None = None,
+    name: str | None = None,
+    axis: TensorLike | None = None,
+    batch_dims: int = 0,
+) -> Tensor:
+    """The slices of `params` at `indices` along `axis` (by default the first dimension after the batch dimensions).
+
+    The result has the shape `params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis+1:]`.
+
+    Raises:
+        InvalidArgumentError: an index is negative or too large.
+    """
+    if axis is None:
+        axis = batch_dims
+    sparse_read = getattr(params, "sparse_read", None)
+    if sparse_read is not None and isinstance(axis, int) and axis == 0 and batch_dims == 0:
+        read: Tensor = sparse_read(indices, name=name)
+        return read
+    return make("GatherV2", params, indices, axis, batch_dims=batch_dims, name=name)
+
+
+def batch_gather(params: TensorLike, indices: TensorLike, name: str | None = None) -> Tensor:
+    """`gather` along the last dimension of the indices, all before it being batch dimensions."""
+    tensor = convert_to_tensor(indices)
+    if tensor.dims is None:
+        raise InvalidArgumentError("batch_gather needs indices of known rank", expected="a known rank", actual=repr(tensor))
+    return make("GatherV2", params, tensor, len(tensor.dims) - 1, batch_dims=len(tensor.dims) - 1, name=name)
+
+
+def _gather_nd_shape(ctx: ShapeContext) -> Dims:
+    params, indices = ctx.dims("params"), ctx.require_rank("indices", 1, -1)
+    if params is None or indices is None or indices[-1] is None:
+        return None
+    if indices[-1] > len(params):
+        raise InvalidArgumentError("the index vectors are too long", expected=f"at most {len(params)} elements", actual=indices[-1])
+    return indices[:-1] + params[indices[-1] :]
+
+
+define_op(
+    "GatherNd",
+    "params: Tparams, indices: Tindices",
+    "output: Tparams",
+    ["Tparams: type", "Tindices: {int16, int32, int64}", "bad_indices_policy: string = ''"],
+    shape=_gather_nd_shape,
+)
+
+
+@gradient("GatherNd")
+def _gather_nd_grad(op: Operation, grad: Tensor) -> list[Any]:
+    params, indices = op.inputs
+    if indices.dims is not None and len(indices.dims) == 2 and indices.dims[-1] == 1:
+        return [IndexedSlices(grad, make("Squeeze", indices, squeeze_dims=[-1]), shape_of(params)), None]
+    return [_scatter(indices, grad, params), None]
+
+
+def _scatter(indices: Tensor, updates: Tensor, like: Tensor) -> Tensor:
+    result = make("ScatterNd", indices, updates, _as(shape_of(like), indices.dtype))
+    result.set_shape(like.dims)
+    return result
+
+
+def gather_nd(
+    params: TensorLike, indices: TensorLike, name: str | None = None, batch_dims: int = 0, bad_indices_policy: str = ""
+) -> Tensor:
+    """The slices of `params` at index vectors: the last dimension of `indices` addresses the leading ones of `params`.
+
+    The first `batch_dims` dimensions of both run side by side.
+
+    Raises:
+        InvalidArgumentError: an index is out of bounds (with the policy "IGNORE" that slice is zero instead).
+    """
+    if batch_dims == 0:
+        return make("GatherNd", params, indices, bad_indices_policy=bad_indices_policy, name=name)
+    tensor = convert_to_tensor(indices)
+    if tensor.dims is None or len(tensor.dims) <= batch_dims:
+        raise InvalidArgumentError("gather_nd needs more dimensions than batch_dims", expected=f"rank > {batch_dims}", actual=repr(tensor))
+    order = len(tensor.dims)
+    shape = shape_of(tensor)
+    ones = make("ConcatV2", [make("StridedSlice", shape, [0], [order - 1], [1]), int_constant([1])], 0)
+    coordinates = []
+    for axis in range(batch_dims):
+        size = make("Reshape", make("GatherV2", shape, int_constant(axis), 0), int_constant([]))
+        steps = make("Reshape", make("Range", 0, size, 1), int_constant([-1 if a == axis else 1 for a in range(order)]))
+        coordinates.append(_as(make("BroadcastTo", steps, ones), tensor.dtype))
+    return make("GatherNd", params, make("ConcatV2", [*coordinates, tensor], -1), bad_indices_policy=bad_indices_policy, name=name)
+
+
+# -- Scatter ------------------------------------------------------------------------------------------------------------
+
+
+def _scatter_nd_shape(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("shape", 1)
+    target, indices, updates = ctx.partial_shape("shape"), ctx.dims("indices"), ctx.dims("updates")
+    _check_updates(target, indices, updates)
+    return target
+
+
+def _check_updates(target: Dims, indices: Dims, updates: Dims) -> None:
+    if target is None or indices is None or not indices or indices[-1] is None or updates is None:
+        return
+    if indices[-1] > len(target):
+        raise InvalidArgumentError("the index vectors are too long", expected=f"at most {len(target)} elements", actual=indices[-1])
+    wanted = indices[:-1] + target[indices[-1] :]
+    if not is_compatible(wanted, updates):
+        raise InvalidArgumentError("the updates have the wrong shape", expected=format_dims(wanted), actual=format_dims(updates))
+
+
+define_op(
+    "ScatterNd",
+    "indices: Tindices, updates: T, shape: Tindices",
+    "output: T",
+    ["T: type", "Tindices: {int16, int32, int64}", "bad_indices_policy: string = ''"],
+    shape=_scatter_nd_shape,
+)
+
+
+@gradient("ScatterNd")
+def _scatter_nd_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    return [None, make("GatherNd", grad, op.inputs[0]), None]
+
+
+def scatter_nd(
+    indices: TensorLike, updates: TensorLike, shape: TensorLike, bad_indices_policy: str = "", name: str | None = None
+) -> Tensor:
+    """Zeros of `shape`, to which `updates` are added at the index vectors `indices`; repeated indices add up.
+
+    Raises:
+        InvalidArgumentError: an index is out of bounds (with the policy "IGNORE" it is skipped), or shapes do not fit.
+    """
+    return make("ScatterNd", indices, updates, shape, bad_indices_policy=bad_indices_policy, name=name)
+
+
+def _tensor_scatter_shape(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("indices", 1, -1)
+    _check_updates(ctx.dims("tensor"), ctx.dims("indices"), ctx.dims("updates"))
+    return ctx.dims("tensor")
+
+
+for _suffix in ("Update", "Add", "Sub", "Min", "Max"):
+    define_op(
+        f"TensorScatter{_suffix}",
+        "tensor: T, indices: Tindices, updates: T",
+        "output: T",
+        [
+            "T: type",
+            "Tindices: {int16, int32, int64, uint16}" if _suffix == "Update" else "Tindices: {int32, int64}",
+            "bad_indices_policy: string = ''",
+        ],
+        shape=_tensor_scatter_shape,
+    )
+
+
+@gradient("TensorScatterUpdate")
+def _tensor_scatter_update_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    indices, updates = op.inputs[1:]
+    return [make("TensorScatterUpdate", grad, indices, zeros_of(updates)), None, make("GatherNd", grad, indices)]
+
+
+@gradient("TensorScatterAdd")
+def _tensor_scatter_add_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    return [grad, None, make("GatherNd", grad, op.inputs[1])]
+
+
+@gradient("TensorScatterSub")
+def _tensor_scatter_sub_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    return [grad, None, make("Neg", make("GatherNd", grad, op.inputs[1]))]
+
+
+@gradient("TensorScatterMin", "TensorScatterMax")
+def _tensor_scatter_extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """Each result's gradient is shared equally among the elements that equal it."""
+    tensor, indices, updates = op.inputs
+    result = op.outputs[0]
+    kept = make("Cast", make("Equal", tensor, result), DstT=grad.dtype)
+    chosen = make("Cast", make("Equal", updates, make("GatherNd", result, indices)), DstT=grad.dtype)
+    share = make("RealDiv", grad, make("AddV2", kept, _scatter(indices, chosen, tensor)))
+    return [make("Mul", share, kept), None, make("Mul", make("GatherNd", share, indices), chosen)]
+
+
+def tensor_scatter_nd_update(tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor:
+    """`tensor` with `updates` in the places of the index vectors `indices`.
+
+    Raises:
+        InvalidArgumentError: an index is out of bounds, or shapes do not fit.
+    """
+    return make("TensorScatterUpdate", tensor, indices, updates, name=name)
+
+
+def tensor_scatter_nd_add(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, bad_indices_policy: str = "", name: str | None = None
+) -> Tensor:
+    """`tensor` with `updates` added at the index vectors `indices`; repeated ones add up. Errors as in `scatter_nd`."""
+    return make("TensorScatterAdd", tensor, indices, updates, bad_indices_policy=bad_indices_policy, name=name)
+
+
+def tensor_scatter_nd_sub(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, bad_indices_policy: str = "", name: str | None = None
+) -> Tensor:
+    """`tensor` with `updates` subtracted at the index vectors `indices`. Errors as in `scatter_nd`."""
+    return make("TensorScatterSub", tensor, indices, updates, bad_indices_policy=bad_indices_policy, name=name)
+
+
+def tensor_scatter_nd_min(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, bad_indices_policy: str = "", name: str | None = None
+) -> Tensor:
+    """`tensor` with the lesser of itself and `updates` at the index vectors `indices`. Errors as in `scatter_nd`."""
+    return make("TensorScatterMin", tensor, indices, updates, bad_indices_policy=bad_indices_policy, name=name)
+
+
+def tensor_scatter_nd_max(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, bad_indices_policy: str = "", name: str | None = None
+) -> Tensor:
+    """`tensor` with the greater of itself and `updates` at the index vectors `indices`. Errors as in `scatter_nd`."""
+    return make("TensorScatterMax", tensor, indices, updates, bad_indices_policy=bad_indices_policy, name=name)
+
+
+tensor_scatter_update = tensor_scatter_nd_update
+tensor_scatter_add = tensor_scatter_nd_add
+tensor_scatter_sub = tensor_scatter_nd_sub
+
+# -- by condition -------------------------------------------------------------------------------------------------------
+
+
+def _where_shape(ctx: ShapeContext) -> Dims:
+    return (None, ctx.rank("input"))
+
+
+define_op("Where", "input: T", "index: int64", ["T: {numbertype, bool} = bool"], shape=_where_shape)
+not_differentiable("Where")
+
+
+def _select_shape(ctx: ShapeContext) -> Dims:
+    data, condition = merge_dims(ctx.dims("t"), ctx.dims("e")), ctx.dims("condition")
+    if data is None or condition is None or not condition:
+        return data
+    if len(condition) == 1 and len(data) > 1:
+        merge_dims(condition, data[:1])
+        return data
+    return merge_dims(data, condition)
+
+
+define_op("Select", "condition: bool, t: T, e: T", "output: T", ["T: type"], shape=_select_shape)
+define_op(
+    "SelectV2",
+    "condition: bool, t: T, e: T",
+    "output: T",
+    ["T: type"],
+    shape=lambda ctx: broadcast_dims([t.dims for t in ctx.tensors]),
+)
+
+
+@gradient("Select")
+def _select_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    condition, zero = op.inputs[0], zeros_of(op.inputs[1])
+    return [None, make("Select", condition, grad, zero), make("Select", condition, zero, grad)]
+
+
+@gradient("SelectV2")
+def _select_v2_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    condition, first, second = op.inputs
+    zero = convert_to_tensor(np.zeros((), grad.dtype.np_dtype))
+    return [
+        None,
+        reduce_to(make("SelectV2", condition, grad, zero), first),
+        reduce_to(make("SelectV2", condition, zero, grad), second),
+    ]
+
+
+def where(condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None) -> Tensor:
+    """Elements of `x` where the condition holds and of `y` elsewhere; or, of a condition alone, the indices where it holds.
+
+    `x` and `y` have one shape. The condition has it too, or is a scalar, or a vector that chooses among rows. The indices
+    are an int64 matrix with a row for each true (nonzero) element, in row-major order.
+
+    Raises:
+        InvalidArgumentError: only one of `x` and `y` is given, or shapes do not fit.
+    """
+    return _choose("Select", condition, x, y, name)
+
+
+def where_v2(condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None) -> Tensor:
+    """As `where`, but the three arguments broadcast against one another."""
+    return _choose("SelectV2", condition, x, y, name)
+
+
+def _choose(op_type: str, condition: TensorLike, x: TensorLike | None, y: TensorLike | None, name: str | None) -> Tensor:
+    if (x is None) != (y is None):
+        raise InvalidArgumentError("where takes both values or neither", expected="x and y", actual="one of them")
+    if x is None:
+        return make("Where", condition, name=name)
+    return make(op_type, condition, x, y, name=name)
+
+
+def boolean_mask(tensor: TensorLike, mask: TensorLike, name: str = "boolean_mask", axis: int | None = None) -> Tensor:
+    """The parts of `tensor` where `mask` is true; the dimensions of the mask, from `axis` on, become one.
+
+    Raises:
+        InvalidArgumentError: the mask is a scalar, of unknown rank, or does not fit the tensor.
+    """
+    data, chosen = convert_n_to_tensor([tensor, mask])
+    if chosen.dims is None or not chosen.dims:
+        raise InvalidArgumentError("a mask has at least one dimension of known rank", expected="rank >= 1", actual=repr(chosen))
+    start, order = 0 if axis is None else axis, len(chosen.dims)
+    if data.dims is not None:
+        start = check_axis(start, len(data.dims))
+        if not is_compatible(data.dims[start : start + order], chosen.dims):
+            raise InvalidArgumentError("the mask does not fit the tensor", expected=format_dims(data.dims), actual=format_dims(chosen.dims))
+    flat = data if order == 1 else _merge_dimensions(data, start, order)
+    rows = make("Squeeze", make("Where", make("Reshape", chosen, int_constant([-1]))), squeeze_dims=[1])
+    return make("GatherV2", flat, rows, start, name=name)
+
+
+def _merge_dimensions(data: Tensor, start: int, order: int) -> Tensor:
+    if data.dims is not None:
+        merged = num_elements(data.dims[start : start + order])
+        sizes = [*data.dims[:start], merged, *data.dims[start + order :]]
+        if sizes.count(None) <= 1 and 0 not in sizes:
+            return make("Reshape", data, int_constant([-1 if s is None else s for s in sizes]))
+    shape = make("Shape", data)
+    head = make("StridedSlice", shape, [0], [start], [1])
+    middle = make("Prod", make("StridedSlice", shape, [start], [start + order], [1]), int_constant([0]), keep_dims=True)
+    tail = make("StridedSlice", shape, [start + order], [0], [1], end_mask=1)
+    return make("Reshape", data, make("ConcatV2", [head, middle, tail], 0))

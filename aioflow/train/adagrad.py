@@ -1,0 +1,169 @@
+"""Adagrad and Adadelta: a learning rate for each element, from the squares of its gradients so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.ops.apply import apply_op
+from aioflow.train.optimizer import Optimizer, cast_to, require, setting
+
+__all__ = ["AdadeltaOptimizer", "AdagradOptimizer", "ProximalAdagradOptimizer"]
+
+
+class AdagradOptimizer(Optimizer):
+    """accumulator += gradient²; var -= learning_rate · gradient / √accumulator (Duchi et al. 2011).
+
+    Args:
+        learning_rate: A number, a scalar tensor, or a callable that makes one.
+        initial_accumulator_value: Above 0.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        initial_accumulator_value: float = 0.1,
+        use_locking: bool = False,
+        name: str = "Adagrad",
+    ) -> None:
+        require(initial_accumulator_value > 0, "initial_accumulator_value", "> 0", initial_accumulator_value)
+        super().__init__(use_locking, name)
+        self._learning_rate = learning_rate
+        self._initial_accumulator_value = initial_accumulator_value
+
+    def _create_slots(self, var_list: Sequence[Any]) -> None:
+        for v in var_list:
+            self._filled_slot(v, self._initial_accumulator_value, "accumulator", self._name)
+
+    def _prepare(self) -> None:
+        self._rate = setting(self._learning_rate, "learning_rate")
+
+    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+        update: Operation = apply_op(
+            "ResourceApplyAdagrad",
+            handle.handle,
+            self._slots["accumulator"][handle.handle].handle,
+            cast_to(self._rate, grad.dtype),
+            grad,
+            use_locking=self._use_locking,
+        )
+        return update
+
+    def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+        update: Operation = apply_op(
+            "ResourceSparseApplyAdagrad",
+            handle.handle,
+            self._slots["accumulator"][handle.handle].handle,
+            cast_to(self._rate, grad.dtype),
+            grad,
+            indices,
+            use_locking=self._use_locking,
+        )
+        return update
+
+
+class ProximalAdagradOptimizer(Optimizer):
+    """Adagrad with L1 and L2 terms applied after each step (Duchi and Singer 2009, FOBOS).
+
+    Args:
+        learning_rate: A number, a scalar tensor, or a callable that makes one.
+        initial_accumulator_value: Above 0.
+        l1_regularization_strength, l2_regularization_strength: At least 0.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: float = 0.0,
+        l2_regularization_strength: float = 0.0,
+        use_locking: bool = False,
+        name: str = "ProximalAdagrad",
+    ) -> None:
+        require(initial_accumulator_value > 0, "initial_accumulator_value", "> 0", initial_accumulator_value)
+        require(l1_regularization_strength >= 0, "l1_regularization_strength", ">= 0", l1_regularization_strength)
+        require(l2_regularization_strength >= 0, "l2_regularization_strength", ">= 0", l2_regularization_strength)
+        super().__init__(use_locking, name)
+        self._learning_rate = learning_rate
+        self._initial_accumulator_value = initial_accumulator_value
+        self._l1, self._l2 = l1_regularization_strength, l2_regularization_strength
+
+    def _create_slots(self, var_list: Sequence[Any]) -> None:
+        for v in var_list:
+            self._filled_slot(v, self._initial_accumulator_value, "accumulator", self._name)
+
+    def _prepare(self) -> None:
+        self._settings = [
+            setting(self._learning_rate, "learning_rate"),
+            setting(self._l1, "l1_regularization_strength"),
+            setting(self._l2, "l2_regularization_strength"),
+        ]
+
+    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+        update: Operation = apply_op(
+            "ResourceApplyProximalAdagrad",
+            handle.handle,
+            self._slots["accumulator"][handle.handle].handle,
+            *[cast_to(t, grad.dtype) for t in self._settings],
+            grad,
+            use_locking=self._use_locking,
+        )
+        return update
+
+    def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+        update: Operation = apply_op(
+            "ResourceSparseApplyProximalAdagrad",
+            handle.handle,
+            self._slots["accumulator"][handle.handle].handle,
+            *[cast_to(t, grad.dtype) for t in self._settings],
+            grad,
+            indices,
+            use_locking=self._use_locking,
+        )
+        return update
+
+
+class AdadeltaOptimizer(Optimizer):
+    """Adadelta (Zeiler 2012): step by the gradient times the ratio of the running sizes of updates and gradients.
+
+    Args:
+        learning_rate, rho, epsilon: A number, a scalar tensor, or a callable that makes one.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        rho: Any = 0.95,
+        epsilon: Any = 1e-8,
+        use_locking: bool = False,
+        name: str = "Adadelta",
+    ) -> None:
+        super().__init__(use_locking, name)
+        self._learning_rate, self._rho, self._epsilon = learning_rate, rho, epsilon
+
+    def _create_slots(self, var_list: Sequence[Any]) -> None:
+        for v in var_list:
+            self._zeros_slot(v, "accum", self._name)
+            self._zeros_slot(v, "accum_update", self._name)
+
+    def _prepare(self) -> None:
+        self._settings = [
+            setting(self._learning_rate, "lr"),
+            setting(self._rho, "rho"),
+            setting(self._epsilon, "epsilon"),
+        ]
+
+    def _inputs(self, grad: Tensor, handle: Any) -> list[Any]:
+        slots = [self._slots[n][handle.handle].handle for n in ("accum", "accum_update")]
+        return [handle.handle, *slots, *[cast_to(t, grad.dtype) for t in self._settings], grad]
+
+    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+        inputs = self._inputs(grad, handle)
+        update: Operation = apply_op("ResourceApplyAdadelta", *inputs, use_locking=self._use_locking)
+        return update
+
+    def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+        inputs = self._inputs(grad, handle)
+        update: Operation = apply_op("ResourceSparseApplyAdadelta", *inputs, indices, use_locking=self._use_locking)
+        return update

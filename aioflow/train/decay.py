@@ -1,0 +1,226 @@
+"""Learning rates that change with the global step: each is a scalar tensor of the dtype of `learning_rate`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.graph import Tensor
+from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.scoping import name_scope
+from aioflow.train.optimizer import cast_to
+
+__all__ = [
+    "cosine_decay",
+    "cosine_decay_restarts",
+    "exponential_decay",
+    "inverse_time_decay",
+    "linear_cosine_decay",
+    "natural_exp_decay",
+    "noisy_linear_cosine_decay",
+    "piecewise_constant",
+    "piecewise_constant_decay",
+    "polynomial_decay",
+]
+
+
+@contextmanager
+def _scope(name: str | None, default: str, learning_rate: TensorLike, step: TensorLike, *others: Any) -> Iterator[list[Tensor]]:
+    """The learning rate, then the step and the other settings in its dtype, in a name scope."""
+    if step is None:
+        raise InvalidArgumentError(f"global_step is required for {default}", expected="a tensor", actual=None)
+    with name_scope(name, default, [learning_rate, step, *others]):
+        rate = convert_to_tensor(learning_rate, name="learning_rate")
+        yield [rate, *(_as(value, rate) for value in (step, *others))]
+
+
+def _as(value: TensorLike, like: Tensor) -> Tensor:
+    if isinstance(value, int | float):
+        return constant(value, like.dtype)
+    return cast_to(convert_to_tensor(value), like.dtype)
+
+
+def _call(op_type: str, *inputs: Any) -> Tensor:
+    result: Tensor = apply_op(op_type, *inputs)
+    return result
+
+
+def exponential_decay(
+    learning_rate: TensorLike,
+    global_step: TensorLike,
+    decay_steps: TensorLike,
+    decay_rate: TensorLike,
+    staircase: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """learning_rate · decay_rate ^ (step / decay_steps), the exponent rounded down with `staircase`."""
+    with _scope(name, "ExponentialDecay", learning_rate, global_step, decay_steps, decay_rate) as (rate, step, steps, base):
+        progress = step / steps
+        return rate * _call("Pow", base, _call("Floor", progress) if staircase else progress)
+
+
+def natural_exp_decay(
+    learning_rate: TensorLike,
+    global_step: TensorLike,
+    decay_steps: TensorLike,
+    decay_rate: TensorLike,
+    staircase: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """learning_rate · exp(-decay_rate · step / decay_steps), the quotient rounded down with `staircase`."""
+    with _scope(name, "NaturalExpDecay", learning_rate, global_step, decay_steps, decay_rate) as (rate, step, steps, base):
+        progress = step / steps
+        return rate * _call("Exp", -base * (_call("Floor", progress) if staircase else progress))
+
+
+def inverse_time_decay(
+    learning_rate: TensorLike,
+    global_step: TensorLike,
+    decay_steps: TensorLike,
+    decay_rate: TensorLike,
+    staircase: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """learning_rate / (1 + decay_rate · step / decay_steps), the quotient rounded down with `staircase`."""
+    with _scope(name, "InverseTimeDecay", learning_rate, global_step, decay_steps, decay_rate) as (rate, step, steps, base):
+        progress = step / steps
+        return rate / (1 + base * (_call("Floor", progress) if staircase else progress))
+
+
+def piecewise_constant(
+    x: TensorLike, boundaries: Sequence[Any], values: Sequence[TensorLike], name: str | None = None
+) -> Tensor:
+    """values[0] up to boundaries[0], values[1] up to boundaries[1], …, and the last value beyond the last boundary.
+
+    Args:
+        x: Scalar.
+        boundaries: Increasing numbers of the dtype of `x`.
+        values: One more than boundaries, all of one dtype.
+
+    Raises:
+        InvalidArgumentError: the counts do not fit, or the dtypes do not.
+    """
+    if len(boundaries) != len(values) - 1:
+        raise InvalidArgumentError(
+            "the number of values does not fit the boundaries", expected=len(boundaries) + 1, actual=len(values)
+        )
+    with name_scope(name, "PiecewiseConstant", [x, *boundaries, *values]):
+        position = convert_to_tensor(x)
+        levels = [convert_to_tensor(v) for v in values]
+        result = levels[0]
+        for boundary, level in zip(boundaries, levels[1:], strict=True):
+            edge = convert_to_tensor(boundary, dtype_hint=position.dtype)
+            if edge.dtype is dtypes.int32 and position.dtype is dtypes.int64:
+                edge = cast_to(edge, position.dtype)
+            result = _call("SelectV2", position > edge, level, result)
+        return result
+
+
+piecewise_constant_decay = piecewise_constant
+
+
+def polynomial_decay(
+    learning_rate: TensorLike,
+    global_step: TensorLike,
+    decay_steps: TensorLike,
+    end_learning_rate: TensorLike = 0.0001,
+    power: TensorLike = 1.0,
+    cycle: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """(learning_rate - end) · (1 - step / decay_steps) ^ power + end; then end, or with `cycle` longer decays again."""
+    others = (decay_steps, end_learning_rate, power)
+    with _scope(name, "PolynomialDecay", learning_rate, global_step, *others) as (rate, step, steps, end, exponent):
+        if cycle:
+            turns = _call("Ceil", step / steps)
+            steps = steps * _call("Maximum", turns, _as(1, rate))
+        else:
+            step = _call("Minimum", step, steps)
+        return (rate - end) * _call("Pow", 1 - step / steps, exponent) + end
+
+
+def cosine_decay(
+    learning_rate: TensorLike,
+    global_step: TensorLike,
+    decay_steps: TensorLike,
+    alpha: TensorLike = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """From learning_rate down to alpha · learning_rate along half a cosine (Loshchilov and Hutter 2017)."""
+    with _scope(name, "CosineDecay", learning_rate, global_step, decay_steps, alpha) as (rate, step, steps, floor):
+        progress = _call("Minimum", step, steps) / steps
+        return rate * ((1 - floor) * _half_cosine(progress) + floor)
+
+
+def _half_cosine(progress: Tensor) -> Tensor:
+    return 0.5 * (1 + _call("Cos", math.pi * progress))
+
+
+def cosine_decay_restarts(
+    learning_rate: TensorLike,
+    global_step: TensorLike,
+    first_decay_steps: TensorLike,
+    t_mul: TensorLike = 2.0,
+    m_mul: TensorLike = 1.0,
+    alpha: TensorLike = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """Cosine decay that starts again, each time `t_mul` times as long and `m_mul` times as high (the same paper)."""
+    others = (first_decay_steps, t_mul, m_mul, alpha)
+    with _scope(name, "SGDRDecay", learning_rate, global_step, *others) as (rate, step, steps, longer, lower, floor):
+        progress = step / steps
+        turn = _call("Floor", progress)
+        turns, fraction = turn, progress - turn
+        if not (isinstance(t_mul, int | float) and t_mul == 1):
+            grown = _call("Floor", _call("Log", 1 - progress * (1 - longer)) / _call("Log", longer))
+            length = _call("Pow", longer, grown)
+            fraction_grown = (progress - (1 - length) / (1 - longer)) / length
+            equal = _call("Equal", longer, _as(1, rate))
+            turns = _call("SelectV2", equal, turns, grown)
+            fraction = _call("SelectV2", equal, fraction, fraction_grown)
+        decayed = _call("Pow", lower, turns) * _half_cosine(fraction)
+        return rate * ((1 - floor) * decayed + floor)
+
+
+def linear_cosine_decay(
+    learning_rate: TensorLike,
+    global_step: TensorLike,
+    decay_steps: TensorLike,
+    num_periods: TensorLike = 0.5,
+    alpha: TensorLike = 0.0,
+    beta: TensorLike = 0.001,
+    name: str | None = None,
+) -> Tensor:
+    """learning_rate · ((alpha + linear) · cosine + beta), with `num_periods` periods of the cosine (Bello et al. 2017)."""
+    others = (decay_steps, num_periods, alpha, beta)
+    with _scope(name, "LinearCosineDecay", learning_rate, global_step, *others) as (rate, step, steps, periods, low, bottom):
+        step = _call("Minimum", step, steps)
+        linear = (steps - step) / steps
+        return rate * ((low + linear) * _half_cosine(2 * periods * step / steps) + bottom)
+
+
+def noisy_linear_cosine_decay(
+    learning_rate: TensorLike,
+    global_step: TensorLike,
+    decay_steps: TensorLike,
+    initial_variance: TensorLike = 1.0,
+    variance_decay: TensorLike = 0.55,
+    num_periods: TensorLike = 0.5,
+    alpha: TensorLike = 0.0,
+    beta: TensorLike = 0.001,
+    name: str | None = None,
+) -> Tensor:
+    """`linear_cosine_decay` with noise of variance initial_variance / (1 + step) ^ variance_decay in the linear part."""
+    others = (decay_steps, initial_variance, variance_decay, num_periods, alpha, beta)
+    with _scope(name, "NoisyLinearCosineDecay", learning_rate, global_step, *others) as settings:
+        rate, step, steps, start, decay, periods, low, bottom = settings
+        step = _call("Minimum", step, steps)
+        spread = _call("Sqrt", start / _call("Pow", 1 + step, decay))
+        shape = constant([], "int32", shape=[0])
+        noise = apply_op("RandomStandardNormal", shape, dtype=rate.dtype) * spread
+        linear = (steps - step) / steps + noise
+        return rate * ((low + linear) * _half_cosine(2 * periods * step / steps) + bottom)

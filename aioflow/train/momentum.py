@@ -1,0 +1,69 @@
+"""Gradient descent with momentum, and with Nesterov's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.ops.apply import apply_op
+from aioflow.train.optimizer import Optimizer, cast_to, setting
+
+__all__ = ["MomentumOptimizer"]
+
+
+class MomentumOptimizer(Optimizer):
+    """accumulation = momentum · accumulation + gradient; var -= learning_rate · accumulation.
+
+    Args:
+        learning_rate, momentum: A number, a scalar tensor, or a callable that makes one.
+        use_nesterov: Step by gradient + momentum · accumulation instead (Sutskever et al. 2013).
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        momentum: Any,
+        use_locking: bool = False,
+        name: str = "Momentum",
+        use_nesterov: bool = False,
+    ) -> None:
+        super().__init__(use_locking, name)
+        self._learning_rate = learning_rate
+        self._momentum = momentum
+        self._use_nesterov = use_nesterov
+
+    def _create_slots(self, var_list: Sequence[Any]) -> None:
+        for v in var_list:
+            self._zeros_slot(v, "momentum", self._name)
+
+    def _prepare(self) -> None:
+        self._rate = setting(self._learning_rate, "learning_rate")
+        self._factor = setting(self._momentum, "momentum")
+
+    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+        update: Operation = apply_op(
+            "ResourceApplyMomentum",
+            handle.handle,
+            self._slots["momentum"][handle.handle].handle,
+            cast_to(self._rate, grad.dtype),
+            grad,
+            cast_to(self._factor, grad.dtype),
+            use_locking=self._use_locking,
+            use_nesterov=self._use_nesterov,
+        )
+        return update
+
+    def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+        update: Operation = apply_op(
+            "ResourceSparseApplyMomentum",
+            handle.handle,
+            self._slots["momentum"][handle.handle].handle,
+            cast_to(self._rate, grad.dtype),
+            grad,
+            indices,
+            cast_to(self._factor, grad.dtype),
+            use_locking=self._use_locking,
+            use_nesterov=self._use_nesterov,
+        )
+        return update

@@ -1,0 +1,150 @@
+"""Exponential moving averages of variables and tensors, kept in shadow variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.graph import GraphKeys, Operation
+from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.core import group
+from aioflow.ops.scoping import name_scope
+from aioflow.ops.variables import Variable
+from aioflow.train.optimizer import cast_to
+from aioflow.train.slots import create_slot, filled_slot
+
+__all__ = ["ExponentialMovingAverage", "assign_moving_average"]
+
+
+def assign_moving_average(
+    variable: Variable, value: TensorLike, decay: TensorLike, zero_debias: bool = True, name: str | None = None
+) -> Operation:
+    """variable -= (1 - decay) · (variable - value).
+
+    Args:
+        zero_debias: Correct for a start at zero, with the biased average and a counter in variables of their own
+            (Kingma and Ba 2015, section 3).
+    """
+    with name_scope(name, "AssignMovingAvg", [variable, value, decay]) as scope:
+        rest = cast_to(convert_to_tensor(1.0 - decay, name="decay"), variable.dtype)
+        new = cast_to(convert_to_tensor(value), variable.dtype)
+        if not zero_debias:
+            plain: Operation = variable.assign_sub((variable.value() - new) * rest, name=scope, read_value=False)
+            return plain
+        biased = filled_slot(variable, 0.0, "biased")
+        count = create_slot(variable, lambda: constant(0, variable.dtype), "local_step", variable.dtype, ())
+        graph = variable.graph
+        moved = biased.assign_sub((biased.value() - new) * rest, read_value=False)
+        counted = count.assign_add(constant(1, count.dtype), read_value=False)
+        with graph.control_dependencies([moved, counted]):
+            correction = 1 - apply_op("Pow", 1 - rest, count.read_value())
+            debiased: Operation = variable.assign(biased.read_value() / correction, name=scope, read_value=False)
+            return debiased
+
+
+class ExponentialMovingAverage:
+    """shadow -= (1 - decay) · (shadow - value), after each step.
+
+    Args:
+        decay: A number or a scalar tensor, near 1.
+        num_updates: How many updates there have been; the decay is then at most (1 + n) / (10 + n), so that the first
+            averages move faster.
+        zero_debias: Correct the averages of tensors (not of variables, which start at their value) for the zero start.
+        name: Ending of the shadow variables' names.
+    """
+
+    def __init__(
+        self, decay: Any, num_updates: Any = None, zero_debias: bool = False, name: str = "ExponentialMovingAverage"
+    ) -> None:
+        self._decay = decay
+        self._num_updates = num_updates
+        self._zero_debias = zero_debias
+        self._name = name
+        self._averages: dict[Any, Variable] = {}
+
+    @property
+    def name(self) -> str:
+        """Ending of the shadow variables' names."""
+        return self._name
+
+    def apply(self, var_list: Sequence[Any] | None = None) -> Operation:
+        """A node that moves the averages of these variables and tensors, by default of all trainable variables.
+
+        Shadow variables are made on the first call. Those of variables start at the initial value, others at 0.
+
+        Raises:
+            DTypeError: one of them is not floating.
+        """
+        items = default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES) if var_list is None else list(var_list)
+        debiased = []
+        for item in items:
+            if not item.dtype.is_floating:
+                raise DTypeError("only floating variables have averages", expected="a floating dtype", actual=f"{item.name}: {item.dtype}")
+            if _key(item) not in self._averages:
+                self._averages[_key(item)] = self._shadow(item)
+                if self._zero_debias and not isinstance(item, Variable):
+                    debiased.append(_key(item))
+        with name_scope(None, self._name, items) as scope:
+            decay = self._decay_now()
+            updates = [
+                assign_moving_average(self._averages[_key(item)], item, decay, _key(item) in debiased) for item in items
+            ]
+            return group(*updates, name=scope)
+
+    def _decay_now(self) -> Any:
+        decay = convert_to_tensor(self._decay, name="decay")
+        if self._num_updates is None:
+            return decay
+        count = cast_to(convert_to_tensor(self._num_updates), dtypes.float32)
+        return apply_op("Minimum", decay, cast_to((1.0 + count) / (10.0 + count), decay.dtype))
+
+    def _shadow(self, item: Any) -> Variable:
+        if not isinstance(item, Variable):
+            return filled_slot(item, 0.0, self._name)
+        item.graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, item)
+        return create_slot(item, item.initialized_value, self._name, item.dtype, item.dims)
+
+    def average(self, var: Any) -> Variable | None:
+        """The shadow variable of `var`, or None."""
+        return self._averages.get(_key(var))
+
+    def average_name(self, var: Any) -> str:
+        """The name of the shadow variable, also where it is not made yet: for restoring it under another name."""
+        found = self._averages.get(_key(var))
+        if found is not None:
+            return found.op.name
+        graph = var.graph
+        with graph.name_scope(None):
+            name: str = graph.unique_name(f"{var.op.name}/{self._name}", mark_as_used=False)
+        return name
+
+    def variables_to_restore(self, moving_avg_variables: Iterable[Any] | None = None) -> dict[str, Any]:
+        """What to give `Saver` so that the averages are loaded into the variables: names to variables.
+
+        Args:
+            moving_avg_variables: Variables that have averages; by default the trainable ones and those of the
+                moving-average collection. The other global variables are restored under their own names.
+        """
+        graph = default_graph()
+        if moving_avg_variables is None:
+            averaged = graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)
+            averaged += graph.get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES)
+        else:
+            averaged = list(moving_avg_variables)
+        names = {self.average_name(v): v for v in {_key(v): v for v in averaged}.values()}
+        known = {_key(v) for v in averaged}
+        for variable in graph.get_collection(GraphKeys.GLOBAL_VARIABLES):
+            if _key(variable) not in known and variable.op.name not in names:
+                names[variable.op.name] = variable
+        return names
+
+
+def _key(item: Any) -> Any:
+    """What stands for a variable or tensor as a dictionary key."""
+    handle = getattr(item, "handle", item)
+    if not hasattr(handle, "op"):
+        raise InvalidArgumentError("not a variable or tensor", expected="a Variable or Tensor", actual=repr(item))
+    return handle

@@ -1,0 +1,318 @@
+"""The base of all optimizers: gradients by variables, slots beside them, and one update a variable.
+
+An optimizer is a recipe for nodes. `minimize` differentiates the loss and adds, for each variable, one update that runs
+under the variable's lock, so that concurrent steps apply whole updates one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+from aioflow.autodiff.gradients import gradients
+from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
+from aioflow.graph import dtypes
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import GraphKeys, Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.core import group, tuple_
+from aioflow.ops.indexed import convert_to_tensor_or_indexed_slices
+from aioflow.ops.variables import Variable
+from aioflow.train.slots import create_slot, filled_slot
+
+__all__ = ["Optimizer"]
+
+Gradient: TypeAlias = "Tensor | IndexedSlices"
+GradientsAndVariables: TypeAlias = "Sequence[tuple[Any, Any]]"
+
+_DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
+
+
+class Optimizer:
+    """Base class of optimizers.
+
+    A subclass makes its slots in `_create_slots`, converts its settings in `_prepare`, and adds the update of one
+    variable in `_resource_apply_dense` and `_resource_apply_sparse`; what comes after all updates is in `_finish`.
+
+    Attributes:
+        GATE_NONE, GATE_OP, GATE_GRAPH: Whether a gradient may be used as soon as it is computed, only with the other
+            gradients of its node, or only when all gradients are computed.
+    """
+
+    GATE_NONE = 0
+    GATE_OP = 1
+    GATE_GRAPH = 2
+
+    def __init__(self, use_locking: bool, name: str) -> None:
+        if not name:
+            raise InvalidArgumentError("an optimizer needs a name", expected="a name", actual=repr(name))
+        self._use_locking = use_locking
+        self._name = name
+        self._slots: dict[str, dict[Tensor, Variable]] = {}
+        self._non_slots: dict[tuple[str, Any], Variable] = {}
+
+    def get_name(self) -> str:
+        """Name of the optimizer, which its nodes and slots carry."""
+        return self._name
+
+    # -- the three calls --------------------------------------------------------------------------------------------
+
+    def minimize(
+        self,
+        loss: TensorLike,
+        global_step: Any = None,
+        var_list: Iterable[Any] | None = None,
+        gate_gradients: int = GATE_OP,
+        aggregation_method: int | None = None,
+        colocate_gradients_with_ops: bool = False,
+        name: str | None = None,
+        grad_loss: TensorLike = None,
+    ) -> Operation:
+        """A node that takes one step down the gradient of `loss`: `compute_gradients`, then `apply_gradients`.
+
+        Raises:
+            InvalidArgumentError: there is no variable, or none that the loss depends on.
+            DTypeError: the loss or a variable is not floating.
+        """
+        pairs = self.compute_gradients(
+            loss, var_list, gate_gradients, aggregation_method, colocate_gradients_with_ops, grad_loss
+        )
+        if all(gradient is None for gradient, _ in pairs):
+            raise InvalidArgumentError(
+                "the loss depends on none of the variables", expected="a variable with a gradient", actual=[v.name for _, v in pairs]
+            )
+        return self.apply_gradients(pairs, global_step, name)
+
+    def compute_gradients(
+        self,
+        loss: TensorLike,
+        var_list: Iterable[Any] | None = None,
+        gate_gradients: int = GATE_OP,
+        aggregation_method: int | None = None,
+        colocate_gradients_with_ops: bool = False,
+        grad_loss: TensorLike = None,
+    ) -> list[tuple[Any, Any]]:
+        """The gradient of `loss` by each variable, as (gradient, variable); the gradient may be None.
+
+        Args:
+            loss: A tensor, or a callable that makes one.
+            var_list: Variables; by default all trainable ones.
+            gate_gradients: GATE_NONE, GATE_OP or GATE_GRAPH.
+            grad_loss: The gradient that flows into the loss; ones by default.
+        """
+        if gate_gradients not in (self.GATE_NONE, self.GATE_OP, self.GATE_GRAPH):
+            raise InvalidArgumentError(
+                "unknown gate_gradients", expected="GATE_NONE, GATE_OP or GATE_GRAPH", actual=gate_gradients
+            )
+        target = loss() if callable(loss) else loss
+        _check_dtypes([t for t in _listed(target) if hasattr(t, "dtype")], "a loss")
+        variables = _flat_variables(var_list) if var_list is not None else _trainable(target)
+        if not variables:
+            raise InvalidArgumentError("there are no variables to optimize", expected="trainable variables", actual="none")
+        found = gradients(
+            target,
+            variables,
+            grad_ys=grad_loss,
+            gate_gradients=gate_gradients == self.GATE_OP,
+            aggregation_method=aggregation_method,
+            colocate_gradients_with_ops=colocate_gradients_with_ops,
+        )
+        if gate_gradients == self.GATE_GRAPH:
+            found = _gate_all(found)
+        _check_dtypes([v for g, v in zip(found, variables, strict=True) if g is not None], "a variable")
+        return list(zip(found, variables, strict=True))
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: str | None = None
+    ) -> Operation:
+        """A node that updates the variables by these gradients, and then adds 1 to `global_step`.
+
+        Args:
+            grads_and_vars: Pairs as `compute_gradients` returns; those with the gradient None are left out.
+
+        Raises:
+            InvalidArgumentError: there are no pairs, or none has a gradient.
+            DTypeError: a variable is none, or has not the gradient's dtype.
+        """
+        pairs = [(_as_gradient(g, v), v) for g, v in grads_and_vars]
+        if not pairs:
+            raise InvalidArgumentError("no variables are given", expected="(gradient, variable) pairs", actual="none")
+        updated = [v for g, v in pairs if g is not None]
+        if not updated:
+            raise InvalidArgumentError(
+                "no gradients are given for any variable", expected="a gradient", actual=[v.name for _, v in pairs]
+            )
+        graph = updated[0].graph
+        with graph.as_default():
+            with graph.control_dependencies(None):
+                self._create_slots(updated)
+            with graph.name_scope(name or self._name) as scope:
+                self._prepare()
+                updates = [self._update(g, v) for g, v in pairs if g is not None]
+                step = self._finish(updates, scope) if global_step is None else self._count(updates, global_step, scope)
+        collected = graph.get_collection_ref(GraphKeys.TRAIN_OP)
+        if step not in collected:
+            collected.append(step)
+        return step
+
+    def _update(self, gradient: Gradient, variable: Any) -> Operation:
+        graph = variable.graph
+        with graph.name_scope(f"update_{variable.op.name}"), graph.colocate_with(variable.handle.op):
+            if isinstance(gradient, IndexedSlices):
+                if variable.constraint is not None:
+                    raise UnimplementedError(
+                        "a constraint cannot follow a sparse update", expected="no constraint", actual=variable.name
+                    )
+                return self._resource_apply_sparse_duplicate_indices(gradient.values, variable, gradient.indices)
+            update = self._resource_apply_dense(gradient, variable)
+            if variable.constraint is None:
+                return update
+            with graph.control_dependencies([update]):
+                constrained: Operation = variable.assign(variable.constraint(variable), read_value=False)
+            return constrained
+
+    def _count(self, updates: Sequence[Operation], global_step: Any, scope: str) -> Operation:
+        graph = global_step.graph
+        with graph.control_dependencies([self._finish(updates, "update")]), graph.colocate_with(global_step.handle.op):
+            step: Operation = global_step.assign_add(constant(1, global_step.dtype), name=scope, read_value=False)
+            return step
+
+    # -- slots ------------------------------------------------------------------------------------------------------
+
+    def get_slot(self, var: Any, name: str) -> Variable | None:
+        """The variable that the optimizer keeps under `name` for `var`, or None."""
+        return self._slots.get(name, {}).get(var.handle)
+
+    def get_slot_names(self) -> list[str]:
+        """Names of the slots."""
+        return sorted(self._slots)
+
+    def variables(self) -> list[Variable]:
+        """All variables that the optimizer has made in the default graph, by name."""
+        graph = default_graph()
+        made = [v for held in self._slots.values() for v in held.values()] + list(self._non_slots.values())
+        return sorted((v for v in made if v.graph is graph), key=lambda v: v.name)
+
+    def _zeros_slot(self, var: Any, slot_name: str, op_name: str) -> Variable:
+        return self._filled_slot(var, 0.0, slot_name, op_name)
+
+    def _filled_slot(self, var: Any, value: float, slot_name: str, op_name: str) -> Variable:
+        held = self._slots.setdefault(slot_name, {})
+        if var.handle not in held:
+            held[var.handle] = filled_slot(var, value, op_name)
+        return held[var.handle]
+
+    def _get_or_make_slot(self, var: Any, val: Any, slot_name: str, op_name: str) -> Variable:
+        held = self._slots.setdefault(slot_name, {})
+        if var.handle not in held:
+            held[var.handle] = create_slot(var, val, op_name)
+        return held[var.handle]
+
+    def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Any) -> Variable:
+        graph = colocate_with.graph
+        key = (name, graph)
+        if key not in self._non_slots:
+            with graph.colocate_with(colocate_with.handle.op):
+                self._non_slots[key] = Variable(initial_value, name=name, trainable=False)
+        return self._non_slots[key]
+
+    def _get_non_slot_variable(self, name: str, graph: Any = None) -> Variable | None:
+        return self._non_slots.get((name, graph))
+
+    # -- what subclasses define -------------------------------------------------------------------------------------
+
+    def _create_slots(self, var_list: Sequence[Any]) -> None:
+        """Make the slots of these variables."""
+
+    def _prepare(self) -> None:
+        """Convert the settings to tensors."""
+
+    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+        """The node that updates the variable `handle` by a dense gradient."""
+        raise UnimplementedError(f"{type(self).__name__} has no dense update", expected="_resource_apply_dense")
+
+    def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+        """The node that updates rows of the variable `handle`; no index comes twice."""
+        raise UnimplementedError(f"{type(self).__name__} has no sparse update", expected="_resource_apply_sparse")
+
+    def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+        """The same where indices may repeat: by default their rows are summed first."""
+        unique = apply_op("Unique", indices)
+        count = apply_op("Shape", unique[0])[0]
+        summed = apply_op("UnsortedSegmentSum", grad, unique[1], count)
+        return self._resource_apply_sparse(summed, handle, unique[0])
+
+    def _finish(self, update_ops: Sequence[Operation], name_scope: str) -> Operation:
+        """The node that is done when all updates are."""
+        return group(*update_ops, name=name_scope)
+
+    @staticmethod
+    def _call_if_callable(param: Any) -> Any:
+        return param() if callable(param) else param
+
+
+def setting(param: Any, name: str) -> Tensor:
+    """A setting of an optimizer (a number, a tensor, a variable or a callable that makes one) as a tensor."""
+    return convert_to_tensor(param() if callable(param) else param, name=name)
+
+
+def cast_to(tensor: Tensor, dtype: DType) -> Tensor:
+    """The tensor in another dtype; itself where it has that already."""
+    if tensor.dtype is dtype:
+        return tensor
+    result: Tensor = apply_op("Cast", tensor, DstT=dtype)
+    return result
+
+
+def require(condition: bool, name: str, expected: str, actual: Any) -> None:
+    """Raise InvalidArgumentError unless a setting is in range."""
+    if not condition:
+        raise InvalidArgumentError(f"{name} is out of range", expected=expected, actual=actual)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _flat_variables(var_list: Any) -> list[Any]:
+    flat = []
+    for item in _listed(var_list) if not isinstance(var_list, Iterable) or hasattr(var_list, "handle") else var_list:
+        flat.extend(_flat_variables(item) if isinstance(item, list | tuple) else [item])
+    for item in flat:
+        if not (hasattr(item, "handle") or isinstance(item, Tensor)):
+            raise DTypeError("not a variable", expected="a Variable", actual=repr(item))
+    return flat
+
+
+def _trainable(target: Any) -> list[Any]:
+    graph = next((t.graph for t in _listed(target) if hasattr(t, "graph")), None) or default_graph()
+    return graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)
+
+
+def _check_dtypes(items: Iterable[Any], what: str) -> None:
+    for item in items:
+        if item.dtype not in _DTYPES:
+            raise DTypeError(
+                f"{what} has a dtype that cannot be optimized", expected=[t.name for t in _DTYPES], actual=f"{item.name}: {item.dtype}"
+            )
+
+
+def _as_gradient(gradient: Any, variable: Any) -> Gradient | None:
+    if not hasattr(variable, "handle"):
+        raise DTypeError("only variables can be updated", expected="a Variable", actual=repr(variable))
+    if gradient is None:
+        return None
+    if isinstance(gradient, Tensor | IndexedSlices):
+        return convert_to_tensor_or_indexed_slices(gradient, variable.dtype)
+    with variable.graph.as_default():
+        return convert_to_tensor(gradient, variable.dtype, name="gradient")
+
+
+def _gate_all(found: Sequence[Any]) -> list[Any]:
+    values = tuple_([g.values if isinstance(g, IndexedSlices) else g for g in found])
+    return [
+        IndexedSlices(t, g.indices, g.dense_shape) if isinstance(g, IndexedSlices) else t
+        for g, t in zip(found, values, strict=True)
+    ]

@@ -1,0 +1,115 @@
+"""The programs that are timed, each built by one function for TensorFlow and for aioflow."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import Case
+
+__all__ = ["CASES"]
+
+
+def scalar_add(m: Any) -> tuple[Any, dict[Any, Any]]:
+    """One addition, fed and fetched."""
+    x = m.placeholder(m.float32, [])
+    return m.add(x, 1.0), {x: 2.0}
+
+
+def chain(m: Any) -> tuple[Any, dict[Any, Any]]:
+    """2,000 dependent scalar operations, additions and multiplications in turn."""
+    x = y = m.placeholder(m.float32, [])
+    for _ in range(1000):
+        y = m.multiply(m.add(y, 1.0), 0.5)
+    return y, {x: 2.0}
+
+
+def dag(m: Any) -> tuple[Any, dict[Any, Any]]:
+    """A random graph of 4,000 additions on 32-vectors, all of which the result needs."""
+    rng = random.Random(0)
+    x = m.placeholder(m.float32, [32])
+    nodes = [x, x * 0.5]
+    for i in range(4000):
+        nodes.append(m.add(nodes[-1 - (i % 2)], nodes[rng.randrange(max(0, len(nodes) - 40), len(nodes))]))
+    return m.add(nodes[-1], nodes[-2]), {x: np.full(32, 1e-30, np.float32)}
+
+
+def _dense(m: Any, x: Any, inputs: int, outputs: int, rng: np.random.Generator, activation: bool) -> Any:
+    weight = m.Variable((rng.standard_normal((inputs, outputs)) / np.sqrt(inputs)).astype(np.float32))
+    bias = m.Variable(np.zeros(outputs, np.float32))
+    y = m.nn.bias_add(m.matmul(x, weight), bias)
+    return m.nn.relu(y) if activation else y
+
+
+def _mlp(m: Any, hidden: int, batch: int) -> tuple[Any, Any, dict[Any, Any]]:
+    rng = np.random.default_rng(0)
+    x = m.placeholder(m.float32, [None, 784])
+    labels = m.placeholder(m.int32, [None])
+    y = _dense(m, _dense(m, x, 784, hidden, rng, True), hidden, hidden, rng, True)
+    logits = _dense(m, y, hidden, 10, rng, False)
+    loss = m.reduce_mean(m.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    feeds = {x: rng.random((batch, 784)).astype(np.float32), labels: rng.integers(0, 10, batch).astype(np.int32)}
+    return logits, loss, feeds | {}
+
+
+def mlp_training(hidden: int, batch: int) -> Any:
+    """One step of gradient descent on a 784-hidden-hidden-10 network."""
+
+    def build(m: Any) -> tuple[Any, dict[Any, Any]]:
+        _, loss, feeds = _mlp(m, hidden, batch)
+        return [m.train.GradientDescentOptimizer(0.01).minimize(loss), loss], feeds
+
+    return build
+
+
+def mlp_inference(hidden: int, batch: int) -> Any:
+    """The logits of the same network."""
+
+    def build(m: Any) -> tuple[Any, dict[Any, Any]]:
+        logits, _, feeds = _mlp(m, hidden, batch)
+        return logits, {k: v for k, v in feeds.items() if v.ndim == 2}
+
+    return build
+
+
+def _lenet(m: Any, batch: int) -> tuple[Any, Any, dict[Any, Any]]:
+    rng = np.random.default_rng(0)
+    x = m.placeholder(m.float32, [None, 28, 28, 1])
+    labels = m.placeholder(m.int32, [None])
+    y = x
+    for inputs, outputs in ((1, 32), (32, 64)):
+        kernel = m.Variable((rng.standard_normal((5, 5, inputs, outputs)) / np.sqrt(25 * inputs)).astype(np.float32))
+        bias = m.Variable(np.zeros(outputs, np.float32))
+        y = m.nn.relu(m.nn.bias_add(m.nn.conv2d(y, kernel, strides=[1, 1, 1, 1], padding="SAME"), bias))
+        y = m.nn.max_pool(y, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME")
+    y = _dense(m, m.reshape(y, [-1, 7 * 7 * 64]), 7 * 7 * 64, 512, rng, True)
+    logits = _dense(m, y, 512, 10, rng, False)
+    loss = m.reduce_mean(m.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    feeds = {x: rng.random((batch, 28, 28, 1)).astype(np.float32), labels: rng.integers(0, 10, batch).astype(np.int32)}
+    return logits, loss, feeds
+
+
+def lenet_training(m: Any) -> tuple[Any, dict[Any, Any]]:
+    """One step of gradient descent on LeNet, batch 64."""
+    _, loss, feeds = _lenet(m, 64)
+    return [m.train.GradientDescentOptimizer(0.01).minimize(loss), loss], feeds
+
+
+def lenet_inference(m: Any) -> tuple[Any, dict[Any, Any]]:
+    """The logits of LeNet, batch 64."""
+    logits, _, feeds = _lenet(m, 64)
+    return logits, {k: v for k, v in feeds.items() if v.ndim == 4}
+
+
+CASES: dict[str, Case] = {
+    "add": Case("`run` of one scalar add, fed and fetched", scalar_add, 0.15),
+    "chain": Case("chain of 2,000 scalar operations", chain, 2.5, per=2000, rewrite=False),
+    "dag": Case("random DAG of 4,000 adds on 32-vectors", dag, 2.0, per=4000, rewrite=False),
+    "mlp": Case("MLP 784-512-512-10, training step, batch 128", mlp_training(512, 128), 0.9),
+    "mlp_inference": Case("MLP 784-512-512-10, inference, batch 128", mlp_inference(512, 128), 0.9),
+    "mlp_large": Case("MLP 784-1024-1024-10, training step, batch 1024", mlp_training(1024, 1024), 1.2),
+    "lenet": Case("LeNet, training step, batch 64", lenet_training, 2.5),
+    "lenet_inference": Case("LeNet, inference, batch 64", lenet_inference, 2.5),
+}

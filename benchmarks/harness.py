@@ -1,0 +1,110 @@
+"""How every case is measured: both systems in one process, round by round in turn, the median of each.
+
+A round repeats the step for a fixed time. What is reported is a ratio, since machines differ and are shared.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+__all__ = ["Case", "Measured", "measure"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: a program built by the same function in both systems.
+
+    Attributes:
+        build: Takes the module (`tensorflow.compat.v1` or `aioflow`) and returns (fetches, feeds).
+        target: The ratio aioflow / TensorFlow to reach.
+        per: What the printed time is divided by, such as the number of nodes.
+        rewrite: Whether TensorFlow's graph rewriter is on.
+    """
+
+    name: str
+    build: Callable[[Any], tuple[Any, dict[Any, Any]]]
+    target: float
+    per: int = 1
+    rewrite: bool = True
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The result of a case; times in seconds a step."""
+
+    case: Case
+    ours: float
+    theirs: float
+
+    @property
+    def ratio(self) -> float:
+        """aioflow / TensorFlow."""
+        return self.ours / self.theirs
+
+    def row(self) -> str:
+        """A line of the table."""
+        unit = " a node" if self.case.per > 1 else ""
+        ours, theirs = (f"{t / self.case.per * 1e6:.2f} µs{unit}" for t in (self.ours, self.theirs))
+        verdict = "yes" if self.ratio <= self.case.target else "**no**"
+        return f"| {self.case.name} | {theirs} | {ours} | {self.ratio:.3f} | ≤ {self.case.target} | {verdict} |"
+
+
+async def measure(case: Case, tf: Any, aioflow: Any, rounds: int = 11, seconds: float = 0.3) -> Measured:
+    """Time a case in both systems."""
+    with tf.Graph().as_default():
+        fetches, feeds = case.build(tf)
+        with tf.Session(config=_tf_config(tf, case.rewrite)) as theirs:
+            theirs.run(tf.global_variables_initializer())
+            call = theirs.make_callable(fetches, list(feeds))
+            values = list(feeds.values())
+            with aioflow.Graph().as_default():
+                our_fetches, our_feeds = case.build(aioflow)
+                async with aioflow.Session() as ours:
+                    await ours.run(aioflow.global_variables_initializer())
+
+                    async def step() -> Any:
+                        return await ours.run(our_fetches, our_feeds)
+
+                    return await _rounds(case, step, lambda: call(*values), rounds, seconds)
+
+
+def _tf_config(tf: Any, rewrite: bool) -> Any:
+    config = tf.ConfigProto()
+    if not rewrite:
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
+    return config
+
+
+async def _rounds(
+    case: Case, ours: Callable[[], Awaitable[Any]], theirs: Callable[[], Any], rounds: int, seconds: float
+) -> Measured:
+    for _ in range(5):
+        await ours()
+        theirs()
+    our_count, their_count = await _repeats(ours, theirs, seconds)
+    our_times, their_times = [], []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        for _ in range(their_count):
+            theirs()
+        middle = time.perf_counter()
+        for _ in range(our_count):
+            await ours()
+        ended = time.perf_counter()
+        their_times.append((middle - started) / their_count)
+        our_times.append((ended - middle) / our_count)
+    return Measured(case, median(our_times), median(their_times))
+
+
+async def _repeats(ours: Callable[[], Awaitable[Any]], theirs: Callable[[], Any], seconds: float) -> tuple[int, int]:
+    started = time.perf_counter()
+    await ours()
+    middle = time.perf_counter()
+    theirs()
+    ended = time.perf_counter()
+    return max(1, int(seconds / (middle - started))), max(1, int(seconds / (ended - middle)))

@@ -1,0 +1,96 @@
+"""What is not a ratio of step times: import time, peak memory, and how long the event loop is kept waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+
+import aioflow as af
+from benchmarks.cases import mlp_training
+
+__all__ = ["RESOURCE_ROWS"]
+
+
+def import_time() -> str:
+    """Seconds from the start of Python to the end of the import, less those of Python alone."""
+    times: dict[str, list[float]] = {"pass": [], "import aioflow": [], "import tensorflow": []}
+    for _ in range(5):
+        for code, found in times.items():
+            started = time.perf_counter()
+            subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, stderr=subprocess.DEVNULL)
+            found.append(time.perf_counter() - started)
+    bare, ours, theirs = (median(t) for t in times.values())
+    ratio = (ours - bare) / (theirs - bare)
+    return _row("`import`", f"{theirs - bare:.2f} s", f"{ours - bare:.2f} s", f"{ratio:.3f}", "≤ 0.1", ratio <= 0.1)
+
+
+def peak_memory() -> str:
+    """100 chained elementwise operations on 100 MB: peak over the input, in arrays."""
+    return asyncio.run(_peak_memory())
+
+
+async def _peak_memory() -> str:
+    with af.Graph().as_default():
+        x = y = af.placeholder(af.float32, [None])
+        for i in range(100):
+            y = af.tanh(y) if i % 4 == 3 else y * 1.0001 if i % 2 else y + 0.5
+        data = np.ones(25_000_000, np.float32)
+        async with af.Session() as session:
+            await session.run(y, {x: data[:10]})
+            tracemalloc.start()
+            await session.run(y, {x: data})
+            peak = tracemalloc.get_traced_memory()[1] / data.nbytes
+            tracemalloc.stop()
+    return _row("100 elementwise ops on 100 MB, peak over the input", "—", f"{peak:.2f} arrays", "—", "≤ 2", peak <= 2)
+
+
+def loop_lag() -> str:
+    """p99 of how late the event loop serves a timer while a network trains in the same loop."""
+    p99, most, steps = asyncio.run(_loop_lag(8.0))
+    text = f"p99 {p99 * 1e3:.2f} ms (max {most * 1e3:.1f}, {steps} steps)"
+    return _row("event-loop lag while a model trains in the loop", "blocks for a step", text, "—", "≤ 2 ms", p99 <= 2e-3)
+
+
+async def _loop_lag(seconds: float) -> tuple[float, float, int]:
+    with af.Graph().as_default():
+        fetches, feeds = mlp_training(512, 128)(af)
+        async with af.Session() as session:
+            await session.run(af.global_variables_initializer())
+            await session.run(fetches, feeds)
+            steps, done = 0, asyncio.Event()
+
+            async def train() -> None:
+                nonlocal steps
+                while not done.is_set():
+                    await session.run(fetches, feeds)
+                    steps += 1
+
+            async with asyncio.TaskGroup() as tg:
+                tg.create_task(train())
+                lags = await lag_samples(seconds)
+                done.set()
+    return float(np.percentile(lags, 99)), max(lags), steps
+
+
+async def lag_samples(seconds: float, interval: float = 1e-3) -> list[float]:
+    """How late a timer of `interval` is, again and again for `seconds`."""
+    lags: list[float] = []
+    end = time.perf_counter() + seconds
+    while (now := time.perf_counter()) < end:
+        await asyncio.sleep(interval)
+        lags.append(max(0.0, time.perf_counter() - now - interval))
+    return lags
+
+
+def _row(name: str, theirs: str, ours: str, ratio: str, target: str, reached: bool) -> str:
+    return f"| {name} | {theirs} | {ours} | {ratio} | {target} | {'yes' if reached else '**no**'} |"
+
+
+RESOURCE_ROWS: tuple[Callable[[], str], ...] = (import_time, peak_memory, loop_lag)
