@@ -24,6 +24,22 @@ from aioflow.session import Session as Session
 from aioflow.ops.apply import *
 from aioflow.ops.core import *
 from aioflow.kernels import core as _core_kernels
+from aioflow.ops.array_shape import *
+from aioflow.ops.array_make import *
+from aioflow.ops.array import *
+from aioflow.ops.array_index import *
+from aioflow.ops.array_slice import *
+from aioflow.ops.array_pad import *
+from aioflow.ops.array_order import *
+from aioflow.ops.array_diag import *
+from aioflow.kernels import array_shape as _array_shape_kernels
+from aioflow.kernels import array_make as _array_make_kernels
+from aioflow.kernels import array as _array_kernels
+from aioflow.kernels import array_index as _array_index_kernels
+from aioflow.kernels import array_slice as _array_slice_kernels
+from aioflow.kernels import array_pad as _array_pad_kernels
+from aioflow.kernels import array_order as _array_order_kernels
+from aioflow.kernels import array_diag as _array_diag_kernels
 from aioflow.ops.broadcasting import *
 from aioflow.ops.math import *
 from aioflow.ops.division import *
@@ -33,7 +49,6 @@ from aioflow.ops.math_complex import *
 from aioflow.ops.math_special import *
 from aioflow.ops.comparison import *
 from aioflow.ops.numerics import *
-from aioflow.ops import bitwise as _bitwise_ops
 from aioflow.ops import operators as _operators
 from aioflow.kernels import elementwise as _elementwise_kernels
 from aioflow.kernels import elementwise_checks as _elementwise_checks
@@ -44,7 +59,28 @@ from aioflow.ops.state import *
 from aioflow.ops.variables import *
 from aioflow.ops.variable_collections import *
 from aioflow.kernels import state as _state_kernels
+from aioflow.ops import io as _io_ops
+from aioflow.kernels import io as _io_kernels
+from aioflow.ops.initializers import *
+from aioflow.ops.variable_scope import *
+from aioflow import initializers as initializers
 from aioflow.ops.indexed import *
 from aioflow.autodiff import *
 from aioflow.ops import training as _training_ops
 from aioflow.kernels import training as _training_kernels
+from aioflow.ops.clip import *
+from aioflow import train as train
+from aioflow import bitwise as bitwise
+from aioflow import math as math
+from aioflow.ops.reduction import *
+from aioflow.ops.matrix import *
+from aioflow.ops.linalg_ops import *
+from aioflow.ops.linalg_norm import *
+from aioflow.ops.segment import *
+from aioflow.ops.sorting import *
+from aioflow.kernels import reduction as _reduction_kernels
+from aioflow.kernels import matrix as _matrix_kernels
+from aioflow.kernels import linalg as _linalg_kernels
+from aioflow.kernels import segment as _segment_kernels
+from aioflow.kernels import sorting as _sorting_kernels
+from aioflow import linalg as linalg

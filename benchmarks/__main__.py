@@ -18,7 +18,9 @@ from benchmarks.resources import RESOURCE_ROWS
 
 
 def _machine() -> str:
-    model = next((line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), platform.processor())
+    model = next(
+        (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), platform.processor()
+    )
     return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 

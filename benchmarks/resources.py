@@ -55,7 +55,9 @@ def loop_lag() -> str:
     """p99 of how late the event loop serves a timer while a network trains in the same loop."""
     p99, most, steps = asyncio.run(_loop_lag(8.0))
     text = f"p99 {p99 * 1e3:.2f} ms (max {most * 1e3:.1f}, {steps} steps)"
-    return _row("event-loop lag while a model trains in the loop", "blocks for a step", text, "—", "≤ 2 ms", p99 <= 2e-3)
+    return _row(
+        "event-loop lag while a model trains in the loop", "blocks for a step", text, "—", "≤ 2 ms", p99 <= 2e-3
+    )
 
 
 async def _loop_lag(seconds: float) -> tuple[float, float, int]:

@@ -62,7 +62,9 @@ def from_bytes(data: bytes) -> Document:
     if len(body) != length:
         raise DataLossError("truncated, or longer than written", expected=f"{length} bytes", actual=f"{len(body)}")
     if zlib.crc32(body) != checksum:
-        raise DataLossError("altered since it was written", expected=f"{checksum:08x}", actual=f"{zlib.crc32(body):08x}")
+        raise DataLossError(
+            "altered since it was written", expected=f"{checksum:08x}", actual=f"{zlib.crc32(body):08x}"
+        )
     return unpack(body)
 
 

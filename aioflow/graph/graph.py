@@ -10,8 +10,8 @@ import difflib
 import re
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -27,6 +27,7 @@ from aioflow.errors import (
 from aioflow.graph import scopes
 from aioflow.graph.default_session import current_session
 from aioflow.graph.dtypes import DType
+from aioflow.graph.graphdef import GraphDef, node_def_of
 from aioflow.graph.keys import GraphKeys
 from aioflow.graph.opdef import OPS
 from aioflow.graph.operation import Operation
@@ -116,6 +117,31 @@ class Graph:
             op.id = len(self._nodes)
             self._nodes[full_name] = op
             return op
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Where the block raises, none of the nodes that it added stay. Nobody else adds nodes meanwhile."""
+        with self._lock:
+            count, names = len(self._nodes), dict(self._names_in_use)
+            try:
+                yield
+            except BaseException:
+                for name in list(self._nodes)[count:]:
+                    del self._nodes[name]
+                self._names_in_use = names
+                raise
+
+    def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> GraphDef:
+        """The graph as plain data, to save, send or import.
+
+        Args:
+            from_version: Only the nodes made after `version` had this value.
+            add_shapes: Add the static shapes, in the attribute `_output_shapes`.
+
+        Raises:
+            InvalidArgumentError: an attribute has no plain form, such as a Python function; the error names the node.
+        """
+        return GraphDef(tuple(node_def_of(op, add_shapes) for op in self.get_operations()[from_version or 0 :]))
 
     def _node_name(self, name: str) -> str:
         if name.endswith("/"):  # an absolute name, as given by a name scope

@@ -87,10 +87,7 @@ def _dense(xp: Any, rule: Rule, h: Any, gradient: Any, values: list[Any], outs: 
     shape = np.shape(gradient)
     for value in values:
         _check(value, gradient, shape)
-    news = [
-        out if out is not None and out.flags.c_contiguous else xp.empty(shape, gradient.dtype)
-        for out in outs
-    ]
+    news = [out if out is not None and out.flags.c_contiguous else xp.empty(shape, gradient.dtype) for out in outs]
     _run(xp, rule, h, gradient, values, news)
     return [new[()] if not shape and xp is np else new for new in news]
 
@@ -120,9 +117,7 @@ def _run(xp: Any, rule: Rule, h: Any, gradient: Any, values: Sequence[Any], news
         )
 
 
-def _rows(
-    xp: Any, rule: Rule, h: Any, gradient: Any, indices: Any, values: list[Any], outs: list[Any]
-) -> list[Any]:
+def _rows(xp: Any, rule: Rule, h: Any, gradient: Any, indices: Any, values: list[Any], outs: list[Any]) -> list[Any]:
     """New values of the variables, by rows of the gradient; rows of the same index are applied one after the other."""
     if np.ndim(indices) != 1:
         raise InvalidArgumentError("indices must be a vector", expected="rank 1", actual=format_dims(np.shape(indices)))

@@ -111,7 +111,7 @@ def concat(values: Any, axis: TensorLike, name: str = "concat") -> Tensor:
     return make("ConcatV2", items, axis, name=name)
 
 
-# -- Split --------------------------------------------------------------------------------------------------------------
+# -- Split --------------------------------------------------------------------------------------------------------
 
 
 def _split_shape(ctx: ShapeContext) -> list[Dims]:
@@ -123,7 +123,9 @@ def _split_shape(ctx: ShapeContext) -> list[Dims]:
     position = check_axis(int(axis.reshape(-1)[0]), len(dims), "split_dim")
     whole = dims[position]
     if whole is not None and whole % count:
-        raise InvalidArgumentError("the size is not a multiple of the number of parts", expected=f"a multiple of {count}", actual=whole)
+        raise InvalidArgumentError(
+            "the size is not a multiple of the number of parts", expected=f"a multiple of {count}", actual=whole
+        )
     part = None if whole is None else whole // count
     return [(*dims[:position], part, *dims[position + 1 :])] * count
 
@@ -154,7 +156,9 @@ def _part_sizes(sizes: list[int], whole: int | None) -> list[Any]:
     fits = whole is None or (known <= whole if open_count else known == whole)
     if open_count > 1 or min(sizes, default=0) < -1 or not fits:
         raise InvalidArgumentError(
-            "the sizes of the parts do not add up", expected=f"a sum of {'?' if whole is None else whole}, with at most one -1", actual=sizes
+            "the sizes of the parts do not add up",
+            expected=f"a sum of {'?' if whole is None else whole}, with at most one -1",
+            actual=sizes,
         )
     rest = None if whole is None else whole - known
     return [rest if s == -1 else s for s in sizes]
@@ -199,14 +203,16 @@ def split(
         return make_list("Split", axis, value, num_split=int(num_or_size_splits), name=name)
     sizes = convert_to_tensor(num_or_size_splits)
     if sizes.dims == ():
-        raise InvalidArgumentError("a scalar tensor cannot say how many parts", expected="an int, or a vector of sizes", actual=repr(sizes))
+        raise InvalidArgumentError(
+            "a scalar tensor cannot say how many parts", expected="an int, or a vector of sizes", actual=repr(sizes)
+        )
     count = num if num is not None else (sizes.dims[0] if sizes.dims else None)
     if count is None:
         raise InvalidArgumentError("the number of parts is unknown", expected="num=", actual=repr(sizes))
     return make_list("SplitV", value, sizes, axis, num_split=count, name=name)
 
 
-# -- Pack and Unpack ----------------------------------------------------------------------------------------------------
+# -- Pack and Unpack ----------------------------------------------------------------------------------------------
 
 
 def _pack_shape(ctx: ShapeContext) -> Dims:
@@ -233,7 +239,9 @@ def _unpack_shape(ctx: ShapeContext) -> list[Dims]:
         return [None] * count
     position = check_axis(ctx.attrs["axis"], len(dims))
     if dims[position] not in (None, count):
-        raise InvalidArgumentError("the dimension is not of the size to unpack", expected=count, actual=format_dims(dims))
+        raise InvalidArgumentError(
+            "the dimension is not of the size to unpack", expected=count, actual=format_dims(dims)
+        )
     return [(*dims[:position], *dims[position + 1 :])] * count
 
 
@@ -279,11 +287,13 @@ def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str 
         dims = tensor.dims
         num = None if dims is None else dims[check_axis(axis, len(dims))]
     if num is None:
-        raise InvalidArgumentError("the number of slices is unknown", expected="num=, or a known size", actual=repr(tensor))
+        raise InvalidArgumentError(
+            "the number of slices is unknown", expected="num=, or a known size", actual=repr(tensor)
+        )
     return make_list("Unpack", tensor, num=num, axis=axis, name=name)
 
 
-# -- Tile ---------------------------------------------------------------------------------------------------------------
+# -- Tile ---------------------------------------------------------------------------------------------------------
 
 
 def _tile_shape(ctx: ShapeContext) -> Dims:
@@ -291,19 +301,27 @@ def _tile_shape(ctx: ShapeContext) -> Dims:
     counts = ctx.partial_shape("multiples")
     value = ctx.value("multiples")
     if value is not None and (value < 0).any():
-        raise InvalidArgumentError("a tensor cannot be repeated a negative number of times", expected="multiples >= 0", actual=value.tolist())
+        raise InvalidArgumentError(
+            "a tensor cannot be repeated a negative number of times", expected="multiples >= 0", actual=value.tolist()
+        )
     if dims is None:
         length = lengths[0] if lengths else None
         return None if length is None else (None,) * length
     if counts is None:
         return (None,) * len(dims)
     if len(counts) != len(dims):
-        raise InvalidArgumentError("tile needs a multiple for each dimension", expected=f"{len(dims)} multiples", actual=len(counts))
+        raise InvalidArgumentError(
+            "tile needs a multiple for each dimension", expected=f"{len(dims)} multiples", actual=len(counts)
+        )
     return tuple(None if d is None or c is None else d * c for d, c in zip(dims, counts, strict=True))
 
 
 define_op(
-    "Tile", "input: T, multiples: Tmultiples", "output: T", ["T: type", "Tmultiples: {int32, int64} = int32"], shape=_tile_shape
+    "Tile",
+    "input: T, multiples: Tmultiples",
+    "output: T",
+    ["T: type", "Tmultiples: {int32, int64} = int32"],
+    shape=_tile_shape,
 )
 
 
@@ -343,11 +361,15 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
         raise InvalidArgumentError("the rank is unknown", expected="a known rank", actual=repr(data))
     position = check_axis(axis, len(data.dims))
     if counts.dims in ((), (1,)):
-        return _repeat_evenly(data, make("Reshape", counts, int_constant([])) if counts.dims else counts, position, name)
+        return _repeat_evenly(
+            data, make("Reshape", counts, int_constant([])) if counts.dims else counts, position, name
+        )
     # The position of an element in the result is where the running sum of counts passes it.
     ends = make("Cumsum", counts, 0)
     total = make("Sum", counts, int_constant([0]), keep_dims=False)
-    places = make("Range", constant(np.zeros((), counts.dtype.np_dtype)), total, constant(np.ones((), counts.dtype.np_dtype)))
+    places = make(
+        "Range", constant(np.zeros((), counts.dtype.np_dtype)), total, constant(np.ones((), counts.dtype.np_dtype))
+    )
     rows = [make("ExpandDims", t, 0) for t in (ends, places)]
     chosen = make("Reshape", make("UpperBound", *rows), int_constant([-1]))
     return make("GatherV2", data, chosen, position, name=name)

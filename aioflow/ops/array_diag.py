@@ -27,7 +27,9 @@ def _diag_part_shape(ctx: ShapeContext) -> Dims:
         return None
     half = len(dims) // 2
     if len(dims) % 2 or not dims:
-        raise InvalidArgumentError("the rank is not even and positive", expected="rank 2, 4, …", actual=format_dims(dims))
+        raise InvalidArgumentError(
+            "the rank is not even and positive", expected="rank 2, 4, …", actual=format_dims(dims)
+        )
     return merge_dims(dims[:half], dims[half:])
 
 
@@ -74,7 +76,9 @@ def _matrix_set_diag_shape(ctx: ShapeContext) -> Dims:
     dims, diagonal = ctx.require_rank("input", 2, -1), ctx.require_rank("diagonal", 1, -1)
     if dims is not None and diagonal is not None and not is_compatible((*dims[:-2], _shorter(dims)), diagonal):
         wanted = format_dims((*dims[:-2], _shorter(dims)))
-        raise InvalidArgumentError("the diagonal does not fit the matrix", expected=wanted, actual=format_dims(diagonal))
+        raise InvalidArgumentError(
+            "the diagonal does not fit the matrix", expected=wanted, actual=format_dims(diagonal)
+        )
     return dims
 
 
@@ -105,7 +109,9 @@ def _main_diagonal_only(**given: Any) -> None:
     wanted = {"k": 0, "num_rows": -1, "num_cols": -1, "padding_value": 0}
     for name, value in given.items():
         if isinstance(value, Tensor) or value != wanted[name]:
-            raise InvalidArgumentError("only the main diagonal is supported", expected=f"{name}={wanted[name]}", actual=value)
+            raise InvalidArgumentError(
+                "only the main diagonal is supported", expected=f"{name}={wanted[name]}", actual=value
+            )
 
 
 def matrix_diag(
@@ -134,7 +140,9 @@ def matrix_diag_part(
     return make("MatrixDiagPart", input, name=name)
 
 
-def matrix_set_diag(input: TensorLike, diagonal: TensorLike, name: str = "set_diag", k: int = 0, align: str = "RIGHT_LEFT") -> Tensor:
+def matrix_set_diag(
+    input: TensorLike, diagonal: TensorLike, name: str = "set_diag", k: int = 0, align: str = "RIGHT_LEFT"
+) -> Tensor:
     """Matrices with their main diagonals replaced. Raises InvalidArgumentError where it does not fit, or for another diagonal."""
     _main_diagonal_only(k=k)
     return make("MatrixSetDiag", input, diagonal, name=name)
@@ -160,7 +168,9 @@ def _band_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     return [make("MatrixBandPart", grad, op.inputs[1], op.inputs[2]), None, None]
 
 
-def matrix_band_part(input: TensorLike, num_lower: TensorLike, num_upper: TensorLike, name: str | None = None) -> Tensor:
+def matrix_band_part(
+    input: TensorLike, num_lower: TensorLike, num_upper: TensorLike, name: str | None = None
+) -> Tensor:
     """Matrices with zeros outside a band: `num_lower` diagonals below and `num_upper` above the main one; -1 keeps all.
 
     Raises:

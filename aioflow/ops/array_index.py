@@ -36,7 +36,7 @@ __all__ = [
     "where_v2",
 ]
 
-# -- Gather -------------------------------------------------------------------------------------------------------------
+# -- Gather -------------------------------------------------------------------------------------------------------
 
 
 def _gather_shape(ctx: ShapeContext) -> Dims:
@@ -64,7 +64,9 @@ def _gather_v2_shape(ctx: ShapeContext) -> Dims:
         return (None,) * (len(params) + len(indices) - 1 - batch)
     position = check_axis(int(axis), len(params))
     if batch > position:
-        raise InvalidArgumentError("the axis of a gather is inside its batch dimensions", expected=f"axis >= {batch}", actual=position)
+        raise InvalidArgumentError(
+            "the axis of a gather is inside its batch dimensions", expected=f"axis >= {batch}", actual=position
+        )
     head = merge_dims(params[:batch], indices[:batch]) or ()
     return head + params[batch:position] + indices[batch:] + params[position + 1 :]
 
@@ -88,7 +90,9 @@ def _rows_gradient(params: Tensor, indices: Tensor, grad: Tensor) -> IndexedSlic
         values = make("Reshape", grad, int_constant([-1 if count is None else count, *inner]))
     else:
         tail = make("StridedSlice", make("Shape", params), [1], [0], [1], end_mask=1)
-        values = make("Reshape", grad, make("ConcatV2", [make("Reshape", make("Size", indices), int_constant([1])), tail], 0))
+        values = make(
+            "Reshape", grad, make("ConcatV2", [make("Reshape", make("Size", indices), int_constant([1])), tail], 0)
+        )
     return IndexedSlices(values, flat, shape_of(params))
 
 
@@ -153,7 +157,9 @@ def _full_indices(indices: Tensor, batch: int) -> Tensor:
     for axis in range(batch):
         size = make("Reshape", make("GatherV2", shape, int_constant(axis), 0), int_constant([]))
         zero, one = int_constant(0, indices.dtype), int_constant(1, indices.dtype)
-        steps = make("Reshape", make("Range", zero, size, one), int_constant([-1 if a == axis else 1 for a in range(order + 1)]))
+        steps = make(
+            "Reshape", make("Range", zero, size, one), int_constant([-1 if a == axis else 1 for a in range(order + 1)])
+        )
         coordinates.append(make("BroadcastTo", steps, _as(shape, dtypes.int32)))
     return make("ConcatV2", [*coordinates, last], -1)
 
@@ -186,7 +192,9 @@ def batch_gather(params: TensorLike, indices: TensorLike, name: str | None = Non
     """`gather` along the last dimension of the indices, all before it being batch dimensions."""
     tensor = convert_to_tensor(indices)
     if tensor.dims is None:
-        raise InvalidArgumentError("batch_gather needs indices of known rank", expected="a known rank", actual=repr(tensor))
+        raise InvalidArgumentError(
+            "batch_gather needs indices of known rank", expected="a known rank", actual=repr(tensor)
+        )
     return make("GatherV2", params, tensor, len(tensor.dims) - 1, batch_dims=len(tensor.dims) - 1, name=name)
 
 
@@ -195,7 +203,9 @@ def _gather_nd_shape(ctx: ShapeContext) -> Dims:
     if params is None or indices is None or indices[-1] is None:
         return None
     if indices[-1] > len(params):
-        raise InvalidArgumentError("the index vectors are too long", expected=f"at most {len(params)} elements", actual=indices[-1])
+        raise InvalidArgumentError(
+            "the index vectors are too long", expected=f"at most {len(params)} elements", actual=indices[-1]
+        )
     return indices[:-1] + params[indices[-1] :]
 
 
@@ -236,7 +246,9 @@ def gather_nd(
         return make("GatherNd", params, indices, bad_indices_policy=bad_indices_policy, name=name)
     tensor = convert_to_tensor(indices)
     if tensor.dims is None or len(tensor.dims) <= batch_dims:
-        raise InvalidArgumentError("gather_nd needs more dimensions than batch_dims", expected=f"rank > {batch_dims}", actual=repr(tensor))
+        raise InvalidArgumentError(
+            "gather_nd needs more dimensions than batch_dims", expected=f"rank > {batch_dims}", actual=repr(tensor)
+        )
     order = len(tensor.dims)
     shape = shape_of(tensor)
     ones = make("ConcatV2", [make("StridedSlice", shape, [0], [order - 1], [1]), int_constant([1])], 0)
@@ -245,10 +257,16 @@ def gather_nd(
         size = make("Reshape", make("GatherV2", shape, int_constant(axis), 0), int_constant([]))
         steps = make("Reshape", make("Range", 0, size, 1), int_constant([-1 if a == axis else 1 for a in range(order)]))
         coordinates.append(_as(make("BroadcastTo", steps, ones), tensor.dtype))
-    return make("GatherNd", params, make("ConcatV2", [*coordinates, tensor], -1), bad_indices_policy=bad_indices_policy, name=name)
+    return make(
+        "GatherNd",
+        params,
+        make("ConcatV2", [*coordinates, tensor], -1),
+        bad_indices_policy=bad_indices_policy,
+        name=name,
+    )
 
 
-# -- Scatter ------------------------------------------------------------------------------------------------------------
+# -- Scatter ------------------------------------------------------------------------------------------------------
 
 
 def _scatter_nd_shape(ctx: ShapeContext) -> Dims:
@@ -262,10 +280,14 @@ def _check_updates(target: Dims, indices: Dims, updates: Dims) -> None:
     if target is None or indices is None or not indices or indices[-1] is None or updates is None:
         return
     if indices[-1] > len(target):
-        raise InvalidArgumentError("the index vectors are too long", expected=f"at most {len(target)} elements", actual=indices[-1])
+        raise InvalidArgumentError(
+            "the index vectors are too long", expected=f"at most {len(target)} elements", actual=indices[-1]
+        )
     wanted = indices[:-1] + target[indices[-1] :]
     if not is_compatible(wanted, updates):
-        raise InvalidArgumentError("the updates have the wrong shape", expected=format_dims(wanted), actual=format_dims(updates))
+        raise InvalidArgumentError(
+            "the updates have the wrong shape", expected=format_dims(wanted), actual=format_dims(updates)
+        )
 
 
 define_op(
@@ -340,7 +362,9 @@ def _tensor_scatter_extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | N
     return [make("Mul", share, kept), None, make("Mul", make("GatherNd", share, indices), chosen)]
 
 
-def tensor_scatter_nd_update(tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor:
+def tensor_scatter_nd_update(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+) -> Tensor:
     """`tensor` with `updates` in the places of the index vectors `indices`.
 
     Raises:
@@ -381,7 +405,7 @@ tensor_scatter_update = tensor_scatter_nd_update
 tensor_scatter_add = tensor_scatter_nd_add
 tensor_scatter_sub = tensor_scatter_nd_sub
 
-# -- by condition -------------------------------------------------------------------------------------------------------
+# -- by condition -------------------------------------------------------------------------------------------------
 
 
 def _where_shape(ctx: ShapeContext) -> Dims:
@@ -429,7 +453,9 @@ def _select_v2_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     ]
 
 
-def where(condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None) -> Tensor:
+def where(
+    condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
+) -> Tensor:
     """Elements of `x` where the condition holds and of `y` elsewhere; or, of a condition alone, the indices where it holds.
 
     `x` and `y` have one shape. The condition has it too, or is a scalar, or a vector that chooses among rows. The indices
@@ -441,12 +467,16 @@ def where(condition: TensorLike, x: TensorLike | None = None, y: TensorLike | No
     return _choose("Select", condition, x, y, name)
 
 
-def where_v2(condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None) -> Tensor:
+def where_v2(
+    condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
+) -> Tensor:
     """As `where`, but the three arguments broadcast against one another."""
     return _choose("SelectV2", condition, x, y, name)
 
 
-def _choose(op_type: str, condition: TensorLike, x: TensorLike | None, y: TensorLike | None, name: str | None) -> Tensor:
+def _choose(
+    op_type: str, condition: TensorLike, x: TensorLike | None, y: TensorLike | None, name: str | None
+) -> Tensor:
     if (x is None) != (y is None):
         raise InvalidArgumentError("where takes both values or neither", expected="x and y", actual="one of them")
     if x is None:
@@ -462,12 +492,16 @@ def boolean_mask(tensor: TensorLike, mask: TensorLike, name: str = "boolean_mask
     """
     data, chosen = convert_n_to_tensor([tensor, mask])
     if chosen.dims is None or not chosen.dims:
-        raise InvalidArgumentError("a mask has at least one dimension of known rank", expected="rank >= 1", actual=repr(chosen))
+        raise InvalidArgumentError(
+            "a mask has at least one dimension of known rank", expected="rank >= 1", actual=repr(chosen)
+        )
     start, order = 0 if axis is None else axis, len(chosen.dims)
     if data.dims is not None:
         start = check_axis(start, len(data.dims))
         if not is_compatible(data.dims[start : start + order], chosen.dims):
-            raise InvalidArgumentError("the mask does not fit the tensor", expected=format_dims(data.dims), actual=format_dims(chosen.dims))
+            raise InvalidArgumentError(
+                "the mask does not fit the tensor", expected=format_dims(data.dims), actual=format_dims(chosen.dims)
+            )
     flat = data if order == 1 else _merge_dimensions(data, start, order)
     rows = make("Squeeze", make("Where", make("Reshape", chosen, int_constant([-1]))), squeeze_dims=[1])
     return make("GatherV2", flat, rows, start, name=name)

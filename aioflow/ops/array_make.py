@@ -47,7 +47,11 @@ def _fill_shape(ctx: ShapeContext) -> Dims:
 
 
 define_op(
-    "Fill", "dims: index_type, value: T", "output: T", ["T: type", "index_type: {int32, int64} = int32"], shape=_fill_shape
+    "Fill",
+    "dims: index_type, value: T",
+    "output: T",
+    ["T: type", "index_type: {int32, int64} = int32"],
+    shape=_fill_shape,
 )
 define_op("ZerosLike", "x: T", "y: T", ["T: type"], shape=unchanged)
 define_op("OnesLike", "x: T", "y: T", ["T: {numbers, bool}"], shape=unchanged)
@@ -56,7 +60,11 @@ not_differentiable("ZerosLike", "OnesLike")
 
 @gradient("Fill")
 def _fill_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    axes = make("Range", 0, make("Rank", grad), 1) if grad.dims is None else int_constant([*builtins.range(len(grad.dims))])
+    axes = (
+        make("Range", 0, make("Rank", grad), 1)
+        if grad.dims is None
+        else int_constant([*builtins.range(len(grad.dims))])
+    )
     return [None, make("Sum", grad, axes, keep_dims=False)]
 
 
@@ -137,7 +145,7 @@ def _like(value: TensorLike, dtype: Any, item: int, name: str | None, optimize: 
     return result
 
 
-# -- Range and LinSpace -------------------------------------------------------------------------------------------------
+# -- Range and LinSpace -------------------------------------------------------------------------------------------
 
 
 def _range_shape(ctx: ShapeContext) -> Dims:
@@ -148,11 +156,13 @@ def _range_shape(ctx: ShapeContext) -> Dims:
     return (None,) if len(known) < 3 else (range_length(*known),)
 
 
-def range_length(start: Any, limit: Any, delta: Any) -> int:
+def range_length(start: float, limit: float, delta: float) -> int:
     """How many elements a range has. Raises InvalidArgumentError for a step of zero or in the wrong direction."""
     if delta == 0 or (start < limit and delta < 0) or (start > limit and delta > 0):
-        raise InvalidArgumentError("the range never ends", expected="delta that leads from start to limit", actual=(start, limit, delta))
-    if isinstance(delta, int):
+        raise InvalidArgumentError(
+            "the range never ends", expected="delta that leads from start to limit", actual=(start, limit, delta)
+        )
+    if isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int):
         return max(0, -((start - limit) // delta))
     return max(0, ceil(abs((limit - start) / delta)))
 
@@ -169,7 +179,9 @@ not_differentiable("Range")
 _RANGE_ORDER: Final = (dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64)
 
 
-def range(start: TensorLike, limit: TensorLike | None = None, delta: TensorLike = 1, dtype: Any = None, name: str = "range") -> Tensor:
+def range(
+    start: TensorLike, limit: TensorLike | None = None, delta: TensorLike = 1, dtype: Any = None, name: str = "range"
+) -> Tensor:
     """`start`, `start + delta`, … up to `limit` without it; `range(n)` counts from 0.
 
     The dtype is `dtype`, or the widest of the arguments' among int32, int64, float32 and float64.
@@ -208,7 +220,9 @@ def _linspace_shape(ctx: ShapeContext) -> Dims:
     if value is None:
         return (None,)
     if int(value) <= 0:
-        raise InvalidArgumentError("linspace needs a positive number of elements", expected="num > 0", actual=int(value))
+        raise InvalidArgumentError(
+            "linspace needs a positive number of elements", expected="num > 0", actual=int(value)
+        )
     return (int(value),)
 
 
@@ -247,14 +261,16 @@ def linspace(start: TensorLike, stop: TensorLike, num: TensorLike, name: str | N
 lin_space = linspace
 
 
-# -- OneHot, masks, grids -----------------------------------------------------------------------------------------------
+# -- OneHot, masks, grids -----------------------------------------------------------------------------------------
 
 
 def _one_hot_shape(ctx: ShapeContext) -> Dims:
     ctx.require_rank("depth", 0)
     axis, dims, depth = ctx.attrs["axis"], ctx.dims("indices"), ctx.value("depth")
     if axis < -1 or (dims is not None and axis > len(dims)):
-        raise InvalidArgumentError("the axis of one_hot is out of range", expected="-1 <= axis <= rank of the indices", actual=axis)
+        raise InvalidArgumentError(
+            "the axis of one_hot is out of range", expected="-1 <= axis <= rank of the indices", actual=axis
+        )
     if depth is not None and int(depth) < 0:
         raise InvalidArgumentError("the depth of one_hot is negative", expected="depth >= 0", actual=int(depth))
     if dims is None:
@@ -298,11 +314,17 @@ def one_hot(
     return make("OneHot", indices, depth, on, off, axis=-1 if axis is None else axis, name=name)
 
 
-def sequence_mask(lengths: TensorLike, maxlen: TensorLike | None = None, dtype: Any = dtypes.bool_, name: str | None = None) -> Tensor:
+def sequence_mask(
+    lengths: TensorLike, maxlen: TensorLike | None = None, dtype: Any = dtypes.bool_, name: str | None = None
+) -> Tensor:
     """`mask[..., j]` is whether `j < lengths[...]`, for j below `maxlen` (the greatest length without it)."""
     counts = convert_to_tensor(lengths)
     if maxlen is None:
-        axes = make("Range", 0, make("Rank", counts), 1) if counts.dims is None else int_constant([*builtins.range(len(counts.dims))])
+        axes = (
+            make("Range", 0, make("Rank", counts), 1)
+            if counts.dims is None
+            else int_constant([*builtins.range(len(counts.dims))])
+        )
         limit = make("Maximum", _cast(constant(0), counts.dtype), make("Max", counts, axes, keep_dims=False))
     else:
         limit = convert_to_tensor(maxlen)

@@ -16,7 +16,17 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.shapes import Dims
 from aioflow.ops.apply import apply_op, constant
 
-__all__ = ["int_constant", "known_dims", "make", "make_list", "or_zeros", "reduce_to", "reshape_like", "shape_of", "zeros_of"]
+__all__ = [
+    "int_constant",
+    "known_dims",
+    "make",
+    "make_list",
+    "or_zeros",
+    "reduce_to",
+    "reshape_like",
+    "shape_of",
+    "zeros_of",
+]
 
 
 def make(op_type: str, *inputs: Any, **attrs: Any) -> Tensor:

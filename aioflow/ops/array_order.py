@@ -31,7 +31,7 @@ __all__ = [
     "unravel_index",
 ]
 
-# -- Reverse and Roll ---------------------------------------------------------------------------------------------------
+# -- Reverse and Roll ---------------------------------------------------------------------------------------------
 
 _REVERSIBLE = "T: {reals, complexes, bool, string}"
 
@@ -41,7 +41,9 @@ def _reverse_shape(ctx: ShapeContext) -> Dims:
     if dims is None or flags is None or flags[0] is None:
         return dims
     if len(dims) > 8 or flags[0] != len(dims):
-        raise InvalidArgumentError("reverse needs a flag for each of at most 8 dimensions", expected=f"{len(dims)} flags", actual=flags[0])
+        raise InvalidArgumentError(
+            "reverse needs a flag for each of at most 8 dimensions", expected=f"{len(dims)} flags", actual=flags[0]
+        )
     return dims
 
 
@@ -58,7 +60,11 @@ def _reverse_v2_shape(ctx: ShapeContext) -> Dims:
 
 define_op("Reverse", "tensor: T, dims: bool", "output: T", [_REVERSIBLE], shape=_reverse_shape)
 define_op(
-    "ReverseV2", "tensor: T, axis: Tidx", "output: T", ["Tidx: {int32, int64} = int32", _REVERSIBLE], shape=_reverse_v2_shape
+    "ReverseV2",
+    "tensor: T, axis: Tidx",
+    "output: T",
+    ["Tidx: {int32, int64} = int32", _REVERSIBLE],
+    shape=_reverse_v2_shape,
 )
 
 
@@ -86,7 +92,9 @@ def _reverse_sequence_shape(ctx: ShapeContext) -> Dims:
         return None
     if not (0 <= batch < len(dims) and 0 <= along < len(dims)) or batch == along:
         raise InvalidArgumentError(
-            "batch_dim and seq_dim are not two dimensions of the input", expected=f"two of 0..{len(dims) - 1}", actual=(batch, along)
+            "batch_dim and seq_dim are not two dimensions of the input",
+            expected=f"two of 0..{len(dims) - 1}",
+            actual=(batch, along),
         )
     size = None if lengths is None else lengths[0]
     merged = merge_dims((dims[batch],), (size,)) or (None,)
@@ -171,7 +179,7 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
     return make("InvertPermutation", x, name=name)
 
 
-# -- Unique -------------------------------------------------------------------------------------------------------------
+# -- Unique -------------------------------------------------------------------------------------------------------
 
 _OUT_IDX = "out_idx: {int32, int64} = int32"
 
@@ -229,7 +237,7 @@ def setdiff1d(x: TensorLike, y: TensorLike, index_dtype: Any = dtypes.int32, nam
     return apply_op("ListDiff", x, y, out_idx=as_dtype(index_dtype), name=name)
 
 
-# -- DynamicPartition and DynamicStitch ---------------------------------------------------------------------------------
+# -- DynamicPartition and DynamicStitch ---------------------------------------------------------------------------
 
 
 def _partition_shape(ctx: ShapeContext) -> list[Dims]:
@@ -239,7 +247,11 @@ def _partition_shape(ctx: ShapeContext) -> list[Dims]:
     if data is None:
         return [None] * count
     if len(data) < len(places) or not is_compatible(data[: len(places)], places):
-        raise InvalidArgumentError("the partitions do not fit the data", expected=f"a prefix of {format_dims(data)}", actual=format_dims(places))
+        raise InvalidArgumentError(
+            "the partitions do not fit the data",
+            expected=f"a prefix of {format_dims(data)}",
+            actual=format_dims(places),
+        )
     return [(None, *data[len(places) :])] * count
 
 
@@ -265,7 +277,9 @@ def _partition_grad(op: Operation, *grads: Any) -> list[Tensor | None]:
     return [make("Reshape", whole, shape_of(data)), None]
 
 
-def dynamic_partition(data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None) -> list[Tensor]:
+def dynamic_partition(
+    data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None
+) -> list[Tensor]:
     """Sort the slices of `data` into `num_partitions` tensors by the number in `partitions`, keeping their order.
 
     Raises:
@@ -288,15 +302,15 @@ def _stitch_shape(ctx: ShapeContext) -> Dims:
             continue
         order = len(indices.dims)
         if not is_compatible(data.dims[:order], indices.dims):
-            raise InvalidArgumentError("the data do not fit their indices", expected=format_dims(indices.dims), actual=format_dims(data.dims))
+            raise InvalidArgumentError(
+                "the data do not fit their indices", expected=format_dims(indices.dims), actual=format_dims(data.dims)
+            )
         rest = merge_dims(rest, data.dims[order:])
     return None if rest is None else (None if greatest is None else greatest + 1, *rest)
 
 
 for _name in ("DynamicStitch", "ParallelDynamicStitch"):
-    define_op(
-        _name, "indices: N*int32, data: N*T", "merged: T", ["N: int >= 1", "T: type"], shape=_stitch_shape
-    )
+    define_op(_name, "indices: N*int32, data: N*T", "merged: T", ["N: int >= 1", "T: type"], shape=_stitch_shape)
 
 
 @gradient("DynamicStitch", "ParallelDynamicStitch")
@@ -314,7 +328,7 @@ def dynamic_stitch(indices: list[TensorLike], data: list[TensorLike], name: str 
     return make("DynamicStitch", indices, data, name=name)
 
 
-# -- sorted sequences ---------------------------------------------------------------------------------------------------
+# -- sorted sequences ---------------------------------------------------------------------------------------------
 
 
 def _bound_shape(ctx: ShapeContext) -> Dims:
@@ -327,13 +341,21 @@ def _bound_shape(ctx: ShapeContext) -> Dims:
 
 for _name in ("LowerBound", "UpperBound"):
     define_op(
-        _name, "sorted_inputs: T, values: T", "output: out_type", ["T: type", "out_type: {int32, int64} = int32"], shape=_bound_shape
+        _name,
+        "sorted_inputs: T, values: T",
+        "output: out_type",
+        ["T: type", "out_type: {int32, int64} = int32"],
+        shape=_bound_shape,
     )
 not_differentiable("LowerBound", "UpperBound")
 
 
 def searchsorted(
-    sorted_sequence: TensorLike, values: TensorLike, side: str = "left", out_type: Any = dtypes.int32, name: str | None = None
+    sorted_sequence: TensorLike,
+    values: TensorLike,
+    side: str = "left",
+    out_type: Any = dtypes.int32,
+    name: str | None = None,
 ) -> Tensor:
     """Where each value would have to stand in its sorted row (the last dimension) to keep the order.
 
@@ -373,7 +395,9 @@ def _unravel_shape(ctx: ShapeContext) -> Dims:
     return (length,) if not indices else (length, num_elements(indices))
 
 
-define_op("UnravelIndex", "indices: Tidx, dims: Tidx", "output: Tidx", ["Tidx: {int32, int64} = int32"], shape=_unravel_shape)
+define_op(
+    "UnravelIndex", "indices: Tidx, dims: Tidx", "output: Tidx", ["Tidx: {int32, int64} = int32"], shape=_unravel_shape
+)
 not_differentiable("UnravelIndex")
 
 

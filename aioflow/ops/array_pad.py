@@ -37,7 +37,9 @@ def _paddings(ctx: ShapeContext) -> tuple[Dims, Array | None]:
         if dims is None:
             dims = (None,) * pairs[0]
         elif len(dims) != pairs[0]:
-            raise InvalidArgumentError("a pair of paddings for each dimension is needed", expected=f"{len(dims)} pairs", actual=pairs[0])
+            raise InvalidArgumentError(
+                "a pair of paddings for each dimension is needed", expected=f"{len(dims)} pairs", actual=pairs[0]
+            )
     value = ctx.value("paddings")
     if value is not None and (value < 0).any():
         raise InvalidArgumentError("paddings cannot be negative", expected=">= 0", actual=value.tolist())
@@ -59,7 +61,9 @@ def _check_mirror(ctx: ShapeContext, dims: tuple[int | None, ...], value: Array)
     for size, pair in zip(dims, value, strict=True):
         if size is not None and int(pair.max()) > size - (mode == "REFLECT"):
             raise InvalidArgumentError(
-                f"there is too little to mirror ({mode})", expected=f"paddings of at most {size - (mode == 'REFLECT')}", actual=pair.tolist()
+                f"there is too little to mirror ({mode})",
+                expected=f"paddings of at most {size - (mode == 'REFLECT')}",
+                actual=pair.tolist(),
             )
 
 
@@ -69,7 +73,9 @@ def _mirror_pad_grad_shape(ctx: ShapeContext) -> Dims:
         return None if dims is None else (None,) * len(dims)
     sizes = [None if d is None else d - int(p.sum()) for d, p in zip(dims, value, strict=True)]
     if any(s is not None and s < 0 for s in sizes):
-        raise InvalidArgumentError("the paddings exceed the padded shape", expected=format_dims(dims), actual=value.tolist())
+        raise InvalidArgumentError(
+            "the paddings exceed the padded shape", expected=format_dims(dims), actual=value.tolist()
+        )
     return tuple(sizes)
 
 
@@ -121,7 +127,11 @@ def _mirror_pad_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 
 def pad(
-    tensor: TensorLike, paddings: TensorLike, mode: str = "CONSTANT", name: str | None = None, constant_values: TensorLike = 0
+    tensor: TensorLike,
+    paddings: TensorLike,
+    mode: str = "CONSTANT",
+    name: str | None = None,
+    constant_values: TensorLike = 0,
 ) -> Tensor:
     """Add `paddings[i, 0]` elements before and `paddings[i, 1]` after the tensor in each dimension i.
 
@@ -141,7 +151,7 @@ def pad(
     return make("MirrorPad", tensor, paddings, mode=kind, name=name)
 
 
-# -- depth --------------------------------------------------------------------------------------------------------------
+# -- depth --------------------------------------------------------------------------------------------------------
 
 _FORMAT = "data_format: {'NHWC', 'NCHW', 'NCHW_VECT_C'} = 'NHWC'"
 
@@ -149,7 +159,9 @@ _FORMAT = "data_format: {'NHWC', 'NCHW', 'NCHW_VECT_C'} = 'NHWC'"
 def _four(ctx: ShapeContext) -> list[int | None] | None:
     """The input's sizes as batch, height, width, depth."""
     if ctx.attrs["data_format"] == "NCHW_VECT_C":
-        raise InvalidArgumentError("the format NCHW_VECT_C is for quantized tensors only", expected="NHWC or NCHW", actual="NCHW_VECT_C")
+        raise InvalidArgumentError(
+            "the format NCHW_VECT_C is for quantized tensors only", expected="NHWC or NCHW", actual="NCHW_VECT_C"
+        )
     dims = ctx.require_rank("input", 4)
     if dims is None:
         return [None] * 4
@@ -181,7 +193,9 @@ def _space_to_depth_shape(ctx: ShapeContext) -> Dims:
 def _depth_to_space_shape(ctx: ShapeContext) -> Dims:
     sizes, block = _four(ctx), ctx.attrs["block_size"]
     batch, height, width, depth = sizes or [None] * 4
-    return _formatted(ctx, [batch, _times(height, block), _times(width, block), _divided(depth, block * block, "depth")])
+    return _formatted(
+        ctx, [batch, _times(height, block), _times(width, block), _divided(depth, block * block, "depth")]
+    )
 
 
 define_op(
@@ -216,7 +230,7 @@ def depth_to_space(input: TensorLike, block_size: int, name: str | None = None, 
     return make("DepthToSpace", input, block_size=block_size, data_format=data_format, name=name)
 
 
-# -- batch --------------------------------------------------------------------------------------------------------------
+# -- batch --------------------------------------------------------------------------------------------------------
 
 
 def _block_values(ctx: ShapeContext, pairs: str) -> tuple[list[int] | None, Array | None]:
@@ -252,7 +266,9 @@ def _blocks_shape(ctx: ShapeContext, pairs: str, inverse: bool) -> Dims:
     if count is None:
         return (None,) * len(dims)
     if len(dims) < count + 1:
-        raise InvalidArgumentError("the block has too many dimensions", expected=f"at most {len(dims) - 1}", actual=count)
+        raise InvalidArgumentError(
+            "the block has too many dimensions", expected=f"at most {len(dims) - 1}", actual=count
+        )
     sizes: list[int | None] = [None] * (count + 1)
     if block is not None:
         volume = int(np.prod(block, dtype=np.int64))
@@ -260,7 +276,9 @@ def _blocks_shape(ctx: ShapeContext, pairs: str, inverse: bool) -> Dims:
         for i, (size, length) in enumerate(zip(dims[1 : count + 1], block, strict=True)):
             if edges is not None and size is not None:
                 margin = int(edges[i].sum())
-                sizes[i + 1] = _cropped(size * length, margin) if inverse else _divided(size + margin, length, "padded size")
+                sizes[i + 1] = (
+                    _cropped(size * length, margin) if inverse else _divided(size + margin, length, "padded size")
+                )
     return (*sizes, *dims[count + 1 :])
 
 
@@ -297,7 +315,9 @@ def _batch_to_space_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     return [make("SpaceToBatchND", grad, op.inputs[1], op.inputs[2]), None, None]
 
 
-def space_to_batch_nd(input: TensorLike, block_shape: TensorLike, paddings: TensorLike, name: str | None = None) -> Tensor:
+def space_to_batch_nd(
+    input: TensorLike, block_shape: TensorLike, paddings: TensorLike, name: str | None = None
+) -> Tensor:
     """Cut the padded spatial dimensions (those after the first) into blocks, and move each place in a block to the batch.
 
     Raises:
@@ -312,7 +332,11 @@ def batch_to_space_nd(input: TensorLike, block_shape: TensorLike, crops: TensorL
 
 
 def space_to_batch(
-    input: TensorLike, paddings: TensorLike, block_size: int | None = None, name: str | None = None, block_shape: Any = None
+    input: TensorLike,
+    paddings: TensorLike,
+    block_size: int | None = None,
+    name: str | None = None,
+    block_shape: Any = None,
 ) -> Tensor:
     """`space_to_batch_nd` of the two spatial dimensions of a rank-4 tensor, with one block size (or `block_shape`)."""
     return space_to_batch_nd(input, [block_size] * 2 if block_shape is None else block_shape, paddings, name)
@@ -333,10 +357,15 @@ def required_space_to_batch_paddings(
     Raises:
         InvalidArgumentError: the arguments are not constants.
     """
-    given = [None if v is None else constant_value(convert_to_tensor(v, dtypes.int32)) for v in (input_shape, block_shape, base_paddings)]
+    given = [
+        None if v is None else constant_value(convert_to_tensor(v, dtypes.int32))
+        for v in (input_shape, block_shape, base_paddings)
+    ]
     sizes, block, base = given
     if sizes is None or block is None or (base is None and base_paddings is not None):
-        raise InvalidArgumentError("the sizes must be known when the graph is built", expected="constants", actual="tensors")
+        raise InvalidArgumentError(
+            "the sizes must be known when the graph is built", expected="constants", actual="tensors"
+        )
     edges = np.zeros((len(block), 2), np.int32) if base is None else base
     extra = -(sizes + edges.sum(axis=1)) % block
     paddings = np.stack([edges[:, 0], edges[:, 1] + extra], axis=1)

@@ -35,7 +35,9 @@ __all__ = [
 def check_axis(axis: int, rank: int, what: str = "axis") -> int:
     """`axis` counted from the front. Raises InvalidArgumentError where a tensor of that rank does not have it."""
     if not -rank <= axis < rank:
-        raise InvalidArgumentError(f"{what} {axis} is out of range", expected=f"{what} in [{-rank}, {rank})", actual=axis)
+        raise InvalidArgumentError(
+            f"{what} {axis} is out of range", expected=f"{what} in [{-rank}, {rank})", actual=axis
+        )
     return axis % rank
 
 
@@ -95,7 +97,7 @@ def rank(input: TensorLike, name: str | None = None) -> Tensor:
     return make("Rank", tensor, name=name)
 
 
-# -- Reshape ------------------------------------------------------------------------------------------------------------
+# -- Reshape ------------------------------------------------------------------------------------------------------
 
 
 def _reshape_shape(ctx: ShapeContext) -> Dims:
@@ -104,7 +106,9 @@ def _reshape_shape(ctx: ShapeContext) -> Dims:
     if value is not None:
         negative = [int(v) for v in value if v < 0]
         if len(negative) > 1 or negative not in ([], [-1]):
-            raise InvalidArgumentError("a shape has negative sizes", expected="sizes >= 0 and at most one -1", actual=value.tolist())
+            raise InvalidArgumentError(
+                "a shape has negative sizes", expected="sizes >= 0 and at most one -1", actual=value.tolist()
+            )
     target = ctx.partial_shape("shape")
     source = ctx.dims("tensor")
     if target is None or source is None:
@@ -133,7 +137,9 @@ def _infer_size(source: tuple[int | None, ...], target: tuple[int | None, ...]) 
         fits = count == product
     if not fits:
         raise InvalidArgumentError(
-            "the number of elements does not fit the shape", expected=format_dims(target), actual=f"a tensor of shape {format_dims(source)}"
+            "the number of elements does not fit the shape",
+            expected=format_dims(target),
+            actual=f"a tensor of shape {format_dims(source)}",
         )
     if target_open:
         position = target_open[0]
@@ -174,7 +180,7 @@ def _sizes(value: TensorLike) -> TensorLike:
     return np.array([-1 if d is None else d for d in value.as_list()], dtype=np.int32)
 
 
-# -- Transpose ----------------------------------------------------------------------------------------------------------
+# -- Transpose ----------------------------------------------------------------------------------------------------
 
 
 def _transpose_shape(ctx: ShapeContext) -> Dims:
@@ -185,12 +191,16 @@ def _transpose_shape(ctx: ShapeContext) -> Dims:
             return None  # a permutation of one element goes with a scalar as well as with a vector
         source = (None,) * length
     elif length is not None and length != len(source) and not (len(source) == 0 and length == 1):
-        raise InvalidArgumentError("the permutation does not have the tensor's rank", expected=f"{len(source)} axes", actual=f"{length}")
+        raise InvalidArgumentError(
+            "the permutation does not have the tensor's rank", expected=f"{len(source)} axes", actual=f"{length}"
+        )
     if perm is None:
         return (None,) * len(source)
     axes = [check_axis(int(p), len(source), "permutation axis") for p in perm.reshape(-1)] if source else []
     if len(set(axes)) != len(axes):
-        raise InvalidArgumentError("not a permutation", expected=f"each of 0..{len(source) - 1} once", actual=perm.tolist())
+        raise InvalidArgumentError(
+            "not a permutation", expected=f"each of 0..{len(source) - 1} once", actual=perm.tolist()
+        )
     return tuple(source[a] for a in axes)
 
 
@@ -204,7 +214,9 @@ def _transpose_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     return [make("Transpose", grad, make("InvertPermutation", op.inputs[1])), None]
 
 
-def transpose(a: TensorLike, perm: TensorLike | None = None, name: str = "transpose", conjugate: bool = False) -> Tensor:
+def transpose(
+    a: TensorLike, perm: TensorLike | None = None, name: str = "transpose", conjugate: bool = False
+) -> Tensor:
     """Dimension `i` of the result is dimension `perm[i]` of `a`; without `perm` their order is reversed.
 
     Args:
@@ -216,7 +228,9 @@ def transpose(a: TensorLike, perm: TensorLike | None = None, name: str = "transp
     tensor = convert_to_tensor(a)
     if perm is None:
         if tensor.dims is None:
-            axes = make("Sub", make("Sub", make("Rank", tensor), int_constant(1)), make("Range", 0, make("Rank", tensor), 1))
+            axes = make(
+                "Sub", make("Sub", make("Rank", tensor), int_constant(1)), make("Range", 0, make("Rank", tensor), 1)
+            )
         else:
             axes = int_constant(list(range(len(tensor.dims)))[::-1], name="perm")
         perm = axes
@@ -242,7 +256,7 @@ def matrix_transpose(a: TensorLike, name: str = "matrix_transpose", conjugate: b
     return transpose(tensor, [*range(order - 2), order - 1, order - 2], name, conjugate)
 
 
-# -- ExpandDims and Squeeze ---------------------------------------------------------------------------------------------
+# -- ExpandDims and Squeeze ---------------------------------------------------------------------------------------
 
 
 def _expand_dims_shape(ctx: ShapeContext) -> Dims:
@@ -259,7 +273,11 @@ def _expand_dims_shape(ctx: ShapeContext) -> Dims:
 
 
 define_op(
-    "ExpandDims", "input: T, dim: Tdim", "output: T", ["T: type", "Tdim: {int32, int64} = int32"], shape=_expand_dims_shape
+    "ExpandDims",
+    "input: T, dim: Tdim",
+    "output: T",
+    ["T: type", "Tdim: {int32, int64} = int32"],
+    shape=_expand_dims_shape,
 )
 
 
@@ -291,7 +309,9 @@ def _squeeze_shape(ctx: ShapeContext) -> Dims:
     axes = {check_axis(a, len(source), "squeeze axis") for a in wanted}
     wrong = [a for a in axes if source[a] not in (None, 1)]
     if wrong:
-        raise InvalidArgumentError("cannot squeeze a dimension that is not 1", expected=f"1 at axis {wrong[0]}", actual=format_dims(source))
+        raise InvalidArgumentError(
+            "cannot squeeze a dimension that is not 1", expected=f"1 at axis {wrong[0]}", actual=format_dims(source)
+        )
     return tuple(d for i, d in enumerate(source) if i not in axes)
 
 
@@ -314,7 +334,7 @@ def squeeze(input: TensorLike, axis: Any = None, name: str | None = None, squeez
     return make("Squeeze", input, squeeze_dims=chosen, name=name)
 
 
-# -- broadcasting -------------------------------------------------------------------------------------------------------
+# -- broadcasting -------------------------------------------------------------------------------------------------
 
 
 def _broadcast_to_shape(ctx: ShapeContext) -> Dims:
@@ -323,14 +343,20 @@ def _broadcast_to_shape(ctx: ShapeContext) -> Dims:
     if target is None or source is None:
         return target
     if len(source) > len(target):
-        raise InvalidArgumentError("cannot broadcast to a lower rank", expected=format_dims(target), actual=format_dims(source))
+        raise InvalidArgumentError(
+            "cannot broadcast to a lower rank", expected=format_dims(target), actual=format_dims(source)
+        )
     head = len(target) - len(source)
     fixed = tuple(d if d is not None and d > 1 else None for d in source)
     return target[:head] + (merge_dims(target[head:], fixed) or ())
 
 
 define_op(
-    "BroadcastTo", "input: T, shape: Tidx", "output: T", ["T: type", "Tidx: {int32, int64} = int32"], shape=_broadcast_to_shape
+    "BroadcastTo",
+    "input: T, shape: Tidx",
+    "output: T",
+    ["T: type", "Tidx: {int32, int64} = int32"],
+    shape=_broadcast_to_shape,
 )
 
 
@@ -348,7 +374,7 @@ def broadcast_to(input: TensorLike, shape: TensorLike, name: str | None = None) 
     return make("BroadcastTo", input, _sizes(shape), name=name)
 
 
-# -- the same bytes -----------------------------------------------------------------------------------------------------
+# -- the same bytes -----------------------------------------------------------------------------------------------
 
 _BITS = "bfloat16, float16, float32, float64, int64, int32, uint8, uint16, uint32, uint64, int8, int16, complex64, complex128, quantized"
 
@@ -369,9 +395,7 @@ def _bitcast_shape(ctx: ShapeContext) -> Dims:
     return dims[:-1]
 
 
-define_op(
-    "Bitcast", "input: T", "output: type", [f"T: {{{_BITS}}}", f"type: {{{_BITS}}}"], shape=_bitcast_shape
-)
+define_op("Bitcast", "input: T", "output: type", [f"T: {{{_BITS}}}", f"type: {{{_BITS}}}"], shape=_bitcast_shape)
 not_differentiable("Bitcast")
 
 
@@ -413,5 +437,3 @@ def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
         InvalidArgumentError: the shape does not fit, now or when the step runs.
     """
     return make("EnsureShape", x, shape=dims_of(shape), name=name)
-
-

@@ -33,7 +33,9 @@ def _slice_shape(ctx: ShapeContext) -> Dims:
     if order is None:
         return None
     if any(v is not None and v[0] not in (None, order) for v in vectors):
-        raise InvalidArgumentError("slice needs a begin and a size for each dimension", expected=f"{order} elements", actual=vectors)
+        raise InvalidArgumentError(
+            "slice needs a begin and a size for each dimension", expected=f"{order} elements", actual=vectors
+        )
     sizes, begin = ctx.value("size"), ctx.value("begin")
     if sizes is None:
         partial = ctx.partial_shape("size")
@@ -45,16 +47,24 @@ def _slice_shape(ctx: ShapeContext) -> Dims:
 
 def _slice_size(whole: int | None, begin: int | None, size: int) -> int | None:
     if size < -1 or (begin is not None and begin < 0):
-        raise InvalidArgumentError("a slice has a negative bound", expected="begin >= 0 and size >= -1", actual=(begin, size))
+        raise InvalidArgumentError(
+            "a slice has a negative bound", expected="begin >= 0 and size >= -1", actual=(begin, size)
+        )
     if whole is not None and begin is not None and begin + max(size, 0) > whole:
-        raise InvalidArgumentError("a slice is out of bounds", expected=f"begin + size <= {whole}", actual=f"{begin} + {size}")
+        raise InvalidArgumentError(
+            "a slice is out of bounds", expected=f"begin + size <= {whole}", actual=f"{begin} + {size}"
+        )
     if size != -1:
         return size
     return None if whole is None or begin is None else whole - begin
 
 
 define_op(
-    "Slice", "input: T, begin: Index, size: Index", "output: T", ["T: type", "Index: {int32, int64}"], shape=_slice_shape
+    "Slice",
+    "input: T, begin: Index, size: Index",
+    "output: T",
+    ["T: type", "Index: {int32, int64}"],
+    shape=_slice_shape,
 )
 
 
@@ -79,7 +89,7 @@ def slice(input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | N
     return make("Slice", input_, begin, size, name=name)
 
 
-# -- StridedSlice -------------------------------------------------------------------------------------------------------
+# -- StridedSlice -------------------------------------------------------------------------------------------------
 
 _MASKS: Final = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 _MASK_ATTRS: Final = [f"{mask}: int = 0" for mask in _MASKS]
@@ -92,7 +102,9 @@ def _ints(value: Array | None) -> list[int] | None:
 def _strided_slice_shape(ctx: ShapeContext) -> Dims:
     lengths = {d[0] for d in (ctx.require_rank(n, 1) for n in ("begin", "end", "strides")) if d is not None}
     if len(lengths - {None}) > 1:
-        raise InvalidArgumentError("begin, end and strides differ in length", expected="one length", actual=sorted(lengths - {None}))
+        raise InvalidArgumentError(
+            "begin, end and strides differ in length", expected="one length", actual=sorted(lengths - {None})
+        )
     begin, end, strides = (_ints(ctx.value(n)) for n in ("begin", "end", "strides"))
     return strided_dims(ctx.dims("input"), begin, end, strides, ctx.attrs)
 
@@ -152,12 +164,12 @@ def strided_slice(
         InvalidArgumentError: a stride is zero, or a single index is out of bounds.
     """
     first = convert_to_tensor(begin)
-    steps = np.ones(first.dims or (), first.dtype.np_dtype) if strides is None else strides
+    steps = np.ones(known_dims(first) or (), first.dtype.np_dtype) if strides is None else strides
     masks = (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
     return make("StridedSlice", input_, first, end, steps, name=name, **dict(zip(_MASKS, masks, strict=True)))
 
 
-# -- tensor[...] --------------------------------------------------------------------------------------------------------
+# -- tensor[...] --------------------------------------------------------------------------------------------------
 
 
 class _Bounds:

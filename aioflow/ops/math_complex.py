@@ -57,7 +57,8 @@ def _cast_grad(op: Operation, grad: Tensor) -> Tensor | None:
     source: DType = op.get_attr("SrcT")
     target: DType = op.get_attr("DstT")
     if all(t.is_floating or t.is_complex for t in (source, target)):
-        return cast(grad, source)
+        result: Tensor = cast(grad, source)
+        return result
     return None
 
 

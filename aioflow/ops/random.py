@@ -15,7 +15,7 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
-from aioflow.graph.shapes import Dims, TensorShape, broadcast_dims, format_dims
+from aioflow.graph.shapes import Dimension, Dims, TensorShape, broadcast_dims, format_dims
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
 from aioflow.ops.core import unchanged
 from aioflow.ops.nn import op_scope
@@ -160,11 +160,8 @@ def _shape_tensor(shape: Any) -> Tensor:
     if isinstance(shape, list | tuple) and not shape:
         return constant([], "int32", shape=(0,))
     if isinstance(shape, list | tuple):
-        shape = [s if s.__class__ is not _DIMENSION else int(s) for s in shape]
+        shape = [int(s) if isinstance(s, Dimension) else s for s in shape]
     return convert_to_tensor(shape, name="shape", preferred_dtype="int32")
-
-
-_DIMENSION = type(TensorShape([1])[0])
 
 
 def _is(value: Any, number: float) -> bool:
@@ -174,12 +171,10 @@ def _is(value: Any, number: float) -> bool:
 
 def _scaled(sample: Tensor, low: Any, scale: Any, name: str) -> Tensor:
     """sample * scale + low, without the operations that change nothing."""
-    result = sample
+    shifts = not _is(low, 0)
     if not _is(scale, 1):
-        result = apply_op("Mul", result, scale)
-    if not _is(low, 0):
-        result = apply_op("AddV2", result, low)
-    return result if result is not sample else apply_op("Identity", sample, name=name)
+        sample = apply_op("Mul", sample, scale, name=None if shifts else name)
+    return apply_op("AddV2", sample, low, name=name) if shifts else sample
 
 
 def _as_given(value: Any, dtype: DType) -> Any:
@@ -271,7 +266,7 @@ def random_crop(value: TensorLike, size: TensorLike, seed: int | None = None, na
         extent = convert_to_tensor(size, "int32", name="size")
         shape = apply_op("Shape", tensor)
         _check_crop(tensor, extent)
-        # Where the size is too large the range below is empty, which RandomUniformInt refuses; so is the slice.
+        # Where the size turns out too large at run time, the remainder or the slice refuses it.
         room = shape - extent + 1
         rank = None if extent.dims is None else extent.dims[0]
         sample = apply_op(

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes, scopes
+from aioflow.graph.arrays import to_array
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graph import Graph, GraphKeys, Tensor
@@ -142,6 +143,7 @@ class VariableScope:
     def get_variable(self, name: str, **settings: Any) -> Any:
         """As the function of that name, with this scope's prefix and defaults."""
         graph = default_graph()
+        settings["initializer"] = _of_dtype(settings.get("initializer"), settings.get("dtype"))
         defaults = ("initializer", "regularizer", "caching_device", "constraint", "dtype", "reuse", "use_resource")
         for key in defaults:
             if settings.get(key) is None:
@@ -169,6 +171,18 @@ class VariableScope:
             self.use_resource,
             self.constraint,
         )
+
+
+def _of_dtype(initializer: Any, dtype: Any) -> Any:
+    """An initializer that is a value, in the dtype asked for."""
+    if dtype is None or initializer is None or callable(initializer):
+        return initializer
+    found = getattr(initializer, "dtype", None)
+    if not isinstance(found, DType):
+        return to_array(initializer, as_dtype(dtype))
+    if found is not as_dtype(dtype):
+        raise DTypeError("the initializer has another dtype", expected=as_dtype(dtype).name, actual=found.name)
+    return initializer
 
 
 def _composed(outer: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -424,7 +438,7 @@ def _share_or_make(graph: Graph, name: str, **settings: Any) -> Any:
     with store.lock:
         found = store.variables.get(name)
         if found is not None:
-            _check_shared(name, found, reuse, dtype, dims)
+            _check_shared(name, found, reuse, None if _is_value(settings.get("initializer")) else dtype, dims)
             return found
         if reuse is True:
             raise InvalidArgumentError(
@@ -438,7 +452,11 @@ def _share_or_make(graph: Graph, name: str, **settings: Any) -> Any:
     return made
 
 
-def _check_shared(name: str, found: Any, reuse: Any, dtype: DType, dims: Dims) -> None:
+def _is_value(initializer: Any) -> bool:
+    return initializer is not None and not callable(initializer)
+
+
+def _check_shared(name: str, found: Any, reuse: Any, dtype: DType | None, dims: Dims) -> None:
     if not reuse:
         raise AlreadyExistsError(
             f"variable {name} already exists; it was made at {found.op.source}",
@@ -449,7 +467,7 @@ def _check_shared(name: str, found: Any, reuse: Any, dtype: DType, dims: Dims) -
         raise InvalidArgumentError(
             f"shared variable {name} has another shape", expected=format_dims(found.dims), actual=format_dims(dims)
         )
-    if found.dtype is not dtype:
+    if dtype is not None and found.dtype is not dtype:
         raise DTypeError(f"shared variable {name} has another dtype", expected=found.dtype.name, actual=dtype.name)
 
 
@@ -467,7 +485,7 @@ def _make_variable(name: str, dtype: DType, dims: Dims, settings: Mapping[str, A
             raise InvalidArgumentError(
                 f"variable {name}: a value as initializer has its own shape", expected="shape=None", actual=format_dims(dims)
             )
-        initial, wanted = initializer, getattr(initializer, "dtype", None) and None
+        initial, wanted = initializer, None  # the value's own
     keys = ("trainable", "collections", "caching_device", "constraint", "use_resource", "synchronization", "aggregation")
     passed = {key: settings[key] for key in keys if settings.get(key) is not None}
     return Variable(initial, name=name, dtype=wanted, validate_shape=settings.get("validate_shape", True), **passed)

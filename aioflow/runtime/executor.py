@@ -1,12 +1,18 @@
-"""A CPU device's threads, and the one way to hop into them and back without losing a cancellation."""
+"""A CPU device's threads, and the one way to hop into them and back without losing a cancellation.
+
+Written out rather than taken from `concurrent.futures`, because a step pays for the hop every time: one future and one
+wake-up of the loop instead of two futures, a condition variable and a chain of callbacks take a third off it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from aioflow.runtime.step import Step
@@ -16,11 +22,58 @@ __all__ = ["DeviceThreads", "shared_threads"]
 T = TypeVar("T")
 
 
+class _Work:
+    """One call on its way through a thread. Everything but `perform` happens on the caller's loop."""
+
+    __slots__ = ("args", "delivered", "function", "future", "late", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.loop = loop
+        self.function = function
+        self.args = args
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.late: asyncio.Future[None] | None = None
+        self.delivered = False
+
+    def perform(self) -> None:
+        """Call the function, in the thread, and send what comes of it to the loop."""
+        try:
+            outcome, error = self.function(*self.args), None
+        except BaseException as raised:
+            outcome, error = None, raised
+        with suppress(RuntimeError):  # the loop was closed: there is nobody left to tell
+            self.loop.call_soon_threadsafe(self._deliver, outcome, error)
+
+    def _deliver(self, outcome: Any, error: BaseException | None) -> None:
+        self.delivered = True
+        if self.late is not None:
+            self.late.set_result(None)
+        elif self.future.done():
+            pass  # the caller was cancelled in this very turn of the loop and will not wait
+        elif error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(outcome)
+
+    async def end(self) -> None:
+        """Wait until the thread is done with it, whoever else cancels meanwhile."""
+        while not self.delivered:
+            self.late = self.loop.create_future()
+            with suppress(asyncio.CancelledError):  # asked again: the first request is on its way already
+                await self.late
+            self.late = None
+
+
 class DeviceThreads:
-    """The executor of a CPU device: a fixed number of threads, started when first needed."""
+    """The executor of a CPU device: threads that are started when there is work for them, up to a number."""
 
     def __init__(self, name: str, threads: int = 0) -> None:
-        self._pool = ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix=f"aioflow{name}")
+        self._name = name
+        self._limit = threads or os.cpu_count() or 1
+        self._lock = threading.Lock()
+        self._queue: SimpleQueue[_Work] = SimpleQueue()
+        self._started = 0
+        self._busy = 0
 
     async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:
         """Run `function(*args)` in a thread.
@@ -28,25 +81,31 @@ class DeviceThreads:
         When the awaiting task is cancelled the step is asked to stop, and this returns (by raising) only when the
         function has: no kernel of a step runs after its `run` has ended.
         """
-        work = self._pool.submit(function, *args)
-        waiting = asyncio.wrap_future(work)
+        work = _Work(asyncio.get_running_loop(), function, args)
+        self._submit(work)
         try:
-            return await asyncio.shield(waiting)
+            result: T = await work.future
         except asyncio.CancelledError:
             step.stop()
-            work.cancel()
-            while not waiting.done():
-                try:
-                    await asyncio.wait([waiting])
-                except asyncio.CancelledError:
-                    continue  # asked again while waiting for the kernel to end: the first request is on its way
-            if not waiting.cancelled():
-                waiting.exception()  # the cancellation is what the caller hears of; mark the error as seen
+            await work.end()
             raise
+        finally:
+            self._busy -= 1
+        return result
 
-    def close(self) -> None:
-        """Let the threads end when they have nothing left to do."""
-        self._pool.shutdown(wait=False)
+    def _submit(self, work: _Work) -> None:
+        self._busy += 1
+        if self._started < self._limit and self._busy > self._started:
+            with self._lock:
+                if self._started < self._limit:
+                    self._started += 1
+                    name = f"aioflow{self._name}_{self._started}"
+                    threading.Thread(target=self._serve, name=name, daemon=True).start()
+        self._queue.put(work)
+
+    def _serve(self) -> None:
+        while True:
+            self._queue.get().perform()
 
 
 @cache

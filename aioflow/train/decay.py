@@ -29,7 +29,9 @@ __all__ = [
 
 
 @contextmanager
-def _scope(name: str | None, default: str, learning_rate: TensorLike, step: TensorLike, *others: Any) -> Iterator[list[Tensor]]:
+def _scope(
+    name: str | None, default: str, learning_rate: TensorLike, step: TensorLike, *others: Any
+) -> Iterator[list[Tensor]]:
     """The learning rate, then the step and the other settings in its dtype, in a name scope."""
     if step is None:
         raise InvalidArgumentError(f"global_step is required for {default}", expected="a tensor", actual=None)
@@ -58,7 +60,12 @@ def exponential_decay(
     name: str | None = None,
 ) -> Tensor:
     """learning_rate · decay_rate ^ (step / decay_steps), the exponent rounded down with `staircase`."""
-    with _scope(name, "ExponentialDecay", learning_rate, global_step, decay_steps, decay_rate) as (rate, step, steps, base):
+    with _scope(name, "ExponentialDecay", learning_rate, global_step, decay_steps, decay_rate) as (
+        rate,
+        step,
+        steps,
+        base,
+    ):
         progress = step / steps
         return rate * _call("Pow", base, _call("Floor", progress) if staircase else progress)
 
@@ -72,7 +79,12 @@ def natural_exp_decay(
     name: str | None = None,
 ) -> Tensor:
     """learning_rate · exp(-decay_rate · step / decay_steps), the quotient rounded down with `staircase`."""
-    with _scope(name, "NaturalExpDecay", learning_rate, global_step, decay_steps, decay_rate) as (rate, step, steps, base):
+    with _scope(name, "NaturalExpDecay", learning_rate, global_step, decay_steps, decay_rate) as (
+        rate,
+        step,
+        steps,
+        base,
+    ):
         progress = step / steps
         return rate * _call("Exp", -base * (_call("Floor", progress) if staircase else progress))
 
@@ -86,7 +98,12 @@ def inverse_time_decay(
     name: str | None = None,
 ) -> Tensor:
     """learning_rate / (1 + decay_rate · step / decay_steps), the quotient rounded down with `staircase`."""
-    with _scope(name, "InverseTimeDecay", learning_rate, global_step, decay_steps, decay_rate) as (rate, step, steps, base):
+    with _scope(name, "InverseTimeDecay", learning_rate, global_step, decay_steps, decay_rate) as (
+        rate,
+        step,
+        steps,
+        base,
+    ):
         progress = step / steps
         return rate / (1 + base * (_call("Floor", progress) if staircase else progress))
 
@@ -195,9 +212,16 @@ def linear_cosine_decay(
     beta: TensorLike = 0.001,
     name: str | None = None,
 ) -> Tensor:
-    """learning_rate · ((alpha + linear) · cosine + beta), with `num_periods` periods of the cosine (Bello et al. 2017)."""
+    """learning_rate · ((alpha + linear) · cosine + beta), with that many periods of the cosine (Bello et al.)."""
     others = (decay_steps, num_periods, alpha, beta)
-    with _scope(name, "LinearCosineDecay", learning_rate, global_step, *others) as (rate, step, steps, periods, low, bottom):
+    with _scope(name, "LinearCosineDecay", learning_rate, global_step, *others) as (
+        rate,
+        step,
+        steps,
+        periods,
+        low,
+        bottom,
+    ):
         step = _call("Minimum", step, steps)
         linear = (steps - step) / steps
         return rate * ((low + linear) * _half_cosine(2 * periods * step / steps) + bottom)
@@ -214,7 +238,7 @@ def noisy_linear_cosine_decay(
     beta: TensorLike = 0.001,
     name: str | None = None,
 ) -> Tensor:
-    """`linear_cosine_decay` with noise of variance initial_variance / (1 + step) ^ variance_decay in the linear part."""
+    """`linear_cosine_decay` with noise of variance initial_variance / (1 + step) ^ variance_decay."""
     others = (decay_steps, initial_variance, variance_decay, num_periods, alpha, beta)
     with _scope(name, "NoisyLinearCosineDecay", learning_rate, global_step, *others) as settings:
         rate, step, steps, start, decay, periods, low, bottom = settings
@@ -223,4 +247,5 @@ def noisy_linear_cosine_decay(
         shape = constant([], "int32", shape=[0])
         noise = apply_op("RandomStandardNormal", shape, dtype=rate.dtype) * spread
         linear = (steps - step) / steps + noise
-        return rate * ((low + linear) * _half_cosine(2 * periods * step / steps) + bottom)
+        result: Tensor = rate * ((low + linear) * _half_cosine(2 * periods * step / steps) + bottom)
+        return result

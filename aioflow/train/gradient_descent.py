@@ -28,7 +28,11 @@ class GradientDescentOptimizer(Optimizer):
 
     def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
         update: Operation = apply_op(
-            "ResourceApplyGradientDescent", handle.handle, cast_to(self._rate, grad.dtype), grad, use_locking=self._use_locking
+            "ResourceApplyGradientDescent",
+            handle.handle,
+            cast_to(self._rate, grad.dtype),
+            grad,
+            use_locking=self._use_locking,
         )
         return update
 

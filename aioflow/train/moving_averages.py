@@ -82,7 +82,11 @@ class ExponentialMovingAverage:
         debiased = []
         for item in items:
             if not item.dtype.is_floating:
-                raise DTypeError("only floating variables have averages", expected="a floating dtype", actual=f"{item.name}: {item.dtype}")
+                raise DTypeError(
+                    "only floating variables have averages",
+                    expected="a floating dtype",
+                    actual=f"{item.name}: {item.dtype}",
+                )
             if _key(item) not in self._averages:
                 self._averages[_key(item)] = self._shadow(item)
                 if self._zero_debias and not isinstance(item, Variable):

@@ -81,7 +81,9 @@ class Optimizer:
         )
         if all(gradient is None for gradient, _ in pairs):
             raise InvalidArgumentError(
-                "the loss depends on none of the variables", expected="a variable with a gradient", actual=[v.name for _, v in pairs]
+                "the loss depends on none of the variables",
+                expected="a variable with a gradient",
+                actual=[v.name for _, v in pairs],
             )
         return self.apply_gradients(pairs, global_step, name)
 
@@ -110,7 +112,9 @@ class Optimizer:
         _check_dtypes([t for t in _listed(target) if hasattr(t, "dtype")], "a loss")
         variables = _flat_variables(var_list) if var_list is not None else _trainable(target)
         if not variables:
-            raise InvalidArgumentError("there are no variables to optimize", expected="trainable variables", actual="none")
+            raise InvalidArgumentError(
+                "there are no variables to optimize", expected="trainable variables", actual="none"
+            )
         found = gradients(
             target,
             variables,
@@ -295,7 +299,9 @@ def _check_dtypes(items: Iterable[Any], what: str) -> None:
     for item in items:
         if item.dtype not in _DTYPES:
             raise DTypeError(
-                f"{what} has a dtype that cannot be optimized", expected=[t.name for t in _DTYPES], actual=f"{item.name}: {item.dtype}"
+                f"{what} has a dtype that cannot be optimized",
+                expected=[t.name for t in _DTYPES],
+                actual=f"{item.name}: {item.dtype}",
             )
 
 

@@ -12,7 +12,9 @@ from aioflow.ops.variables import Variable
 __all__ = ["create_slot", "filled_slot"]
 
 
-def create_slot(primary: Any, initial_value: Any, name: str, dtype: DType | None = None, shape: Dims = None) -> Variable:
+def create_slot(
+    primary: Any, initial_value: Any, name: str, dtype: DType | None = None, shape: Dims = None
+) -> Variable:
     """A variable `primary/name` (made unique) beside `primary`, a variable or tensor, that is not trained.
 
     Args:
@@ -23,7 +25,12 @@ def create_slot(primary: Any, initial_value: Any, name: str, dtype: DType | None
     owner = primary.op.name
     with graph.as_default(), graph.name_scope(None), graph.control_dependencies(None), graph.colocate_with(primary.op):
         return Variable(
-            initial_value, trainable=False, name=f"{owner}/{name}", dtype=dtype, shape=shape, validate_shape=shape is not None
+            initial_value,
+            trainable=False,
+            name=f"{owner}/{name}",
+            dtype=dtype,
+            shape=shape,
+            validate_shape=shape is not None,
         )
 
 

@@ -8,7 +8,7 @@ from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, GraphKeys
-from aioflow.ops.apply import apply_op, constant
+from aioflow.ops.apply import constant
 from aioflow.ops.variables import Variable
 
 __all__ = ["assert_global_step", "create_global_step", "get_global_step", "get_or_create_global_step", "global_step"]
@@ -50,7 +50,7 @@ def create_global_step(graph: Graph | None = None) -> Variable:
     keys = [GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP]
     with owner.as_default(), owner.name_scope(None):
         return Variable(
-            lambda: apply_op("Fill", constant([], "int32", shape=[0]), constant(0, dtypes.int64)),
+            lambda: constant(0, dtypes.int64),
             trainable=False,
             collections=keys,
             name="global_step",

@@ -1,0 +1,154 @@
+"""The demo's one event loop: a training loop, a web service, a client of it, and a clock that watches them all."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+import aioflow as af
+from aioflow.data import Digits, load_digits
+from aioflow.demo.model import Model, build
+from aioflow.demo.report import History, Lag, percentile_ms, watch_lag
+from aioflow.demo.service import Traffic, ask_again_and_again, make_app, serving
+
+__all__ = ["Options", "main", "run_demo"]
+
+_BATCH = 64
+_KEEP = 0.8
+_SHOW_EVERY = 20  # steps
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line may say."""
+
+    steps: int
+    folder: Path
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the demo prints at the end."""
+
+    accuracy: float
+    step: int
+    traffic: Traffic
+    lag: Lag
+    checkpoint: str
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demo; returns the exit status."""
+    options = _parse(arguments)
+    console = Console()
+    try:
+        outcome = asyncio.run(run_demo(options, console))
+    except KeyboardInterrupt:
+        console.print(f"Stopped. Checkpoint in {options.folder}; run the same command to go on from there.")
+        return 130
+    _print_outcome(console, outcome, options)
+    return 0
+
+
+def _parse(arguments: list[str] | None) -> Options:
+    parser = argparse.ArgumentParser(
+        prog="python -m aioflow demo",
+        description="Train a classifier of handwritten digits while a web service answers from its live variables.",
+    )
+    parser.add_argument("--steps", type=int, default=3000, help="training steps of this run (default %(default)s)")
+    parser.add_argument(
+        "--dir", type=Path, default=Path("aioflow-demo"), help="checkpoint and plot (default %(default)s)"
+    )
+    parser.add_argument("--port", type=int, default=0, help="of the web service on 127.0.0.1 (default: a free one)")
+    found = parser.parse_args(arguments)
+    return Options(found.steps, found.dir, found.port)
+
+
+async def run_demo(options: Options, console: Console) -> Outcome:
+    """Train, serve, ask and watch, all in the running event loop.
+
+    When the task is cancelled (Ctrl-C) it writes a checkpoint first.
+    """
+    options.folder.mkdir(parents=True, exist_ok=True)
+    train, test = load_digits().split(seed=0)
+    model = build()
+    history = History.load(options.folder / "history.json")
+    async with af.Session(graph=model.graph) as session:
+        await _start(model, session, options.folder, console)
+        traffic, lag, stop = Traffic(), Lag(), asyncio.Event()
+        async with serving(make_app(model, session), options.port) as url, asyncio.TaskGroup() as tg:
+            console.print(f"Serving predictions at [bold]{url}/predict[/] while training.")
+            tg.create_task(ask_again_and_again(url, test, traffic, stop))
+            tg.create_task(watch_lag(lag, stop))
+            try:
+                await _train(model, session, train, options.steps, history, console)
+            finally:
+                stop.set()
+                checkpoint = await _save(model, session, options.folder, history)
+        accuracy = await session.run(model.accuracy, {model.images: test.images, model.labels: test.labels})
+        step = int(await session.run(model.global_step))
+    await asyncio.to_thread(history.plot, options.folder / "loss.png")
+    return Outcome(float(accuracy), step, traffic, lag, checkpoint)
+
+
+async def _start(model: Model, session: af.Session, folder: Path, console: Console) -> None:
+    latest = af.train.latest_checkpoint(str(folder))
+    if latest is None:
+        await session.run(model.initialize)
+        console.print("Starting from scratch.")
+        return
+    await model.saver.restore(session, latest)
+    console.print(f"Resumed from {latest}, at step {await session.run(model.global_step)}.")
+
+
+async def _train(
+    model: Model, session: af.Session, digits: Digits, steps: int, history: History, console: Console
+) -> None:
+    columns = (TextColumn("training"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
+    shown = TextColumn("loss {task.fields[loss]:.4f}  accuracy {task.fields[accuracy]:.3f}")
+    fetches = [model.train, model.loss, model.accuracy, model.global_step]
+    with Progress(*columns, shown, console=console) as progress:
+        bar = progress.add_task("train", total=steps, loss=float("nan"), accuracy=float("nan"))
+        for number, batch in zip(range(1, steps + 1), _batches(digits), strict=False):
+            feeds = {model.images: batch.images, model.labels: batch.labels, model.keep: _KEEP}
+            _, loss, accuracy, step = await session.run(fetches, feeds)
+            if number % _SHOW_EVERY == 0 or number == steps:
+                history.add(int(step), float(loss), float(accuracy))
+                progress.update(bar, completed=number, loss=loss, accuracy=accuracy)
+
+
+def _batches(digits: Digits) -> Iterator[Digits]:
+    rng = np.random.default_rng()
+    while True:
+        order = rng.permutation(len(digits))
+        for start in range(0, len(order) - _BATCH + 1, _BATCH):
+            index = order[start : start + _BATCH]
+            yield Digits(digits.images[index], digits.labels[index])
+
+
+async def _save(model: Model, session: af.Session, folder: Path, history: History) -> str:
+    path = await model.saver.save(session, str(folder / "model"), global_step=model.global_step)
+    with suppress(OSError):  # the curve is a nicety; the checkpoint is what matters
+        history.save(folder / "history.json")
+    return str(path)
+
+
+def _print_outcome(console: Console, outcome: Outcome, options: Options) -> None:
+    traffic, latencies = outcome.traffic, outcome.traffic.latencies
+    console.print(f"Test accuracy         {outcome.accuracy:.2%} after step {outcome.step}")
+    console.print(f"Requests served       {len(latencies)} ({traffic.right} answered right)")
+    console.print(
+        f"Latency               p50 {percentile_ms(latencies, 50):.2f} ms, p99 {percentile_ms(latencies, 99):.2f} ms"
+    )
+    console.print(f"Event-loop lag        p99 {percentile_ms(outcome.lag.samples, 99):.2f} ms")
+    console.print(f"Checkpoint            {outcome.checkpoint}")
+    console.print(f"Loss curve            {options.folder / 'loss.png'}")

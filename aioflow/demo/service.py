@@ -1,0 +1,89 @@
+"""The demo's web service and its client: an ASGI app that answers from the live variables, and somebody who asks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Generator
+from dataclasses import dataclass, field
+
+import httpx
+import numpy as np
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+import aioflow as af
+from aioflow.data import Digits
+from aioflow.demo.model import PIXELS, Model
+
+__all__ = ["Traffic", "ask_again_and_again", "make_app", "serving"]
+
+_PAUSE = 0.002  # seconds between two requests of the client: a service that is used, not one that is flooded
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What the client has seen: seconds of each answer, and how many were right."""
+
+    latencies: list[float] = field(default_factory=list)
+    right: int = 0
+
+
+def make_app(model: Model, session: af.Session) -> Starlette:
+    """`POST /predict` takes {"pixels": [[64 numbers in 0..1], …]} and answers {"digits": […], "probabilities": […]}."""
+    predict = session.make_callable(model.probabilities, [model.images])
+
+    async def answer(request: Request) -> JSONResponse:
+        try:
+            pixels = np.asarray((await request.json())["pixels"], np.float32).reshape(-1, PIXELS)
+        except (KeyError, TypeError, ValueError) as error:
+            return JSONResponse({"error": f"expected {{'pixels': rows of {PIXELS} numbers}}: {error}"}, status_code=400)
+        probabilities = await predict(pixels)
+        best = probabilities.argmax(axis=1)
+        return JSONResponse({"digits": best.tolist(), "probabilities": probabilities.max(axis=1).tolist()})
+
+    async def step(request: Request) -> JSONResponse:
+        return JSONResponse({"global_step": int(await session.run(model.global_step))})
+
+    return Starlette(routes=[Route("/predict", answer, methods=["POST"]), Route("/step", step)])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn inside somebody else's event loop: signals stay with the owner of the loop."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Starlette, port: int) -> AsyncIterator[str]:
+    """Serve `app` on the loopback address while the block runs; yields the base URL. Port 0 takes a free one."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        server = _Server(uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False))
+        async with asyncio.TaskGroup() as tg:
+            tg.create_task(server.serve(sockets=[listener]))
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            finally:
+                server.should_exit = True
+
+
+async def ask_again_and_again(url: str, digits: Digits, traffic: Traffic, stop: asyncio.Event) -> None:
+    """Send one digit after another to the service until told to stop, and keep account."""
+    rows = digits.images.tolist()
+    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        index = 0
+        while not stop.is_set():
+            started = time.perf_counter()
+            response = await client.post("/predict", json={"pixels": [rows[index]]})
+            traffic.latencies.append(time.perf_counter() - started)
+            response.raise_for_status()
+            traffic.right += response.json()["digits"][0] == digits.labels[index]
+            index = (index + 1) % len(rows)
+            await asyncio.sleep(_PAUSE)

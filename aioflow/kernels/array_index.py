@@ -1,0 +1,196 @@
+"""Kernels that pick and place by index. NumPy wraps negative indices around; here they are errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.kernels.array_shape import as_sizes, checked_axis
+from aioflow.kernels.convert import as_int
+from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.scatter import flat_rows, scatter_rows
+
+__all__: list[str] = []
+
+
+def _check_range(xp: Any, indices: Any, limit: int) -> None:
+    if not indices.size:
+        return
+    # Seen as unsigned, a negative index is a huge one: a single reduction checks both ends.
+    dtype = indices.dtype
+    unsigned = indices.view(f"u{dtype.itemsize}") if dtype.kind == "i" else indices
+    if int(unsigned.max()) < limit:
+        return
+    given = xp.asarray(indices)
+    bad = np.argwhere((given < 0) | (given >= limit))[0].tolist()
+    value = int(given[tuple(bad)])
+    raise InvalidArgumentError(
+        f"indices{bad} = {value} is not in [0, {limit})", expected=f"0 <= index < {limit}", actual=value
+    )
+
+
+@kernel("Gather", fresh=True)
+def gather(xp: Any, params: Any, indices: Any) -> Any:
+    _check_range(xp, indices, params.shape[0])
+    return xp.take(params, indices, 0)
+
+
+@binder("GatherV2", host={"axis": as_int}, fresh=True)
+def gather_v2(binding: Binding) -> Callable[..., Any]:
+    xp, batch_dims = binding.xp, binding.attrs["batch_dims"]
+    # take() of a single element of an object array gives plain bytes
+    keep_array = binding.input_dtypes[0] is dtypes.string
+
+    def pick(params: Any, indices: Any, axis: int) -> Any:
+        position = checked_axis(axis, params.ndim)
+        _check_range(xp, indices, params.shape[position])
+        if batch_dims:
+            return _batched(xp, params, indices, position, checked_axis(batch_dims, indices.ndim + 1, "batch_dims"))
+        if keep_array and indices.ndim == 0:
+            return xp.take(params, indices.reshape(1), position).reshape(
+                params.shape[:position] + params.shape[position + 1 :]
+            )
+        return xp.take(params, indices, position)
+
+    return pick
+
+
+def _batched(xp: Any, params: Any, indices: Any, axis: int, batch: int) -> Any:
+    """Gather with the batch dimensions and the gathered one merged into the rows of a matrix."""
+    lead = params.shape[:batch]
+    if batch > axis or indices.shape[:batch] != lead:
+        raise InvalidArgumentError(
+            "the batch dimensions of a gather differ", expected=list(lead), actual=list(indices.shape[:batch])
+        )
+    count = 1
+    for size in lead:
+        count *= size
+    places, outer, inner = params.shape[axis], params.shape[batch:axis], params.shape[axis + 1 :]
+    order = [*range(batch), axis, *range(batch, axis), *range(axis + 1, params.ndim)]
+    rows = params.transpose(order).reshape((count * places, *outer, *inner))
+    flat = indices.reshape(count, -1).astype(np.int64) if indices.size else xp.zeros((count, 0), np.int64)
+    taken = xp.take(rows, flat + xp.arange(count)[:, None] * places, 0)
+    picked = indices.shape[batch:]
+    taken = taken.reshape((*lead, *picked, *outer, *inner))
+    first, last = batch + len(picked), batch + len(picked) + len(outer)
+    return taken.transpose([*range(batch), *range(first, last), *range(batch, first), *range(last, taken.ndim)])
+
+
+def _policy(binding: Binding) -> bool:
+    """Whether bad indices are skipped. Raises InvalidArgumentError for an unknown policy."""
+    policy = binding.attrs["bad_indices_policy"]
+    if policy not in ("", "DEFAULT", "ERROR", "IGNORE"):
+        raise InvalidArgumentError("no such bad_indices_policy", expected="'', DEFAULT, ERROR or IGNORE", actual=policy)
+    return bool(policy == "IGNORE")
+
+
+def _leading(shape: tuple[int, ...], indices: Any) -> int:
+    """Length of the index vectors. Raises InvalidArgumentError where they are longer than the shape."""
+    length: int = indices.shape[-1] if indices.ndim else -1
+    if not 0 <= length <= len(shape):
+        raise InvalidArgumentError(
+            "the index vectors have the wrong length",
+            expected=f"0 to {len(shape)}",
+            actual=f"indices of shape {list(indices.shape)}",
+        )
+    return length
+
+
+@binder("GatherNd", fresh=True)
+def gather_nd(binding: Binding) -> Callable[[Any, Any], Any]:
+    xp, ignore, dtype = binding.xp, _policy(binding), binding.output_dtypes[0].np_dtype
+
+    def pick(params: Any, indices: Any) -> Any:
+        length = _leading(params.shape, indices)
+        inner = params.shape[length:]
+        shape = indices.shape[:-1] + inner
+        rows, good = flat_rows(xp, indices, params.shape[:length], ignore)
+        flat = (
+            params.reshape((-1, *inner)) if params.size else params.reshape((_product(params.shape[:length]), *inner))
+        )
+        if good is None:
+            return xp.take(flat, rows, 0).reshape(shape)
+        result = xp.zeros((len(good), *inner), dtype)
+        result[good] = flat[rows]
+        return result.reshape(shape)
+
+    return pick
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
+def _scatter_into(xp: Any, mode: str, result: Any, indices: Any, updates: Any, ignore: bool) -> Any:
+    """Apply `updates` at index vectors to `result`, a contiguous new array."""
+    length = _leading(result.shape, indices)
+    inner = result.shape[length:]
+    if updates.shape != indices.shape[:-1] + inner:
+        raise InvalidArgumentError(
+            "the updates have the wrong shape", expected=list(indices.shape[:-1] + inner), actual=list(updates.shape)
+        )
+    rows, good = flat_rows(xp, indices, result.shape[:length], ignore)
+    if not updates.size:
+        return result
+    values = updates.reshape((_product(indices.shape[:-1]), *inner))
+    target = result.reshape((_product(result.shape[:length]), *inner))
+    scatter_rows(xp, mode, target, rows, values if good is None else values[good])
+    return result
+
+
+@binder("ScatterNd", host={"shape": as_sizes}, fresh=True)
+def scatter_nd(binding: Binding) -> Callable[..., Any]:
+    xp, dtype, ignore = binding.xp, binding.output_dtypes[0], _policy(binding)
+    mode = "add" if dtype.is_numeric else "update"
+
+    def place(indices: Any, updates: Any, shape: tuple[int, ...]) -> Any:
+        result = xp.full(shape, b"", object) if dtype is dtypes.string else xp.zeros(shape, dtype.np_dtype)
+        return _scatter_into(xp, mode, result, indices, updates, ignore)
+
+    return place
+
+
+def _tensor_scatter(mode: str) -> Callable[[Binding], Callable[..., Any]]:
+    def bind(binding: Binding) -> Callable[..., Any]:
+        xp, ignore = binding.xp, _policy(binding)
+
+        def place(tensor: Any, indices: Any, updates: Any) -> Any:
+            return _scatter_into(xp, mode, xp.array(tensor, order="C"), indices, updates, ignore)
+
+        return place
+
+    return bind
+
+
+for _suffix in ("Update", "Add", "Sub", "Min", "Max"):
+    binder(f"TensorScatter{_suffix}", fresh=True)(_tensor_scatter(_suffix.lower()))
+
+
+@kernel("Where", fresh=True)
+def where(xp: Any, condition: Any) -> Any:
+    return xp.argwhere(condition)
+
+
+@kernel("SelectV2", fresh=True)
+def select_v2(xp: Any, condition: Any, t: Any, e: Any) -> Any:
+    return xp.where(condition, t, e)
+
+
+@kernel("Select", fresh=True)
+def select(xp: Any, condition: Any, t: Any, e: Any) -> Any:
+    if t.shape != e.shape or (condition.shape not in ((), t.shape) and condition.shape != t.shape[:1]):
+        raise InvalidArgumentError(
+            "the arguments of where have different shapes",
+            expected="x and y of one shape, and a condition of that shape, a scalar, or a vector of rows",
+            actual=f"{list(condition.shape)}, {list(t.shape)} and {list(e.shape)}",
+        )
+    if condition.ndim == 1 and t.ndim > 1:
+        condition = condition.reshape((-1,) + (1,) * (t.ndim - 1))
+    return xp.where(condition, t, e)

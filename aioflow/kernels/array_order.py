@@ -1,0 +1,250 @@
+"""Kernels that change the order of elements or sort them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.array_shape import as_sizes, checked_axis
+from aioflow.kernels.convert import as_array, as_ints
+from aioflow.kernels.registry import Binding, binder, kernel
+
+__all__: list[str] = []
+
+
+def _flipped(value: Any, axes: set[int]) -> Any:
+    return value[(*(slice(None, None, -1) if i in axes else slice(None) for i in range(value.ndim)), ...)]
+
+
+@kernel("Reverse", host={"dims": as_array})
+def reverse(value: Any, dims: Any) -> Any:
+    if dims.shape != (value.ndim,):
+        raise InvalidArgumentError(
+            "reverse needs a flag for each dimension", expected=f"{value.ndim} flags", actual=dims.tolist()
+        )
+    return _flipped(value, set(np.flatnonzero(dims).tolist()))
+
+
+@kernel("ReverseV2", host={"axis": as_ints})
+def reverse_v2(value: Any, axis: tuple[int, ...]) -> Any:
+    axes = {checked_axis(a, value.ndim) for a in axis}
+    if len(axes) != len(axis):
+        raise InvalidArgumentError("an axis is reversed twice", expected="each axis once", actual=list(axis))
+    return _flipped(value, axes)
+
+
+@kernel("ReverseSequence", fresh=True)
+def reverse_sequence(xp: Any, value: Any, seq_lengths: Any, *, seq_dim: int, batch_dim: int) -> Any:
+    batch, along = checked_axis(batch_dim, value.ndim, "batch_dim"), checked_axis(seq_dim, value.ndim, "seq_dim")
+    size = value.shape[along]
+    if seq_lengths.shape != (value.shape[batch],):
+        raise InvalidArgumentError(
+            "a length for each batch is needed", expected=[value.shape[batch]], actual=list(seq_lengths.shape)
+        )
+    if seq_lengths.size and (int(seq_lengths.min()) < 0 or int(seq_lengths.max()) > size):
+        raise InvalidArgumentError(
+            "a sequence is longer than its dimension", expected=f"lengths in 0..{size}", actual=seq_lengths.tolist()
+        )
+    rest = [i for i in range(value.ndim) if i not in (batch, along)]
+    order = [batch, along, *rest]
+    lengths = seq_lengths.astype(np.int64)[:, None]
+    steps = xp.arange(size)[None, :]
+    places = xp.where(steps < lengths, lengths - 1 - steps, steps)
+    reversed_ = value.transpose(order)[xp.arange(value.shape[batch])[:, None], places]
+    return reversed_.transpose(np.argsort(order).tolist())
+
+
+@kernel("Roll", host={"shift": as_ints, "axis": as_ints}, fresh=True)
+def roll(xp: Any, value: Any, shift: tuple[int, ...], axis: tuple[int, ...]) -> Any:
+    if value.ndim < 1 or len(shift) != len(axis):
+        raise InvalidArgumentError(
+            "roll needs a shift for each axis of a tensor",
+            expected=f"rank >= 1 and {len(axis)} shifts",
+            actual=f"{len(shift)}",
+        )
+    axes = [checked_axis(a, value.ndim) for a in axis]
+    return xp.roll(value, shift, tuple(axes)) if axes else value.copy()
+
+
+@kernel("InvertPermutation", fresh=True)
+def invert_permutation(xp: Any, x: Any) -> Any:
+    if x.ndim != 1:
+        raise InvalidArgumentError("a permutation is a vector", expected="rank 1", actual=list(x.shape))
+    count = x.size
+    if count and (int(x.min()) < 0 or int(x.max()) >= count):
+        raise InvalidArgumentError("not a permutation", expected=f"each of 0..{count - 1} once", actual=x.tolist())
+    result = xp.full(x.shape, -1, x.dtype)
+    result[x] = xp.arange(count, dtype=x.dtype)
+    if count and int(result.min()) < 0:
+        raise InvalidArgumentError("not a permutation", expected=f"each of 0..{count - 1} once", actual=x.tolist())
+    return result
+
+
+# -- Unique -------------------------------------------------------------------------------------------------------
+
+
+def _distinct(xp: Any, value: Any, dtype: Any, axis: int | None = None) -> tuple[Any, Any, Any]:
+    """(distinct, idx, count) in the order of first appearance; NaN equals nothing, itself included."""
+    _, first, inverse, counts = xp.unique(
+        value, return_index=True, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
+    )
+    order = xp.argsort(first)
+    places = xp.empty(order.shape, np.int64)
+    places[order] = xp.arange(order.size)
+    distinct = xp.take(value, first[order], 0 if axis is None else axis)
+    return distinct, places[inverse.reshape(-1)].astype(dtype), counts[order].astype(dtype)
+
+
+def _check_vector(value: Any) -> None:
+    if value.ndim != 1:
+        raise InvalidArgumentError("unique takes a vector", expected="rank 1", actual=list(value.shape))
+
+
+@binder("Unique", fresh=True)
+def unique(binding: Binding) -> Callable[[Any], Any]:
+    xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
+
+    def distinct(value: Any) -> Any:
+        _check_vector(value)
+        return _distinct(xp, value, dtype)[:2]
+
+    return distinct
+
+
+@binder("UniqueV2", host={"axis": as_ints}, fresh=True)
+def unique_v2(binding: Binding) -> Callable[..., Any]:
+    xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
+
+    def distinct(value: Any, axis: tuple[int, ...]) -> Any:
+        if not axis:
+            _check_vector(value)
+        # a vector goes without an axis: only so does NumPy sort objects
+        position = None if value.ndim == 1 else checked_axis(axis[0], value.ndim)
+        return _distinct(xp, value, dtype, position)[:2]
+
+    return distinct
+
+
+@binder("UniqueWithCounts", fresh=True)
+def unique_with_counts(binding: Binding) -> Callable[[Any], Any]:
+    xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
+
+    def distinct(value: Any) -> Any:
+        _check_vector(value)
+        return _distinct(xp, value, dtype)
+
+    return distinct
+
+
+@binder("ListDiff", fresh=True)
+def list_diff(binding: Binding) -> Callable[[Any, Any], Any]:
+    xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
+
+    def difference(x: Any, y: Any) -> Any:
+        kept = ~xp.isin(x, y)
+        return x[kept], xp.flatnonzero(kept).astype(dtype)
+
+    return difference
+
+
+# -- DynamicPartition and DynamicStitch ---------------------------------------------------------------------------
+
+
+@binder("DynamicPartition", fresh=True)
+def dynamic_partition(binding: Binding) -> Callable[[Any, Any], Any]:
+    count = binding.attrs["num_partitions"]
+
+    def sort_out(data: Any, partitions: Any) -> Any:
+        if data.shape[: partitions.ndim] != partitions.shape:
+            raise InvalidArgumentError(
+                "the partitions do not fit the data",
+                expected=f"a prefix of {list(data.shape)}",
+                actual=list(partitions.shape),
+            )
+        if partitions.size and not 0 <= int(partitions.min()) <= int(partitions.max()) < count:
+            raise InvalidArgumentError(
+                "a partition is out of range", expected=f"0 <= partition < {count}", actual=partitions.tolist()
+            )
+        flat = partitions.reshape(-1)
+        rows = data.reshape((flat.size, *data.shape[partitions.ndim :]))
+        return tuple(rows[flat == i] for i in range(count))
+
+    return sort_out
+
+
+def _stitch(binding: Binding) -> Callable[..., Any]:
+    xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
+
+    def merge(indices: Sequence[Any], data: Sequence[Any]) -> Any:
+        inner = data[0].shape[indices[0].ndim :]
+        greatest = -1
+        for places, values in zip(indices, data, strict=True):
+            if values.shape != places.shape + inner:
+                raise InvalidArgumentError(
+                    "the data do not fit their indices", expected=list(places.shape + inner), actual=list(values.shape)
+                )
+            if places.size:
+                if int(places.min()) < 0:
+                    raise InvalidArgumentError(
+                        "an index is negative", expected="indices >= 0", actual=int(places.min())
+                    )
+                greatest = max(greatest, int(places.max()))
+        shape = (greatest + 1, *inner)
+        result = xp.full(shape, b"", object) if dtype == object else xp.zeros(shape, dtype)
+        for places, values in zip(indices, data, strict=True):
+            result[places.reshape(-1)] = values.reshape((places.size, *inner))
+        return result
+
+    return merge
+
+
+for _name in ("DynamicStitch", "ParallelDynamicStitch"):
+    binder(_name, fresh=True)(_stitch)
+
+
+# -- sorted sequences ---------------------------------------------------------------------------------------------
+
+
+def _bound(side: str) -> Callable[[Binding], Callable[[Any, Any], Any]]:
+    def bind(binding: Binding) -> Callable[[Any, Any], Any]:
+        xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
+
+        def search(sorted_inputs: Any, values: Any) -> Any:
+            if sorted_inputs.ndim != 2 or values.ndim != 2 or len(sorted_inputs) != len(values):
+                raise InvalidArgumentError(
+                    "the sequences and the values do not have the same rows",
+                    expected=f"({len(sorted_inputs) if sorted_inputs.ndim else '?'}, m)",
+                    actual=list(values.shape),
+                )
+            result = xp.empty(values.shape, dtype)
+            for i in range(len(values)):
+                result[i] = xp.searchsorted(sorted_inputs[i], values[i], side)
+            return result
+
+        return search
+
+    return bind
+
+
+binder("LowerBound", fresh=True)(_bound("left"))
+binder("UpperBound", fresh=True)(_bound("right"))
+
+
+@kernel("UnravelIndex", host={"dims": as_sizes}, fresh=True)
+def unravel_index(xp: Any, indices: Any, dims: tuple[int, ...]) -> Any:
+    total = 1
+    for size in dims:
+        total *= size
+    flat = indices.reshape(-1)
+    if flat.size and not 0 <= int(flat.min()) <= int(flat.max()) < total:
+        raise InvalidArgumentError(
+            "a position is outside the tensor", expected=f"0 <= position < {total}", actual=flat.tolist()
+        )
+    result = xp.empty((len(dims), flat.size), indices.dtype)
+    for axis in reversed(range(len(dims))):
+        result[axis] = flat % dims[axis] if dims[axis] else 0
+        flat = flat // dims[axis] if dims[axis] else flat
+    return result if indices.ndim else result.reshape(len(dims))

@@ -1,0 +1,283 @@
+"""A checkpoint on disk: `PREFIX.safetensors` with the values, and the manifest `PREFIX.manifest.json` that vouches for it.
+
+A checkpoint is written under other names first and flushed; then the manifest is renamed into place, which is the one
+step that commits it, and the data file after it. Whoever finds the manifest newer than the data file takes the data
+file that waits beside it. So a crash at any moment leaves the old checkpoint or the new one, never a mixture.
+
+Everything here blocks on the disk: call it from a thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnknownError,
+)
+from aioflow.graph.arrays import Array
+from aioflow.graph.dtypes import DType
+from aioflow.kernels.tensor_file import TensorFile, write_tensors
+
+__all__ = ["CheckpointReader", "checkpoint_exists", "file_errors", "remove_checkpoint", "write_atomically", "write_checkpoint"]
+
+_FORMAT: Final = "aioflow.checkpoint"
+_DATA: Final = ".safetensors"
+_PENDING: Final = ".safetensors.pending"
+_MANIFEST: Final = ".manifest.json"
+_STEP: Final = re.compile(r"-(\d+)$")
+_CODES: Final[Mapping[int, type[OpError]]] = {
+    errno.ENOENT: NotFoundError,
+    errno.ENOTDIR: NotFoundError,
+    errno.EACCES: PermissionDeniedError,
+    errno.EPERM: PermissionDeniedError,
+    errno.EROFS: PermissionDeniedError,
+    errno.ENOSPC: ResourceExhaustedError,
+    errno.EDQUOT: ResourceExhaustedError,
+    errno.EISDIR: InvalidArgumentError,
+}
+
+
+@contextmanager
+def file_errors(path: Path) -> Iterator[None]:
+    """Turn what the operating system raises into an error of the tree that names the file."""
+    try:
+        yield
+    except OSError as error:
+        kind = _CODES.get(error.errno or 0, UnknownError)
+        raise kind(f"{error.strerror}: {error.filename or path}") from error
+
+
+def _named(prefix: str, suffix: str) -> Path:
+    return Path(prefix + suffix)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace the file by `data`: after a crash it has the old contents or the new ones."""
+    with file_errors(path):
+        temporary = _temporary(path)
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                _flush(file)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _flush_directory(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+
+
+def _flush(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _flush_directory(path: Path) -> None:
+    """Make renames in the directory lasting, where the system lets a directory be opened."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass  # some file systems refuse it; the renames are ordered there
+    finally:
+        os.close(descriptor)
+
+
+def write_checkpoint(prefix: str, tensors: Mapping[str, Any]) -> None:
+    """Write a checkpoint, replacing one of the same prefix. Missing directories are made.
+
+    Raises:
+        PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
+        InvalidArgumentError: a tensor has a dtype that cannot be stored.
+    """
+    data = _named(prefix, _DATA)
+    with file_errors(data):
+        data.parent.mkdir(parents=True, exist_ok=True)
+        _settle(prefix)
+        temporary = _temporary(data)
+        try:
+            with temporary.open("xb") as file:
+                arrays = {name: _host_array(value) for name, value in tensors.items()}
+                header, digests = write_tensors(file, arrays)
+                _flush(file)
+                size = file.tell()
+            temporary.replace(_named(prefix, _PENDING))
+        finally:
+            temporary.unlink(missing_ok=True)
+        manifest = _manifest(prefix, arrays, header, digests, size)
+        write_atomically(_named(prefix, _MANIFEST), manifest)
+        _named(prefix, _PENDING).replace(data)
+        _flush_directory(data.parent)
+
+
+def _host_array(value: Any) -> Array:
+    """The value in host memory; arrays of another device have `get`."""
+    return value.get() if hasattr(value, "get") else np.asarray(value)
+
+
+def _manifest(prefix: str, arrays: Mapping[str, Array], header: bytes, digests: Mapping[str, str], size: int) -> bytes:
+    step = _STEP.search(prefix)
+    stored = {
+        name: {"dtype": str(array.dtype if array.dtype != object else "string"), "shape": list(array.shape), "sha256": digests[name]}
+        for name, array in arrays.items()
+    }
+    content = {
+        "format": _FORMAT,
+        "version": 1,
+        "file": Path(prefix).name + _DATA,
+        "size": size,
+        "header_sha256": hashlib.sha256(header).hexdigest(),
+        "step": int(step[1]) if step else None,
+        "tensors": stored,
+    }
+    return (json.dumps(content | {"sha256": _digest(content)}, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _read_manifest(prefix: str) -> dict[str, Any]:
+    path = _named(prefix, _MANIFEST)
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no checkpoint {prefix}", expected=f"a file {path}", actual="none") from error
+    try:
+        content: dict[str, Any] = json.loads(raw)
+        digest = content.pop("sha256")
+        valid = content["format"] == _FORMAT and digest == _digest(content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataLossError(f"file {path} is damaged", expected="a manifest", actual=str(error)) from error
+    if not valid:
+        raise DataLossError(f"file {path} has been altered", expected="its own checksum", actual="another one")
+    if content["version"] > 1:
+        raise InvalidArgumentError(f"file {path} is of a newer version", expected="at most 1", actual=content["version"])
+    return content
+
+
+def _settle(prefix: str) -> None:
+    """Finish what a crash left: the pending data file takes its name if the manifest speaks of it, and goes otherwise."""
+    pending = _named(prefix, _PENDING)
+    if not pending.exists():
+        return
+    try:
+        belongs = _matches(TensorFile(pending), _read_manifest(prefix))
+    except (NotFoundError, DataLossError):
+        belongs = False
+    if belongs:
+        pending.replace(_named(prefix, _DATA))
+    else:
+        pending.unlink()
+
+
+def _matches(file: TensorFile, manifest: Mapping[str, Any]) -> bool:
+    return file.size == manifest["size"] and hashlib.sha256(file.header).hexdigest() == manifest["header_sha256"]
+
+
+class CheckpointReader:
+    """Reads a checkpoint by its prefix, or a plain `.safetensors` file of anybody's by its full name.
+
+    Raises:
+        NotFoundError: there is no such checkpoint.
+        DataLossError: a file is truncated or altered; the error names it.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.step: int | None = None
+        self._digests: dict[str, str] = {}
+        with file_errors(Path(prefix)):
+            if prefix.endswith(_DATA) and not _named(prefix, _MANIFEST).exists():
+                self._file = TensorFile(Path(prefix))
+                return
+            manifest = _read_manifest(prefix)
+            self._file = _data_file(prefix, manifest)
+        self.step = manifest["step"]
+        self._digests = {name: entry["sha256"] for name, entry in manifest["tensors"].items()}
+
+    def names(self) -> list[str]:
+        """Names of the tensors, sorted."""
+        return sorted(self._file.tensors)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._file.tensors
+
+    def dtype(self, name: str) -> DType:
+        """Dtype of a tensor. Raises NotFoundError."""
+        return self._entry(name).dtype
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor. Raises NotFoundError."""
+        return self._entry(name).shape
+
+    def _entry(self, name: str) -> Any:
+        if name not in self._file.tensors:
+            raise NotFoundError(
+                f"tensor {name!r} is not in checkpoint {self.prefix}", expected=f"one of {self.names()}", actual=name
+            )
+        return self._file.tensors[name]
+
+    def read(self, name: str) -> Array:
+        """Value of a tensor, checked against the manifest.
+
+        Raises:
+            NotFoundError: no tensor of that name.
+            DataLossError: the bytes are not those that were written.
+        """
+        self._entry(name)
+        with file_errors(self._file.path):
+            return self._file.read(name, self._digests.get(name))
+
+
+def _data_file(prefix: str, manifest: Mapping[str, Any]) -> TensorFile:
+    """The data file that the manifest vouches for."""
+    failure: OpError | None = None
+    for suffix in (_DATA, _PENDING, _DATA):  # a writer may be renaming the second to the first just now
+        try:
+            file = TensorFile(_named(prefix, suffix))
+        except (NotFoundError, DataLossError) as error:
+            failure = failure if failure is not None and isinstance(error, NotFoundError) else error
+            continue
+        if _matches(file, manifest):
+            return file
+        failure = DataLossError(
+            f"file {file.path} does not match its manifest",
+            expected=f"{manifest['size']} bytes with header {manifest['header_sha256'][:12]}…",
+            actual=f"{file.size} bytes with header {hashlib.sha256(file.header).hexdigest()[:12]}…",
+        )
+    raise failure or DataLossError(f"the data file of checkpoint {prefix} is missing")
+
+
+def checkpoint_exists(prefix: str) -> bool:
+    """Whether there is a checkpoint (or a `.safetensors` file) of that name."""
+    return _named(prefix, _MANIFEST).exists() or (prefix.endswith(_DATA) and Path(prefix).exists())
+
+
+def remove_checkpoint(prefix: str) -> None:
+    """Delete a checkpoint, if it is there: the manifest first, so that no half of it is taken for a whole."""
+    for suffix in (_MANIFEST, _PENDING, _DATA):
+        with file_errors(_named(prefix, suffix)):
+            _named(prefix, suffix).unlink(missing_ok=True)

@@ -1,0 +1,69 @@
+"""Kernels that save tensors to files and restore them: the disk is waited for in a thread, never on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
+from aioflow.graph.arrays import Array
+from aioflow.graph.dtypes import DType
+from aioflow.kernels.checkpoint_format import CheckpointReader, write_checkpoint
+from aioflow.kernels.convert import as_text
+from aioflow.kernels.registry import Binding, binder, kernel
+
+__all__: list[str] = []
+
+
+def _texts(value: Any) -> list[str]:
+    return [item.decode() for item in value.reshape(-1)]
+
+
+def _refuse_slices(slices: Any) -> None:
+    if any(_texts(slices)):
+        raise UnimplementedError("slices of tensors are not saved", expected="empty shape_and_slices", actual=_texts(slices))
+
+
+def _check_count(names: list[str], count: int) -> None:
+    if len(names) != count:
+        raise InvalidArgumentError("as many names as tensors are needed", expected=count, actual=len(names))
+
+
+@kernel("SaveV2", host={"prefix": as_text}, retains=True)
+async def save(prefix: str, tensor_names: Any, shape_and_slices: Any, tensors: Any) -> None:
+    names = _texts(tensor_names)
+    _refuse_slices(shape_and_slices)
+    _check_count(names, len(tensors))
+    if len(set(names)) < len(names):
+        raise InvalidArgumentError("a tensor name comes twice", expected="distinct names", actual=names)
+    await asyncio.to_thread(write_checkpoint, prefix, dict(zip(names, tensors, strict=True)))
+
+
+@binder("RestoreV2", host={"prefix": as_text}, is_async=True, fresh=True)
+def restore(binding: Binding) -> Callable[..., Awaitable[list[Any]]]:
+    dtypes, xp = binding.output_dtypes, binding.xp
+
+    async def run(prefix: str, tensor_names: Any, shape_and_slices: Any) -> list[Any]:
+        names = _texts(tensor_names)
+        _refuse_slices(shape_and_slices)
+        _check_count(names, len(dtypes))
+        arrays = await asyncio.to_thread(_read, prefix, names, dtypes)
+        return [array if array.dtype == object else xp.asarray(array) for array in arrays]
+
+    return run
+
+
+def _read(prefix: str, names: list[str], dtypes: tuple[DType, ...]) -> list[Array]:
+    reader = CheckpointReader(prefix)
+    for name, dtype in zip(names, dtypes, strict=True):
+        if reader.dtype(name) is not dtype:
+            raise DTypeError(
+                f"tensor {name!r} of checkpoint {prefix} has another dtype", expected=dtype.name, actual=reader.dtype(name).name
+            )
+    return [reader.read(name) for name in names]
+
+
+@kernel("ShardedFilename", host={"basename": as_text})
+def sharded_filename(basename: str, shard: Any, num_shards: Any) -> bytes:
+    return f"{basename}-{int(shard):05d}-of-{int(num_shards):05d}".encode()

@@ -1,0 +1,276 @@
+"""Kernels of activations, bias, softmax and L2 loss, over any array namespace.
+
+float16 and bfloat16 are computed in float32 where more than one operation follows another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.dtypes import DType
+from aioflow.kernels.registry import Binding, binder, kernel
+
+__all__ = ["column_sums", "narrow", "softmax_parts", "widen"]
+
+_HALVES = "float16 bfloat16"
+_SELU_SCALE = 1.0507009873554805
+_SELU_SCALE_ALPHA = 1.7580993408473768
+
+
+def widen(value: Any) -> Any:
+    """A half-precision value in float32; others as they are."""
+    return value.astype(np.float32) if value.dtype.itemsize == 2 and value.dtype.kind not in "iu" else value
+
+
+def narrow(value: Any, dtype: Any) -> Any:
+    """The value in `dtype`."""
+    return value if value.dtype == dtype else value.astype(dtype)
+
+
+def _number(binding: Binding, value: float) -> Any:
+    """A scalar of the node's own dtype, which promotes nothing."""
+    return binding.output_dtypes[0].as_numpy_dtype(value)
+
+
+# -- relu ---------------------------------------------------------------------------------------------------------------
+
+
+@binder("Relu", fresh=True, takes_out=True)
+def relu(binding: Binding) -> Callable[..., Any]:
+    maximum, zero = binding.xp.maximum, _number(binding, 0)
+
+    def body(features: Any, out: Any = None) -> Any:
+        return maximum(features, zero, out=out)
+
+    return body
+
+
+@binder("Relu6", fresh=True, takes_out=True)
+def relu6(binding: Binding) -> Callable[..., Any]:
+    maximum, minimum = binding.xp.maximum, binding.xp.minimum
+    zero, six = _number(binding, 0), _number(binding, 6)
+
+    def body(features: Any, out: Any = None) -> Any:
+        return minimum(maximum(features, zero, out=out), six, out=out)
+
+    return body
+
+
+@binder("ReluGrad", fresh=True, takes_out=True)
+def relu_grad(binding: Binding) -> Callable[..., Any]:
+    multiply, zero = binding.xp.multiply, _number(binding, 0)
+
+    def body(gradients: Any, features: Any, out: Any = None) -> Any:
+        return multiply(gradients, features > zero, out=out)
+
+    return body
+
+
+@binder("Relu6Grad", fresh=True, takes_out=True)
+def relu6_grad(binding: Binding) -> Callable[..., Any]:
+    multiply, zero, six = binding.xp.multiply, _number(binding, 0), _number(binding, 6)
+
+    def body(gradients: Any, features: Any, out: Any = None) -> Any:
+        return multiply(gradients, (features > zero) & (features < six), out=out)
+
+    return body
+
+
+@binder("LeakyRelu", fresh=True)
+def leaky_relu(binding: Binding) -> Callable[..., Any]:
+    xp, alpha, scale = binding.xp, binding.attrs["alpha"], _number(binding, binding.attrs["alpha"])
+    if 0 <= alpha <= 1:
+        return lambda features: xp.maximum(features, features * scale)
+    return lambda features: xp.where(features > 0, features, features * scale)
+
+
+@binder("LeakyReluGrad", fresh=True)
+def leaky_relu_grad(binding: Binding) -> Callable[..., Any]:
+    xp, scale = binding.xp, _number(binding, binding.attrs["alpha"])
+    return lambda gradients, features: xp.where(features > 0, gradients, gradients * scale)
+
+
+# -- smooth activations -------------------------------------------------------------------------------------------------
+
+
+def _in_float32(binding: Binding, body: Callable[..., Any]) -> Callable[..., Any]:
+    """The body, computing in float32 for half-precision nodes."""
+    dtype = binding.output_dtypes[0].np_dtype
+    if binding.output_dtypes[0].name not in _HALVES:
+        return body
+    return lambda *inputs: body(*(i.astype(np.float32) for i in inputs)).astype(dtype)
+
+
+def _compute_number(binding: Binding) -> type:
+    """The scalar type of the computation: a Python number times a NumPy scalar would do too, but bfloat16 promotes."""
+    dtype: DType = binding.output_dtypes[0]
+    return np.float32 if dtype.name in _HALVES else dtype.as_numpy_dtype
+
+
+@binder("Elu", fresh=True)
+def elu(binding: Binding) -> Callable[..., Any]:
+    xp, zero = binding.xp, _compute_number(binding)(0)
+
+    def body(features: Any) -> Any:
+        # expm1 of what is positive is never used, so it must not overflow
+        return xp.where(features > zero, features, xp.expm1(xp.minimum(features, zero)))
+
+    return _in_float32(binding, body)
+
+
+@binder("EluGrad", fresh=True)
+def elu_grad(binding: Binding) -> Callable[..., Any]:
+    xp, one = binding.xp, _compute_number(binding)(1)
+    return _in_float32(binding, lambda gradients, outputs: xp.where(outputs < 0, (outputs + one) * gradients, gradients))
+
+
+@binder("Selu", fresh=True)
+def selu(binding: Binding) -> Callable[..., Any]:
+    xp, number = binding.xp, _compute_number(binding)
+    zero, scale, scale_alpha = number(0), number(_SELU_SCALE), number(_SELU_SCALE_ALPHA)
+
+    def body(features: Any) -> Any:
+        return xp.where(features > zero, features * scale, xp.expm1(xp.minimum(features, zero)) * scale_alpha)
+
+    return _in_float32(binding, body)
+
+
+@binder("SeluGrad", fresh=True)
+def selu_grad(binding: Binding) -> Callable[..., Any]:
+    xp, number = binding.xp, _compute_number(binding)
+    scale, scale_alpha = number(_SELU_SCALE), number(_SELU_SCALE_ALPHA)
+
+    def body(gradients: Any, outputs: Any) -> Any:
+        return xp.where(outputs < 0, gradients * (outputs + scale_alpha), gradients * scale)
+
+    return _in_float32(binding, body)
+
+
+@binder("Softplus", fresh=True)
+def softplus(binding: Binding) -> Callable[..., Any]:
+    xp, zero = binding.xp, _compute_number(binding)(0)
+
+    def body(features: Any) -> Any:
+        return xp.maximum(features, zero) + xp.log1p(xp.exp(-abs(features)))
+
+    return _in_float32(binding, body)
+
+
+@binder("SoftplusGrad", fresh=True)
+def softplus_grad(binding: Binding) -> Callable[..., Any]:
+    xp, one = binding.xp, _compute_number(binding)(1)
+    return _in_float32(binding, lambda gradients, features: gradients / (xp.exp(-features) + one))
+
+
+@binder("Softsign", fresh=True)
+def softsign(binding: Binding) -> Callable[..., Any]:
+    one = _compute_number(binding)(1)
+    return _in_float32(binding, lambda features: features / (abs(features) + one))
+
+
+@binder("SoftsignGrad", fresh=True)
+def softsign_grad(binding: Binding) -> Callable[..., Any]:
+    one = _compute_number(binding)(1)
+
+    def body(gradients: Any, features: Any) -> Any:
+        base = abs(features) + one
+        return gradients / (base * base)
+
+    return _in_float32(binding, body)
+
+
+# -- bias ---------------------------------------------------------------------------------------------------------------
+
+
+@binder("BiasAdd", fresh=True, takes_out=True)
+@binder("BiasAddV1", fresh=True, takes_out=True)
+def bias_add(binding: Binding) -> Callable[..., Any]:
+    add = binding.xp.add
+    first = binding.attrs.get("data_format") == "NCHW"
+    value, bias = binding.input_dims
+    if not first and value and bias and value[-1] is not None and value[-1] == bias[0]:
+        found: Callable[..., Any] = add
+        return found
+
+    def body(value: Any, bias: Any, out: Any = None) -> Any:
+        axis = 1 if first else value.ndim - 1
+        if bias.ndim != 1 or value.ndim < 2 + first or value.shape[axis] != bias.shape[0]:
+            raise InvalidArgumentError(
+                "bias needs one element a channel", expected=f"bias ({value.shape[axis]},) for {value.shape}", actual=bias.shape
+            )
+        return add(value, bias.reshape(-1, *[1] * (value.ndim - 2)) if first else bias, out=out)
+
+    return body
+
+
+def column_sums(xp: Any) -> Callable[[Any], Any]:
+    """A function that sums a matrix over its rows.
+
+    A product with a row of ones is several times faster than a reduction along the first axis, which goes through the
+    matrix row by row. Halves are summed in float32, integers wrap.
+    """
+    ones: dict[Any, Any] = {}
+
+    def total(matrix: Any) -> Any:
+        if matrix.dtype.kind != "f" or matrix.dtype.itemsize < 4:
+            if matrix.dtype.itemsize == 2 and matrix.dtype.kind not in "iu":
+                return xp.add.reduce(matrix.astype(np.float32), axis=0).astype(matrix.dtype)
+            return xp.add.reduce(matrix, axis=0, dtype=matrix.dtype)
+        key = (matrix.shape[0], matrix.dtype)
+        row = ones.get(key)
+        if row is None:
+            if len(ones) > 4:  # batches of many sizes: keep the last ones only
+                ones.clear()
+            row = ones[key] = xp.ones(*key)
+        return row @ matrix
+
+    return total
+
+
+@binder("BiasAddGrad", fresh=True)
+def bias_add_grad(binding: Binding) -> Callable[[Any], Any]:
+    total = column_sums(binding.xp)
+    if binding.attrs["data_format"] == "NHWC":
+        return lambda out_backprop: total(out_backprop.reshape(-1, out_backprop.shape[-1]))
+
+    def body(out_backprop: Any) -> Any:
+        n, c = out_backprop.shape[:2]
+        by_image = widen(out_backprop).reshape(n, c, -1).sum(axis=2)
+        return narrow(by_image.sum(axis=0), out_backprop.dtype)
+
+    return body
+
+
+# -- softmax ------------------------------------------------------------------------------------------------------------
+
+
+def softmax_parts(xp: Any, logits: Any) -> tuple[Any, Any, Any]:
+    """(logits - max, its exponential, the sum of that), along the last axis, in float32 or better; new buffers."""
+    x = widen(logits)
+    shifted = x - xp.max(x, axis=-1, keepdims=True) if x.shape[-1] else x + x
+    exps = xp.exp(shifted)
+    return shifted, exps, exps.sum(axis=-1, keepdims=True)
+
+
+@kernel("Softmax", fresh=True)
+def softmax(xp: Any, logits: Any) -> Any:
+    _, exps, total = softmax_parts(xp, logits)
+    exps /= total
+    return narrow(exps, logits.dtype)
+
+
+@kernel("LogSoftmax", fresh=True)
+def log_softmax(xp: Any, logits: Any) -> Any:
+    shifted, _, total = softmax_parts(xp, logits)
+    shifted -= xp.log(total)
+    return narrow(shifted, logits.dtype)
+
+
+@kernel("L2Loss", fresh=True)
+def l2_loss(t: Any) -> Any:
+    flat = widen(t).reshape(-1)
+    return narrow(flat.dot(flat) * flat.dtype.type(0.5), t.dtype)

@@ -1,0 +1,151 @@
+"""Kernels of segment reductions: rows in the order of their segments, then one `reduceat` for all segments."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.kernels.convert import as_int
+from aioflow.kernels.registry import Binding, Body, binder
+
+__all__: list[str] = []
+
+_UFUNC: Final = {"Sum": "add", "Mean": "add", "Prod": "multiply", "Max": "maximum", "Min": "minimum"}
+
+
+class _Reducer:
+    """Reduces rows to segments with one ufunc, in float32 where the dtype is a small float."""
+
+    def __init__(self, binding: Binding, kind: str, empty: Any) -> None:
+        dtype = binding.output_dtypes[0]
+        self.xp = binding.xp
+        self.ufunc = getattr(binding.xp, _UFUNC[kind])
+        self.empty = empty
+        self.own = dtype.np_dtype
+        small = dtype in (dtypes.float16, dtypes.bfloat16) and kind in ("Sum", "Mean", "Prod")
+        self.wide = np.dtype(np.float32) if small else dtype.np_dtype
+        self.has_reduceat = binding.backend.device_type == "CPU"
+
+    def into(self, data: Any, ids: Any, count: int) -> Any:
+        """[count, ...] segments of the rows of `data`, whose ids ascend and are in range."""
+        result = self.xp.full((count, *data.shape[1:]), self.empty, dtype=self.wide)
+        if not data.size:
+            return result
+        starts = self.xp.flatnonzero(self.xp.concatenate([ids[:1] >= 0, ids[1:] != ids[:-1]]))
+        if self.has_reduceat:
+            result[ids[starts]] = self.ufunc.reduceat(data, starts, axis=0, dtype=self.wide)
+        else:
+            result[ids[starts]] = data[starts]
+            rest = self.xp.ones(len(ids), dtype=bool)
+            rest[starts] = False
+            self.ufunc.at(result, ids[rest], data[rest].astype(self.wide, copy=False))
+        return result
+
+
+# ── sorted ids ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_sorted(xp: Any, data: Any, ids: Any) -> int:
+    """The number of segments. Raises InvalidArgumentError for ids that are not one a row, ascending and not negative."""
+    if ids.ndim != 1 or not data.ndim or len(ids) != data.shape[0]:
+        raise InvalidArgumentError(
+            "segment ids should be the same size as dimension 0 of input",
+            expected=f"{data.shape[:1]}",
+            actual=f"{ids.shape}",
+        )
+    if not len(ids):
+        return 0
+    if int(ids[0]) < 0:
+        raise InvalidArgumentError("segment ids must be >= 0", expected=">= 0", actual=int(ids[0]))
+    falling = xp.flatnonzero(ids[1:] < ids[:-1])
+    if len(falling):
+        at = int(falling[0])
+        raise InvalidArgumentError(
+            "segment ids are not increasing", expected="ascending ids", actual=f"{int(ids[at])} before {int(ids[at + 1])}"
+        )
+    return int(ids[-1]) + 1
+
+
+@binder("SegmentSum", fresh=True)
+@binder("SegmentProd", fresh=True)
+@binder("SegmentMax", fresh=True)
+@binder("SegmentMin", fresh=True)
+def bind_segment(binding: Binding) -> Body:
+    kind = binding.op_type.removeprefix("Segment")
+    reducer = _Reducer(binding, kind, 1 if kind == "Prod" else 0)
+
+    def segments(data: Any, ids: Any) -> Any:
+        count = _check_sorted(reducer.xp, data, ids)
+        return reducer.into(data, ids, count).astype(reducer.own, copy=False)
+
+    return segments
+
+
+@binder("SegmentMean", fresh=True)
+def bind_segment_mean(binding: Binding) -> Body:
+    reducer, dtype = _Reducer(binding, "Mean", 0), binding.output_dtypes[0]
+    xp = reducer.xp
+
+    def means(data: Any, ids: Any) -> Any:
+        count = _check_sorted(xp, data, ids)
+        sums = reducer.into(data, ids, count)
+        sizes = xp.maximum(xp.bincount(ids, minlength=count), 1).reshape(count, *(1,) * (data.ndim - 1))
+        if not dtype.is_integer:
+            return (sums / sizes.astype(sums.real.dtype)).astype(reducer.own, copy=False)
+        sizes = sizes.astype(sums.dtype)
+        return (xp.sign(sums) * (xp.abs(sums) // sizes)).astype(reducer.own, copy=False)
+
+    return means
+
+
+# ── unsorted ids ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_unsorted(data: Any, ids: Any, count: int) -> None:
+    if data.shape[: ids.ndim] != ids.shape:
+        raise InvalidArgumentError(
+            "the shape of the data does not start with that of the segment ids",
+            expected=f"{ids.shape} and more",
+            actual=f"{data.shape}",
+        )
+    if count < 0:
+        raise InvalidArgumentError("the number of segments is negative", expected=">= 0", actual=count)
+    top = int(ids.max()) if ids.size else -1
+    if top >= count:
+        raise InvalidArgumentError(f"segment id {top} is out of range", expected=f"ids below {count}", actual=top)
+
+
+@binder("UnsortedSegmentSum", host={"num_segments": as_int}, fresh=True)
+@binder("UnsortedSegmentProd", host={"num_segments": as_int}, fresh=True)
+@binder("UnsortedSegmentMax", host={"num_segments": as_int}, fresh=True)
+@binder("UnsortedSegmentMin", host={"num_segments": as_int}, fresh=True)
+def bind_unsorted_segment(binding: Binding) -> Body:
+    kind = binding.op_type.removeprefix("UnsortedSegment")
+    reducer = _Reducer(binding, kind, _empty(kind, binding.output_dtypes[0]))
+    xp = reducer.xp
+
+    def segments(data: Any, ids: Any, count: int) -> Any:
+        data, ids = xp.asarray(data), xp.asarray(ids)
+        _check_unsorted(data, ids, count)
+        flat, rest = ids.reshape(-1), data.shape[ids.ndim :]
+        rows = data.reshape(flat.shape + rest)
+        if flat.size and bool((flat[1:] < flat[:-1]).any()):
+            order = xp.argsort(flat, kind="stable")
+            flat, rows = flat[order], rows[order]
+        if flat.size and int(flat[0]) < 0:
+            first = int(xp.searchsorted(flat, 0))
+            flat, rows = flat[first:], rows[first:]
+        return reducer.into(rows, flat, count).astype(reducer.own, copy=False)
+
+    return segments
+
+
+def _empty(kind: str, dtype: DType) -> Any:
+    """What a segment without elements holds."""
+    if kind in ("Max", "Min"):
+        return dtype.min if kind == "Max" else dtype.max
+    return 1 if kind == "Prod" else 0

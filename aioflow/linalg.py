@@ -1,0 +1,54 @@
+"""The public namespace of linear algebra: `aioflow.linalg.inv`, `.det`, `.solve`, … under their short names."""
+
+from __future__ import annotations
+
+from aioflow.ops.array_diag import matrix_band_part as band_part
+from aioflow.ops.array_diag import matrix_diag as diag
+from aioflow.ops.array_diag import matrix_diag_part as diag_part
+from aioflow.ops.array_diag import matrix_set_diag as set_diag
+from aioflow.ops.linalg_norm import eye, norm, normalize, trace
+from aioflow.ops.linalg_ops import (
+    adjoint,
+    cholesky,
+    cholesky_solve,
+    logdet,
+    qr,
+    slogdet,
+    svd,
+)
+from aioflow.ops.linalg_ops import matrix_determinant as det
+from aioflow.ops.linalg_ops import matrix_inverse as inv
+from aioflow.ops.linalg_ops import matrix_solve as solve
+from aioflow.ops.linalg_ops import matrix_triangular_solve as triangular_solve
+from aioflow.ops.linalg_ops import self_adjoint_eig as eigh
+from aioflow.ops.linalg_ops import self_adjoint_eigvals as eigvalsh
+from aioflow.ops.matrix import cross, einsum, matmul, matvec, tensordot
+
+__all__ = [
+    "adjoint",
+    "band_part",
+    "cholesky",
+    "cholesky_solve",
+    "cross",
+    "det",
+    "diag",
+    "diag_part",
+    "eigh",
+    "eigvalsh",
+    "einsum",
+    "eye",
+    "inv",
+    "logdet",
+    "matmul",
+    "matvec",
+    "norm",
+    "normalize",
+    "qr",
+    "set_diag",
+    "slogdet",
+    "solve",
+    "svd",
+    "tensordot",
+    "trace",
+    "triangular_solve",
+]

@@ -1,0 +1,329 @@
+"""`import_graph_def`: nodes of a definition become nodes of the default graph.
+
+A definition may come from anywhere, so nothing in it is believed: each node is checked against the signature of its op,
+its dtypes are compared with those of its inputs, and its shapes are worked out anew. Either all nodes are added or none.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError, OpError
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import Graph, Operation, Tensor, user_line
+from aioflow.graph.graphdef import VERSION, GraphDef, InputRef, NodeDef, TensorData
+from aioflow.graph.opdef import OPS, OpDef
+from aioflow.graph.shapes import Dims, dims_of, merge_dims
+from aioflow.ops.apply import convert_to_tensor, infer_attrs, output_specs
+
+__all__ = ["import_graph_def"]
+
+_MAX_OUTPUTS: Final = 1 << 16
+_SHAPES: Final = "_output_shapes"
+
+
+def import_graph_def(
+    graph_def: GraphDef,
+    input_map: Mapping[str, Any] | None = None,
+    return_elements: Sequence[str] | None = None,
+    name: str | None = None,
+    op_dict: Any = None,
+    producer_op_list: Iterable[OpDef] | None = None,
+) -> list[Operation | Tensor] | None:
+    """Add the nodes of a graph definition to the default graph.
+
+    Devices, control inputs and colocation of the nodes are kept; open device scopes fill in what a node leaves open, and
+    open control dependencies are added. A node name that the graph has already is an error (TensorFlow renames the new
+    node instead, and the name then stands for the wrong one).
+
+    Args:
+        graph_def: The definition.
+        input_map: Tensors in the place of outputs of the definition, by name: "node:1", "node" for "node:0", and
+            "^node" (with a node or a tensor as value) for control inputs. The node itself is imported all the same.
+        return_elements: Names of nodes ("node") and tensors ("node:0") of the definition to return.
+        name: Name scope of the new nodes; "import" without it. "" imports at the root.
+        op_dict: Not used, as in TensorFlow.
+        producer_op_list: Definitions of the ops as the producer had them: an attribute that is not known here is
+            dropped where it has the producer's default.
+
+    Returns:
+        The elements asked for, in their order; None where none were asked for.
+
+    Raises:
+        NotFoundError: an op is not registered.
+        AlreadyExistsError: the graph has a node of that name.
+        InvalidArgumentError: the definition is inconsistent (a name twice, an unknown input, a cycle, an attribute or a
+            dtype that does not fit its op), or `input_map` or `return_elements` name what it does not have.
+    """
+    if not isinstance(graph_def, GraphDef):
+        raise DTypeError("not a graph definition", expected="GraphDef", actual=type(graph_def).__name__)
+    if graph_def.version > VERSION:
+        raise InvalidArgumentError(
+            "the definition is for a later version of the ops", expected=f"at most {VERSION}", actual=graph_def.version
+        )
+    graph = default_graph()
+    with graph.all_or_nothing(), graph.name_scope("import" if name is None else name) as prefix:
+        known = {op_def.name: op_def for op_def in producer_op_list or ()}
+        work = _Import(graph, graph_def, prefix, _mapped(graph, input_map or {}), known)
+        for node in work.in_order():
+            work.build(node)
+        work.check_map()
+        return None if return_elements is None else [work.element(_text(e)) for e in return_elements]
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _mapped(graph: Graph, input_map: Mapping[str, Any]) -> dict[InputRef, Any]:
+    found: dict[InputRef, Any] = {}
+    for key, value in input_map.items():
+        ref = InputRef.parse(_text(key))
+        if ref in found:
+            raise InvalidArgumentError("input_map has an output twice", actual=str(ref))
+        if ref.port < 0:
+            element = graph.as_graph_element(value)
+            found[ref] = element.op if isinstance(element, Tensor) else element
+        else:
+            found[ref] = graph.as_graph_element(convert_to_tensor(value, name="input"), allow_operation=False)
+    return found
+
+
+class _Import:
+    """The nodes of one definition on their way into a graph."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        graph_def: GraphDef,
+        prefix: str,
+        mapped: Mapping[InputRef, Any],
+        producer: Mapping[str, OpDef],
+    ) -> None:
+        self.graph = graph
+        self.prefix = prefix
+        self.mapped = mapped
+        self.producer = producer
+        self.nodes: dict[str, NodeDef] = {}
+        self.made: dict[str, Operation] = {}
+        self.used: set[InputRef] = set()
+        for node in graph_def.nodes:
+            if node.name in self.nodes:
+                raise _at(InvalidArgumentError(f"the definition has two nodes {node.name!r}"), node)
+            self.nodes[node.name] = node
+
+    def in_order(self) -> list[NodeDef]:
+        """The nodes, each after its inputs, otherwise in the order of the definition."""
+        position = {name: i for i, name in enumerate(self.nodes)}
+        names = list(self.nodes)
+        missing = {name: self._needed(node) for name, node in self.nodes.items()}
+        consumers: dict[str, list[str]] = {name: [] for name in names}
+        for name, needed in missing.items():
+            for source in needed:
+                consumers[source].append(name)
+        counts = {name: len(needed) for name, needed in missing.items()}
+        ready = [position[name] for name, count in counts.items() if count == 0]
+        heapq.heapify(ready)
+        order: list[NodeDef] = []
+        while ready:
+            name = names[heapq.heappop(ready)]
+            order.append(self.nodes[name])
+            for consumer in consumers[name]:
+                counts[consumer] -= 1
+                if counts[consumer] == 0:
+                    heapq.heappush(ready, position[consumer])
+        if len(order) < len(names):
+            raise self._cycle({name for name, count in counts.items() if count}, missing)
+        return order
+
+    def _needed(self, node: NodeDef) -> set[str]:
+        needed: set[str] = set()
+        for ref in node.refs():
+            if ref in self.mapped:
+                self.used.add(ref)
+            elif ref.node in self.nodes:
+                needed.add(ref.node)
+            else:
+                raise _at(
+                    InvalidArgumentError(f"unknown input {str(ref)!r}", expected="a node of the definition"), node
+                )
+        return needed
+
+    def _cycle(self, left: set[str], missing: Mapping[str, set[str]]) -> OpError:
+        """The error for nodes that wait for one another. Whoever waits has an unfinished input, so walking back along
+        such inputs must come round."""
+        path: list[str] = []
+        name = min(left)
+        while name not in path:
+            path.append(name)
+            name = min(missing[name] & left)
+        circle = [*path[path.index(name) :], name]
+        shown = " ← ".join(circle if len(circle) <= 8 else [*circle[:7], "…"])
+        return _at(InvalidArgumentError("the nodes wait for one another in a cycle", actual=shown), self.nodes[name])
+
+    def build(self, node: NodeDef) -> None:
+        """Make one node, whose inputs exist.
+
+        Raises:
+            OpError: it does not fit its op; the error names the node of the definition.
+        """
+        try:
+            self.made[node.name] = self._build(node)
+        except OpError as error:
+            raise _at(error, node) from error.__cause__
+        except Exception as error:  # a shape function met attributes or shapes that no builder would let through
+            made = InvalidArgumentError(f"the node does not fit its op: {type(error).__name__}: {error}")
+            raise _at(made, node) from error
+
+    def _build(self, node: NodeDef) -> Operation:
+        op_def = OPS.get(node.op)
+        refs = node.refs()
+        data = [self._tensor(ref) for ref in refs if ref.port >= 0]
+        control = [self.mapped.get(ref) or self.made[ref.node] for ref in refs if ref.port < 0]
+        attrs = self._attrs(node, op_def)
+        shapes = attrs.pop(_SHAPES, None)
+        inputs = _by_name(op_def, data, attrs)
+        resolved = infer_attrs(op_def, inputs, attrs)
+        for arg in op_def.inputs:
+            if arg.list_attr is not None and resolved[arg.list_attr] != attrs[arg.list_attr]:
+                raise DTypeError(
+                    f"input {arg.name!r} has the wrong dtypes",
+                    expected=attrs[arg.list_attr],
+                    actual=resolved[arg.list_attr],
+                )
+        specs = output_specs(op_def, inputs, resolved)
+        return self.graph.create_op(
+            node.op,
+            data,
+            resolved,
+            specs if shapes is None else _with_shapes(specs, shapes),
+            name=f"{self.prefix}{node.name}/",
+            control_inputs=control,
+            device=DeviceSpec.from_string(node.device).to_string(),
+        )
+
+    def _tensor(self, ref: InputRef) -> Tensor:
+        found = self.mapped.get(ref)
+        if found is None:
+            outputs = self.made[ref.node].outputs
+            if ref.port >= len(outputs):
+                raise InvalidArgumentError(
+                    f"unknown input {str(ref)!r}", expected=f"one of {len(outputs)} outputs", actual=ref.port
+                )
+            found = outputs[ref.port]
+        tensor: Tensor = found
+        return tensor
+
+    def _attrs(self, node: NodeDef, op_def: OpDef) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in node.attrs.items():
+            if key.startswith("_"):
+                found[key] = self._private(node, key, value)
+            elif key in op_def.attrs or not self._is_producers_default(node, key, value):
+                found[key] = _checked(op_def, key, value)
+        for attr in op_def.attrs.values():
+            if attr.name not in found and not attr.has_default:
+                raise InvalidArgumentError(
+                    f"attribute {attr.name!r} is missing", expected=f"a value of kind {attr.kind}", actual="none"
+                )
+            found.setdefault(attr.name, attr.default)
+        if isinstance(found.get("dtype"), DType) and "value" in found:
+            _check_constant(found["value"], found["dtype"])
+        for arg in op_def.outputs:
+            if arg.number_attr is not None and found.get(arg.number_attr, 0) > _MAX_OUTPUTS:
+                raise InvalidArgumentError(
+                    "too many outputs", expected=f"at most {_MAX_OUTPUTS}", actual=found[arg.number_attr]
+                )
+        return found
+
+    def _is_producers_default(self, node: NodeDef, key: str, value: Any) -> bool:
+        attr = self.producer[node.op].attrs.get(key) if node.op in self.producer else None
+        return attr is not None and attr.has_default and attr.check(_value(value)) == attr.default
+
+    def _private(self, node: NodeDef, key: str, value: Any) -> Any:
+        if key == _SHAPES:
+            return _value(value)
+        if key != "_class":
+            return value if isinstance(value, bool | int | float | str) else _value(value)
+        groups = value if isinstance(value, tuple) else (value,)
+        for group in groups:
+            target = group.removeprefix("loc:@") if isinstance(group, str) else None
+            if target is None or (group.startswith("loc:@") and target not in self.nodes):
+                raise InvalidArgumentError("colocated with an unknown node", expected="'loc:@node'", actual=repr(group))
+        return tuple(f"loc:@{self.prefix}{g[5:]}" if g.startswith("loc:@") else g for g in groups)
+
+    def check_map(self) -> None:
+        """Raise InvalidArgumentError where `input_map` has keys that are no output of the definition."""
+        unknown = [str(ref) for ref in self.mapped if ref not in self.used and not self._has(ref)]
+        if unknown:
+            raise InvalidArgumentError(
+                f"input_map has keys that are not in the definition: {', '.join(unknown)}",
+                expected="names of its nodes and outputs",
+                actual=unknown,
+            )
+
+    def _has(self, ref: InputRef) -> bool:
+        return ref.node in self.made and ref.port < len(self.made[ref.node].outputs)
+
+    def element(self, name: str) -> Operation | Tensor:
+        """A node, or a tensor (what it is mapped to, if it is), by its name in the definition."""
+        ref = InputRef.parse(name)
+        if ":" in name and ref in self.mapped:
+            tensor: Tensor = self.mapped[ref]
+            return tensor
+        if not self._has(ref) and (":" in name or ref.node not in self.made) or ref.port < 0:
+            raise InvalidArgumentError(
+                f"return_elements has {name!r}, which is not in the definition", expected="'node' or 'node:0'"
+            )
+        return self.made[ref.node].outputs[ref.port] if ":" in name else self.made[ref.node]
+
+
+def _at(error: OpError, node: NodeDef) -> OpError:
+    return error.at(node.name, node.op, user_line())
+
+
+def _value(value: Any) -> Any:
+    """An attribute of a definition as an attribute of a node."""
+    if isinstance(value, TensorData):
+        return value.to_array()
+    return tuple(_value(item) for item in value) if isinstance(value, tuple) else value
+
+
+def _checked(op_def: OpDef, key: str, value: Any) -> Any:
+    attr = op_def.attr(key)
+    wanted = {"tensor": TensorData, "type": DType}.get(attr.kind)
+    if wanted is not None and not isinstance(value, wanted):
+        raise InvalidArgumentError(f"attribute {key!r} has the wrong kind", expected=attr.kind, actual=repr(value)[:80])
+    return attr.check(_value(value))
+
+
+def _check_constant(value: Any, dtype: DType) -> None:
+    if value.dtype != dtype.np_dtype:
+        raise DTypeError("the value does not have the dtype of the node", expected=dtype, actual=value.dtype)
+
+
+def _by_name(op_def: OpDef, data: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The flat data inputs by the names of the signature."""
+    counts = [
+        attrs[arg.number_attr] if arg.number_attr is not None else len(attrs[arg.list_attr]) if arg.list_attr else 1
+        for arg in op_def.inputs
+    ]
+    if sum(counts) != len(data):
+        raise InvalidArgumentError("wrong number of inputs", expected=sum(counts), actual=len(data))
+    found: dict[str, Any] = {}
+    position = 0
+    for arg, count in zip(op_def.inputs, counts, strict=True):
+        found[arg.name] = list(data[position : position + count]) if arg.is_sequence else data[position]
+        position += count
+    return found
+
+
+def _with_shapes(specs: Sequence[tuple[DType, Dims]], shapes: Any) -> list[tuple[DType, Dims]]:
+    """The specs with what the definition knows about the shapes besides."""
+    if not isinstance(shapes, tuple) or len(shapes) != len(specs):
+        raise InvalidArgumentError(f"{_SHAPES} does not fit", expected=f"{len(specs)} shapes", actual=repr(shapes)[:80])
+    return [(dtype, merge_dims(dims, dims_of(known))) for (dtype, dims), known in zip(specs, shapes, strict=True)]

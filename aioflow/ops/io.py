@@ -1,0 +1,49 @@
+"""Ops that save tensors to files and restore them. Users reach them through `train.Saver`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.shapes import Dims
+
+__all__: list[str] = []
+
+
+def _save_shape(ctx: ShapeContext) -> list[Dims]:
+    ctx.require_rank("prefix", 0)
+    ctx.require_rank("tensor_names", 1)
+    ctx.require_rank("shape_and_slices", 1)
+    return []
+
+
+def _restore_shape(ctx: ShapeContext) -> list[Dims]:
+    _save_shape(ctx)
+    unknown: list[Any] = [None] * len(ctx.attrs["dtypes"])
+    return unknown
+
+
+define_op(
+    "SaveV2",
+    "prefix: string, tensor_names: string, shape_and_slices: string, tensors: list:dtypes",
+    "",
+    ["dtypes: list(type) >= 1"],
+    stateful=True,
+    shape=_save_shape,
+)
+define_op(
+    "RestoreV2",
+    "prefix: string, tensor_names: string, shape_and_slices: string",
+    "tensors: list:dtypes",
+    ["dtypes: list(type) >= 1"],
+    stateful=True,
+    shape=_restore_shape,
+)
+define_op(
+    "ShardedFilename",
+    "basename: string, shard: int32, num_shards: int32",
+    "filename: string",
+    shape=lambda ctx: (),
+)
+
+not_differentiable("SaveV2", "RestoreV2", "ShardedFilename")

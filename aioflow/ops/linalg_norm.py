@@ -1,0 +1,153 @@
+"""Norms of vectors and matrices, traces and identity matrices: composed of other ops, so their gradients are too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.graph import Tensor
+from aioflow.graph.static_value import constant_value
+from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.linalg_ops import svd
+from aioflow.ops.matrix import graph_scope
+from aioflow.ops.reduction import reduce_by
+
+# normalize is public as aioflow.linalg.normalize only.
+__all__ = ["eye", "norm", "trace"]
+
+
+def trace(x: TensorLike, name: str | None = None) -> Tensor:
+    """The sum of the main diagonal of each matrix [..., m, n]."""
+    tensor = convert_to_tensor(x)
+    with graph_scope((tensor,), name or "Trace"):
+        return reduce_by("Sum", apply_op("MatrixDiagPart", tensor), -1, False, None)
+
+
+def eye(
+    num_rows: TensorLike,
+    num_columns: TensorLike = None,
+    batch_shape: TensorLike = None,
+    dtype: Any = dtypes.float32,
+    name: str | None = None,
+) -> Tensor:
+    """Identity matrices [*batch_shape, num_rows, num_columns], square unless `num_columns` is given."""
+    kind = as_dtype(dtype)
+    with graph_scope((num_rows, num_columns, batch_shape), name or "eye"):
+        rows = convert_to_tensor(num_rows, dtype_hint=dtypes.int32)
+        columns = rows if num_columns is None else convert_to_tensor(num_columns, dtype_hint=dtypes.int32)
+        known_rows, known_columns = constant_value(rows), constant_value(columns)
+        result: Tensor
+        if known_rows is not None and known_columns is not None:
+            result = constant(np.eye(int(known_rows), int(known_columns), dtype=kind.np_dtype), dtype=kind)
+        else:
+            down, across = apply_op("Range", 0, rows, 1), apply_op("Range", 0, columns, 1)
+            result = apply_op("Cast", apply_op("Equal", apply_op("ExpandDims", down, -1), across), DstT=kind)
+        if batch_shape is not None:
+            batch = convert_to_tensor(batch_shape, dtype_hint=dtypes.int32)
+            size = apply_op("Shape", result, out_type=batch.dtype)
+            result = apply_op("BroadcastTo", result, apply_op("ConcatV2", [batch, size], 0))
+    return result
+
+
+def norm(
+    tensor: TensorLike,
+    ord: Any = "euclidean",
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The norm of vectors (along one axis, or all elements as one vector) or of matrices (along two axes).
+
+    Args:
+        ord: "euclidean" (for matrices the same as "fro"), 1, 2, any positive number (vectors only) or infinity.
+        axis: None, an int, or a pair of ints for matrix norms.
+
+    Raises:
+        InvalidArgumentError: there is no such norm.
+    """
+    x = convert_to_tensor(tensor)
+    keep = bool(keepdims if keep_dims is None else keep_dims)
+    pair = isinstance(axis, list | tuple) and len(axis) == 2
+    if isinstance(axis, list | tuple) and not pair:
+        if len(axis) != 1:
+            raise InvalidArgumentError("a norm takes one axis or two", expected="an int, or a pair of ints", actual=axis)
+        axis = axis[0]
+    _check_norm(ord, pair)
+    with graph_scope((x,), name or "norm"):
+        if pair:
+            return _matrix_norm(x, ord, (int(axis[0]), int(axis[1])), keep)
+        return _vector_norm(x, ord, axis, keep)
+
+
+def _check_norm(ord: Any, pair: bool) -> None:
+    named = ("euclidean", "fro") if pair else ("euclidean",)
+    if isinstance(ord, str):
+        fits = ord in named
+    else:
+        fits = ord in (1, 2, np.inf) if pair else ord > 0
+    if not fits:
+        wanted = f"one of {named}, 1, 2 or inf" if pair else "'euclidean' or a positive number"
+        raise InvalidArgumentError("no such norm", expected=wanted, actual=ord)
+
+
+def _euclidean(x: Tensor, axis: Any, keep: bool) -> Tensor:
+    squares = x * apply_op("Conj", x) if x.dtype.is_complex else x * x
+    result: Tensor = apply_op("Sqrt", reduce_by("Sum", squares, axis, keep, None))
+    return result
+
+
+def _absolute(x: Tensor) -> Tensor:
+    result: Tensor = apply_op("ComplexAbs", x, Tout=x.dtype.real_dtype) if x.dtype.is_complex else apply_op("Abs", x)
+    return result
+
+
+def _vector_norm(x: Tensor, ord: Any, axis: Any, keep: bool) -> Tensor:
+    if ord in ("euclidean", 2):
+        return _euclidean(x, axis, keep)
+    size = _absolute(x)
+    if ord == 1:
+        return reduce_by("Sum", size, axis, keep, None)
+    if ord == np.inf:
+        return reduce_by("Max", size, axis, keep, None)
+    total = reduce_by("Sum", apply_op("Pow", size, constant(ord, dtype=size.dtype)), axis, keep, None)
+    result: Tensor = apply_op("Pow", total, constant(1.0 / ord, dtype=size.dtype))
+    return result
+
+
+def _matrix_norm(x: Tensor, ord: Any, axes: tuple[int, int], keep: bool) -> Tensor:
+    if isinstance(ord, str):
+        return _euclidean(x, axes, keep)
+    if ord == 2:
+        return _spectral(x, axes, keep)
+    summed, compared = axes if ord == 1 else axes[::-1]
+    inner = reduce_by("Max", reduce_by("Sum", _absolute(x), summed, True, None), compared, True, None)
+    result: Tensor = inner if keep else apply_op("Squeeze", inner, squeeze_dims=list(axes))
+    return result
+
+
+def _spectral(x: Tensor, axes: tuple[int, int], keep: bool) -> Tensor:
+    """The greatest singular value."""
+    if x.dims is None:
+        raise InvalidArgumentError("the spectral norm needs a known rank", expected="a known rank", actual="?")
+    rank = len(x.dims)
+    last = [a % rank for a in axes]
+    order = [*(i for i in range(rank) if i not in last), *last]
+    matrices = apply_op("Transpose", x, order) if order != list(range(rank)) else x
+    top = reduce_by("Max", _absolute(svd(matrices, compute_uv=False)), -1, False, None)
+    for axis in sorted(last) if keep else ():
+        top = apply_op("ExpandDims", top, axis)
+    return top
+
+
+def normalize(tensor: TensorLike, ord: Any = "euclidean", axis: Any = None, name: str | None = None) -> tuple[Tensor, Tensor]:
+    """The tensor divided by its norm along `axis`, and that norm (with kept dimensions). See `norm`."""
+    x = convert_to_tensor(tensor)
+    with graph_scope((x,), name or "normalize"):
+        size = norm(x, ord, axis, keepdims=True)
+        divisor = apply_op("Cast", size, DstT=x.dtype) if size.dtype is not x.dtype else size
+        return x / divisor, size

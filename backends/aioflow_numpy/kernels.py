@@ -1,0 +1,215 @@
+"""Kernels of the CPU device that NumPy alone would not give: convolutions, pools, and faster elementwise ones.
+
+Shapes are checked by the rules that the ops' shape functions use, so what is unknown when a graph is built is refused at
+run time in the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.windows import Window, conv2d_dims, depthwise_dims, pool_dims, pool_kernel
+from aioflow.kernels.convert import as_ints
+from aioflow.kernels.registry import Binding, binder
+from aioflow_numpy import convolution, pooling
+from aioflow_numpy.conv_shapes import Array, Padding, Pair
+
+__all__: list[str] = []
+
+Shape = tuple[int, ...]
+
+
+def _expect(name: str, actual: Shape, expected: Any) -> None:
+    if actual != expected:
+        raise InvalidArgumentError(f"{name} has the wrong shape", expected=expected, actual=actual)
+
+
+class _Convolution:
+    """What a convolution's three ops share: the arguments of the functions, worked out once for each pair of shapes."""
+
+    def __init__(self, binding: Binding) -> None:
+        self.window = Window.of(binding.attrs)
+        self.data_format: str = binding.attrs["data_format"]
+        self._dims = depthwise_dims if binding.op_type.startswith("Depthwise") else conv2d_dims
+        self._arguments = lru_cache(maxsize=16)(self._work_out)
+
+    def arguments(self, image: Shape, kernel: Shape) -> tuple[Any, Shape]:
+        """((strides, padding, dilations, data_format), the result's shape). Raises InvalidArgumentError."""
+        return self._arguments(image, kernel)
+
+    def _work_out(self, image: Shape, kernel: Shape) -> tuple[Any, Shape]:
+        window = self.window
+        made: Any = self._dims(window, image, kernel)
+        padding: Padding = window.pads(window.layout.spatial(image), (kernel[0], kernel[1]))
+        return (window.strides, padding, window.dilations, self.data_format), made
+
+
+_FORWARD: dict[str, Callable[..., Array]] = {
+    "Conv2D": convolution.conv2d,
+    "DepthwiseConv2dNative": convolution.depthwise_conv2d,
+}
+_BY_INPUT: dict[str, Callable[..., Array]] = {
+    "Conv2DBackpropInput": convolution.conv2d_backprop_input,
+    "DepthwiseConv2dNativeBackpropInput": convolution.depthwise_conv2d_backprop_input,
+}
+_BY_FILTER: dict[str, Callable[..., Array]] = {
+    "Conv2DBackpropFilter": convolution.conv2d_backprop_filter,
+    "DepthwiseConv2dNativeBackpropFilter": convolution.depthwise_conv2d_backprop_filter,
+}
+
+
+@binder("Conv2D", device="CPU", fresh=True)
+@binder("DepthwiseConv2dNative", device="CPU", fresh=True)
+def conv(binding: Binding) -> Callable[[Array, Array], Array]:
+    shared, compute = _Convolution(binding), _FORWARD[binding.op_type]
+
+    def body(image: Array, kernel: Array) -> Array:
+        arguments, _ = shared.arguments(image.shape, kernel.shape)
+        return compute(image, kernel, *arguments)
+
+    return body
+
+
+@binder("Conv2DBackpropInput", device="CPU", host={"input_sizes": as_ints}, fresh=True)
+@binder("DepthwiseConv2dNativeBackpropInput", device="CPU", host={"input_sizes": as_ints}, fresh=True)
+def conv_by_input(binding: Binding) -> Callable[..., Array]:
+    shared, compute = _Convolution(binding), _BY_INPUT[binding.op_type]
+
+    def body(input_sizes: Shape, kernel: Array, out_backprop: Array) -> Array:
+        arguments, made = shared.arguments(input_sizes, kernel.shape)
+        _expect("out_backprop", out_backprop.shape, made)
+        return compute(input_sizes, kernel, out_backprop, *arguments)
+
+    return body
+
+
+@binder("Conv2DBackpropFilter", device="CPU", host={"filter_sizes": as_ints}, fresh=True)
+@binder("DepthwiseConv2dNativeBackpropFilter", device="CPU", host={"filter_sizes": as_ints}, fresh=True)
+def conv_by_filter(binding: Binding) -> Callable[..., Array]:
+    shared, compute = _Convolution(binding), _BY_FILTER[binding.op_type]
+
+    def body(image: Array, filter_sizes: Shape, out_backprop: Array) -> Array:
+        arguments, made = shared.arguments(image.shape, filter_sizes)
+        _expect("out_backprop", out_backprop.shape, made)
+        return compute(image, filter_sizes, out_backprop, *arguments)
+
+    return body
+
+
+class _Pool:
+    """What the ops of pooling share, worked out once for each shape."""
+
+    def __init__(self, binding: Binding) -> None:
+        self.window = Window.of(binding.attrs)
+        self.ksize = binding.attrs["ksize"]
+        self.kernel: Pair = pool_kernel(self.window, self.ksize)
+        self.data_format: str = binding.attrs["data_format"]
+        self._arguments = lru_cache(maxsize=16)(self._work_out)
+
+    def arguments(self, image: Shape) -> tuple[Any, Shape]:
+        """((ksize, strides, padding, data_format), the result's shape). Raises InvalidArgumentError."""
+        return self._arguments(image)
+
+    def _work_out(self, image: Shape) -> tuple[Any, Shape]:
+        made: Any = pool_dims(self.window, self.ksize, image)
+        padding = self.window.pads(self.window.layout.spatial(image), self.kernel)
+        return (self.kernel, self.window.strides, padding, self.data_format), made
+
+
+@binder("MaxPool", device="CPU", fresh=True)
+@binder("AvgPool", device="CPU", fresh=True)
+def pool(binding: Binding) -> Callable[[Array], Array]:
+    shared = _Pool(binding)
+    compute = pooling.max_pool if binding.op_type == "MaxPool" else pooling.avg_pool
+
+    def body(image: Array) -> Array:
+        return compute(image, *shared.arguments(image.shape)[0])
+
+    return body
+
+
+@binder("MaxPoolGrad", device="CPU", fresh=True)
+def max_pool_grad(binding: Binding) -> Callable[..., Array]:
+    shared = _Pool(binding)
+
+    def body(orig_input: Array, orig_output: Array, grad: Array) -> Array:
+        arguments, made = shared.arguments(orig_input.shape)
+        _expect("orig_output", orig_output.shape, made)
+        _expect("grad", grad.shape, made)
+        return pooling.max_pool_grad(orig_input, orig_output, grad, *arguments)
+
+    return body
+
+
+@binder("AvgPoolGrad", device="CPU", host={"orig_input_shape": as_ints}, fresh=True)
+def avg_pool_grad(binding: Binding) -> Callable[..., Array]:
+    shared = _Pool(binding)
+
+    def body(orig_input_shape: Shape, grad: Array) -> Array:
+        arguments, made = shared.arguments(orig_input_shape)
+        _expect("grad", grad.shape, made)
+        return pooling.avg_pool_grad(orig_input_shape, grad, *arguments)
+
+    return body
+
+
+@binder("MaxPoolGradGrad", device="CPU", fresh=True)
+def max_pool_grad_grad(binding: Binding) -> Callable[..., Array]:
+    """Each window takes from `grad` what lies where its maximum is: the adjoint of MaxPoolGrad."""
+    shared = _Pool(binding)
+
+    def body(orig_input: Array, orig_output: Array, grad: Array) -> Array:
+        arguments, made = shared.arguments(orig_input.shape)
+        _expect("orig_output", orig_output.shape, made)
+        _expect("grad", grad.shape, orig_input.shape)
+        return _pick(orig_input, orig_output, grad, *arguments)
+
+    return body
+
+
+def _pick(x: Array, y: Array, grad: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str) -> Array:
+    rows, columns = (1, 2) if data_format == "NHWC" else (2, 3)
+    widths = [(0, 0)] * 4
+    widths[rows], widths[columns] = padding
+    inside, image, gradient = (np.pad(a, widths) for a in (np.ones(x.shape, np.bool_), x, grad))
+    free = np.ones(y.shape, np.bool_)
+    out = np.zeros(y.shape, grad.dtype)
+    for offset in np.ndindex(*ksize):
+        tap = [slice(None)] * 4
+        for axis, first, stride in zip((rows, columns), offset, strides, strict=True):
+            tap[axis] = slice(first, first + (y.shape[axis] - 1) * stride + 1, stride)
+        at = tuple(tap)
+        hit = free & inside[at] & (image[at] == y)
+        np.copyto(out, gradient[at], where=hit)
+        free &= ~hit
+    return out
+
+
+_ZEROS = np.zeros(2048)
+_BLOCKS = {np.dtype(t): _ZEROS.astype(t) for t in (np.float32, np.float64)}
+
+
+@binder("Relu", device="CPU", dtypes={"T": "float32 float64"}, fresh=True, takes_out=True)
+def relu(binding: Binding) -> Callable[..., Any]:
+    """NumPy's maximum of two arrays is vectorised and that of an array and a number is not (2.4): compare with zeros."""
+    dtype = binding.output_dtypes[0].np_dtype
+    zeros, zero = _BLOCKS[dtype], dtype.type(0)
+    width, maximum = zeros.size, np.maximum
+
+    def body(features: Any, out: Any = None) -> Any:
+        size = features.size
+        if size < width or size % width or not features.flags.c_contiguous:
+            return maximum(features, zero, out=out)
+        if out is None:
+            out = np.empty(features.shape, dtype)
+        elif not out.flags.c_contiguous:
+            return maximum(features, zero, out=out)
+        maximum(features.reshape(-1, width), zeros, out=out.reshape(-1, width))
+        return out
+
+    return body

@@ -1,0 +1,347 @@
+"""The reverse walk: which nodes it visits, what it sums, what it refuses; its values are checked in tests/parity."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import aioflow
+from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
+from aioflow.graph.opdef import define_op
+from aioflow.kernels.resources import ResourceManager
+from aioflow.ops.apply import apply_op
+from aioflow.testing.evaluate import evaluate
+
+define_op("TestWithoutGradient", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.tensors[0].dims)
+define_op("TestWrongGradient", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.tensors[0].dims)
+define_op("TestWrongShape", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.tensors[0].dims)
+define_op("TestPair", "x: T", "a: T, b: T, n: int32", ["T: type"], shape=lambda ctx: [ctx.tensors[0].dims] * 2 + [()])
+
+
+@aioflow.RegisterGradient("TestWrongGradient")
+def _two_for_one(op, grad):
+    return grad, grad
+
+
+@aioflow.RegisterGradient("TestWrongShape")
+def _wrong_shape(op, grad):
+    return aioflow.constant([[1.0]])
+
+
+@aioflow.RegisterGradient("TestPair")
+def _pair_grad(op, a, b, n):
+    assert n is None, "nothing flows back through an integer output"
+    assert a is not None, "a floating output nobody used has a gradient of zeros"
+    return a + 10.0 * b
+
+
+@aioflow.RegisterGradient("TestTenfold")
+def _tenfold(op, grad):
+    return 10.0 * grad
+
+
+@pytest.fixture(autouse=True)
+def _fresh_graph():
+    with aioflow.Graph().as_default():
+        yield
+
+
+def value(tensor, feeds=None):
+    return evaluate([tensor], feeds)[0]
+
+
+def test_a_tensor_read_twice_gets_the_sum() -> None:
+    x = aioflow.placeholder("float32", [2])
+    (grad,) = aioflow.gradients(x * x * x, x)
+    assert np.allclose(value(grad, {x: [2.0, 3.0]}), [12.0, 27.0])
+    assert grad.shape == (2,)
+    assert grad.name.startswith("gradients/")
+
+
+def test_several_ys_and_grad_ys() -> None:
+    x = aioflow.constant([1.0, 2.0])
+    ys = [x * 2.0, x * x]
+    (plain,) = aioflow.gradients(ys, x)
+    (weighted,) = aioflow.gradients(ys, x, grad_ys=[[1.0, 10.0], None])
+    assert np.allclose(value(plain), [4.0, 6.0])
+    assert np.allclose(value(weighted), [4.0, 24.0])
+
+
+def test_a_y_that_is_an_x_and_a_y_between() -> None:
+    x = aioflow.constant(3.0)
+    middle = x * 2.0
+    top = middle * middle
+    (by_itself,) = aioflow.gradients(x, x)
+    by_x, by_middle = aioflow.gradients([top, middle], [x, middle])
+    assert value(by_itself) == 1.0
+    assert value(by_middle) == 13.0  # 2·middle from top, and 1 as a y of its own
+    assert value(by_x) == 26.0
+
+
+def test_xs_upstream_of_other_xs_and_repeated_xs() -> None:
+    x = aioflow.constant(3.0)
+    middle = x * x
+    first, second, again = aioflow.gradients(middle * 5.0, [x, middle, x])
+    assert [float(v) for v in evaluate([first, second, again])] == [30.0, 5.0, 30.0]
+
+
+def test_unconnected_xs() -> None:
+    x, other = aioflow.constant([1.0, 2.0]), aioflow.constant([3.0])
+    assert aioflow.gradients(x * 2.0, other) == [None]
+    (zeros,) = aioflow.gradients(x * 2.0, other, unconnected_gradients=aioflow.UnconnectedGradients.ZERO)
+    (named,) = aioflow.gradients(x * 2.0, other, unconnected_gradients="zero")
+    assert value(zeros).tolist() == value(named).tolist() == [0.0]
+    with pytest.raises(InvalidArgumentError) as caught:
+        aioflow.gradients(x, x, unconnected_gradients="some")
+    assert caught.value.actual == "'some'"
+
+
+def test_integers_carry_nothing() -> None:
+    x = aioflow.constant([1.5, 2.5])
+    through = aioflow.cast(aioflow.cast(x, "int32"), "float32")
+    assert aioflow.gradients(through, x) == [None]
+    (beside,) = aioflow.gradients(through * x, x)
+    assert np.allclose(value(beside), [1.0, 2.0])
+
+
+def test_stop_gradients_are_constants() -> None:
+    a = aioflow.constant(2.0)
+    b = a * 3.0
+    by_a, by_b = aioflow.gradients(a + b, [a, b], stop_gradients=[a, b])
+    full, _ = aioflow.gradients(a + b, [a, b])
+    assert (value(by_a), value(by_b), value(full)) == (1.0, 1.0, 4.0)
+    stopped = aioflow.stop_gradient(b)
+    (through,) = aioflow.gradients(a * stopped, a)
+    assert value(through) == 6.0
+
+
+def test_outputs_that_nobody_used() -> None:
+    x = aioflow.placeholder("float32", [2])
+    pair = apply_op("TestPair", x)
+    (by_b,) = aioflow.gradients(pair.b * 2.0, x)
+    gate = evaluate([by_b], {x: [0.0, 0.0], pair.a: [0.0, 0.0], pair.b: [0.0, 0.0]})[0]
+    assert gate.tolist() == [20.0, 20.0]
+
+
+def test_second_and_third_order() -> None:
+    x = aioflow.constant(2.0)
+    y = x * x * x * x
+    orders = [y]
+    for _ in range(3):
+        (nxt,) = aioflow.gradients(orders[-1], x)
+        orders.append(nxt)
+    assert [float(v) for v in evaluate(orders)] == [16.0, 32.0, 48.0, 48.0]
+
+
+def test_no_gradient_is_an_error_that_names_the_node() -> None:
+    x = aioflow.constant(1.0)
+    y = apply_op("TestWithoutGradient", x, name="opaque")
+    with pytest.raises(UnimplementedError) as caught:
+        aioflow.gradients(y * 2.0, x)
+    assert caught.value.node == "opaque"
+    assert caught.value.source is not None
+    assert aioflow.gradients(y * x, x, stop_gradients=[y]) != [None]
+
+
+@pytest.mark.parametrize(("op", "match"), [("TestWrongGradient", "inputs"), ("TestWrongShape", "shape")])
+def test_rules_that_do_not_fit(op: str, match: str) -> None:
+    x = aioflow.constant([1.0, 2.0, 3.0])
+    y = apply_op(op, x, name="odd")
+    with pytest.raises(aioflow.errors.OpError) as caught:
+        aioflow.gradients(y, x)
+    assert match in caught.value.message
+    assert caught.value.node == "odd"
+    assert caught.value.expected is not None
+
+
+def test_seeds_that_do_not_fit() -> None:
+    x = aioflow.constant([1.0, 2.0])
+    with pytest.raises(InvalidArgumentError):
+        aioflow.gradients([x, x], x, grad_ys=[None])
+    with pytest.raises(InvalidArgumentError) as caught:
+        aioflow.gradients(x, x, grad_ys=[[1.0, 2.0, 3.0]])
+    assert (caught.value.expected, caught.value.actual) == ("(2,)", "(3,)")
+    with pytest.raises(DTypeError):
+        aioflow.gradients(x, x, grad_ys=[aioflow.constant([1j, 2j])])
+    with pytest.raises(DTypeError):
+        aioflow.gradients(aioflow.constant(b"text"), x)
+    complex_y = aioflow.constant([1j])
+    with pytest.raises(DTypeError):
+        aioflow.gradients(complex_y, complex_y)
+    assert aioflow.gradients(complex_y, complex_y, grad_ys=[aioflow.constant([2 + 1j])])[0] is not None
+
+
+def test_gate_gradients_wait_for_each_other() -> None:
+    x, y = aioflow.constant([1.0]), aioflow.constant([2.0])
+    by_x, by_y = aioflow.gradients(x * y, [x, y], gate_gradients=True)
+    gates = {op for grad in (by_x, by_y) for op in grad.op.control_inputs}
+    assert len(gates) == 1
+    assert [float(v[0]) for v in evaluate([by_x, by_y])] == [2.0, 1.0]
+
+
+def test_colocation_with_the_forward_node() -> None:
+    x = aioflow.constant([1.0], name="x")
+    with aioflow.Graph.device(x.graph, "/device:CPU:0"):
+        y = aioflow.multiply(x, x, name="y")
+    (grad,) = aioflow.gradients(y, x, colocate_gradients_with_ops=True)
+    assert grad.op.colocation_groups() in (("y",), ("x",))
+    assert any(op.colocation_groups() == ("y",) for op in x.graph.get_operations() if op.name.startswith("gradients/y"))
+
+
+def test_the_walk_is_iterative_and_linear() -> None:
+    def seconds(length: int) -> float:
+        with aioflow.Graph().as_default():
+            x = y = aioflow.constant(1.0)
+            for _ in range(length):
+                y = apply_op("Neg", y)
+            start = time.perf_counter()
+            (grad,) = aioflow.gradients(y, x)
+            spent = time.perf_counter() - start
+            assert len(x.graph.get_operations()) >= 2 * length
+            assert grad.shape == ()
+            return spent
+
+    short = min(seconds(1_000) for _ in range(3))
+    assert seconds(10_000) < 40 * short  # 10 times the work; a quadratic walk takes 100 times as long
+
+
+def test_deep_fan_in_sums_once() -> None:
+    x = aioflow.constant(2.0)
+    y = aioflow.add_n([x * float(i) for i in range(50)])
+    (grad,) = aioflow.gradients(y, x)
+    assert value(grad) == sum(range(50))
+    sums = [op for op in x.graph.get_operations() if op.type == "AddN" and op.name.startswith("gradients")]
+    assert len(sums) == 1
+
+
+def test_variables_sum_over_their_reads() -> None:
+    v = aioflow.Variable(np.array([1.0, 2.0], np.float32), name="v")
+    (grad,) = aioflow.gradients(v * v + v.read_value(), v)
+    resources = ResourceManager()
+    evaluate([], targets=[v.initializer], resources=resources)
+    assert evaluate([grad], resources=resources)[0].tolist() == [3.0, 5.0]
+    by_handle = aioflow.gradients(v * 2.0, v.handle)[0]
+    assert evaluate([by_handle], resources=resources)[0].tolist() == [2.0, 2.0]
+
+
+def test_gathered_rows_give_indexed_slices() -> None:
+    v = aioflow.Variable(np.arange(8, dtype=np.float64).reshape(4, 2), name="table")
+    rows = v.sparse_read([3, 0, 3])
+    (once,) = aioflow.gradients(rows * 2.0, v)
+    (twice,) = aioflow.gradients(rows * 2.0 + v.sparse_read([0, 0, 1]), v)
+    (mixed,) = aioflow.gradients([rows * 2.0, v * v], v)
+    assert isinstance(once, aioflow.IndexedSlices)
+    assert isinstance(twice, aioflow.IndexedSlices)
+    assert isinstance(mixed, aioflow.Tensor)
+    resources = ResourceManager()
+    evaluate([], targets=[v.initializer], resources=resources)
+    dense = [aioflow.convert_to_tensor(g) for g in (once, twice, mixed)]
+    assert dense[0].shape == (4, 2)
+    first, second, third = evaluate(dense, resources=resources)
+    assert first[:, 0].tolist() == [2.0, 0.0, 0.0, 4.0]
+    assert second[:, 0].tolist() == [4.0, 1.0, 0.0, 4.0]
+    assert third[:, 0].tolist() == [2.0, 4.0, 8.0, 16.0]
+
+
+def test_indexed_slices_need_a_dense_shape() -> None:
+    slices = aioflow.IndexedSlices(aioflow.constant([[1.0]]), aioflow.constant([0]))
+    with pytest.raises(InvalidArgumentError):
+        aioflow.convert_to_tensor(slices)
+    with pytest.raises(DTypeError):
+        aioflow.convert_to_tensor_or_indexed_slices(slices, "float64")
+    assert aioflow.convert_n_to_tensor_or_indexed_slices([None, slices])[1] is slices
+
+
+def test_hessians() -> None:
+    x = aioflow.constant([1.0, 2.0, 3.0])
+    (found,) = aioflow.hessians(x[0] * x[1] * x[1] + x[2] * x[2] * x[2], x)
+    assert value(found).tolist() == [[0.0, 4.0, 0.0], [4.0, 2.0, 0.0], [0.0, 0.0, 18.0]]
+    matrix = aioflow.constant([[1.0, 2.0], [3.0, 4.0]])
+    (square,) = aioflow.hessians(matrix * matrix, [matrix])
+    assert square.shape == (2, 2, 2, 2)
+    assert np.allclose(value(square).reshape(4, 4), 2 * np.eye(4))
+    with pytest.raises(InvalidArgumentError):
+        aioflow.hessians(x * 2.0, matrix)
+    unknown = aioflow.placeholder("float32", [None])
+    with pytest.raises(UnimplementedError):
+        aioflow.hessians(unknown * unknown, unknown)
+
+
+def test_override_map_gives_another_gradient() -> None:
+    x = aioflow.constant(3.0)
+    with x.graph.gradient_override_map({"Mul": "TestTenfold", "Identity": "TestTenfold"}):
+        y = aioflow.identity(x)
+    plain = aioflow.identity(x)
+    assert [float(v) for v in evaluate([*aioflow.gradients(y, x), *aioflow.gradients(plain, x)])] == [10.0, 1.0]
+
+
+def test_registering_twice_is_refused() -> None:
+    with pytest.raises(aioflow.errors.AlreadyExistsError):
+        aioflow.RegisterGradient("Mul")(_tenfold)
+    with pytest.raises(DTypeError):
+        aioflow.RegisterGradient(3)
+    with pytest.raises(aioflow.errors.AlreadyExistsError):
+        aioflow.no_gradient("Mul")
+
+
+def test_custom_gradient() -> None:
+    @aioflow.custom_gradient
+    def clipped(x, y):
+        def grad(dz):
+            return dz * 100.0, dz * y
+
+        return x * y, grad
+
+    x, y = aioflow.constant(3.0), aioflow.constant(4.0)
+    z = clipped(x, y)
+    by_x, by_y = aioflow.gradients(z * 2.0, [x, y])
+    assert [float(v) for v in evaluate([z, by_x, by_y])] == [12.0, 200.0, 8.0]
+    (second,) = aioflow.gradients(by_y, y)
+    assert value(second) == 2.0
+
+
+def test_custom_gradient_with_several_results_and_variables() -> None:
+    v = aioflow.Variable(2.0, name="weight")
+
+    @aioflow.custom_gradient
+    def layer(x):
+        def grad(da, db, variables=None):
+            assert variables == [v]
+            return da * 3.0 + db * 5.0, [da * 7.0]
+
+        return [x * v, x + 1.0], grad
+
+    x = aioflow.constant(4.0)
+    a, b = layer(x)
+    by_x, by_v = aioflow.gradients([a, b], [x, v])
+    resources = ResourceManager()
+    evaluate([], targets=[v.initializer], resources=resources)
+    found = evaluate([a, b, by_x, by_v], resources=resources)
+    assert [float(f) for f in found] == [8.0, 5.0, 8.0, 7.0]
+
+    @aioflow.custom_gradient
+    def forgetful(x):
+        return x * v, lambda dy: dy
+
+    with pytest.raises(DTypeError):
+        forgetful(x)
+
+
+def test_custom_gradient_refuses_what_does_not_fit() -> None:
+    x = aioflow.constant(1.0)
+    with pytest.raises(InvalidArgumentError):
+        aioflow.custom_gradient(lambda t: t)(x)
+    y = aioflow.custom_gradient(lambda t: (t * 2.0, lambda dy: (dy, dy)))(x)
+    with pytest.raises(InvalidArgumentError) as caught:
+        aioflow.gradients(y, x)
+    assert caught.value.node is not None
+
+
+def test_grad_pass_through() -> None:
+    x = aioflow.constant([1.2, 2.7])
+    rounded = aioflow.grad_pass_through(aioflow.floor)(x)
+    (grad,) = aioflow.gradients(rounded * 3.0, x)
+    assert value(rounded).tolist() == [1.0, 2.0]
+    assert value(grad).tolist() == [3.0, 3.0]
