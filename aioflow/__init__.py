@@ -7,11 +7,33 @@ run_preload_hooks()
 # ruff: noqa: E402, F403  # NumPy may be imported only after the hooks; each module's __all__ is its public surface
 from aioflow import errors as errors
 from aioflow.graph.dtypes import as_dtype as as_dtype
+from aioflow.graph.dtypes import bfloat16 as bfloat16
+from aioflow.graph.dtypes import complex64 as complex64
+from aioflow.graph.dtypes import complex128 as complex128
+from aioflow.graph.dtypes import float16 as float16
+from aioflow.graph.dtypes import float32 as float32
+from aioflow.graph.dtypes import float64 as float64
+from aioflow.graph.dtypes import int8 as int8
+from aioflow.graph.dtypes import int16 as int16
+from aioflow.graph.dtypes import int32 as int32
+from aioflow.graph.dtypes import int64 as int64
+from aioflow.graph.dtypes import resource as resource
+from aioflow.graph.dtypes import string as string
+from aioflow.graph.dtypes import uint8 as uint8
+from aioflow.graph.dtypes import uint16 as uint16
+from aioflow.graph.dtypes import uint32 as uint32
+from aioflow.graph.dtypes import uint64 as uint64
+from aioflow.graph.dtypes import DType as DType
+from aioflow.graph.dtypes import bool_ as bool
+from aioflow.graph.dtypes import float16 as half
+from aioflow.graph.dtypes import float64 as double
 from aioflow.graph.default_graph import default_graph as get_default_graph
 from aioflow.graph.default_graph import reset_default_graph as reset_default_graph
 from aioflow.graph.graph import Graph as Graph
 from aioflow.graph.graph import GraphKeys as GraphKeys
 from aioflow.graph.graph import Operation as Operation
+from aioflow.graph.graphdef import GraphDef as GraphDef
+from aioflow.graph.graphdef import NodeDef as NodeDef
 from aioflow.graph.graph import Tensor as Tensor
 from aioflow.graph.indexed_slices import IndexedSlices as IndexedSlices
 from aioflow.graph.shapes import Dimension as Dimension
@@ -23,11 +45,13 @@ from aioflow.runtime.stats import RunMetadata as RunMetadata
 from aioflow.session import Session as Session
 from aioflow.ops.apply import *
 from aioflow.ops.core import *
+from aioflow.ops.importer import *
 from aioflow.kernels import core as _core_kernels
 from aioflow.ops.array_shape import *
 from aioflow.ops.array_make import *
 from aioflow.ops.array import *
 from aioflow.ops.array_index import *
+from aioflow.ops.array_select import *
 from aioflow.ops.array_slice import *
 from aioflow.ops.array_pad import *
 from aioflow.ops.array_order import *
@@ -49,6 +73,7 @@ from aioflow.ops.math_complex import *
 from aioflow.ops.math_special import *
 from aioflow.ops.comparison import *
 from aioflow.ops.numerics import *
+from aioflow.ops import bitwise as _bitwise_ops
 from aioflow.ops import operators as _operators
 from aioflow.kernels import elementwise as _elementwise_kernels
 from aioflow.kernels import elementwise_checks as _elementwise_checks
@@ -84,3 +109,7 @@ from aioflow.kernels import linalg as _linalg_kernels
 from aioflow.kernels import segment as _segment_kernels
 from aioflow.kernels import sorting as _sorting_kernels
 from aioflow import linalg as linalg
+from aioflow.ops.random import *
+from aioflow import losses as losses
+from aioflow import nn as nn
+from aioflow import random as random

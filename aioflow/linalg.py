@@ -6,6 +6,8 @@ from aioflow.ops.array_diag import matrix_band_part as band_part
 from aioflow.ops.array_diag import matrix_diag as diag
 from aioflow.ops.array_diag import matrix_diag_part as diag_part
 from aioflow.ops.array_diag import matrix_set_diag as set_diag
+from aioflow.ops.array_shape import matrix_transpose
+from aioflow.ops.clip import global_norm
 from aioflow.ops.linalg_norm import eye, norm, normalize, trace
 from aioflow.ops.linalg_ops import (
     adjoint,
@@ -23,6 +25,9 @@ from aioflow.ops.linalg_ops import matrix_triangular_solve as triangular_solve
 from aioflow.ops.linalg_ops import self_adjoint_eig as eigh
 from aioflow.ops.linalg_ops import self_adjoint_eigvals as eigvalsh
 from aioflow.ops.matrix import cross, einsum, matmul, matvec, tensordot
+from aioflow.ops.nn_norm import l2_normalize
+
+transpose = matrix_transpose
 
 __all__ = [
     "adjoint",
@@ -37,9 +42,12 @@ __all__ = [
     "eigvalsh",
     "einsum",
     "eye",
+    "global_norm",
     "inv",
+    "l2_normalize",
     "logdet",
     "matmul",
+    "matrix_transpose",
     "matvec",
     "norm",
     "normalize",
@@ -50,5 +58,6 @@ __all__ = [
     "svd",
     "tensordot",
     "trace",
+    "transpose",
     "triangular_solve",
 ]

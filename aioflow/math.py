@@ -14,7 +14,7 @@ from aioflow.ops.comparison import logical_not as logical_not
 from aioflow.ops.comparison import logical_or as logical_or
 from aioflow.ops.comparison import logical_xor as logical_xor
 from aioflow.ops.comparison import not_equal as not_equal
-from aioflow.ops.division import div_no_nan as divide_no_nan
+from aioflow.ops.division import div_no_nan as _div_no_nan
 from aioflow.ops.division import divide as divide
 from aioflow.ops.division import floordiv as floordiv
 from aioflow.ops.division import floormod as floormod
@@ -117,3 +117,5 @@ from aioflow.ops.sorting import bincount as bincount
 from aioflow.ops.sorting import confusion_matrix as confusion_matrix
 from aioflow.ops.sorting import in_top_k as in_top_k
 from aioflow.ops.sorting import top_k as top_k
+
+divide_no_nan = _div_no_nan  # the name it has here

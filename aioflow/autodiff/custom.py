@@ -81,7 +81,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
                 expected="grad(*dys, variables=None)",
                 actual=f"grad{inspect.signature(grad)}",
             )
-        outputs = apply_op("IdentityN", [*results, *inputs, *(v.handle for v in variables)], name=f.__name__)
+        outputs = apply_op("IdentityN", [*results, *inputs, *(v.handle for v in variables)])
         outputs[0].op.gradient_function = _node_gradient(grad, len(results), len(inputs), variables)
         mine = outputs[: len(results)]
         return type(result)(mine) if isinstance(result, list | tuple) else mine[0]

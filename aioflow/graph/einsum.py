@@ -1,7 +1,7 @@
 """Einsum equations, read once: the shape function, the gradient and the kernel all work on labels, never on text.
 
-A label is a letter of the equation, or for a dimension under an ellipsis the negative int that counts it from the right,
-so that the ellipses of several operands line up as in broadcasting.
+A label is a letter of the equation, or for a dimension under an ellipsis the negative int that counts it from the
+right, so that the ellipses of several operands line up as in broadcasting.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def parse_equation(text: str, count: int) -> Equation:
     left, arrow, right = text.replace(" ", "").partition("->")
     terms = tuple(_read_term(part, text) for part in left.split(","))
     if len(terms) != count:
-        raise InvalidArgumentError(f"the equation {text!r} has {len(terms)} operands", expected=len(terms), actual=count)
+        raise InvalidArgumentError(
+            f"the equation {text!r} has {len(terms)} operands", expected=len(terms), actual=count
+        )
     output = _read_term(right, text) if arrow else _implied_output(terms)
     unknown = sorted(set(output).difference(*terms))
     if unknown:

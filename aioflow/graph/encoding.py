@@ -1,4 +1,4 @@
-"""Two encodings of plain documents (None, bool, int, float, str, bytes, lists, and maps by str): bytes and readable text.
+"""Two encodings of plain documents (None, bool, int, float, str, bytes, lists, maps by str): bytes, and readable text.
 
 The bytes are a fixed header and one msgpack value, with a checksum over it, so that a truncated or altered file is told
 from a wrong one. What is read is data and nothing else: no extension types, no objects, bounded nesting, no key twice.

@@ -2,7 +2,8 @@
 
 `NodeDef` and `GraphDef` are frozen, and check their fields when they are made, so that a definition decoded from
 untrusted bytes obeys the same rules as one made by hand. Whether nodes fit together and fit their ops is for
-`import_graph_def` to say. Inputs are written as TensorFlow writes them: "node", "node:1", and "^node" for a control input.
+`import_graph_def` to say. Inputs are written as TensorFlow writes them: "node", "node:1", and "^node" for a control
+input.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = ["GraphDef", "InputRef", "NodeDef", "TensorData", "node_def_of"]
 
-AttrValue: TypeAlias = "None | bool | int | float | str | DType | TensorData | tuple[AttrValue, ...]"
+AttrValue: TypeAlias = "bool | int | float | str | DType | TensorData | tuple[AttrValue, ...] | None"
 
 VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 _OP: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.>]*")
-_ATTR: Final = re.compile(r"\w+")
-_INPUT: Final = re.compile(r"(\^?)([A-Za-z0-9.][A-Za-z0-9_.\\/>-]*)(?::(\d{1,9}))?")
+_ATTR: Final = re.compile(r"\w+", re.ASCII)
+_DEVICE: Final = re.compile(r"[A-Za-z0-9_.:/@*-]*")
+_INPUT: Final = re.compile(r"(\^?)([A-Za-z0-9.][A-Za-z0-9_.\\/>-]*)(?::([0-9]{1,9}))?")
 _MAX_NAME: Final = 4096
 _MAX_RANK: Final = 64  # what NumPy can hold
 _MAX_BYTES: Final = 2**63 - 1
@@ -62,13 +64,8 @@ class TensorData:
         if math.prod(d for d in self.shape if d) * self.dtype.size > _MAX_BYTES:
             raise InvalidArgumentError("the size overflows", expected=f"at most {_MAX_BYTES} bytes", actual=self.shape)
         count = math.prod(self.shape)
-        if self.dtype is string:
-            fits = isinstance(self.data, tuple) and all(isinstance(item, bytes) for item in self.data)
-            wanted = count
-        else:
-            fits = isinstance(self.data, bytes)
-            wanted = count * self.dtype.size
-        if not fits or len(self.data) != wanted:
+        wanted = count if self.dtype is string else count * self.dtype.size
+        if not _holds(self.data, self.dtype) or len(self.data) != wanted:
             raise InvalidArgumentError(
                 f"the data does not fit a tensor of {self.dtype.name} with shape {list(self.shape)}",
                 expected=f"{wanted} {'strings' if self.dtype is string else 'bytes'}",
@@ -97,6 +94,12 @@ class TensorData:
         return array
 
 
+def _holds(data: Any, dtype: DType) -> bool:
+    if dtype is string:
+        return isinstance(data, tuple) and all(isinstance(item, bytes) for item in data)
+    return isinstance(data, bytes)
+
+
 class InputRef(NamedTuple):
     """An input of a NodeDef, parsed: output `port` of `node`, or `port` -1 for a control input."""
 
@@ -104,7 +107,7 @@ class InputRef(NamedTuple):
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> InputRef:
+    def parse(cls, text: Any) -> InputRef:
         """From "node", "node:1" or "^node". Raises InvalidArgumentError."""
         match = _INPUT.fullmatch(text) if isinstance(text, str) else None
         if match is None or (match[1] and match[3]):
@@ -137,13 +140,12 @@ class NodeDef:
     attrs: Mapping[str, AttrValue] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.name, str) and len(self.name) <= _MAX_NAME, "node name", self.name)
-        _require(_NAME.fullmatch(self.name) is not None, "node name", self.name)
-        _require(isinstance(self.op, str) and _OP.fullmatch(self.op) is not None, "op name", self.op)
+        _require_text(self.name, _NAME, "node name")
+        _require_text(self.op, _OP, "op name")
         try:
             self._check_fields()
         except OpError as error:
-            raise error.at(self.name, self.op, None)
+            raise error.at(self.name, self.op, None) from error.__cause__
 
     def _check_fields(self) -> None:
         _require(isinstance(self.inputs, tuple), "tuple of inputs", self.inputs)
@@ -153,10 +155,10 @@ class NodeDef:
             if control and ref.port >= 0:
                 raise InvalidArgumentError("a data input after a control input", expected="it before", actual=text)
             control = ref.port < 0
-        _require(isinstance(self.device, str) and len(self.device) <= _MAX_NAME, "device", self.device)
+        _require_text(self.device, _DEVICE, "device")
         _require(isinstance(self.attrs, Mapping), "mapping of attributes", self.attrs)
         for key, value in self.attrs.items():
-            _require(isinstance(key, str) and _ATTR.fullmatch(key) is not None, "attribute name", key)
+            _require_text(key, _ATTR, "attribute name")
             if not _is_plain(value):
                 raise InvalidArgumentError(
                     f"attribute {key!r} is not plain data",
@@ -187,7 +189,9 @@ class GraphDef:
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.nodes, tuple) and all(isinstance(n, NodeDef) for n in self.nodes), "tuple of nodes", 0)
+        _require(isinstance(self.nodes, tuple), "tuple of nodes", self.nodes)
+        for node in self.nodes:
+            _require(isinstance(node, NodeDef), "node", node)
         _require(type(self.version) is int and 0 < self.version <= 2**31, "version", self.version)
 
     @property
@@ -223,6 +227,10 @@ class GraphDef:
 def _require(condition: bool, what: str, actual: Any) -> None:
     if not condition:
         raise InvalidArgumentError(f"not a valid {what}", actual=_brief(actual))
+
+
+def _require_text(value: Any, pattern: re.Pattern[str], what: str) -> None:
+    _require(isinstance(value, str) and len(value) <= _MAX_NAME and pattern.fullmatch(value) is not None, what, value)
 
 
 def _brief(value: Any) -> str:
@@ -325,7 +333,7 @@ def _node(item: Any) -> NodeDef:
     try:
         values = {key: _value(value, _MAX_DEPTH) for key, value in attrs.items()}
     except OpError as error:
-        raise error.at(_brief(fields["name"]), _brief(fields["op"]), None)
+        raise error.at(_brief(fields["name"]), _brief(fields["op"]), None) from error.__cause__
     return NodeDef(
         fields["name"], fields["op"], tuple(_list(fields["inputs"], "list of inputs")), fields["device"], values
     )

@@ -209,10 +209,7 @@ class ShapeContext:
 
     def partial_shape(self, name: str) -> Dims:
         """The input of that name read as a shape vector, with None for each element that is not known yet."""
-        value = self.value(name)
-        if value is not None:
-            return tuple(None if int(v) < 0 else int(v) for v in np.asarray(value).reshape(-1))
-        return _shape_from_graph(self._inputs[name], self._value_of)
+        return _partial_shape(self._inputs[name], self._value_of)
 
     def rank(self, name: str) -> int | None:
         """Rank of the input of that name, or None."""
@@ -229,19 +226,53 @@ class ShapeContext:
         return dims
 
 
-def _shape_from_graph(tensor: Any, value_of: Callable[[Any], np.ndarray[Any, Any] | None]) -> Dims:
-    """Partial knowledge of a shape vector that is computed by Shape, Pack, Cast or a known-length source."""
-    op = tensor.op
-    if op.type == "Shape":
-        dims: Dims = op.inputs[0].dims
-        return dims
-    if op.type == "Cast":
-        return _shape_from_graph(op.inputs[0], value_of)
-    if op.type == "Pack":
-        parts = [value_of(t) for t in op.inputs]
-        return tuple(None if p is None or int(p) < 0 else int(p) for p in parts)
-    length = tensor.dims[0] if tensor.dims else None
-    return None if length is None else (None,) * length
+_ValueOf: TypeAlias = Callable[[Any], "np.ndarray[Any, Any] | None"]
+
+
+def _partial_shape(tensor: Any, value_of: _ValueOf) -> Dims:
+    """What is known of a shape vector: from constants, or from how Shape, Pack, ConcatV2 and slices compute it."""
+    value = value_of(tensor)
+    if value is not None:
+        return tuple(None if int(v) < 0 else int(v) for v in np.asarray(value).reshape(-1))
+    rule = _PARTIAL_SHAPES.get(tensor.op.type)
+    known = None if rule is None else rule(tensor.op, value_of)
+    if known is None and tensor.dims and tensor.dims[0] is not None:
+        return (None,) * tensor.dims[0]
+    return known
+
+
+def _own_dims(op: Any, value_of: _ValueOf) -> Dims:
+    dims: Dims = op.inputs[0].dims
+    return dims
+
+
+def _packed_sizes(op: Any, value_of: _ValueOf) -> Dims:
+    parts = [value_of(t) for t in op.inputs]
+    return tuple(None if p is None or int(p) < 0 else int(p) for p in parts)
+
+
+def _joined_sizes(op: Any, value_of: _ValueOf) -> Dims:
+    parts = [_partial_shape(t, value_of) for t in op.inputs[:-1]]
+    return None if any(p is None for p in parts) else tuple(size for p in parts if p is not None for size in p)
+
+
+def _sliced_sizes(op: Any, value_of: _ValueOf) -> Dims:
+    source, bounds = _partial_shape(op.inputs[0], value_of), [value_of(t) for t in op.inputs[1:]]
+    plain = not any(op.attrs[mask] for mask in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask"))
+    if source is None or not plain or any(b is None or len(b) != 1 for b in bounds):
+        return None
+    begin, end, stride = (int(b[0]) for b in bounds if b is not None)
+    return source[None if op.attrs["begin_mask"] & 1 else begin : None if op.attrs["end_mask"] & 1 else end : stride]
+
+
+_PARTIAL_SHAPES: Final[Mapping[str, Callable[[Any, _ValueOf], Dims]]] = {
+    "Shape": _own_dims,
+    "Cast": lambda op, value_of: _partial_shape(op.inputs[0], value_of),
+    "Identity": lambda op, value_of: _partial_shape(op.inputs[0], value_of),
+    "Pack": _packed_sizes,
+    "ConcatV2": _joined_sizes,
+    "StridedSlice": _sliced_sizes,
+}
 
 
 ShapeFn: TypeAlias = Callable[[ShapeContext], Any]

@@ -49,7 +49,8 @@ def gather_v2(binding: Binding) -> Callable[..., Any]:
         position = checked_axis(axis, params.ndim)
         _check_range(xp, indices, params.shape[position])
         if batch_dims:
-            return _batched(xp, params, indices, position, checked_axis(batch_dims, indices.ndim + 1, "batch_dims"))
+            batch = batch_dims + indices.ndim if batch_dims < 0 else batch_dims
+            return _batched(xp, params, indices, position, batch)
         if keep_array and indices.ndim == 0:
             return xp.take(params, indices.reshape(1), position).reshape(
                 params.shape[:position] + params.shape[position + 1 :]
@@ -62,7 +63,7 @@ def gather_v2(binding: Binding) -> Callable[..., Any]:
 def _batched(xp: Any, params: Any, indices: Any, axis: int, batch: int) -> Any:
     """Gather with the batch dimensions and the gathered one merged into the rows of a matrix."""
     lead = params.shape[:batch]
-    if batch > axis or indices.shape[:batch] != lead:
+    if not 0 <= batch <= axis or indices.shape[:batch] != lead:
         raise InvalidArgumentError(
             "the batch dimensions of a gather differ", expected=list(lead), actual=list(indices.shape[:batch])
         )

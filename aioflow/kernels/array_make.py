@@ -22,7 +22,7 @@ __all__: list[str] = []
 def fill(binding: Binding) -> Callable[..., Any]:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     value = binding.constants[1]
-    if value is not None and dtype != object and not np.any(value):
+    if value is not None and dtype.kind != "O" and not np.any(value):
         return lambda dims, value: xp.zeros(dims, dtype)
     return lambda dims, value: xp.full(dims, value, dtype)
 
@@ -90,7 +90,7 @@ def _as_depth(value: Any) -> int:
 @binder("OneHot", host={"depth": _as_depth}, fresh=True)
 def one_hot(binding: Binding) -> Callable[..., Any]:
     xp, dtype, axis = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs["axis"]
-    off_is_zero = binding.constants[3] is not None and dtype != object and not np.any(binding.constants[3])
+    off_is_zero = binding.constants[3] is not None and dtype.kind != "O" and not np.any(binding.constants[3])
 
     def encode(indices: Any, depth: int, on_value: Any, off_value: Any) -> Any:
         flat = indices.reshape(-1)

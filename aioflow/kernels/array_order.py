@@ -193,7 +193,7 @@ def _stitch(binding: Binding) -> Callable[..., Any]:
                     )
                 greatest = max(greatest, int(places.max()))
         shape = (greatest + 1, *inner)
-        result = xp.full(shape, b"", object) if dtype == object else xp.zeros(shape, dtype)
+        result = xp.full(shape, b"", object) if dtype.kind == "O" else xp.zeros(shape, dtype)
         for places, values in zip(indices, data, strict=True):
             result[places.reshape(-1)] = values.reshape((places.size, *inner))
         return result

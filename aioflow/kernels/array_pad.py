@@ -44,7 +44,7 @@ def _padded(xp: Any, value: Any, pairs: Pairs, outside: Any, dtype: Any) -> Any:
 @binder("Pad", host={"paddings": _as_pairs}, fresh=True)
 def pad(binding: Binding) -> Callable[..., Any]:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
-    outside = b"" if dtype == object else None
+    outside = b"" if dtype.kind == "O" else None
     return lambda value, paddings: _padded(xp, value, paddings, outside, dtype)
 
 

@@ -35,7 +35,14 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.kernels.tensor_file import TensorFile, write_tensors
 
-__all__ = ["CheckpointReader", "checkpoint_exists", "file_errors", "remove_checkpoint", "write_atomically", "write_checkpoint"]
+__all__ = [
+    "CheckpointReader",
+    "checkpoint_exists",
+    "file_errors",
+    "remove_checkpoint",
+    "write_atomically",
+    "write_checkpoint",
+]
 
 _FORMAT: Final = "aioflow.checkpoint"
 _DATA: Final = ".safetensors"
@@ -208,7 +215,6 @@ class CheckpointReader:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.step: int | None = None
-        self._digests: dict[str, str] = {}
         with file_errors(Path(prefix)):
             if prefix.endswith(_DATA) and not _named(prefix, _MANIFEST).exists():
                 self._file = TensorFile(Path(prefix))
@@ -216,7 +222,6 @@ class CheckpointReader:
             manifest = _read_manifest(prefix)
             self._file = _data_file(prefix, manifest)
         self.step = manifest["step"]
-        self._digests = {name: entry["sha256"] for name, entry in manifest["tensors"].items()}
 
     def names(self) -> list[str]:
         """Names of the tensors, sorted."""
@@ -246,10 +251,11 @@ class CheckpointReader:
         Raises:
             NotFoundError: no tensor of that name.
             DataLossError: the bytes are not those that were written.
+            AbortedError: somebody replaced the checkpoint meanwhile; open it again.
         """
         self._entry(name)
         with file_errors(self._file.path):
-            return self._file.read(name, self._digests.get(name))
+            return self._file.read(name)
 
 
 def _data_file(prefix: str, manifest: Mapping[str, Any]) -> TensorFile:

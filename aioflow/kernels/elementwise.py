@@ -90,7 +90,7 @@ def round_integers(x: Any) -> Any:
 
 
 def own(value: Any) -> Any:
-    """The value as the buffer for the next step; None (make a new one) where it is a scalar, which cannot be written to."""
+    """The value as the buffer of the next step; None (make a new one) where it is a scalar, which has none."""
     return value if value.ndim else None
 
 
@@ -102,7 +102,7 @@ def fused(*ops: str, takes_out: bool = False, allowed: str = "floats complexes")
             made: Body = partial(body, binding.xp)
             dtype = binding.output_dtypes[0]
             if dtype is dtypes.float16 or dtype is dtypes.bfloat16:
-                return _through_float32(made, len(binding.input_dtypes), dtype.np_dtype)
+                return _through_float32(made, dtype.np_dtype)
             return made
 
         for op in ops:
@@ -112,18 +112,19 @@ def fused(*ops: str, takes_out: bool = False, allowed: str = "floats complexes")
     return register
 
 
-def _through_float32(body: Body, count: int, dtype: np.dtype[Any]) -> Body:
-    def narrow(*arguments: Any) -> Any:
-        result = body(*(a.astype(np.float32) for a in arguments[:count])).astype(dtype)
-        if len(arguments) > count:  # the caller's buffer
-            arguments[count][...] = result
-            return arguments[count]
-        return result
+def _through_float32(body: Body, dtype: np.dtype[Any]) -> Body:
+    def narrow(*inputs: Any, out: Any = None) -> Any:
+        result = body(*(a.astype(np.float32) for a in inputs)).astype(dtype)
+        if out is None:
+            return result
+        out[...] = result
+        return out
 
     return narrow
 
 
 def _holomorphic(xp: Any, y: Any) -> Any:
+    """The conjugate of a complex result, which these ops take (for TanhGrad and SigmoidGrad the caller does)."""
     return xp.conjugate(y) if y.dtype.kind == "c" else y
 
 
@@ -167,7 +168,6 @@ def reciprocal_grad(xp: Any, y: Any, dy: Any) -> Any:
 
 @fused("TanhGrad")
 def tanh_grad(xp: Any, y: Any, dy: Any) -> Any:
-    y = _holomorphic(xp, y)
     t = xp.multiply(y, y)
     t = xp.subtract(1, t, own(t))
     return xp.multiply(t, dy, own(t))
@@ -175,7 +175,6 @@ def tanh_grad(xp: Any, y: Any, dy: Any) -> Any:
 
 @fused("SigmoidGrad")
 def sigmoid_grad(xp: Any, y: Any, dy: Any) -> Any:
-    y = _holomorphic(xp, y)
     t = xp.subtract(1, y)
     t = xp.multiply(t, y, own(t))
     return xp.multiply(t, dy, own(t))

@@ -1,4 +1,4 @@
-"""Elementwise kernels that look at shapes or at the values first: lenient comparisons, CheckNumerics, casts, complex parts."""
+"""Elementwise kernels that look at shapes or values first, casts, and the parts of complex numbers."""
 
 from __future__ import annotations
 
@@ -138,12 +138,9 @@ def _output(binding: Binding) -> DType:
 def _gradient_axes(s0: tuple[int, ...], s1: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, Any]:
     np.broadcast_shapes(s0, s1)
     rank = max(len(s0), len(s1))
-    first, second = ((1,) * (rank - len(s)) + s for s in (s0, s1))
-    axes = (
-        [i for i in range(rank) if first[i] == 1 and (second[i] != 1 or i < rank - len(s0))],
-        [i for i in range(rank) if second[i] == 1 and (first[i] != 1 or i < rank - len(s1))],
-    )
-    results = tuple(np.array(a, dtype) for a in axes)
+    padded = [(1,) * (rank - len(s)) + s for s in (s0, s1)]
+    axes = [[] if s0 == s1 else [i for i, size in enumerate(shape) if size == 1] for shape in padded]
+    results = [np.array(a, dtype) for a in axes]
     for result in results:
         result.flags.writeable = False  # shared by all that ask for the same shapes
     return results[0], results[1]

@@ -1,6 +1,6 @@
-"""Special functions in float64, from published approximations; the narrower floats are computed there and rounded once.
+"""Special functions in float64, from published approximations; narrower floats are computed there and rounded once.
 
-Sources: W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969), for erf and erfc;
+Sources: W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969), for erf, erfc;
 M. J. Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Appl. Statist. 37 (1988), for the
 quantiles; Abramowitz and Stegun, "Handbook of Mathematical Functions", 6.1.17, 6.1.41, 6.3.7, 6.3.18 (reflection and
 asymptotic series of log gamma and digamma), 6.4.10 (polygamma) and 23.2.9 (zeta by Euler and Maclaurin's summation).
@@ -182,7 +182,7 @@ _FAR_TAIL: Final = (
 
 
 def _quantile(xp: Any, offset: Any, tail: Any) -> Any:
-    """The normal quantile of a probability p, given p - ½ and the smaller of p and 1 - p, each without rounding error."""
+    """The normal quantile of a probability p, given p - ½ and the smaller of p and 1 - p, each without an error."""
 
     def outside(smaller: Any) -> Any:
         r = xp.sqrt(-xp.log(smaller))
@@ -262,7 +262,10 @@ def digamma(xp: Any, x: Any) -> Any:
 
 
 # B₂ⱼ / (2j)!, the coefficients of Euler and Maclaurin's summation.
-_BERNOULLI: Final = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330)
+_BERNOULLI: Final = (
+    *(1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66),
+    *(-691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330),
+)
 _EULER_MACLAURIN: Final = tuple(b / math.factorial(2 * j) for j, b in enumerate(_BERNOULLI, start=1))
 _MOST_TERMS: Final = 100_000
 

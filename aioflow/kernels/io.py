@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
-from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
+from aioflow.errors import AbortedError, DTypeError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.kernels.checkpoint_format import CheckpointReader, write_checkpoint
@@ -14,6 +15,8 @@ from aioflow.kernels.convert import as_text
 from aioflow.kernels.registry import Binding, binder, kernel
 
 __all__: list[str] = []
+
+_ATTEMPTS: Final = 3  # to read a checkpoint that is being replaced
 
 
 def _texts(value: Any) -> list[str]:
@@ -55,6 +58,13 @@ def restore(binding: Binding) -> Callable[..., Awaitable[list[Any]]]:
 
 
 def _read(prefix: str, names: list[str], dtypes: tuple[DType, ...]) -> list[Array]:
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(AbortedError):
+            return _read_once(prefix, names, dtypes)
+    return _read_once(prefix, names, dtypes)
+
+
+def _read_once(prefix: str, names: list[str], dtypes: tuple[DType, ...]) -> list[Array]:
     reader = CheckpointReader(prefix)
     for name, dtype in zip(names, dtypes, strict=True):
         if reader.dtype(name) is not dtype:

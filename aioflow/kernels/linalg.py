@@ -93,7 +93,9 @@ def matrix_triangular_solve(xp: Any, matrix: Any, rhs: Any, *, lower: bool, adjo
     _require_solvable(matrix, rhs, True)
     a, b = _computable(xp, matrix), _computable(xp, rhs)
     if (xp.diagonal(a, axis1=-2, axis2=-1) == 0).any():
-        raise InvalidArgumentError("Input matrix is not invertible.", expected="no zero on the diagonal", actual="a zero")
+        raise InvalidArgumentError(
+            "Input matrix is not invertible.", expected="no zero on the diagonal", actual="a zero"
+        )
     if adjoint:
         a, lower = _adjoint(xp, a), not lower
     return _substitute(xp, a, b, lower).astype(matrix.dtype, copy=False)

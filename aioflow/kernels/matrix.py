@@ -1,7 +1,7 @@
 """Kernels of matrix products and einsum.
 
-Transposes are views, which BLAS reads without a copy. Small floats are multiplied in float32. Shapes that are known when
-a node is bound are not looked at again.
+Transposes are views, which BLAS reads without a copy. Small floats are multiplied in float32. Shapes that are known
+when a node is bound are not looked at again.
 """
 
 from __future__ import annotations
@@ -182,7 +182,9 @@ def _check_sizes(labels: list[tuple[Label, ...]], inputs: Any) -> None:
             if known == size:
                 continue
             if isinstance(label, str) or 1 not in (known, size):
-                raise InvalidArgumentError(f"dimension {label!r} of an einsum has two sizes", expected=known, actual=size)
+                raise InvalidArgumentError(
+                    f"dimension {label!r} of an einsum has two sizes", expected=known, actual=size
+                )
             sizes[label] = size if known == 1 else known
 
 
@@ -245,7 +247,9 @@ class _Pair:
     order_output: tuple[int, ...]
 
     @staticmethod
-    def plan(xp: Any, a: tuple[Label, ...], b: tuple[Label, ...], output: tuple[Label, ...]) -> Callable[[list[Any]], Any]:
+    def plan(
+        xp: Any, a: tuple[Label, ...], b: tuple[Label, ...], output: tuple[Label, ...]
+    ) -> Callable[[list[Any]], Any]:
         batch = tuple(x for x in output if x in a and x in b)
         left = tuple(x for x in output if x in a and x not in b)
         right = tuple(x for x in output if x in b and x not in a)

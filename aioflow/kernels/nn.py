@@ -36,7 +36,7 @@ def _number(binding: Binding, value: float) -> Any:
     return binding.output_dtypes[0].as_numpy_dtype(value)
 
 
-# -- relu ---------------------------------------------------------------------------------------------------------------
+# -- relu ------------------------------------------------------------------------------------------
 
 
 @binder("Relu", fresh=True, takes_out=True)
@@ -94,7 +94,7 @@ def leaky_relu_grad(binding: Binding) -> Callable[..., Any]:
     return lambda gradients, features: xp.where(features > 0, gradients, gradients * scale)
 
 
-# -- smooth activations -------------------------------------------------------------------------------------------------
+# -- smooth activations ----------------------------------------------------------------------------
 
 
 def _in_float32(binding: Binding, body: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,7 +125,9 @@ def elu(binding: Binding) -> Callable[..., Any]:
 @binder("EluGrad", fresh=True)
 def elu_grad(binding: Binding) -> Callable[..., Any]:
     xp, one = binding.xp, _compute_number(binding)(1)
-    return _in_float32(binding, lambda gradients, outputs: xp.where(outputs < 0, (outputs + one) * gradients, gradients))
+    return _in_float32(
+        binding, lambda gradients, outputs: xp.where(outputs < 0, (outputs + one) * gradients, gradients)
+    )
 
 
 @binder("Selu", fresh=True)
@@ -183,7 +185,7 @@ def softsign_grad(binding: Binding) -> Callable[..., Any]:
     return _in_float32(binding, body)
 
 
-# -- bias ---------------------------------------------------------------------------------------------------------------
+# -- bias ------------------------------------------------------------------------------------------
 
 
 @binder("BiasAdd", fresh=True, takes_out=True)
@@ -200,7 +202,9 @@ def bias_add(binding: Binding) -> Callable[..., Any]:
         axis = 1 if first else value.ndim - 1
         if bias.ndim != 1 or value.ndim < 2 + first or value.shape[axis] != bias.shape[0]:
             raise InvalidArgumentError(
-                "bias needs one element a channel", expected=f"bias ({value.shape[axis]},) for {value.shape}", actual=bias.shape
+                "bias needs one element a channel",
+                expected=f"bias ({value.shape[axis]},) for {value.shape}",
+                actual=bias.shape,
             )
         return add(value, bias.reshape(-1, *[1] * (value.ndim - 2)) if first else bias, out=out)
 
@@ -245,7 +249,7 @@ def bias_add_grad(binding: Binding) -> Callable[[Any], Any]:
     return body
 
 
-# -- softmax ------------------------------------------------------------------------------------------------------------
+# -- softmax ---------------------------------------------------------------------------------------
 
 
 def softmax_parts(xp: Any, logits: Any) -> tuple[Any, Any, Any]:

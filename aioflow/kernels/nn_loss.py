@@ -45,7 +45,9 @@ def _check_logits(features: Any) -> None:
     if features.ndim != 2:
         raise InvalidArgumentError("logits must be a matrix", expected="rank 2", actual=features.shape)
     if features.shape[1] == 0:
-        raise InvalidArgumentError("there must be at least one class", expected="(batch, classes >= 1)", actual=features.shape)
+        raise InvalidArgumentError(
+            "there must be at least one class", expected="(batch, classes >= 1)", actual=features.shape
+        )
 
 
 @binder("SparseSoftmaxCrossEntropyWithLogits", fresh=True)

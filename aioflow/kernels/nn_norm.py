@@ -85,7 +85,9 @@ def _moments(images: _Images, flat: Any) -> tuple[Any, Any, Any]:
     return centred, mean, images.total(centred * centred) / count
 
 
-def _running(images: _Images, x: Any, flat: Any, old: tuple[Any, Any], new: tuple[Any, Any], factor: Any) -> tuple[Any, Any]:
+def _running(
+    images: _Images, x: Any, flat: Any, old: tuple[Any, Any], new: tuple[Any, Any], factor: Any
+) -> tuple[Any, Any]:
     """The batch's mean and unbiased variance, averaged into the running ones where the factor is not 1."""
     count = flat.size // max(x.shape[images.axis], 1)
     mean, variance = new[0], new[1] * np.float32(count / max(count - 1, 1))

@@ -94,7 +94,9 @@ def stateless(binding: Binding) -> Callable[..., Any]:
 
     def body(shape: tuple[int, ...], seed: tuple[int, ...]) -> Any:
         if len(seed) != 2:
-            raise InvalidArgumentError("seed must hold two integers", expected="shape (2,)", actual=f"{len(seed)} elements")
+            raise InvalidArgumentError(
+                "seed must hold two integers", expected="shape (2,)", actual=f"{len(seed)} elements"
+            )
         generator = backend.generator(*(seed if any(seed) else (0, _SOME_SEED)))
         return draw(generator, _checked_shape(shape), dtype)
 
@@ -144,7 +146,9 @@ def multinomial(binding: Binding) -> Callable[..., Any]:
             raise InvalidArgumentError("num_samples cannot be negative", expected=">= 0", actual=num_samples)
         batch, classes = logits.shape
         if classes == 0:
-            raise InvalidArgumentError("there must be at least one class", expected="(batch, classes >= 1)", actual=logits.shape)
+            raise InvalidArgumentError(
+                "there must be at least one class", expected="(batch, classes >= 1)", actual=logits.shape
+            )
         if batch == 0 or num_samples == 0:
             return xp.empty((batch, num_samples), dtype)
         with stream.lock:

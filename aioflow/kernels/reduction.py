@@ -150,7 +150,7 @@ def _small_mean(xp: Any, dtype: DType) -> Reduce:
 
 
 def _integer_mean(xp: Any, dtype: DType) -> Reduce:
-    """The mean rounded towards zero; of no elements 0. Sums are 64 bits wide, so they do not wrap as TensorFlow's do."""
+    """The mean rounded towards zero; of no elements 0. Sums are 64 bits wide: they do not wrap as TensorFlow's do."""
     wide = xp.uint64 if dtype.is_unsigned else xp.int64
 
     def mean(x: Any, axes: tuple[int, ...], keep: bool) -> Any:

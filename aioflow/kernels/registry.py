@@ -94,8 +94,8 @@ class KernelDef:
         is_async: The body is a coroutine function.
         fresh: Every output is a new buffer: no input, resource or constant shares its memory.
         retains: The body may keep an input beyond the call (a variable assigned, an element enqueued).
-        takes_out: The body accepts one more positional argument: the buffer for its (single) output, which may be one
-            of its inputs. Implies elementwise: the output at an index depends on the inputs at that index alone.
+        takes_out: The body accepts a keyword argument `out`: None, or the buffer for its (single) output, which may be
+            one of its inputs. Implies elementwise: the output at an index depends on the inputs at that index alone.
         expression: A Python expression for the same, such as "{0} + {1}", for generated code.
         label, priority: A kernel with a label is chosen only by a node that asks for it in `_kernel`; among the rest
         the

@@ -6,6 +6,7 @@ function that accumulates in place, `ufunc.at`, is far slower for rows than a so
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -36,7 +37,9 @@ def checked_rows(xp: Any, indices: Any, limit: int) -> Array:
         bad = int(xp.flatnonzero((flat < 0) | (flat >= limit))[0])
         where = ",".join(str(int(i)) for i in xp.unravel_index(bad, given.shape)) if given.ndim else ""
         raise InvalidArgumentError(
-            f"indices[{where}] = {int(flat[bad])} is not in [0, {limit})", expected=f"0 <= index < {limit}", actual=int(flat[bad])
+            f"indices[{where}] = {int(flat[bad])} is not in [0, {limit})",
+            expected=f"0 <= index < {limit}",
+            actual=int(flat[bad]),
         )
     return flat
 
@@ -50,11 +53,10 @@ def flat_rows(xp: Any, indices: Any, sizes: tuple[int, ...], skip_bad: bool = Fa
         InvalidArgumentError: an index vector is out of bounds.
     """
     given = xp.asarray(indices)
-    vectors = given.reshape(-1, len(sizes)) if sizes else given.reshape(-1)[: _count(given.shape[:-1])].reshape(-1, 0)
-    if not sizes:
-        return xp.zeros(_count(given.shape[:-1]), dtype=xp.int64), None
-    rows = xp.zeros(len(vectors), dtype=xp.int64)
-    good = xp.ones(len(vectors), dtype=bool)
+    count = math.prod(given.shape[:-1])
+    vectors = given.reshape(count, len(sizes))
+    rows = xp.zeros(count, dtype=xp.int64)
+    good = xp.ones(count, dtype=bool)
     for axis, size in enumerate(sizes):
         column = vectors[:, axis]
         good &= (column >= 0) & (column < size)
@@ -70,13 +72,6 @@ def flat_rows(xp: Any, indices: Any, sizes: tuple[int, ...], skip_bad: bool = Fa
         expected=f"index vectors in [0, {list(sizes)})",
         actual=vectors[bad].tolist(),
     )
-
-
-def _count(sizes: tuple[int, ...]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 def scatter_rows(xp: Any, mode: str, target: Array, rows: Array, updates: Array) -> None:

@@ -50,7 +50,7 @@ class _Reducer:
 
 
 def _check_sorted(xp: Any, data: Any, ids: Any) -> int:
-    """The number of segments. Raises InvalidArgumentError for ids that are not one a row, ascending and not negative."""
+    """The number of segments. Raises InvalidArgumentError unless ids are one a row, ascending and not negative."""
     if ids.ndim != 1 or not data.ndim or len(ids) != data.shape[0]:
         raise InvalidArgumentError(
             "segment ids should be the same size as dimension 0 of input",
@@ -65,7 +65,9 @@ def _check_sorted(xp: Any, data: Any, ids: Any) -> int:
     if len(falling):
         at = int(falling[0])
         raise InvalidArgumentError(
-            "segment ids are not increasing", expected="ascending ids", actual=f"{int(ids[at])} before {int(ids[at + 1])}"
+            "segment ids are not increasing",
+            expected="ascending ids",
+            actual=f"{int(ids[at])} before {int(ids[at + 1])}",
         )
     return int(ids[-1]) + 1
 

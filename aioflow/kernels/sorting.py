@@ -28,7 +28,9 @@ def bind_arg(binding: Binding) -> Body:
         if not rank:
             return output.type(0)
         if not x.shape[axis]:
-            raise InvalidArgumentError(f"reduction axis {axis} is empty", expected="at least one element", actual=x.shape)
+            raise InvalidArgumentError(
+                f"reduction axis {axis} is empty", expected="at least one element", actual=x.shape
+            )
         return getattr(x, name)(axis).astype(output, copy=False)
 
     return find
@@ -47,7 +49,9 @@ def bind_top_k(binding: Binding) -> Body:
 
 def _top(xp: Any, x: Any, k: int, index: Any) -> tuple[Any, Any]:
     if not x.ndim or k < 0 or x.shape[-1] < k:
-        raise InvalidArgumentError(f"input must have at least k={k} columns", expected=f"0 <= k <= {x.shape[-1:]}", actual=k)
+        raise InvalidArgumentError(
+            f"input must have at least k={k} columns", expected=f"0 <= k <= {x.shape[-1:]}", actual=k
+        )
     width = x.shape[-1]
     if not x.size or not k:
         empty = (*x.shape[:-1], k)
@@ -67,7 +71,7 @@ def _descending(xp: Any, x: Any) -> Any:
 
 
 def _top_few(xp: Any, x: Any, k: int) -> Any:
-    """As `_descending(x)[..., :k]`, by a partition; where ties straddle the boundary the partition chose among them freely."""
+    """As `_descending(x)[..., :k]`, by a partition, which chooses freely among ties at the boundary."""
     width = x.shape[-1]
     chosen = xp.sort(xp.argpartition(x, width - k, axis=-1)[..., width - k :], axis=-1)
     values = xp.take_along_axis(x, chosen, -1)
@@ -121,7 +125,9 @@ def bind_bincount(binding: Binding) -> Body:
         flat = xp.asarray(arr).reshape(-1)
         if weights.size and weights.shape != arr.shape:
             raise InvalidArgumentError(
-                "the weights do not have the shape of the values", expected=f"{arr.shape} or empty", actual=weights.shape
+                "the weights do not have the shape of the values",
+                expected=f"{arr.shape} or empty",
+                actual=weights.shape,
             )
         if flat.size and int(flat.min()) < 0:
             raise InvalidArgumentError("Input arr must be non-negative!", expected=">= 0", actual=int(flat.min()))

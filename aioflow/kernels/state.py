@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -34,7 +35,7 @@ def var_handle(binding: Binding) -> Callable[[], VariableResource]:
         if held is not None and seen == resources.generation:
             return held
         generation = resources.generation  # read before the lookup: a clearing in between only means another lookup
-        found = resources.get_or_create(container, name, make)
+        found: VariableResource = resources.get_or_create(container, name, make)
         _check_variable(found, name, dtype, dims)
         held, seen = found, generation
         return found
@@ -192,10 +193,7 @@ def _index_depth(resource: Any, value: Any, indices: Any) -> int:
 
 
 def _as_rows(value: Any, depth: int) -> Any:
-    count = 1
-    for size in value.shape[:depth]:
-        count *= size
-    return value.reshape((count, *value.shape[depth:]))
+    return value.reshape((math.prod(value.shape[:depth]), *value.shape[depth:]))
 
 
 def _scatter(mode: str, binding: Binding) -> Callable[[Any, Any, Any], None]:
@@ -218,9 +216,7 @@ def _scatter(mode: str, binding: Binding) -> Callable[[Any, Any, Any], None]:
 
 def _fit_updates(xp: Any, resource: Any, updates: Any, lead: tuple[int, ...], inner: tuple[int, ...]) -> Any:
     """The updates as [n, *inner]; a scalar is repeated."""
-    count = 1
-    for size in lead:
-        count *= size
+    count = math.prod(lead)
     if np.ndim(updates) == 0:
         return xp.broadcast_to(updates, (count, *inner))
     if np.shape(updates) != lead + inner:

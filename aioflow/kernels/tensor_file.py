@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError
+from aioflow.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
@@ -45,6 +45,7 @@ _CODES: Final[Mapping[DType, str]] = {
 _BY_CODE: Final = {code: dtype for dtype, code in _CODES.items()}
 _PAIRS: Final[Mapping[DType, DType]] = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}
 _LOGICAL: Final = "aioflow.dtypes"
+_DIGESTS: Final = "aioflow.sha256"
 _MAX_HEADER: Final = 100 * 2**20  # the layout's own limit
 
 
@@ -78,8 +79,12 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Array]) -> tuple[bytes, 
         for name, array in tensors.items()
         if as_dtype(array.dtype) not in _CODES
     }
-    if logical:
-        header["__metadata__"] = {_LOGICAL: json.dumps(logical, sort_keys=True)}
+    digests = {name: hashlib.sha256(data.data).hexdigest() for name, (_, _, data) in encoded.items()}
+    # With the digests in it, the header stands for the contents, and a file vouches for itself.
+    header["__metadata__"] = {
+        _DIGESTS: json.dumps(digests, sort_keys=True),
+        _LOGICAL: json.dumps(logical, sort_keys=True),
+    }
     offset = 0
     for name in order:
         code, shape, data = encoded[name]
@@ -89,11 +94,8 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Array]) -> tuple[bytes, 
     raw += b" " * (-len(raw) % 8)
     file.write(struct.pack("<Q", len(raw)))
     file.write(raw)
-    digests: dict[str, str] = {}
     for name in order:
-        data = encoded[name][2]
-        file.write(data.data)
-        digests[name] = hashlib.sha256(data.data).hexdigest()
+        file.write(encoded[name][2].data)
     return raw, digests
 
 
@@ -112,7 +114,8 @@ def _encode(name: str, array: Array) -> tuple[str, tuple[int, ...], Array]:
     if dtype in _PAIRS:
         dtype, shape = _PAIRS[dtype], (*shape, 2)
     if dtype not in _CODES:
-        raise InvalidArgumentError(f"tensor {name} cannot be stored", expected=f"one of {sorted(t.name for t in _CODES)}", actual=dtype)
+        known = sorted(t.name for t in _CODES)
+        raise InvalidArgumentError(f"tensor {name} cannot be stored", expected=f"one of {known}", actual=dtype)
     return _CODES[dtype], shape, flat.view(np.uint8)
 
 
@@ -145,6 +148,7 @@ class TensorFile:
         self.path = path
         try:
             with path.open("rb") as file:
+                self._identity = _identity(file)
                 self.size = os.fstat(file.fileno()).st_size
                 self.header = self._header(file)
         except FileNotFoundError as error:
@@ -170,6 +174,7 @@ class TensorFile:
     def _entries(self, header: dict[str, Any]) -> dict[str, StoredTensor]:
         metadata = header.pop("__metadata__", {})
         logical = json.loads(metadata.get(_LOGICAL, "{}"))
+        self.digests: dict[str, str] = json.loads(metadata.get(_DIGESTS, "{}"))
         found: dict[str, StoredTensor] = {}
         expected = 0
         for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"][0]):
@@ -186,31 +191,39 @@ class TensorFile:
             raise self._damaged("it has the wrong size", f"{self._start + expected} bytes", f"{self.size} bytes")
         return found
 
-    def read(self, name: str, digest: str | None = None) -> Array:
+    def read(self, name: str) -> Array:
         """One tensor, in an array of its own.
-
-        Args:
-            digest: The SHA-256 that its bytes must have.
 
         Raises:
             NotFoundError: no tensor of that name.
             DataLossError: the bytes are not those that were written.
+            AbortedError: the file was replaced since it was opened.
         """
         entry = self.tensors.get(name)
         if entry is None:
-            raise NotFoundError(f"no tensor {name!r} in {self.path}", expected=f"one of {sorted(self.tensors)}", actual=name)
+            raise NotFoundError(
+                f"no tensor {name!r} in {self.path}", expected=f"one of {sorted(self.tensors)}", actual=name
+            )
         data = np.empty(entry.end - entry.begin, dtype=np.uint8)
         with self.path.open("rb") as file:
+            if _identity(file) != self._identity:
+                raise AbortedError(f"file {self.path} was replaced while it was read")
             file.seek(self._start + entry.begin)
             count = file.readinto(data.data)
         if count != data.nbytes:
             raise self._damaged("it is truncated", f"{data.nbytes} bytes of {name}", f"{count} bytes")
+        digest = self.digests.get(name)
         if digest is not None and hashlib.sha256(data.data).hexdigest() != digest:
             raise self._damaged(f"tensor {name} has been altered", f"SHA-256 {digest}", "another one")
         try:
             return _decode(data, entry)
         except ValueError as error:
             raise self._damaged(f"tensor {name} is not valid", entry.dtype.name, str(error)) from error
+
+
+def _identity(file: BinaryIO) -> tuple[int, int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def _decode(data: Array, entry: StoredTensor) -> Array:

@@ -123,7 +123,7 @@ def _adam(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
 def _amsgrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     """Adam with the largest v so far in the place of v"""
     _moments(xp, v, o, g, s[0], h)
-    xp.maximum(v[3], o[2], o[3])
+    xp.maximum(v[3], o[2], out=o[3])
     xp.sqrt(o[3], s[0])
     xp.add(s[0], h["epsilon"], s[0])
     xp.divide(o[1], s[0], s[0])
@@ -143,7 +143,7 @@ def _adamax(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     xp.multiply(s[0], h["rest1"], s[0])
     xp.add(v[1], s[0], o[1])
     xp.multiply(v[2], h["beta2"], o[2])
-    xp.maximum(o[2], xp.abs(g), o[2])
+    xp.maximum(o[2], xp.abs(g), out=o[2])
     xp.add(o[2], h["epsilon"], s[0])
     xp.divide(o[1], s[0], s[0])
     xp.multiply(s[0], h["alpha"], s[0])
@@ -223,8 +223,8 @@ def _ftrl(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     else:
         xp.divide(new_power, lr, new_power)
     xp.add(new_power, l2, new_power)
-    xp.maximum(o[2], -l1, s[2])
-    xp.minimum(s[2], l1, s[2])
+    xp.maximum(o[2], -l1, out=s[2])
+    xp.minimum(s[2], l1, out=s[2])
     xp.subtract(s[2], o[2], s[2])
     xp.divide(s[2], new_power, o[0])
 
@@ -282,7 +282,7 @@ def _proximal_adagrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) 
 def _shrink(xp: Any, p: Any, s: Any, threshold: Any) -> None:
     """p = sign(p)·max(|p| - threshold, 0), by way of `s`, which may be the threshold."""
     bound = threshold if threshold is s else xp.add(xp.zeros_like(p), threshold, s)
-    clipped = xp.minimum(xp.abs(p), bound, s)
+    clipped = xp.minimum(xp.abs(p), bound, out=s)
     xp.multiply(clipped, xp.sign(p), s)
     xp.subtract(p, s, p)
 

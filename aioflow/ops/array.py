@@ -15,7 +15,7 @@ from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, constant, convert_n_to_tensor, convert_to_tensor
 from aioflow.ops.array_node import int_constant, known_dims, make, make_list, or_zeros, shape_of
-from aioflow.ops.array_shape import check_axis
+from aioflow.ops.array_shape import check_axis, times
 
 __all__ = ["concat", "parallel_stack", "repeat", "split", "stack", "tile", "unstack"]
 
@@ -313,7 +313,7 @@ def _tile_shape(ctx: ShapeContext) -> Dims:
         raise InvalidArgumentError(
             "tile needs a multiple for each dimension", expected=f"{len(dims)} multiples", actual=len(counts)
         )
-    return tuple(None if d is None or c is None else d * c for d, c in zip(dims, counts, strict=True))
+    return tuple(times(d, c) for d, c in zip(dims, counts, strict=True))
 
 
 define_op(
@@ -349,7 +349,7 @@ def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> T
 
 
 def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
-    """Repeat each element `repeats` times (a scalar, or a count for each position) along `axis`, or of the flattened tensor.
+    """Repeat each element `repeats` times (a scalar, or a count a position) along `axis`, or of the flattened tensor.
 
     Raises:
         InvalidArgumentError: the counts do not fit the size.
@@ -364,7 +364,10 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
         return _repeat_evenly(
             data, make("Reshape", counts, int_constant([])) if counts.dims else counts, position, name
         )
-    # The position of an element in the result is where the running sum of counts passes it.
+    known = constant_value(counts)
+    if known is not None and known.shape == (data.dims[position],):
+        return make("GatherV2", data, int_constant(np.repeat(np.arange(known.size), known)), position, name=name)
+    # An element of the result comes from the position where the running sum of counts passes its own place.
     ends = make("Cumsum", counts, 0)
     total = make("Sum", counts, int_constant([0]), keep_dims=False)
     places = make(

@@ -53,7 +53,7 @@ def diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
 
 
 def diag_part(input: TensorLike, name: str | None = None) -> Tensor:
-    """The elements where both halves of the index agree. Raises InvalidArgumentError where the halves of the shape differ."""
+    """The elements where both halves of the index agree. Raises InvalidArgumentError unless the shape does."""
     return make("DiagPart", input, name=name)
 
 
@@ -143,7 +143,7 @@ def matrix_diag_part(
 def matrix_set_diag(
     input: TensorLike, diagonal: TensorLike, name: str = "set_diag", k: int = 0, align: str = "RIGHT_LEFT"
 ) -> Tensor:
-    """Matrices with their main diagonals replaced. Raises InvalidArgumentError where it does not fit, or for another diagonal."""
+    """Matrices with their main diagonals replaced. Raises InvalidArgumentError where one does not fit."""
     _main_diagonal_only(k=k)
     return make("MatrixSetDiag", input, diagonal, name=name)
 

@@ -1,4 +1,4 @@
-"""Picking and placing elements by index or by condition: Gather, GatherNd, ScatterNd, TensorScatter*, Where, Select."""
+"""Picking and placing elements by index: Gather, GatherNd, ScatterNd, TensorScatter*."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
-from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, is_compatible, merge_dims, num_elements
+from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims, num_elements
 from aioflow.graph.static_value import constant_value
-from aioflow.ops.apply import TensorLike, convert_n_to_tensor, convert_to_tensor
-from aioflow.ops.array_node import int_constant, known_dims, make, reduce_to, shape_of, zeros_of
+from aioflow.ops.apply import TensorLike, convert_to_tensor
+from aioflow.ops.array_node import int_constant, known_dims, make, shape_of, zeros_of
 from aioflow.ops.array_shape import check_axis
 
 __all__ = [
     "batch_gather",
-    "boolean_mask",
     "gather",
     "gather_nd",
     "scatter_nd",
@@ -32,8 +31,6 @@ __all__ = [
     "tensor_scatter_nd_update",
     "tensor_scatter_sub",
     "tensor_scatter_update",
-    "where",
-    "where_v2",
 ]
 
 # -- Gather -------------------------------------------------------------------------------------------------------
@@ -53,13 +50,22 @@ define_op(
 )
 
 
+def _batch_dims(batch: int, order: int) -> int:
+    """The number of batch dimensions of indices of that rank; a negative one counts from their end."""
+    if not -order <= batch <= order:
+        raise InvalidArgumentError(
+            "batch_dims is out of range", expected=f"batch_dims in [{-order}, {order}]", actual=batch
+        )
+    return batch + order if batch < 0 else batch
+
+
 def _gather_v2_shape(ctx: ShapeContext) -> Dims:
     params, indices = ctx.require_rank("params", 1, -1), ctx.dims("indices")
     ctx.require_rank("axis", 0)
     axis, batch = ctx.value("axis"), ctx.attrs["batch_dims"]
     if params is None or indices is None:
         return None
-    batch = check_axis(batch, len(indices) + 1, "batch_dims")
+    batch = _batch_dims(batch, len(indices))
     if axis is None:
         return (None,) * (len(params) + len(indices) - 1 - batch)
     position = check_axis(int(axis), len(params))
@@ -82,6 +88,7 @@ define_op(
 
 def _rows_gradient(params: Tensor, indices: Tensor, grad: Tensor) -> IndexedSlices:
     """The gradient of rows picked by `indices` along the first dimension: sparse, so its cost is that of the rows."""
+    grad = convert_to_tensor(grad)
     flat = make("Reshape", indices, int_constant([-1])) if indices.dims is None or len(indices.dims) != 1 else indices
     count, inner = num_elements(indices.dims), None if params.dims is None else params.dims[1:]
     if indices.dims is not None and len(indices.dims) == 1:
@@ -115,7 +122,7 @@ def _gather_v2_grad(op: Operation, grad: Tensor) -> list[Any]:
             actual=f"{params!r}, {indices!r}",
         ).at(op.name, op.type, op.source)
     position = check_axis(int(known), len(params.dims))
-    return [_dense_gather_gradient(params, indices, grad, position, batch % (len(indices.dims) + 1)), None, None]
+    return [_dense_gather_gradient(params, indices, grad, position, _batch_dims(batch, len(indices.dims))), None, None]
 
 
 def _dense_gather_gradient(params: Tensor, indices: Tensor, grad: Tensor, axis: int, batch: int) -> Tensor:
@@ -404,117 +411,3 @@ def tensor_scatter_nd_max(
 tensor_scatter_update = tensor_scatter_nd_update
 tensor_scatter_add = tensor_scatter_nd_add
 tensor_scatter_sub = tensor_scatter_nd_sub
-
-# -- by condition -------------------------------------------------------------------------------------------------
-
-
-def _where_shape(ctx: ShapeContext) -> Dims:
-    return (None, ctx.rank("input"))
-
-
-define_op("Where", "input: T", "index: int64", ["T: {numbertype, bool} = bool"], shape=_where_shape)
-not_differentiable("Where")
-
-
-def _select_shape(ctx: ShapeContext) -> Dims:
-    data, condition = merge_dims(ctx.dims("t"), ctx.dims("e")), ctx.dims("condition")
-    if data is None or condition is None or not condition:
-        return data
-    if len(condition) == 1 and len(data) > 1:
-        merge_dims(condition, data[:1])
-        return data
-    return merge_dims(data, condition)
-
-
-define_op("Select", "condition: bool, t: T, e: T", "output: T", ["T: type"], shape=_select_shape)
-define_op(
-    "SelectV2",
-    "condition: bool, t: T, e: T",
-    "output: T",
-    ["T: type"],
-    shape=lambda ctx: broadcast_dims([t.dims for t in ctx.tensors]),
-)
-
-
-@gradient("Select")
-def _select_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    condition, zero = op.inputs[0], zeros_of(op.inputs[1])
-    return [None, make("Select", condition, grad, zero), make("Select", condition, zero, grad)]
-
-
-@gradient("SelectV2")
-def _select_v2_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    condition, first, second = op.inputs
-    zero = convert_to_tensor(np.zeros((), grad.dtype.np_dtype))
-    return [
-        None,
-        reduce_to(make("SelectV2", condition, grad, zero), first),
-        reduce_to(make("SelectV2", condition, zero, grad), second),
-    ]
-
-
-def where(
-    condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
-) -> Tensor:
-    """Elements of `x` where the condition holds and of `y` elsewhere; or, of a condition alone, the indices where it holds.
-
-    `x` and `y` have one shape. The condition has it too, or is a scalar, or a vector that chooses among rows. The indices
-    are an int64 matrix with a row for each true (nonzero) element, in row-major order.
-
-    Raises:
-        InvalidArgumentError: only one of `x` and `y` is given, or shapes do not fit.
-    """
-    return _choose("Select", condition, x, y, name)
-
-
-def where_v2(
-    condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
-) -> Tensor:
-    """As `where`, but the three arguments broadcast against one another."""
-    return _choose("SelectV2", condition, x, y, name)
-
-
-def _choose(
-    op_type: str, condition: TensorLike, x: TensorLike | None, y: TensorLike | None, name: str | None
-) -> Tensor:
-    if (x is None) != (y is None):
-        raise InvalidArgumentError("where takes both values or neither", expected="x and y", actual="one of them")
-    if x is None:
-        return make("Where", condition, name=name)
-    return make(op_type, condition, x, y, name=name)
-
-
-def boolean_mask(tensor: TensorLike, mask: TensorLike, name: str = "boolean_mask", axis: int | None = None) -> Tensor:
-    """The parts of `tensor` where `mask` is true; the dimensions of the mask, from `axis` on, become one.
-
-    Raises:
-        InvalidArgumentError: the mask is a scalar, of unknown rank, or does not fit the tensor.
-    """
-    data, chosen = convert_n_to_tensor([tensor, mask])
-    if chosen.dims is None or not chosen.dims:
-        raise InvalidArgumentError(
-            "a mask has at least one dimension of known rank", expected="rank >= 1", actual=repr(chosen)
-        )
-    start, order = 0 if axis is None else axis, len(chosen.dims)
-    if data.dims is not None:
-        start = check_axis(start, len(data.dims))
-        if not is_compatible(data.dims[start : start + order], chosen.dims):
-            raise InvalidArgumentError(
-                "the mask does not fit the tensor", expected=format_dims(data.dims), actual=format_dims(chosen.dims)
-            )
-    flat = data if order == 1 else _merge_dimensions(data, start, order)
-    rows = make("Squeeze", make("Where", make("Reshape", chosen, int_constant([-1]))), squeeze_dims=[1])
-    return make("GatherV2", flat, rows, start, name=name)
-
-
-def _merge_dimensions(data: Tensor, start: int, order: int) -> Tensor:
-    if data.dims is not None:
-        merged = num_elements(data.dims[start : start + order])
-        sizes = [*data.dims[:start], merged, *data.dims[start + order :]]
-        if sizes.count(None) <= 1 and 0 not in sizes:
-            return make("Reshape", data, int_constant([-1 if s is None else s for s in sizes]))
-    shape = make("Shape", data)
-    head = make("StridedSlice", shape, [0], [start], [1])
-    middle = make("Prod", make("StridedSlice", shape, [start], [start + order], [1]), int_constant([0]), keep_dims=True)
-    tail = make("StridedSlice", shape, [start + order], [0], [1], end_mask=1)
-    return make("Reshape", data, make("ConcatV2", [head, middle, tail], 0))

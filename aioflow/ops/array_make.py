@@ -16,7 +16,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.shapes import Dims, TensorShape, num_elements
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor
-from aioflow.ops.array_node import int_constant, known_dims, make
+from aioflow.ops.array_node import all_axes, int_constant, known_dims, make
 from aioflow.ops.core import scalar, unchanged
 
 __all__ = [
@@ -60,12 +60,8 @@ not_differentiable("ZerosLike", "OnesLike")
 
 @gradient("Fill")
 def _fill_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    axes = (
-        make("Range", 0, make("Rank", grad), 1)
-        if grad.dims is None
-        else int_constant([*builtins.range(len(grad.dims))])
-    )
-    return [None, make("Sum", grad, axes, keep_dims=False)]
+    dense = convert_to_tensor(grad)
+    return [None, make("Sum", dense, all_axes(dense), keep_dims=False)]
 
 
 def fill(dims: TensorLike, value: TensorLike, name: str | None = None, layout: None = None) -> Tensor:
@@ -233,7 +229,15 @@ define_op(
     ["T: {floats}", "Tidx: {int32, int64} = int32"],
     shape=_linspace_shape,
 )
-not_differentiable("LinSpace")
+
+
+@gradient("LinSpace")
+def _linspace_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """Each element is start + part * (stop - start), where the parts go from 0 to 1."""
+    dtype = grad.dtype
+    parts = make("LinSpace", _cast(constant(0.0), dtype), _cast(constant(1.0), dtype), op.inputs[2])
+    whole, of_stop = (make("Sum", t, int_constant([0]), keep_dims=False) for t in (grad, make("Mul", grad, parts)))
+    return [make("Sub", whole, of_stop), of_stop, None]
 
 
 def linspace(start: TensorLike, stop: TensorLike, num: TensorLike, name: str | None = None, axis: int = 0) -> Tensor:
@@ -320,12 +324,8 @@ def sequence_mask(
     """`mask[..., j]` is whether `j < lengths[...]`, for j below `maxlen` (the greatest length without it)."""
     counts = convert_to_tensor(lengths)
     if maxlen is None:
-        axes = (
-            make("Range", 0, make("Rank", counts), 1)
-            if counts.dims is None
-            else int_constant([*builtins.range(len(counts.dims))])
-        )
-        limit = make("Maximum", _cast(constant(0), counts.dtype), make("Max", counts, axes, keep_dims=False))
+        longest = make("Max", counts, all_axes(counts), keep_dims=False)
+        limit = make("Maximum", _cast(constant(0), counts.dtype), longest)
     else:
         limit = convert_to_tensor(maxlen)
     row = make("Range", _cast(constant(0), limit.dtype), limit, _cast(constant(1), limit.dtype))

@@ -14,9 +14,10 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.shapes import Dims
-from aioflow.ops.apply import apply_op, constant
+from aioflow.ops.apply import apply_op, constant, convert_to_tensor
 
 __all__ = [
+    "all_axes",
     "int_constant",
     "known_dims",
     "make",
@@ -62,12 +63,20 @@ def shape_of(tensor: Tensor, out_type: DType = dtypes.int32) -> Tensor:
     return make("Shape", tensor, out_type=out_type) if dims is None else int_constant(dims, out_type, "Shape")
 
 
+def all_axes(tensor: Tensor) -> Tensor:
+    """The vector of all axes, to reduce over."""
+    if tensor.dims is None:
+        return make("Range", 0, make("Rank", tensor), 1)
+    return int_constant(list(range(len(tensor.dims))))
+
+
 def reshape_like(tensor: Tensor, like: Tensor) -> Tensor:
     """`tensor` in the shape of `like`; no node where both shapes are known to agree."""
+    dense = convert_to_tensor(tensor)
     wanted = known_dims(like)
-    if wanted is not None and wanted == known_dims(tensor):
-        return tensor
-    return make("Reshape", tensor, shape_of(like))
+    if wanted is not None and wanted == known_dims(dense):
+        return dense
+    return make("Reshape", dense, shape_of(like))
 
 
 def or_zeros(op: Operation, grads: tuple[Any, ...]) -> list[Any]:
@@ -86,6 +95,7 @@ def zeros_of(tensor: Tensor) -> Tensor:
 
 def reduce_to(grad: Tensor, like: Tensor) -> Tensor:
     """Sum `grad` over the dimensions along which `like` was broadcast to its shape."""
+    grad = convert_to_tensor(grad)  # a sparse gradient has no shape of its own
     wanted, given = known_dims(like), known_dims(grad)
     if wanted is None or given is None:
         shape = shape_of(like)

@@ -1,4 +1,4 @@
-"""Changing the order of elements, and sorting them out: Reverse, Roll, Unique, DynamicPartition, LowerBound and their like."""
+"""Changing the order of elements, and sorting them out: Reverse, Roll, Unique, DynamicPartition, LowerBound, …"""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.array_node import int_constant, make, make_list, or_zeros, shape_of
 from aioflow.ops.array_shape import check_axis
-from aioflow.ops.core import unchanged
 
 __all__ = [
     "dynamic_partition",
@@ -125,7 +124,9 @@ def reverse_sequence(
     seq_dim: int | None = None,
     batch_dim: int | None = None,
 ) -> Tensor:
-    """Reverse the first `seq_lengths[b]` elements along `seq_axis` for each b of `batch_axis`. The `_dim` names are the old ones.
+    """Reverse the first `seq_lengths[b]` elements along `seq_axis` for each b of `batch_axis`.
+
+    `seq_dim` and `batch_dim` are the old names of the two.
 
     Raises:
         InvalidArgumentError: a length is negative or larger than the dimension.
@@ -198,7 +199,7 @@ def _unique_v2_shape(ctx: ShapeContext) -> list[Dims]:
         length = ctx.require_rank("x", 1) or (None,)
         return [(None,), length]
     position = check_axis(int(axes.reshape(-1)[0]), len(dims))
-    return [(*dims[:position], None, *dims[position + 1 :]), (dims[position],)]
+    return [(None,) * len(dims), (dims[position],)]
 
 
 define_op("Unique", "x: T", "y: T, idx: out_idx", ["T: type", _OUT_IDX], shape=_unique_shape)
@@ -233,7 +234,7 @@ def unique_with_counts(x: TensorLike, out_idx: Any = dtypes.int32, name: str | N
 
 
 def setdiff1d(x: TensorLike, y: TensorLike, index_dtype: Any = dtypes.int32, name: str | None = None) -> Any:
-    """(out, idx): the elements of vector `x` that are not in vector `y`, in order and with repetitions, and where they stand."""
+    """(out, idx): the elements of vector `x` that are not in vector `y`, in order, and where they stand in `x`."""
     return apply_op("ListDiff", x, y, out_idx=as_dtype(index_dtype), name=name)
 
 

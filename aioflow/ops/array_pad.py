@@ -14,7 +14,8 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, convert_to_tensor
-from aioflow.ops.array_node import int_constant, make, shape_of
+from aioflow.ops.array_node import all_axes, int_constant, make, shape_of
+from aioflow.ops.array_shape import times
 
 __all__ = [
     "batch_to_space",
@@ -97,6 +98,7 @@ define_op(
 
 @gradient("Pad", "PadV2")
 def _pad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    grad = convert_to_tensor(grad)
     source, paddings = op.inputs[:2]
     value = constant_value(paddings)
     if value is None:
@@ -106,14 +108,8 @@ def _pad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     inner = make("Slice", grad, begin, shape_of(source, begin.dtype))
     if op.type == "Pad":
         return [inner, None]
-    outside = make("Sub", *(make("Sum", t, _all_axes(t), keep_dims=False) for t in (grad, inner)))
+    outside = make("Sub", *(make("Sum", t, all_axes(t), keep_dims=False) for t in (grad, inner)))
     return [inner, None, outside]
-
-
-def _all_axes(tensor: Tensor) -> Tensor:
-    if tensor.dims is None:
-        return make("Range", 0, make("Rank", tensor), 1)
-    return int_constant(list(range(len(tensor.dims))))
 
 
 @gradient("MirrorPad")
@@ -178,24 +174,18 @@ def _divided(size: int | None, divisor: int, what: str) -> int | None:
     return None if size is None else size // divisor
 
 
-def _times(size: int | None, factor: int) -> int | None:
-    return None if size is None else size * factor
-
-
 def _space_to_depth_shape(ctx: ShapeContext) -> Dims:
     sizes, block = _four(ctx), ctx.attrs["block_size"]
     batch, height, width, depth = sizes or [None] * 4
     return _formatted(
-        ctx, [batch, _divided(height, block, "height"), _divided(width, block, "width"), _times(depth, block * block)]
+        ctx, [batch, _divided(height, block, "height"), _divided(width, block, "width"), times(depth, block * block)]
     )
 
 
 def _depth_to_space_shape(ctx: ShapeContext) -> Dims:
     sizes, block = _four(ctx), ctx.attrs["block_size"]
     batch, height, width, depth = sizes or [None] * 4
-    return _formatted(
-        ctx, [batch, _times(height, block), _times(width, block), _divided(depth, block * block, "depth")]
-    )
+    return _formatted(ctx, [batch, times(height, block), times(width, block), _divided(depth, block * block, "depth")])
 
 
 define_op(
@@ -226,7 +216,7 @@ def space_to_depth(input: TensorLike, block_size: int, name: str | None = None, 
 
 
 def depth_to_space(input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
-    """The inverse of `space_to_depth`. Raises InvalidArgumentError where the depth is not a multiple of `block_size`²."""
+    """The inverse of `space_to_depth`. Raises InvalidArgumentError where the depth is no multiple of `block_size`²."""
     return make("DepthToSpace", input, block_size=block_size, data_format=data_format, name=name)
 
 
@@ -272,7 +262,7 @@ def _blocks_shape(ctx: ShapeContext, pairs: str, inverse: bool) -> Dims:
     sizes: list[int | None] = [None] * (count + 1)
     if block is not None:
         volume = int(np.prod(block, dtype=np.int64))
-        sizes[0] = _divided(dims[0], volume, "batch") if inverse else _times(dims[0], volume)
+        sizes[0] = _divided(dims[0], volume, "batch") if inverse else times(dims[0], volume)
         for i, (size, length) in enumerate(zip(dims[1 : count + 1], block, strict=True)):
             if edges is not None and size is not None:
                 margin = int(edges[i].sum())
@@ -318,7 +308,7 @@ def _batch_to_space_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def space_to_batch_nd(
     input: TensorLike, block_shape: TensorLike, paddings: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Cut the padded spatial dimensions (those after the first) into blocks, and move each place in a block to the batch.
+    """Cut the padded spatial dimensions (after the first) into blocks, and move each place in a block to the batch.
 
     Raises:
         InvalidArgumentError: a padded size is not a multiple of its block size.

@@ -1,4 +1,4 @@
-"""Ops that look at or change a shape and never touch the elements: Shape, Reshape, Transpose, BroadcastTo and their like."""
+"""Ops that look at or change a shape and never touch the elements: Shape, Reshape, Transpose, BroadcastTo, …"""
 
 from __future__ import annotations
 
@@ -39,6 +39,13 @@ def check_axis(axis: int, rank: int, what: str = "axis") -> int:
             f"{what} {axis} is out of range", expected=f"{what} in [{-rank}, {rank})", actual=axis
         )
     return axis % rank
+
+
+def times(size: int | None, factor: int | None) -> int | None:
+    """The product of two sizes, as far as it is known: zero times anything is zero."""
+    if size == 0 or factor == 0:
+        return 0
+    return None if size is None or factor is None else size * factor
 
 
 def _vector_of_rank(tensor: Any) -> Dims:
@@ -264,10 +271,8 @@ def _expand_dims_shape(ctx: ShapeContext) -> Dims:
     count = num_elements(ctx.dims("dim"))
     if count is not None and count != 1:
         raise InvalidArgumentError("the axis of ExpandDims is not a scalar", expected="one element", actual=count)
-    if source is None:
+    if source is None or axis is None:
         return None
-    if axis is None:
-        return (None,) * (len(source) + 1)
     position = check_axis(int(axis.reshape(-1)[0]), len(source) + 1)
     return (*source[:position], 1, *source[position:])
 
@@ -289,7 +294,7 @@ def _expand_dims_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def expand_dims(
     input: TensorLike, axis: TensorLike | None = None, name: str | None = None, dim: TensorLike | None = None
 ) -> Tensor:
-    """Insert a dimension of size one at `axis` (negative counts from the end of the result). `dim` is the old name of it.
+    """Insert a dimension of size one at `axis` (negative counts from the end of the result); `dim` is its old name.
 
     Raises:
         InvalidArgumentError: `axis` is out of range, or missing.
@@ -376,7 +381,7 @@ def broadcast_to(input: TensorLike, shape: TensorLike, name: str | None = None) 
 
 # -- the same bytes -----------------------------------------------------------------------------------------------
 
-_BITS = "bfloat16, float16, float32, float64, int64, int32, uint8, uint16, uint32, uint64, int8, int16, complex64, complex128, quantized"
+_BITS = "reals, complexes, quantized"
 
 
 def _bitcast_shape(ctx: ShapeContext) -> Dims:

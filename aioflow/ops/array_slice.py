@@ -18,8 +18,8 @@ from aioflow.graph.shapes import Dimension, Dims
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.strided import strided_dims
 from aioflow.ops.apply import TensorLike, convert_to_tensor
-from aioflow.ops.array_index import boolean_mask
 from aioflow.ops.array_node import int_constant, known_dims, make, shape_of
+from aioflow.ops.array_select import boolean_mask
 
 __all__ = ["newaxis", "slice", "strided_slice"]
 

@@ -1,4 +1,4 @@
-"""Broadcasting in gradients: sum each gradient back to the shape of its own input, with as few nodes as the static shapes allow.
+"""Broadcasting in gradients: sum each gradient back to the shape of its input, in as few nodes as static shapes allow.
 
 Nothing is added where the shapes are known to be equal; sums over constant axes where the sizes that matter are known;
 and the dynamic form, BroadcastGradientArgs of both shapes, only where they are not.
@@ -28,17 +28,19 @@ def broadcast(ctx: ShapeContext) -> Dims:
     return broadcast_dims([t.dims for t in ctx.tensors])
 
 
-def _vector(ctx: ShapeContext) -> Dims:
-    ctx.require_rank("s0", 1)
-    ctx.require_rank("s1", 1)
-    return (None,)
+def _longer(ctx: ShapeContext) -> Dims:
+    lengths = [dims[0] if dims else None for dims in (ctx.require_rank("s0", 1), ctx.require_rank("s1", 1))]
+    known = [n for n in lengths if n is not None]
+    return (max(known) if len(known) == 2 else None,)
 
 
 def _two_vectors(ctx: ShapeContext) -> list[Dims]:
-    return [_vector(ctx)] * 2
+    for name in ("s0", "s1"):
+        ctx.require_rank(name, 1)
+    return [(None,), (None,)]
 
 
-define_op("BroadcastArgs", "s0: T, s1: T", "r0: T", ["T: {int32, int64} = int32"], shape=_vector)
+define_op("BroadcastArgs", "s0: T, s1: T", "r0: T", ["T: {int32, int64} = int32"], shape=_longer)
 define_op("BroadcastGradientArgs", "s0: T, s1: T", "r0: T, r1: T", ["T: {int32, int64} = int32"], shape=_two_vectors)
 not_differentiable("BroadcastArgs", "BroadcastGradientArgs")
 
@@ -129,7 +131,7 @@ def _same_shape(own: Tensor, other: Tensor, grad: Tensor) -> bool:
 
 
 def conjugate(x: Tensor) -> Tensor:
-    """The complex conjugate; a real tensor itself. (The gradient by a factor is multiplied by the other's conjugate.)"""
+    """The complex conjugate, as gradients need it of the other factor; a real tensor itself."""
     return apply_op("Conj", x) if x.dtype.is_complex else x
 
 

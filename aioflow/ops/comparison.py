@@ -30,7 +30,7 @@ __all__ = [
 
 
 def _lenient_broadcast(ctx: ShapeContext) -> Dims:
-    """With incompatible_shape_error=False, shapes that do not fit give a scalar, so any size left open leaves all open."""
+    """With incompatible_shape_error=False shapes that do not fit give a scalar: a size left open leaves all open."""
     if ctx.attrs["incompatible_shape_error"]:
         return broadcast(ctx)
     x, y = (t.dims for t in ctx.tensors)
@@ -39,7 +39,7 @@ def _lenient_broadcast(ctx: ShapeContext) -> Dims:
     try:
         dims = broadcast(ctx)
     except InvalidArgumentError:
-        return None
+        return ()
     open_sizes = any((a is None) != (b is None) and 1 not in (a, b) for a, b in zip(x[::-1], y[::-1], strict=False))
     return None if open_sizes else dims
 
@@ -161,6 +161,6 @@ def logical_not(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def logical_xor(x: TensorLike, y: TensorLike, name: str = "LogicalXor") -> Tensor:
-    """Exactly one of x and y, both bool, elementwise with broadcasting: there is no op for it, but `NotEqual` is the same."""
+    """Exactly one of x and y, both bool, elementwise with broadcasting. (For bools `NotEqual` is the same.)"""
     result: Tensor = apply_op("NotEqual", x, y, T="bool", name=name)
     return result

@@ -45,9 +45,7 @@ not_differentiable("FloorDiv", "TruncateDiv")
 @gradient("Div", "RealDiv")
 def _div_grad(op: Operation, grad: Tensor) -> Pair:
     """d(x/y): 1/y and -z/y, so that both share one division."""
-    x, y = op.inputs
-    grad_x = apply_op("RealDiv", grad, conjugate(y))
-    return _quotient(op, grad_x)
+    return _quotient(op, apply_op("RealDiv", grad, conjugate(op.inputs[1])))
 
 
 @gradient("DivNoNan")
@@ -134,7 +132,11 @@ def floor_div(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y rounded towards zero. Integer division by zero is an InvalidArgumentError at run time."""
+    """x / y rounded towards zero.
+
+    Raises:
+        InvalidArgumentError: (at run time) an integer division by zero.
+    """
     result: Tensor = apply_op("TruncateDiv", x, y, name=name)
     return result
 
@@ -152,7 +154,11 @@ def reciprocal_no_nan(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The remainder of `floordiv`: it has the sign of y. Integer division by zero is an InvalidArgumentError at run time."""
+    """The remainder of `floordiv`: it has the sign of y.
+
+    Raises:
+        InvalidArgumentError: (at run time) an integer division by zero.
+    """
     result: Tensor = apply_op("FloorMod", x, y, name=name)
     return result
 
@@ -161,6 +167,10 @@ mod = floormod
 
 
 def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The remainder of `truncatediv`: it has the sign of x. Integer division by zero is an InvalidArgumentError at run time."""
+    """The remainder of `truncatediv`: it has the sign of x.
+
+    Raises:
+        InvalidArgumentError: (at run time) an integer division by zero.
+    """
     result: Tensor = apply_op("TruncateMod", x, y, name=name)
     return result

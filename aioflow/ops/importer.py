@@ -1,7 +1,8 @@
 """`import_graph_def`: nodes of a definition become nodes of the default graph.
 
-A definition may come from anywhere, so nothing in it is believed: each node is checked against the signature of its op,
-its dtypes are compared with those of its inputs, and its shapes are worked out anew. Either all nodes are added or none.
+A definition may come from anywhere, so nothing in it is believed: each node is checked against the signature of its
+op, its dtypes are compared with those of its inputs, and its shapes are worked out anew. Either all nodes are added or
+none.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError, OpError
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
@@ -36,9 +37,9 @@ def import_graph_def(
 ) -> list[Operation | Tensor] | None:
     """Add the nodes of a graph definition to the default graph.
 
-    Devices, control inputs and colocation of the nodes are kept; open device scopes fill in what a node leaves open, and
-    open control dependencies are added. A node name that the graph has already is an error (TensorFlow renames the new
-    node instead, and the name then stands for the wrong one).
+    Devices, control inputs and colocation of the nodes are kept; open device scopes fill in what a node leaves open,
+    and open control dependencies are added. A node name that the graph has already is an error (TensorFlow renames the
+    new node instead, and the name then stands for the wrong one).
 
     Args:
         graph_def: The definition.
@@ -275,7 +276,8 @@ class _Import:
         if ":" in name and ref in self.mapped:
             tensor: Tensor = self.mapped[ref]
             return tensor
-        if not self._has(ref) and (":" in name or ref.node not in self.made) or ref.port < 0:
+        found = self._has(ref) if ":" in name else ref.node in self.made
+        if ref.port < 0 or not found:
             raise InvalidArgumentError(
                 f"return_elements has {name!r}, which is not in the definition", expected="'node' or 'node:0'"
             )

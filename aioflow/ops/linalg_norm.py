@@ -75,7 +75,9 @@ def norm(
     pair = isinstance(axis, list | tuple) and len(axis) == 2
     if isinstance(axis, list | tuple) and not pair:
         if len(axis) != 1:
-            raise InvalidArgumentError("a norm takes one axis or two", expected="an int, or a pair of ints", actual=axis)
+            raise InvalidArgumentError(
+                "a norm takes one axis or two", expected="an int, or a pair of ints", actual=axis
+            )
         axis = axis[0]
     _check_norm(ord, pair)
     with graph_scope((x,), name or "norm"):
@@ -144,7 +146,9 @@ def _spectral(x: Tensor, axes: tuple[int, int], keep: bool) -> Tensor:
     return top
 
 
-def normalize(tensor: TensorLike, ord: Any = "euclidean", axis: Any = None, name: str | None = None) -> tuple[Tensor, Tensor]:
+def normalize(
+    tensor: TensorLike, ord: Any = "euclidean", axis: Any = None, name: str | None = None
+) -> tuple[Tensor, Tensor]:
     """The tensor divided by its norm along `axis`, and that norm (with kept dimensions). See `norm`."""
     x = convert_to_tensor(tensor)
     with graph_scope((x,), name or "normalize"):

@@ -10,6 +10,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.array_shape import matrix_transpose
 from aioflow.ops.matrix import graph_scope, matmul
 from aioflow.ops.reduction import reduce_by
 
@@ -37,7 +38,9 @@ def _square(ctx: ShapeContext, name: str = "input") -> Dims:
     if dims is None:
         return None
     if dims[-1] is not None and dims[-2] is not None and dims[-1] != dims[-2]:
-        raise InvalidArgumentError("the matrices are not square", expected="equal last two sizes", actual=format_dims(dims))
+        raise InvalidArgumentError(
+            "the matrices are not square", expected="equal last two sizes", actual=format_dims(dims)
+        )
     size = dims[-2] if dims[-1] is None else dims[-1]
     return (*dims[:-2], size, size)
 
@@ -111,11 +114,19 @@ define_op(
 )
 define_op("Cholesky", "input: T", "output: T", [_T], shape=_square)
 define_op(
-    "CholeskyGrad", "l: T, grad: T", "output: T", ["T: {float16, float32, float64}"], shape=lambda ctx: _square(ctx, "l")
+    "CholeskyGrad",
+    "l: T, grad: T",
+    "output: T",
+    ["T: {float16, float32, float64}"],
+    shape=lambda ctx: _square(ctx, "l"),
 )
 define_op("SelfAdjointEigV2", "input: T", "e: T, v: T", ["compute_v: bool = True", _T], shape=_eigen)
 define_op(
-    "Svd", "input: T", "s: T, u: T, v: T", ["compute_uv: bool = True", "full_matrices: bool = False", _T], shape=_singular
+    "Svd",
+    "input: T",
+    "s: T, u: T, v: T",
+    ["compute_uv: bool = True", "full_matrices: bool = False", _T],
+    shape=_singular,
 )
 define_op("Qr", "input: T", "q: T, r: T", ["full_matrices: bool = False", _T], shape=_orthogonal)
 
@@ -125,11 +136,7 @@ define_op("Qr", "input: T", "q: T, r: T", ["full_matrices: bool = False", _T], s
 
 def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
     """The conjugate transpose of each matrix."""
-    x = convert_to_tensor(matrix)
-    with graph_scope((x,), name or "adjoint"):
-        term = "...ij->...ji"
-        result: Tensor = apply_op("Einsum", [apply_op("Conj", x) if x.dtype.is_complex else x], equation=term)
-    return result
+    return matrix_transpose(matrix, name or "adjoint", conjugate=True)
 
 
 def _band(x: Tensor, lower: int, upper: int) -> Tensor:
@@ -279,7 +286,7 @@ def _rotation(vectors: Tensor, grad: Tensor, factor: Tensor, row: Tensor) -> Ten
 
 @gradient("Qr")
 def _qr_grad(op: Operation, grad_q: Tensor | None, grad_r: Tensor | None) -> Tensor | None:
-    """Walter and Lehmann, "Algorithmic differentiation of linear algebra functions" (2013); wide matrices in two blocks."""
+    """Walter and Lehmann, "Algorithmic differentiation of linear algebra functions" (2013); wide ones in two blocks."""
     dims, x = op.inputs[0].dims, op.inputs[0]
     rows, columns = dims[-2:] if dims is not None else (None, None)
     if rows is None or columns is None or (op.get_attr("full_matrices") and rows > columns) or x.dtype.is_complex:
@@ -381,7 +388,7 @@ def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -
 
 
 def self_adjoint_eig(tensor: TensorLike, name: str | None = None) -> Any:
-    """The eigenvalues [..., n] in ascending order, and the eigenvectors as columns [..., n, n], of Hermitian matrices."""
+    """Of Hermitian matrices the eigenvalues [..., n], ascending, and the eigenvectors as columns [..., n, n]."""
     return apply_op("SelfAdjointEigV2", tensor, compute_v=True, name=name)
 
 

@@ -218,13 +218,13 @@ def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The greater of x and y, elementwise with broadcasting; NaN where one is. The gradient goes to x where they are equal."""
+    """The greater of x and y, elementwise with broadcasting; NaN where one is. Where equal, the gradient goes to x."""
     result: Tensor = apply_op("Maximum", x, y, name=name)
     return result
 
 
 def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The lesser of x and y, elementwise with broadcasting; NaN where one is. The gradient goes to x where they are equal."""
+    """The lesser of x and y, elementwise with broadcasting; NaN where one is. Where equal, the gradient goes to x."""
     result: Tensor = apply_op("Minimum", x, y, name=name)
     return result
 

@@ -1,4 +1,4 @@
-"""Sums of many tensors, scaling and clipping, all of which take sparse gradients (`IndexedSlices`) where those come up."""
+"""Sums of many tensors, scaling and clipping: these take sparse gradients (`IndexedSlices`) as well."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> An
     return result
 
 
-def clip_by_value(t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None) -> Any:
+def clip_by_value(
+    t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
+) -> Any:
     """t limited to [clip_value_min, clip_value_max]; t may be an IndexedSlices.
 
     Raises:
@@ -89,7 +91,7 @@ def accumulate_n(
         DTypeError: an input is not of `tensor_dtype`.
     """
     if not isinstance(inputs, list | tuple) or not inputs:
-        raise InvalidArgumentError("accumulate_n needs tensors", expected="a list of at least one tensor", actual=repr(inputs))
+        raise InvalidArgumentError("accumulate_n needs tensors", expected="a list of some", actual=repr(inputs))
     tensors = [convert_to_tensor(i, tensor_dtype) for i in inputs]
     dims = TensorShape(shape).raw
     for tensor in tensors:

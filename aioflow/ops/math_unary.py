@@ -215,7 +215,7 @@ def _cosh_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("Tanh")
 def _tanh_grad(op: Operation, grad: Tensor) -> Tensor:
-    result: Tensor = apply_op("TanhGrad", op.outputs[0], grad)
+    result: Tensor = apply_op("TanhGrad", conjugate(op.outputs[0]), grad)
     return result
 
 
@@ -243,7 +243,7 @@ def _atanh_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("Sigmoid")
 def _sigmoid_grad(op: Operation, grad: Tensor) -> Tensor:
-    result: Tensor = apply_op("SigmoidGrad", op.outputs[0], grad)
+    result: Tensor = apply_op("SigmoidGrad", conjugate(op.outputs[0]), grad)
     return result
 
 

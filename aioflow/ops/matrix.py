@@ -110,9 +110,7 @@ define_op(
     ["T: {floats, int16, int32, int64, uint8, uint16, uint32, uint64, complexes}", *_ADJOINTS],
     shape=_batch_product_shape,
 )
-define_op(
-    "Einsum", "inputs: N*T", "output: T", ["equation: string", "N: int >= 1", "T: type"], shape=_einsum_shape
-)
+define_op("Einsum", "inputs: N*T", "output: T", ["equation: string", "N: int >= 1", "T: type"], shape=_einsum_shape)
 
 
 def _cross_shape(ctx: ShapeContext) -> Dims:
@@ -253,9 +251,7 @@ def _relabel(x: Tensor, labels: tuple[str, ...], term: tuple[str, ...]) -> Tenso
     return result
 
 
-def _fit(
-    g: Tensor, x: Tensor, term: tuple[str, ...], reached: tuple[str, ...], lost: tuple[str, ...]
-) -> Tensor:
+def _fit(g: Tensor, x: Tensor, term: tuple[str, ...], reached: tuple[str, ...], lost: tuple[str, ...]) -> Tensor:
     """Sum where the operand was broadcast under its ellipsis, and repeat along the labels that were lost."""
     shape = apply_op("Shape", _relabel(x, term, (*reached, *lost)))
     for _ in lost:
@@ -285,7 +281,7 @@ def _cross_grad(op: Operation, grad: Tensor) -> list[Tensor]:
 
 @contextmanager
 def graph_scope(values: Sequence[Any], name: str) -> Iterator[str]:
-    """A name scope in the graph of the first tensor among `values`, which becomes the default graph; yields its prefix."""
+    """A name scope in the graph of the first tensor among `values`, made the default graph; yields its prefix."""
     graph = next((v.graph for v in values if isinstance(v, Tensor)), None) or default_graph()
     with graph.as_default(), graph.name_scope(name) as scope:
         yield scope
@@ -401,7 +397,9 @@ def _einsum_in_pairs(equation: Equation, tensors: list[Tensor], optimize: Any) -
         path = np.einsum_path(str(equation), *stand_ins, optimize=optimize)[0][1:]
     except ValueError as error:
         raise InvalidArgumentError(
-            "the operands do not fit the equation", expected=str(equation), actual=[format_dims(t.dims) for t in tensors]
+            "the operands do not fit the equation",
+            expected=str(equation),
+            actual=[format_dims(t.dims) for t in tensors],
         ) from error
     for step in path:
         chosen = sorted(step, reverse=True)
@@ -424,7 +422,9 @@ def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) 
     y = convert_to_tensor(b, dtype_hint=x.dtype)
     if x.dims is None or y.dims is None or isinstance(axes, Tensor):
         raise UnimplementedError(
-            "tensordot needs the ranks of its operands", expected="tensors of known rank and constant axes", actual=(x, y)
+            "tensordot needs the ranks of its operands",
+            expected="tensors of known rank and constant axes",
+            actual=(x, y),
         )
     left, right = _contracted(axes, len(x.dims), len(y.dims))
     letters = iter("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")

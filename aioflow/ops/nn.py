@@ -11,7 +11,8 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
-from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
+from aioflow.ops.array_node import shape_of
 from aioflow.ops.core import scalar, unchanged
 
 __all__ = [
@@ -36,15 +37,6 @@ def op_scope(name: str | None, default: str, *values: Any) -> Iterator[str]:
     graph = next((v.graph for v in values if isinstance(v, Tensor)), None) or default_graph()
     with graph.as_default(), graph.name_scope(name or default) as scope:
         yield scope
-
-
-def shape_of(tensor: Tensor) -> Tensor:
-    """The shape as an int32 vector: a constant where it is known, so that nothing is computed at run time."""
-    dims = tensor.dims
-    if dims is not None and None not in dims:
-        return constant(list(dims), "int32", shape=(len(dims),))
-    found: Tensor = apply_op("Shape", tensor)
-    return found
 
 
 def both_merged(ctx: ShapeContext) -> Dims:
@@ -73,11 +65,13 @@ def renamed(new: Any, old: Any, names: tuple[str, str]) -> Any:
         InvalidArgumentError: both are.
     """
     if new is not None and old is not None:
-        raise InvalidArgumentError(f"cannot specify both {names[0]!r} and {names[1]!r}", expected="one of them", actual="both")
+        raise InvalidArgumentError(
+            f"cannot specify both {names[0]!r} and {names[1]!r}", expected="one of them", actual="both"
+        )
     return old if new is None else new
 
 
-# -- activations --------------------------------------------------------------------------------------------------------
+# -- activations -----------------------------------------------------------------------------------
 
 define_op("Relu", "features: T", "activations: T", ["T: {reals, qint8}"], shape=unchanged)
 define_op("ReluGrad", "gradients: T, features: T", "backprops: T", ["T: {reals}"], shape=both_merged)
@@ -205,7 +199,7 @@ def crelu(features: TensorLike, name: str | None = None, axis: int = -1) -> Tens
         return relu(both, name=scope)
 
 
-# -- bias ---------------------------------------------------------------------------------------------------------------
+# -- bias ------------------------------------------------------------------------------------------
 
 
 def _channel(ctx: ShapeContext, dims: tuple[int | None, ...]) -> int:
@@ -253,7 +247,9 @@ def _bias_add_grad_gradient(op: Operation, grad: Tensor) -> Any:
     source = op.inputs[0]
     if op.get_attr("data_format") == "NCHW":
         if source.dims is None:
-            raise InvalidArgumentError("the gradient of BiasAddGrad needs a known rank", expected="a rank", actual="unknown")
+            raise InvalidArgumentError(
+                "the gradient of BiasAddGrad needs a known rank", expected="a rank", actual="unknown"
+            )
         grad = apply_op("Reshape", grad, [-1] + [1] * (len(source.dims) - 2))
     return apply_op("BroadcastTo", grad, shape_of(source))
 
@@ -273,7 +269,7 @@ def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None
     return result
 
 
-# -- softmax ------------------------------------------------------------------------------------------------------------
+# -- softmax ---------------------------------------------------------------------------------------
 
 define_op("Softmax", "logits: T", "softmax: T", ["T: {floats}"], shape=at_least_vector)
 define_op("LogSoftmax", "logits: T", "logsoftmax: T", ["T: {floats}"], shape=at_least_vector)
@@ -347,7 +343,7 @@ def last_axis_order(tensor: Tensor, axis: int) -> list[int]:
     return order
 
 
-# -- L2 loss ------------------------------------------------------------------------------------------------------------
+# -- L2 loss ---------------------------------------------------------------------------------------
 
 define_op("L2Loss", "t: T", "output: T", ["T: {floats}"], shape=scalar)
 

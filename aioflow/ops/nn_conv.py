@@ -14,7 +14,8 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, TensorShape, format_dims, is_compatible
 from aioflow.graph.windows import Window, conv2d_dims, depthwise_dims
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
-from aioflow.ops.nn import op_scope, renamed, shape_of
+from aioflow.ops.array_node import shape_of
+from aioflow.ops.nn import op_scope, renamed
 
 __all__ = [
     "atrous_conv2d",
@@ -54,7 +55,9 @@ def _given_shape(name: str) -> Any:
         if dims is None:
             return (None,) * 4
         if len(dims) != 4:
-            raise InvalidArgumentError(f"{name} must be the shape of a 4-D tensor", expected="4 sizes", actual=format_dims(dims))
+            raise InvalidArgumentError(
+                f"{name} must be the shape of a 4-D tensor", expected="4 sizes", actual=format_dims(dims)
+            )
         return dims
 
     return shape
@@ -75,7 +78,9 @@ define_op(
     ["T: {floats}", *_DENSE],
     shape=_given_shape("filter_sizes"),
 )
-define_op("DepthwiseConv2dNative", "input: T, filter: T", "output: T", ["T: {floats}", *_DEPTHWISE], shape=_depthwise_shape)
+define_op(
+    "DepthwiseConv2dNative", "input: T, filter: T", "output: T", ["T: {floats}", *_DEPTHWISE], shape=_depthwise_shape
+)
 define_op(
     "DepthwiseConv2dNativeBackpropInput",
     "input_sizes: int32, filter: T, out_backprop: T",
@@ -135,7 +140,7 @@ def _backprop_filter_grad(op: Operation, grad: Tensor) -> list[Any]:
     ]
 
 
-# -- builders -----------------------------------------------------------------------------------------------------------
+# -- builders --------------------------------------------------------------------------------------
 
 
 def four(values: Any, data_format: str, name: str) -> list[int]:
@@ -194,11 +199,16 @@ def conv2d(
         padding: "SAME", "VALID", or [[before, after]] an axis.
 
     Raises:
-        InvalidArgumentError: a rank, channel count, stride, dilation or padding does not fit, or the image is too small.
+        InvalidArgumentError: a rank, channel count, stride, dilation or padding does not fit, or the image is small.
     """
     kernel = renamed(filters, filter, ("filters", "filter"))
     result: Tensor = apply_op(
-        "Conv2D", input, kernel, use_cudnn_on_gpu=use_cudnn_on_gpu, name=name, **_attrs(strides, padding, data_format, dilations)
+        "Conv2D",
+        input,
+        kernel,
+        use_cudnn_on_gpu=use_cudnn_on_gpu,
+        name=name,
+        **_attrs(strides, padding, data_format, dilations),
     )
     return result
 
@@ -281,7 +291,9 @@ def _check_transposed(window: Window, made: Dims, kernel: Dims, given: Dims) -> 
     expected = conv2d_dims(window, made, kernel)
     if not is_compatible(expected, given):
         raise InvalidArgumentError(
-            f"value does not fit output_shape {format_dims(made)}", expected=format_dims(expected), actual=format_dims(given)
+            f"value does not fit output_shape {format_dims(made)}",
+            expected=format_dims(expected),
+            actual=format_dims(given),
         )
 
 
@@ -341,7 +353,9 @@ def depthwise_conv2d_native_backprop_filter(
 ) -> Tensor:
     """The gradient of `depthwise_conv2d_native` to its filter. Raises as `conv2d`."""
     how = _attrs(strides, padding, data_format, dilations)
-    result: Tensor = apply_op("DepthwiseConv2dNativeBackpropFilter", input, filter_sizes, out_backprop, name=name, **how)
+    result: Tensor = apply_op(
+        "DepthwiseConv2dNativeBackpropFilter", input, filter_sizes, out_backprop, name=name, **how
+    )
     return result
 
 

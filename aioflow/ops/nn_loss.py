@@ -61,7 +61,7 @@ define_op(
 
 
 def _logits_grad(op: Operation, grad_loss: Tensor | None, grad_backprop: Tensor | None) -> Tensor | None:
-    """What flows to the logits by way of the loss, and by way of `backprop` when this is itself being differentiated."""
+    """What flows to the logits by way of the loss, and by way of `backprop` in a second derivative."""
     logits, backprop = op.inputs[0], op.outputs[1]
     total = None if grad_loss is None else apply_op("ExpandDims", grad_loss, -1) * backprop
     if grad_backprop is not None:
@@ -91,13 +91,15 @@ def _dense_grad(op: Operation, grad_loss: Tensor | None, grad_backprop: Tensor |
     return [_logits_grad(op, grad_loss, grad_backprop), by_labels]
 
 
-# -- builders -----------------------------------------------------------------------------------------------------------
+# -- builders --------------------------------------------------------------------------------------
 
 
 def _required(**values: Any) -> None:
     missing = [name for name, value in values.items() if value is None]
     if missing:
-        raise InvalidArgumentError(f"{' and '.join(missing)} must be given by name", expected=", ".join(values), actual="None")
+        raise InvalidArgumentError(
+            f"{' and '.join(missing)} must be given by name", expected=", ".join(values), actual="None"
+        )
 
 
 def _precise(tensor: Tensor) -> Tensor:
@@ -129,7 +131,11 @@ def softmax_cross_entropy_with_logits_v2(
 
 
 def softmax_cross_entropy_with_logits(
-    labels: TensorLike = None, logits: TensorLike = None, dim: int = -1, name: str | None = None, axis: int | None = None
+    labels: TensorLike = None,
+    logits: TensorLike = None,
+    dim: int = -1,
+    name: str | None = None,
+    axis: int | None = None,
 ) -> Tensor:
     """`softmax_cross_entropy_with_logits_v2` with no gradient to the labels."""
     _required(labels=labels, logits=logits)
@@ -151,7 +157,9 @@ def _dense_loss(labels: TensorLike, logits: TensorLike, axis: int, name: str | N
         outer = None if features.dims is None else features.dims[:-1]
         flat = features.dims is not None and len(features.dims) == 2
         rows = (features, targets) if flat else (_as_rows(features), _as_rows(targets))
-        loss: Tensor = apply_op("SoftmaxCrossEntropyWithLogits", *rows, name=scope if flat and features is given else None)[0]
+        loss: Tensor = apply_op(
+            "SoftmaxCrossEntropyWithLogits", *rows, name=scope if flat and features is given else None
+        )[0]
         if not flat:
             loss = _with_outer_shape(loss, features, outer)
         if dims is not None:
@@ -223,7 +231,9 @@ def _check_sparse(labels: Tensor, logits: Tensor) -> None:
     outer = None if logits.dims is None else logits.dims[:-1]
     if not is_compatible(outer, labels.dims):
         raise InvalidArgumentError(
-            "labels must have the shape of logits without its last axis", expected=format_dims(outer), actual=format_dims(labels.dims)
+            "labels must have the shape of logits without its last axis",
+            expected=format_dims(outer),
+            actual=format_dims(labels.dims),
         )
 
 
@@ -240,7 +250,7 @@ def sigmoid_cross_entropy_with_logits(
         x = convert_to_tensor(logits, name="logits")
         z = convert_to_tensor(labels, x.dtype, name="labels")
         merge_dims(x.dims, z.dims)
-        # softplus is max(x, 0) + log(1 + exp(-|x|)), and its gradient is right at 0 too, where those of max and |x| are not
+        # softplus is max(x, 0) + log(1 + exp(-|x|)) with the right gradient at 0 too, which those two do not have
         result: Tensor = apply_op("Sub", softplus(x), x * z, name=scope)
         return result
 

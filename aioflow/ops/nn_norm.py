@@ -197,7 +197,11 @@ def _batch_norm_grad_gradient(op: Operation, *grads: Tensor | None) -> list[Any]
         through = r * terms.project(by_unit)
         by_x = through if by_x is None else by_x + through
     made = [by_dy if isinstance(by_dy, Tensor) else None, by_x]
-    return [*(g if g is None else _cast(g, t) for g, t in zip(made, (dy, x), strict=True)), by_scale, *[None] * (len(op.inputs) - 3)]
+    return [
+        *(g if g is None else _cast(g, t) for g, t in zip(made, (dy, x), strict=True)),
+        by_scale,
+        *[None] * (len(op.inputs) - 3),
+    ]
 
 
 def _float32(tensor: Tensor) -> Tensor:
@@ -256,7 +260,7 @@ def fused_batch_norm(
     return made[0], made[1], made[2]
 
 
-# -- moments and what is built of them ----------------------------------------------------------------------------------
+# -- moments and what is built of them -------------------------------------------------------------
 
 
 def _kept(keep_dims: bool | None, keepdims: bool | None) -> bool:
@@ -271,7 +275,7 @@ def moments(
     keep_dims: bool | None = None,
     keepdims: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance of x over `axes` (a list of ints); float16 is summed in float32. `shift` is not used any more."""
+    """Mean and variance of x over `axes` (ints); float16 is summed in float32. `shift` is not used any more."""
     tensor = convert_to_tensor(x)
     with op_scope(name, "moments", tensor):
         y = _float32(tensor) if tensor.dtype.name == "float16" else tensor
@@ -392,14 +396,16 @@ def l2_normalize(
         along = renamed(axis, dim, ("axis", "dim"))
         if along is None:
             if tensor.dims is None:
-                raise InvalidArgumentError("without axis the rank must be known", expected="a known rank", actual="unknown")
+                raise InvalidArgumentError(
+                    "without axis the rank must be known", expected="a known rank", actual="unknown"
+                )
             along = list(range(len(tensor.dims)))
         total = apply_op("Sum", apply_op("Square", tensor), along, keep_dims=True)
         result: Tensor = apply_op("Mul", tensor, apply_op("Rsqrt", apply_op("Maximum", total, epsilon)), name=scope)
         return result
 
 
-# -- local response normalisation ---------------------------------------------------------------------------------------
+# -- local response normalisation ------------------------------------------------------------------
 
 _LRN = [
     "depth_radius: int = 5",

@@ -10,7 +10,8 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.windows import Window, pool_dims
 from aioflow.ops.apply import TensorLike, apply_op
-from aioflow.ops.nn import renamed, shape_of, zeros_like
+from aioflow.ops.array_node import shape_of
+from aioflow.ops.nn import renamed, zeros_like
 from aioflow.ops.nn_conv import four, padding_attrs
 
 __all__ = ["avg_pool", "avg_pool2d", "max_pool", "max_pool2d"]
@@ -43,7 +44,9 @@ def _avg_pool_grad_shape(ctx: ShapeContext) -> Dims:
     ctx.require_rank("orig_input_shape", 1)
     dims = ctx.partial_shape("orig_input_shape")
     if dims is not None and len(dims) != 4:
-        raise InvalidArgumentError("orig_input_shape must be the shape of a 4-D tensor", expected="4 sizes", actual=format_dims(dims))
+        raise InvalidArgumentError(
+            "orig_input_shape must be the shape of a 4-D tensor", expected="4 sizes", actual=format_dims(dims)
+        )
     return (None,) * 4 if dims is None else dims
 
 
@@ -73,7 +76,9 @@ define_op(
     [*_WINDOW, *_IMPLICIT, *_FORMAT, "T: {reals}"],
     shape=_max_pool_grad_grad_shape,
 )
-define_op("AvgPool", "value: T", "output: T", [*_WINDOW, *_IMPLICIT, *_FORMAT, "T: {floats}"], shape=_pool_shape("value"))
+define_op(
+    "AvgPool", "value: T", "output: T", [*_WINDOW, *_IMPLICIT, *_FORMAT, "T: {floats}"], shape=_pool_shape("value")
+)
 define_op(
     "AvgPoolGrad",
     "orig_input_shape: int32, grad: T",
@@ -127,7 +132,7 @@ def max_pool(
     """The maximum of each window.
 
     Args:
-        value: [batch, rows, columns, channels], or [batch, channels, rows, columns] for NCHW; `input` is its newer name.
+        value: [batch, rows, columns, channels], or [batch, channels, rows, columns] for NCHW; also `input`.
         ksize, strides: Size of a window, and how far apart windows are: one value, (rows, columns), or one an axis.
         padding: "SAME", "VALID", or [[before, after]] an axis; padding takes no part in the maximum.
 

@@ -56,7 +56,7 @@ def _logic(symbol: str) -> Operator:
         operands = same_dtype(x, *others) if others else (convert_to_tensor(x),)
         dtype = operands[0].dtype
         if not (dtype.is_bool or dtype.is_integer):
-            raise DTypeError(f"`{symbol}` is for bools and integers", expected="bool or an integer", actual=repr(operands[0]))
+            raise DTypeError(f"`{symbol}` is for bools and integers", expected="one of those", actual=repr(operands[0]))
         result: Tensor = apply_op(on_bool if dtype.is_bool else on_integers, *operands, name=symbol)
         return result
 

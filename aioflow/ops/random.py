@@ -1,4 +1,5 @@
-"""Random ops. Each node has its own stream in each session: it starts from the node's seeds and goes on from step to step.
+"""Random ops. Each node has its own stream in each session: it starts from the node's seeds and goes on from step to
+step.
 
 Seeds follow TensorFlow's rules: the graph's seed and the op's together fix a stream; with neither, the operating system
 gives one. The numbers themselves are those of the backend's generator, not TensorFlow's.
@@ -45,8 +46,9 @@ def set_random_seed(seed: int | None) -> None:
 def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
     """The pair of seeds of a new random op in the default graph, given its own seed.
 
-    With a graph seed only, the op's part is the number of nodes that the graph has so far: the same program gives the same
-    streams. With an op seed only, the graph's part is a constant. With neither both are None: a stream of its own a session.
+    With a graph seed only, the op's part is the number of nodes that the graph has so far: the same program gives the
+    same streams. With an op seed only, the graph's part is a constant. With neither both are None: a stream of its own
+    in each session.
     """
     graph = default_graph()
     if graph.seed is None:
@@ -60,7 +62,7 @@ def _seeds(op_seed: int | None) -> dict[str, int]:
     return {"seed": seed or 0, "seed2": seed2 or 0}
 
 
-# -- ops ----------------------------------------------------------------------------------------------------------------
+# -- ops -------------------------------------------------------------------------------------------
 
 
 def _given_shape(ctx: ShapeContext) -> Dims:
@@ -149,7 +151,7 @@ not_differentiable(
 )
 
 
-# -- builders -----------------------------------------------------------------------------------------------------------
+# -- builders --------------------------------------------------------------------------------------
 
 
 def _shape_tensor(shape: Any) -> Tensor:
@@ -198,7 +200,9 @@ def random_uniform(
     kind = as_dtype(dtype)
     if maxval is None:
         if kind.is_integer:
-            raise InvalidArgumentError("maxval must be given for an integer dtype", expected="maxval", actual=f"None for {kind}")
+            raise InvalidArgumentError(
+                "maxval must be given for an integer dtype", expected="maxval", actual=f"None for {kind}"
+            )
         maxval = 1
     with op_scope(name, "random_uniform", shape, minval, maxval) as scope:
         sizes = _shape_tensor(shape)
@@ -270,7 +274,13 @@ def random_crop(value: TensorLike, size: TensorLike, seed: int | None = None, na
         room = shape - extent + 1
         rank = None if extent.dims is None else extent.dims[0]
         sample = apply_op(
-            "RandomUniformInt", [rank] if rank is not None else apply_op("Shape", extent), 0, _MAX_INT32, Tout="int32", **_seeds(seed)
+            "RandomUniformInt",
+            [rank] if rank is not None else apply_op("Shape", extent),
+            0,
+            _MAX_INT32,
+            name=None,
+            Tout="int32",
+            **_seeds(seed),
         )
         result: Tensor = apply_op("Slice", tensor, apply_op("FloorMod", sample, room), extent, name=scope)
         return result
@@ -284,11 +294,17 @@ def _check_crop(tensor: Tensor, extent: Tensor) -> None:
         have is None or have >= need for have, need in zip(tensor.dims, wanted, strict=True)
     )
     if not fits:
-        raise InvalidArgumentError("the crop is larger than the value", expected=f"at most {format_dims(tensor.dims)}", actual=wanted)
+        raise InvalidArgumentError(
+            "the crop is larger than the value", expected=f"at most {format_dims(tensor.dims)}", actual=wanted
+        )
 
 
 def multinomial(
-    logits: TensorLike, num_samples: TensorLike, seed: int | None = None, name: str | None = None, output_dtype: Any = None
+    logits: TensorLike,
+    num_samples: TensorLike,
+    seed: int | None = None,
+    name: str | None = None,
+    output_dtype: Any = None,
 ) -> Tensor:
     """Class numbers [batch, num_samples], drawn with probabilities softmax(logits).
 
@@ -359,7 +375,7 @@ def random_poisson(
         return result
 
 
-# -- stateless: the same seed gives the same numbers, always ------------------------------------------------------------
+# -- stateless: the same seed gives the same numbers, always ---------------------------------------
 
 
 def stateless_random_uniform(

@@ -57,7 +57,9 @@ def normal_axis(axis: int, rank: int) -> int:
     """The axis counted from the front. Raises InvalidArgumentError where the tensor has no such axis."""
     if not -rank <= axis < rank:
         raise InvalidArgumentError(
-            f"invalid axis {axis} for a tensor with {rank} dimensions", expected=f"-{rank} <= axis < {rank}", actual=axis
+            f"invalid axis {axis} for a tensor with {rank} dimensions",
+            expected=f"-{rank} <= axis < {rank}",
+            actual=axis,
         )
     return axis % rank if rank else 0
 
@@ -142,9 +144,7 @@ def _hits(op: Operation) -> Tensor:
     """For each axis of the input how often the reduction names it, computed at run time."""
     rank = apply_op("Rank", op.inputs[0])
     axes = apply_op("Reshape", apply_op("Cast", op.inputs[1], DstT=dtypes.int32), [-1])
-    result: Tensor = apply_op(
-        "UnsortedSegmentSum", apply_op("OnesLike", axes), apply_op("FloorMod", axes, rank), rank
-    )
+    result: Tensor = apply_op("UnsortedSegmentSum", apply_op("OnesLike", axes), apply_op("FloorMod", axes, rank), rank)
     return result
 
 
@@ -199,7 +199,7 @@ def _extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 @gradient("Prod")
 def _prod_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """Each factor's gradient is the product of the others: of those before it times those after it, so zeros do no harm."""
+    """By each factor it is the product of the others: of those before times those after, so zeros do no harm."""
     x = op.inputs[0]
     (grad,) = _with_kept_dims(op, grad)
     grad = _broadcast_like(grad, x)
@@ -270,7 +270,9 @@ def _either(name: str, value: Any, old_name: str, old_value: Any) -> Any:
     if old_value is None:
         return value
     if value is not None:
-        raise InvalidArgumentError(f"both {name!r} and {old_name!r} are given", expected=f"only {name!r}", actual=old_value)
+        raise InvalidArgumentError(
+            f"both {name!r} and {old_name!r} are given", expected=f"only {name!r}", actual=old_value
+        )
     return old_value
 
 
@@ -292,7 +294,9 @@ def reduce_by(op_type: str, input_tensor: TensorLike, axis: Any, keepdims: bool 
     return result
 
 
-def _reduce(op_type: str, x: TensorLike, axis: Any, keepdims: Any, name: str | None, indices: Any, keep_dims: Any) -> Tensor:
+def _reduce(
+    op_type: str, x: TensorLike, axis: Any, keepdims: Any, name: str | None, indices: Any, keep_dims: Any
+) -> Tensor:
     axis = _either("axis", axis, "reduction_indices", indices)
     return reduce_by(op_type, x, axis, _either("keepdims", keepdims, "keep_dims", keep_dims), name)
 
@@ -325,7 +329,7 @@ def reduce_mean(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The mean of the elements along `axis`, in the input's dtype (integers truncate); nan of no elements. See `reduce_sum`."""
+    """The mean of the elements along `axis`; integers truncate, and no elements give nan. See `reduce_sum`."""
     return _reduce("Mean", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -419,7 +423,9 @@ def reduce_logsumexp(
     return total
 
 
-def reduce_variance(input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+def reduce_variance(
+    input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """The mean squared distance from the mean along `axis` (divided by n, not n - 1). See `reduce_sum`.
 
     Raises:
@@ -427,7 +433,9 @@ def reduce_variance(input_tensor: TensorLike, axis: Any = None, keepdims: bool =
     """
     x = convert_to_tensor(input_tensor)
     if x.dtype.is_integer:
-        raise DTypeError("the variance of integers is not an integer", expected="a floating or complex dtype", actual=x.dtype)
+        raise DTypeError(
+            "the variance of integers is not an integer", expected="a floating or complex dtype", actual=x.dtype
+        )
     with x.graph.as_default(), x.graph.name_scope(name or "reduce_variance"):
         distance = x - reduce_by("Mean", x, axis, True, None)
         if x.dtype.is_complex:
@@ -463,7 +471,9 @@ def count_nonzero(
         return reduce_by("Sum", apply_op("Cast", present, DstT=as_dtype(dtype)), axis, keep, None)
 
 
-def cumsum(x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Tensor:
+def cumsum(
+    x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
     """The sums of the elements up to each one along `axis`.
 
     Args:
@@ -477,7 +487,9 @@ def cumsum(x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool 
     return result
 
 
-def cumprod(x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Tensor:
+def cumprod(
+    x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
     """The products of the elements up to each one along `axis`; the first is 1 with `exclusive`. See `cumsum`."""
     result: Tensor = apply_op("Cumprod", x, axis, exclusive=exclusive, reverse=reverse, name=name)
     return result

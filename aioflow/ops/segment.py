@@ -135,7 +135,11 @@ def _segment_prod_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def _zeros_apart(data: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Where the data is zero; the same as int32; and the data with ones in those places."""
     zero = apply_op("Equal", data, constant(0, dtype=data.dtype))
-    return zero, apply_op("Cast", zero, DstT=dtypes.int32), apply_op("SelectV2", zero, constant(1, dtype=data.dtype), data)
+    return (
+        zero,
+        apply_op("Cast", zero, DstT=dtypes.int32),
+        apply_op("SelectV2", zero, constant(1, dtype=data.dtype), data),
+    )
 
 
 def _only_single_zero(grad: Tensor, zeros: Tensor) -> Tensor:
@@ -187,7 +191,7 @@ def segment_sum(data: TensorLike, segment_ids: TensorLike, name: str | None = No
     """The sums of the rows of `data` that have the same id; 0 for an id that does not occur.
 
     Args:
-        segment_ids: [n] ids of the rows, not negative and in ascending order; the last says how many segments there are.
+        segment_ids: [n] ids of the rows, not negative and ascending; the last says how many segments there are.
 
     Raises:
         InvalidArgumentError: the ids are not sorted, negative, or not one a row.
@@ -223,10 +227,10 @@ def segment_prod(data: TensorLike, segment_ids: TensorLike, name: str | None = N
 def unsorted_segment_sum(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """The sums of the slices of `data` that have the same id, for ids 0 … num_segments - 1; 0 for one that does not occur.
+    """The sums of the slices of `data` that have the same id, for ids 0 … num_segments - 1; 0 for an absent one.
 
     Args:
-        segment_ids: Ids in any order, of any rank; their shape is a prefix of that of `data`. Negative ones are left out.
+        segment_ids: Ids in any order; their shape is a prefix of that of `data`. Negative ones are left out.
 
     Raises:
         InvalidArgumentError: an id is too large, or the shapes do not fit.
@@ -238,7 +242,7 @@ def unsorted_segment_sum(
 def unsorted_segment_max(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """The greatest elements of each segment; the least finite value where there are none. See `unsorted_segment_sum`."""
+    """The greatest elements of each segment; the least finite value without any. See `unsorted_segment_sum`."""
     result: Tensor = apply_op("UnsortedSegmentMax", data, segment_ids, num_segments, name=name)
     return result
 
@@ -246,7 +250,7 @@ def unsorted_segment_max(
 def unsorted_segment_min(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """The least elements of each segment; the greatest finite value where there are none. See `unsorted_segment_sum`."""
+    """The least elements of each segment; the greatest finite value without any. See `unsorted_segment_sum`."""
     result: Tensor = apply_op("UnsortedSegmentMin", data, segment_ids, num_segments, name=name)
     return result
 
@@ -289,4 +293,5 @@ def unsorted_segment_sqrt_n(
     x, ids = convert_to_tensor(data), convert_to_tensor(segment_ids)
     with graph_scope((x, ids), name or "UnsortedSegmentSqrtN"):
         size = apply_op("Sqrt", _segment_sizes(x, ids, num_segments))
-        return unsorted_segment_sum(x, ids, num_segments) / size
+        result: Tensor = unsorted_segment_sum(x, ids, num_segments) / size
+    return result

@@ -115,9 +115,7 @@ def _nth_shape(ctx: ShapeContext) -> Dims:
     return dims[:-1]
 
 
-define_op(
-    "NthElement", "input: T, n: int32", "values: T", ["reverse: bool = False", "T: {reals}"], shape=_nth_shape
-)
+define_op("NthElement", "input: T, n: int32", "values: T", ["reverse: bool = False", "T: {reals}"], shape=_nth_shape)
 
 
 def _in_top_shape(ctx: ShapeContext) -> Dims:
@@ -187,9 +185,13 @@ def _top_grad(op: Operation, grad: Tensor | None, _: Tensor | None) -> list[Tens
     width = apply_op("StridedSlice", shape, [-1], [0], [1], shrink_axis_mask=1)
     rows = apply_op("FloorDiv", size, apply_op("Maximum", width, 1))
     columns = apply_op("StridedSlice", apply_op("Shape", indices), [-1], [0], [1], shrink_axis_mask=1)
-    places = apply_op("Reshape", apply_op("Cast", indices, DstT=dtypes.int32), apply_op("Pack", [rows, columns], axis=0))
+    places = apply_op(
+        "Reshape", apply_op("Cast", indices, DstT=dtypes.int32), apply_op("Pack", [rows, columns], axis=0)
+    )
     starts = apply_op("ExpandDims", apply_op("Range", 0, rows, 1) * width, -1)
-    flat = apply_op("UnsortedSegmentSum", apply_op("Reshape", grad, [-1]), apply_op("Reshape", places + starts, [-1]), size)
+    flat = apply_op(
+        "UnsortedSegmentSum", apply_op("Reshape", grad, [-1]), apply_op("Reshape", places + starts, [-1]), size
+    )
     return [apply_op("Reshape", flat, shape), *nothing]
 
 
@@ -257,7 +259,7 @@ def arg_min(input: TensorLike, dimension: Any, output_type: Any = dtypes.int64, 
 def top_k(
     input: TensorLike, k: TensorLike = 1, sorted: bool = True, index_type: Any = dtypes.int32, name: str | None = None
 ) -> Any:
-    """The `k` greatest elements along the last dimension, in descending order, and their indices; of equal ones the first.
+    """The `k` greatest elements along the last dimension, descending, and their indices; of equal ones the first.
 
     Returns:
         (values, indices), both [..., k]; `indices` of `index_type`.
@@ -332,7 +334,9 @@ def _last_axis(x: Tensor, axis: int) -> Any:
     if x.dims is None:
         if axis == -1:
             return None
-        raise InvalidArgumentError("a sort along another axis than the last needs a known rank", expected="-1", actual=axis)
+        raise InvalidArgumentError(
+            "a sort along another axis than the last needs a known rank", expected="-1", actual=axis
+        )
     rank = len(x.dims)
     axis = normal_axis(axis, rank)
     if axis == rank - 1 or rank == 0:
@@ -343,7 +347,7 @@ def _last_axis(x: Tensor, axis: int) -> Any:
 
 
 def _reversed(x: Tensor) -> Tensor:
-    """Values in the opposite order; twice gives the values back. Integers are mirrored where negation would overflow."""
+    """Values in the opposite order; twice gives the values back. Negating the least integer would overflow."""
     if x.dtype.is_unsigned:
         return constant(x.dtype.max, dtype=x.dtype) - x
     return -x - constant(1, dtype=x.dtype) if x.dtype.is_integer else -x
@@ -356,7 +360,7 @@ def bincount(
     maxlength: TensorLike = None,
     dtype: Any = dtypes.int32,
 ) -> Tensor:
-    """How often each value 0, 1, … occurs among the int32 elements of `arr`, or the sum of the weights of those elements.
+    """How often each value 0, 1, … occurs among the int32 elements of `arr`, or the sum of their weights.
 
     Args:
         weights: Of the shape of `arr`; the result has their dtype.
@@ -390,9 +394,13 @@ def _bincount_size(x: Tensor, minlength: TensorLike, maxlength: TensorLike) -> T
 
 
 def histogram_fixed_width(
-    values: TensorLike, value_range: TensorLike, nbins: TensorLike = 100, dtype: Any = dtypes.int32, name: str | None = None
+    values: TensorLike,
+    value_range: TensorLike,
+    nbins: TensorLike = 100,
+    dtype: Any = dtypes.int32,
+    name: str | None = None,
 ) -> Tensor:
-    """How many values fall into each of `nbins` bins of equal width over `value_range`; those outside count at the ends.
+    """How many values fall into each of `nbins` equal bins over `value_range`; those outside count at the ends.
 
     Raises:
         InvalidArgumentError: the range is empty, or there are no bins.
@@ -404,7 +412,11 @@ def histogram_fixed_width(
 
 
 def histogram_fixed_width_bins(
-    values: TensorLike, value_range: TensorLike, nbins: TensorLike = 100, dtype: Any = dtypes.int32, name: str | None = None
+    values: TensorLike,
+    value_range: TensorLike,
+    nbins: TensorLike = 100,
+    dtype: Any = dtypes.int32,
+    name: str | None = None,
 ) -> Tensor:
     """The index of the bin of each value. See `histogram_fixed_width`."""
     x = convert_to_tensor(values)

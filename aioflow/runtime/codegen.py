@@ -96,11 +96,11 @@ class StrandCode:
             call = bound.kernel.expression.format(*arguments)
         else:
             if life.reuse is not None:
-                arguments.append(self._reused(bound, life))
+                arguments.append(f"out={self._reused(bound, life)}")
             call = f"k{index}({', '.join(arguments)})"
         names = [self._names[Edge(bound.node.name, p)] for p in range(len(bound.node.outputs))]
         if not names:
-            assigned = call
+            assigned = "pass" if bound.node.op == "NoOp" else call
         elif bound.unpacks:
             assigned = f"{', '.join(names)}, = {call}" if len(names) == 1 else f"{', '.join(names)} = {call}"
         else:

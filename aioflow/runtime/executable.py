@@ -151,7 +151,8 @@ class Executable:
         try:
             result = await bound.call(*gather(bound.arguments, values))
         except Exception as error:
-            raise kernel_error(error, bound.node) from error.__cause__
+            failure = kernel_error(error, bound.node)
+            raise failure from failure.__cause__
         step.pending.discard(bound.node.name)  # one that is cancelled stays, so that a timeout can name it
         outputs = tuple(result) if bound.unpacks else (result,) if bound.node.outputs else ()
         values.update((Edge(bound.node.name, port), value) for port, value in enumerate(outputs))

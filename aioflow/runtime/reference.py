@@ -52,7 +52,8 @@ async def _compute(bound: BoundNode, values: dict[Edge, Any]) -> Sequence[Any]:
         if bound.kernel.is_async:
             result = await result
     except Exception as error:
-        raise kernel_error(error, bound.node) from error
+        failure = kernel_error(error, bound.node)
+        raise failure from failure.__cause__
     if bound.unpacks:
         return tuple(result)
     return (result,) if bound.node.outputs else ()

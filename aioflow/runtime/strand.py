@@ -65,7 +65,8 @@ class Strand:
             with np.errstate(all="ignore"):
                 result = fast(*values)
         except Exception as error:
-            raise self._explain(error) from error.__cause__
+            explained = self._explain(error)
+            raise explained from explained.__cause__
         self.cost.observe(magnitude, perf_counter() - started)
         return result
 
@@ -95,7 +96,8 @@ class Strand:
                 else:
                     result = self.code.function(Form.PROBED)(*values, self._reporter(step.probe, step))
         except Exception as error:
-            raise self._explain(error) from error.__cause__
+            explained = self._explain(error)
+            raise explained from explained.__cause__
         return result, perf_counter() - started
 
     def _reporter(self, probe: Probe, step: Step) -> Callable[[int, Sequence[Any]], None]:

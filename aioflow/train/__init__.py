@@ -4,6 +4,17 @@ from aioflow.train.adagrad import AdadeltaOptimizer as AdadeltaOptimizer
 from aioflow.train.adagrad import AdagradOptimizer as AdagradOptimizer
 from aioflow.train.adagrad import ProximalAdagradOptimizer as ProximalAdagradOptimizer
 from aioflow.train.adam import AdamOptimizer as AdamOptimizer
+from aioflow.train.checkpoint_state import CheckpointReader as CheckpointReader
+from aioflow.train.checkpoint_state import CheckpointState as CheckpointState
+from aioflow.train.checkpoint_state import checkpoint_exists as checkpoint_exists
+from aioflow.train.checkpoint_state import get_checkpoint_mtimes as get_checkpoint_mtimes
+from aioflow.train.checkpoint_state import get_checkpoint_state as get_checkpoint_state
+from aioflow.train.checkpoint_state import latest_checkpoint as latest_checkpoint
+from aioflow.train.checkpoint_state import list_variables as list_variables
+from aioflow.train.checkpoint_state import load_checkpoint as load_checkpoint
+from aioflow.train.checkpoint_state import load_variable as load_variable
+from aioflow.train.checkpoint_state import remove_checkpoint as remove_checkpoint
+from aioflow.train.checkpoint_state import update_checkpoint_state as update_checkpoint_state
 from aioflow.train.decay import cosine_decay as cosine_decay
 from aioflow.train.decay import cosine_decay_restarts as cosine_decay_restarts
 from aioflow.train.decay import exponential_decay as exponential_decay
@@ -23,6 +34,7 @@ from aioflow.train.momentum import MomentumOptimizer as MomentumOptimizer
 from aioflow.train.moving_averages import ExponentialMovingAverage as ExponentialMovingAverage
 from aioflow.train.optimizer import Optimizer as Optimizer
 from aioflow.train.rmsprop import RMSPropOptimizer as RMSPropOptimizer
+from aioflow.train.saver import Saver as Saver
 from aioflow.train.step import assert_global_step as assert_global_step
 from aioflow.train.step import create_global_step as create_global_step
 from aioflow.train.step import get_global_step as get_global_step

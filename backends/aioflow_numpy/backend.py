@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from aioflow_numpy import kernels as _kernels  # noqa: F401  # importing registers them
+
 __all__ = ["NumpyBackend"]
 
 

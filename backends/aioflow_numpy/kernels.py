@@ -1,7 +1,7 @@
 """Kernels of the CPU device that NumPy alone would not give: convolutions, pools, and faster elementwise ones.
 
-Shapes are checked by the rules that the ops' shape functions use, so what is unknown when a graph is built is refused at
-run time in the same words.
+Shapes are checked by the rules that the ops' shape functions use, so what is unknown when a graph is built is refused
+at run time in the same words.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ _BLOCKS = {np.dtype(t): _ZEROS.astype(t) for t in (np.float32, np.float64)}
 
 @binder("Relu", device="CPU", dtypes={"T": "float32 float64"}, fresh=True, takes_out=True)
 def relu(binding: Binding) -> Callable[..., Any]:
-    """NumPy's maximum of two arrays is vectorised and that of an array and a number is not (2.4): compare with zeros."""
+    """NumPy 2.4 vectorises the maximum of two arrays, not that of an array and a number: compare with zeros."""
     dtype = binding.output_dtypes[0].np_dtype
     zeros, zero = _BLOCKS[dtype], dtype.type(0)
     width, maximum = zeros.size, np.maximum

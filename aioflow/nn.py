@@ -1,0 +1,107 @@
+"""Neural network ops: the public namespace `aioflow.nn`, after `tf.nn` of the TensorFlow 1 API."""
+
+from aioflow.kernels import nn as _nn_kernels  # noqa: F401  # importing registers the kernels
+from aioflow.kernels import nn_loss as _nn_loss_kernels  # noqa: F401
+from aioflow.kernels import nn_norm as _nn_norm_kernels  # noqa: F401
+from aioflow.ops.math_unary import sigmoid, tanh
+from aioflow.ops.nn import (
+    bias_add,
+    crelu,
+    elu,
+    l2_loss,
+    leaky_relu,
+    log_softmax,
+    relu,
+    relu6,
+    selu,
+    softmax,
+    softplus,
+    softsign,
+)
+from aioflow.ops.nn_conv import (
+    atrous_conv2d,
+    conv2d,
+    conv2d_backprop_filter,
+    conv2d_backprop_input,
+    conv2d_transpose,
+    depthwise_conv2d,
+    depthwise_conv2d_native,
+    depthwise_conv2d_native_backprop_filter,
+    depthwise_conv2d_native_backprop_input,
+    separable_conv2d,
+)
+from aioflow.ops.nn_layers import dropout, embedding_lookup, relu_layer, xw_plus_b, zero_fraction
+from aioflow.ops.nn_loss import (
+    log_poisson_loss,
+    sigmoid_cross_entropy_with_logits,
+    softmax_cross_entropy_with_logits,
+    softmax_cross_entropy_with_logits_v2,
+    sparse_softmax_cross_entropy_with_logits,
+    weighted_cross_entropy_with_logits,
+)
+from aioflow.ops.nn_norm import (
+    batch_normalization,
+    fused_batch_norm,
+    l2_normalize,
+    local_response_normalization,
+    lrn,
+    moments,
+    normalize_moments,
+    sufficient_statistics,
+    weighted_moments,
+)
+from aioflow.ops.nn_pool import avg_pool, avg_pool2d, max_pool, max_pool2d
+from aioflow.ops.sorting import in_top_k, top_k
+
+__all__ = [
+    "atrous_conv2d",
+    "avg_pool",
+    "avg_pool2d",
+    "batch_normalization",
+    "bias_add",
+    "conv2d",
+    "conv2d_backprop_filter",
+    "conv2d_backprop_input",
+    "conv2d_transpose",
+    "crelu",
+    "depthwise_conv2d",
+    "depthwise_conv2d_native",
+    "depthwise_conv2d_native_backprop_filter",
+    "depthwise_conv2d_native_backprop_input",
+    "dropout",
+    "elu",
+    "embedding_lookup",
+    "fused_batch_norm",
+    "in_top_k",
+    "l2_loss",
+    "l2_normalize",
+    "leaky_relu",
+    "local_response_normalization",
+    "log_poisson_loss",
+    "log_softmax",
+    "lrn",
+    "max_pool",
+    "max_pool2d",
+    "moments",
+    "normalize_moments",
+    "relu",
+    "relu6",
+    "relu_layer",
+    "selu",
+    "separable_conv2d",
+    "sigmoid",
+    "sigmoid_cross_entropy_with_logits",
+    "softmax",
+    "softmax_cross_entropy_with_logits",
+    "softmax_cross_entropy_with_logits_v2",
+    "softplus",
+    "softsign",
+    "sparse_softmax_cross_entropy_with_logits",
+    "sufficient_statistics",
+    "tanh",
+    "top_k",
+    "weighted_cross_entropy_with_logits",
+    "weighted_moments",
+    "xw_plus_b",
+    "zero_fraction",
+]

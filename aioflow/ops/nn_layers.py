@@ -1,0 +1,212 @@
+"""Small layers put together from ops: dropout, embeddings, and products with a bias."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.graph import Tensor
+from aioflow.graph.shapes import Dims, format_dims
+from aioflow.graph.static_value import constant_value
+from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.array_node import shape_of
+from aioflow.ops.core import identity, stop_gradient
+from aioflow.ops.nn import bias_add, op_scope, relu
+from aioflow.ops.random import random_uniform
+
+__all__ = ["dropout", "embedding_lookup", "relu_layer", "xw_plus_b", "zero_fraction"]
+
+
+def dropout(
+    x: TensorLike,
+    keep_prob: TensorLike = None,
+    noise_shape: Any = None,
+    seed: int | None = None,
+    name: str | None = None,
+    rate: TensorLike = None,
+) -> Tensor:
+    """x with a share `rate` of its elements set to 0 and the others divided by 1 - rate, anew in each step.
+
+    Args:
+        x: A floating tensor.
+        keep_prob: 1 - rate: the older way of giving it.
+        noise_shape: Where it is 1 (and x is not), elements along that axis share their fate; None is x's size.
+        rate: A number or a scalar tensor in [0, 1).
+
+    Raises:
+        InvalidArgumentError: the rate is not given once, or is out of range.
+    """
+    dropped = _rate(keep_prob, rate)
+    with op_scope(name, "dropout", x, dropped) as scope:
+        tensor = convert_to_tensor(x, name="x")
+        if not tensor.dtype.is_floating:
+            raise InvalidArgumentError(
+                "dropout scales x, so x must be floating", expected="a floating dtype", actual=tensor.dtype
+            )
+        if isinstance(dropped, int | float) and dropped == 0:
+            return identity(tensor, name=scope)
+        sample = random_uniform(_noise_shape(tensor, noise_shape), dtype=tensor.dtype, seed=seed)
+        if isinstance(dropped, int | float):
+            kept: Tensor = apply_op("GreaterEqual", sample, dropped)
+            scale: Any = 1 / (1 - dropped)
+        else:
+            share = convert_to_tensor(dropped, tensor.dtype, name="rate")
+            kept, scale = apply_op("GreaterEqual", sample, share), apply_op("Reciprocal", 1 - share)
+        # What x is multiplied by carries no gradient, so x's own gradient is one multiplication.
+        factor = stop_gradient(apply_op("Mul", apply_op("Cast", kept, DstT=tensor.dtype), scale))
+        result: Tensor = apply_op("Mul", tensor, factor, name=scope)
+        if noise_shape is None:
+            result.set_shape(tensor.dims)
+        return result
+
+
+def _rate(keep_prob: TensorLike, rate: TensorLike) -> Any:
+    if (keep_prob is None) == (rate is None):
+        raise InvalidArgumentError(
+            "give one of rate and keep_prob", expected="one of them", actual="both" if rate is not None else "none"
+        )
+    if rate is None:
+        rate = 1 - keep_prob
+    known = rate
+    if isinstance(rate, Tensor):
+        value = constant_value(rate)
+        known = None if value is None else value.item()
+        rate = rate if known is None else known
+    if known is not None and not 0 <= known < 1:
+        raise InvalidArgumentError("rate is out of range", expected="0 <= rate < 1", actual=known)
+    return rate if isinstance(rate, Tensor) else float(rate)
+
+
+def _noise_shape(tensor: Tensor, noise_shape: Any) -> Any:
+    if noise_shape is None:
+        return shape_of(tensor)
+    if isinstance(noise_shape, Tensor):
+        return noise_shape
+    wanted = [None if s is None else int(s) for s in noise_shape]
+    own: Dims = tensor.dims
+    if None not in wanted:
+        return wanted
+    if own is None or len(own) != len(wanted):
+        raise InvalidArgumentError("noise_shape needs a size for each axis", expected=format_dims(own), actual=wanted)
+    if all(w is not None or o is not None for w, o in zip(wanted, own, strict=True)):
+        return [o if w is None else w for w, o in zip(wanted, own, strict=True)]
+    sizes = apply_op("Unpack", shape_of(tensor), num=len(own))
+    return apply_op("Pack", [s if w is None else constant(w, "int32") for w, s in zip(wanted, sizes, strict=True)])
+
+
+def xw_plus_b(x: TensorLike, weights: TensorLike, biases: TensorLike, name: str | None = None) -> Tensor:
+    """x @ weights + biases, for x [batch, in], weights [in, out], biases [out]."""
+    with op_scope(name, "xw_plus_b", x, weights, biases) as scope:
+        return bias_add(apply_op("MatMul", x, weights), biases, name=scope)
+
+
+def relu_layer(x: TensorLike, weights: TensorLike, biases: TensorLike, name: str | None = None) -> Tensor:
+    """relu(x @ weights + biases). Arguments as `xw_plus_b`."""
+    with op_scope(name, "relu_layer", x, weights, biases) as scope:
+        return relu(xw_plus_b(x, weights, biases), name=scope)
+
+
+def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
+    """Which part of the elements is 0, a float32 scalar; NaN for an empty tensor."""
+    with op_scope(name, "zero_fraction", value) as scope:
+        tensor = convert_to_tensor(value, name="value")
+        zeros = apply_op("Equal", tensor, constant(0, tensor.dtype))
+        flat = apply_op("Reshape", apply_op("Cast", zeros, DstT="float32"), [-1])
+        result: Tensor = apply_op("Mean", flat, 0, name=scope)
+        return result
+
+
+# -- embeddings ------------------------------------------------------------------------------------
+
+
+def embedding_lookup(
+    params: Any,
+    ids: TensorLike,
+    partition_strategy: str = "mod",
+    name: str | None = None,
+    validate_indices: bool = True,
+    max_norm: float | None = None,
+) -> Tensor:
+    """The rows of `params` at `ids`: a tensor of shape ids.shape + row shape, whose gradient is sparse.
+
+    Args:
+        params: A tensor or variable, or a list of them that together hold the rows.
+        ids: int32 or int64 row numbers.
+        partition_strategy: How rows lie in a list of n: row i in table i % n for "mod", neighbours together for "div".
+        max_norm: Scale each row down to this L2 norm where it is longer.
+
+    Raises:
+        InvalidArgumentError: no params, or an unknown strategy; at run time, an id is out of range.
+    """
+    tables = list(params) if isinstance(params, list | tuple) or hasattr(params, "_get_variable_list") else [params]
+    if not tables:
+        raise InvalidArgumentError("embedding_lookup needs params", expected="at least one table", actual="none")
+    with op_scope(name, "embedding_lookup", *tables, ids) as scope:
+        numbers = convert_to_tensor(ids, name="ids")
+        if len(tables) == 1:
+            return _clipped(_rows(tables[0], numbers, scope if max_norm is None else None), numbers, max_norm)
+        return _clipped(_partitioned_rows(tables, numbers, partition_strategy), numbers, max_norm)
+
+
+def _rows(table: Any, ids: Tensor, name: str | None = None) -> Tensor:
+    result: Tensor
+    if hasattr(table, "sparse_read"):
+        result = table.sparse_read(ids, name=name)
+    else:
+        result = apply_op("GatherV2", table, ids, 0, name=name)
+    return result
+
+
+def _partitioned_rows(tables: list[Any], ids: Tensor, strategy: str) -> Tensor:
+    count = len(tables)
+    flat = apply_op("Reshape", ids, [-1])
+    if strategy == "mod":
+        part, row = apply_op("FloorMod", flat, count), apply_op("FloorDiv", flat, count)
+    elif strategy == "div":
+        part, row = _divided(tables, flat)
+    else:
+        raise InvalidArgumentError("unknown partition_strategy", expected="'mod' or 'div'", actual=strategy)
+    if part.dtype.name != "int32":
+        part = apply_op("Cast", part, DstT="int32")
+    places = apply_op("Range", 0, apply_op("Size", flat), 1)
+    rows = apply_op("DynamicPartition", row, part, num_partitions=count)
+    where = apply_op("DynamicPartition", places, part, num_partitions=count)
+    found = [_rows(table, part_rows) for table, part_rows in zip(tables, rows, strict=True)]
+    joined = apply_op("ParallelDynamicStitch", where, found)
+    inner = apply_op("Shape", found[0])
+    shape = apply_op(
+        "ConcatV2", [apply_op("Shape", ids), apply_op("StridedSlice", inner, [1], [0], [1], end_mask=1)], 0
+    )
+    result: Tensor = apply_op("Reshape", joined, shape)
+    dims = found[0].dims
+    result.set_shape(None if ids.dims is None or dims is None else ids.dims + dims[1:])
+    return result
+
+
+def _divided(tables: list[Any], flat: Tensor) -> tuple[Tensor, Tensor]:
+    """(table, row in it) of each id: the first `extra` tables have one row more than the others."""
+    sizes = [convert_to_tensor(t).dims for t in tables]
+    known = [None if s is None else s[0] for s in sizes]
+    if any(k is None for k in known):
+        raise InvalidArgumentError(
+            "'div' needs tables with a known number of rows", expected="known sizes", actual=known
+        )
+    each, extra = divmod(sum(k for k in known if k is not None), len(tables))
+    if each == 0:
+        raise InvalidArgumentError(
+            "there are fewer rows than tables", expected=f"at least {len(tables)} rows", actual=extra
+        )
+    part = apply_op("Maximum", apply_op("FloorDiv", flat, each + 1), apply_op("FloorDiv", flat - extra, each))
+    long_row, short_row = apply_op("FloorMod", flat, each + 1), apply_op("FloorMod", flat - extra, each)
+    return part, apply_op("SelectV2", part < extra, long_row, short_row)
+
+
+def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:
+    if max_norm is None:
+        return rows
+    if rows.dims is None or ids.dims is None:
+        raise InvalidArgumentError("max_norm needs known ranks", expected="known ranks", actual=format_dims(rows.dims))
+    axes = list(range(len(ids.dims), len(rows.dims)))
+    norm = apply_op("Sqrt", apply_op("Sum", apply_op("Square", rows), axes, keep_dims=True))
+    # rows * max_norm / max(norm, max_norm): no division by zero, and nothing changes where the norm is small enough
+    return rows * max_norm / apply_op("Maximum", norm, max_norm)

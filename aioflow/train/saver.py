@@ -1,0 +1,298 @@
+"""`Saver`: writes variables to checkpoints and reads them back, by Save and Restore nodes in the graph.
+
+A checkpoint holds snapshots: training goes on while it is written, in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import (
+    DTypeError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnimplementedError,
+)
+from aioflow.graph import dtypes
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
+from aioflow.kernels.checkpoint_format import CheckpointReader
+from aioflow.ops.apply import apply_op, constant
+from aioflow.ops.core import group, identity, no_op, placeholder_with_default
+from aioflow.train.checkpoint_state import (
+    CheckpointState,
+    checkpoint_exists,
+    get_checkpoint_mtimes,
+    remove_checkpoint,
+    update_checkpoint_state,
+)
+
+__all__ = ["Saver"]
+
+_HOUR: Final = 3600.0
+
+
+class Saver:
+    """Saves and restores variables.
+
+    Args:
+        var_list: Variables, as a list (saved under their names) or as a dict from names to variables; by default all
+            global variables of the graph.
+        reshape: Restore into variables of another shape with as many elements.
+        max_to_keep: How many of the newest checkpoints to keep; 0 or None keeps all.
+        keep_checkpoint_every_n_hours: Besides, keep one for each so many hours.
+        name: Prefix of the nodes' names.
+        restore_sequentially: Assign one variable after the other.
+        defer_build: Make the nodes at the first `build`, `save` or `restore`.
+        allow_empty: Accept a graph without variables; saving and restoring do nothing then.
+        pad_step_number: Write the step with eight digits, so that names sort.
+        filename: Default of the file name's tensor.
+        saver_def, builder, sharded, write_version, save_relative_paths: Part of the published signature. There is one
+            format and one file; paths in the state file are relative to it.
+
+    Raises:
+        InvalidArgumentError: there are no variables, or two have the same name.
+    """
+
+    def __init__(
+        self,
+        var_list: Sequence[Any] | Mapping[str, Any] | None = None,
+        reshape: bool = False,
+        sharded: bool = False,
+        max_to_keep: int | None = 5,
+        keep_checkpoint_every_n_hours: float = 10000.0,
+        name: str | None = None,
+        restore_sequentially: bool = False,
+        saver_def: Any = None,
+        builder: Any = None,
+        defer_build: bool = False,
+        allow_empty: bool = False,
+        write_version: int = 2,
+        pad_step_number: bool = False,
+        save_relative_paths: bool = False,
+        filename: str | None = None,
+    ) -> None:
+        if saver_def is not None or builder is not None:
+            raise UnimplementedError("saver_def and builder are not supported", expected="var_list", actual="one of them")
+        if defer_build and var_list:
+            raise InvalidArgumentError("a deferred saver takes the variables of its build", expected="var_list=None", actual="a list")
+        self._var_list = var_list
+        self._reshape = reshape
+        self._max_to_keep = max_to_keep or 0
+        self._keep_seconds = keep_checkpoint_every_n_hours * _HOUR
+        self._next_kept = time.time() + self._keep_seconds
+        self._name = name or "save"
+        self._sequential = restore_sequentially
+        self._allow_empty = allow_empty
+        self._pad = pad_step_number
+        self._filename = filename or "model"
+        self._kept: list[tuple[str, float]] = []
+        self._nodes: _SaverNodes | None = None
+        self._is_empty = False
+        if not defer_build:
+            self.build()
+
+    def build(self) -> None:
+        """Make the nodes, where they have not been made."""
+        if self._nodes is not None or self._is_empty:
+            return
+        variables = _named_variables(self._var_list)
+        if not variables:
+            if not self._allow_empty:
+                raise InvalidArgumentError("there are no variables to save", expected="at least one, or allow_empty", actual=0)
+            self._is_empty = True
+            return
+        self._nodes = _SaverNodes(self._name, variables, self._filename, self._reshape, self._sequential)
+
+    def _built(self) -> _SaverNodes | None:
+        self.build()
+        return self._nodes
+
+    # -- saving -----------------------------------------------------------------------------------------------------
+
+    async def save(
+        self,
+        sess: Any,
+        save_path: str | Path,
+        global_step: Any = None,
+        latest_filename: str | None = None,
+        meta_graph_suffix: str = "meta",
+        write_meta_graph: bool = True,
+        write_state: bool = True,
+    ) -> str | None:
+        """Write a checkpoint, delete those that are no longer kept, and record what the directory holds.
+
+        Args:
+            save_path: Prefix of the files' names, directory included.
+            global_step: A number, a variable or a tensor; joins the prefix as "-number".
+            latest_filename: Name of the state file; "checkpoint" by default.
+            meta_graph_suffix, write_meta_graph: Part of the published signature; a checkpoint holds values alone.
+
+        Returns:
+            The prefix of the checkpoint; None where there is nothing to save.
+
+        Raises:
+            FailedPreconditionError: a variable has no value.
+            PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
+        """
+        nodes = self._built()
+        if nodes is None:
+            return None
+        prefix = await self._prefix(sess, str(save_path), global_step)
+        await sess.run(nodes.saved, {nodes.filename: prefix})
+        doomed = self._record(prefix)
+        await asyncio.to_thread(self._finish, prefix, doomed, latest_filename if write_state else None, write_state)
+        return prefix
+
+    async def _prefix(self, sess: Any, save_path: str, global_step: Any) -> str:
+        if not Path(save_path).name:
+            raise InvalidArgumentError("the path has no file name", expected="directory/prefix", actual=save_path)
+        if global_step is None:
+            return save_path
+        if not isinstance(global_step, int | np.integer):
+            global_step = await sess.run(global_step)
+        return f"{save_path}-{int(global_step):08d}" if self._pad else f"{save_path}-{int(global_step)}"
+
+    def _record(self, prefix: str) -> list[str]:
+        """Note the new checkpoint, and take those out that are no longer kept; they are to be deleted."""
+        if not self._max_to_keep:
+            return []
+        self._kept = [entry for entry in self._kept if entry[0] != prefix]
+        self._kept.append((prefix, time.time()))
+        doomed: list[str] = []
+        while len(self._kept) > self._max_to_keep:
+            oldest, written = self._kept.pop(0)
+            if written > self._next_kept:
+                self._next_kept += self._keep_seconds
+            else:
+                doomed.append(oldest)
+        return doomed
+
+    def _finish(self, prefix: str, doomed: Iterable[str], latest_filename: str | None, write_state: bool) -> None:
+        if write_state:
+            paths, times = [p for p, _ in self._kept], [t for _, t in self._kept]
+            update_checkpoint_state(Path(prefix).parent, prefix, paths, latest_filename, times)
+        for old in doomed:  # after the state, which must not name what is gone
+            remove_checkpoint(old)
+
+    # -- restoring --------------------------------------------------------------------------------------------------
+
+    async def restore(self, sess: Any, save_path: str | Path) -> None:
+        """Give the variables the values of a checkpoint. Where this fails, no variable has changed.
+
+        Args:
+            save_path: What `save` returned, or the full name of a `.safetensors` file.
+
+        Raises:
+            NotFoundError: no such checkpoint, or a variable is not in it; the error says which are.
+            InvalidArgumentError: a shape or a dtype is another.
+            DataLossError: a file is truncated or altered; the error names it.
+        """
+        nodes = self._built()
+        if nodes is None:
+            return
+        if not save_path:
+            raise InvalidArgumentError("there is no checkpoint to restore", expected="a path", actual=save_path)
+        path = str(save_path)
+        await asyncio.to_thread(nodes.check, path, self._reshape)
+        await sess.run(nodes.restored, {nodes.filename: path})
+
+    # -- what is kept -----------------------------------------------------------------------------------------------
+
+    @property
+    def last_checkpoints(self) -> list[str]:
+        """Prefixes of the checkpoints that are kept, oldest first."""
+        return [path for path, _ in self._kept]
+
+    def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
+        """Say which checkpoints exist, oldest first; their age counts from now."""
+        self._kept = [(str(path), time.time()) for path in last_checkpoints]
+
+    def set_last_checkpoints_with_time(self, last_checkpoints_with_time: Sequence[tuple[str, float]]) -> None:
+        """Say which checkpoints exist, oldest first, and when each was written."""
+        self._kept = [(str(path), float(written)) for path, written in last_checkpoints_with_time]
+
+    def recover_last_checkpoints(self, checkpoint_paths: Sequence[str] | CheckpointState) -> None:
+        """Take up the checkpoints of an earlier run; those that do not exist are left out."""
+        if isinstance(checkpoint_paths, CheckpointState):
+            checkpoint_paths = checkpoint_paths.all_model_checkpoint_paths
+        existing = [str(path) for path in checkpoint_paths if checkpoint_exists(str(path))]
+        self._kept = list(zip(existing, get_checkpoint_mtimes(existing), strict=True))
+
+
+def _named_variables(var_list: Sequence[Any] | Mapping[str, Any] | None) -> dict[str, Any]:
+    if var_list is None:
+        var_list = default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)
+    if isinstance(var_list, Mapping):
+        named = {str(name): variable for name, variable in var_list.items()}
+    else:
+        named = {}
+        for variable in var_list:
+            name = _variable(variable).handle.op.name
+            if named.setdefault(name, variable) is not variable:
+                raise InvalidArgumentError(f"two variables are saved as {name!r}", expected="distinct names", actual=name)
+    return {name: _variable(variable) for name, variable in sorted(named.items())}
+
+
+def _variable(value: Any) -> Any:
+    if not hasattr(value, "handle"):
+        raise DTypeError("only variables are saved", expected="a Variable", actual=repr(value))
+    return value
+
+
+class _SaverNodes:
+    """The nodes of a saver: a file name, a node that saves, a node that restores."""
+
+    def __init__(self, name: str, variables: Mapping[str, Any], filename: str, reshape: bool, sequential: bool) -> None:
+        self.variables = variables
+        graph: Graph = next(iter(variables.values())).graph
+        with graph.as_default(), graph.control_dependencies(None), graph.name_scope(name):
+            default = placeholder_with_default(constant(filename, name="filename/input"), (), name="filename")
+            self.filename: Tensor = placeholder_with_default(default, (), name="Const")
+            names = constant(list(variables), dtypes.string)
+            slices = constant([""] * len(variables), dtypes.string)
+            values = [v.value() for v in variables.values()]
+            save: Operation = apply_op("SaveV2", self.filename, names, slices, values, name="SaveV2")
+            with graph.control_dependencies([save]):
+                self.saved: Tensor = identity(self.filename, name="control_dependency")
+            self.restored: Operation = self._restore(graph, names, slices, reshape, sequential)
+
+    def _restore(self, graph: Graph, names: Tensor, slices: Tensor, reshape: bool, sequential: bool) -> Operation:
+        wanted = [v.dtype for v in self.variables.values()]
+        values = apply_op("RestoreV2", self.filename, names, slices, dtypes=wanted, name="RestoreV2")
+        assigned: list[Operation] = []
+        for variable, value in zip(self.variables.values(), values, strict=True):
+            if reshape:
+                value = apply_op("Reshape", value, [d if d is not None else -1 for d in variable.dims])
+            waits = assigned[-1:] if sequential else []
+            with graph.control_dependencies(waits), graph.colocate_with(variable.handle.op):
+                assigned.append(apply_op("AssignVariableOp", variable.handle, value, name="AssignVariableOp"))
+        return group(*assigned, name="restore_all") if assigned else no_op(name="restore_all")
+
+    def check(self, path: str, reshape: bool) -> None:
+        """Compare what the checkpoint holds with the variables, before any of them changes. Blocks on the file."""
+        reader = CheckpointReader(path)
+        missing = [name for name in self.variables if name not in reader]
+        if missing:
+            raise NotFoundError(
+                f"checkpoint {path} lacks {', '.join(missing)}", expected=f"one of {reader.names()}", actual=missing
+            )
+        for name, variable in self.variables.items():
+            if reader.dtype(name) is not variable.dtype:
+                raise DTypeError(
+                    f"variable {name} has another dtype than in checkpoint {path}",
+                    expected=variable.dtype.name,
+                    actual=reader.dtype(name).name,
+                )
+            shape = reader.shape(name)
+            if not (reshape and variable.shape.num_elements() == math.prod(shape)) and not variable.shape.is_compatible_with(shape):
+                raise InvalidArgumentError(
+                    f"variable {name} has another shape than in checkpoint {path}", expected=variable.shape, actual=shape
+                )

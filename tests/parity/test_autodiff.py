@@ -1,0 +1,241 @@
+"""`gradients` and what is around it against `tensorflow.compat.v1`: higher orders, several ys and xs, slices, variables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import aioflow
+from aioflow.kernels.resources import ResourceManager
+from aioflow.testing.evaluate import evaluate
+
+RNG = np.random.default_rng(17)
+A = RNG.uniform(0.5, 2.0, (3, 4)).astype(np.float32)
+B = RNG.uniform(0.5, 2.0, (4,)).astype(np.float32)
+
+
+def ours(fetches, feeds, variables):
+    kept = {"resources": ResourceManager(), "state": {}}
+    for v in variables:
+        evaluate([], targets=[v.initializer], **kept)
+    return evaluate(fetches, feeds, **kept)
+
+
+def theirs(tf, fetches, feeds, variables):
+    with tf.Session() as session:
+        session.run([v.initializer for v in variables])
+        return session.run(fetches, feeds)
+
+
+def compare(tf, build):
+    """`build(module)` gives tensors, feeds and variables; gradients that are None must be None in both."""
+    results = []
+    for module in (tf, aioflow):
+        with module.Graph().as_default():
+            made, feeds, variables = build(module)
+            kinds = [None if t is None else "slices" if isinstance(t, module.IndexedSlices) else "dense" for t in made]
+            dense = [module.convert_to_tensor(t) for t in made if t is not None]
+            shapes = [t.shape.as_list() if t.shape.ndims is not None else None for t in dense]
+            values = theirs(tf, dense, feeds, variables) if module is tf else ours(dense, feeds, variables)
+            results.append((kinds, shapes, values))
+    (their_kinds, their_shapes, their_values), (our_kinds, our_shapes, our_values) = results
+    assert our_kinds == their_kinds
+    assert our_shapes == their_shapes
+    for mine, other in zip(our_values, their_values, strict=True):
+        assert np.asarray(mine).dtype == np.asarray(other).dtype
+        np.testing.assert_allclose(mine, other, rtol=2e-5, atol=1e-6)
+
+
+def repeated(m, y, x, order):
+    for _ in range(order):
+        (y,) = m.gradients(y, x)
+    return y
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize(
+    "name", ["exp_sin", "quotient", "matmul", "power", "softmax", "norm", "reshaped", "broadcast", "tanh"]
+)
+def test_higher_orders(tf, name, order):
+    functions = {
+        "exp_sin": lambda m, x: m.exp(m.sin(x)),
+        "quotient": lambda m, x: (x * x + 1.0) / (x + 2.0),
+        "matmul": lambda m, x: m.matmul(m.matmul(x, x, transpose_b=True), x) * x,
+        "power": lambda m, x: m.pow(x, 3.5) + x**3.0,
+        "softmax": lambda m, x: m.nn.softmax(x) * m.log(x),
+        "norm": lambda m, x: x / m.sqrt(m.reduce_sum(m.square(x), axis=1, keepdims=True)),
+        "reshaped": lambda m, x: m.transpose(m.reshape(x, [4, 3])) * x * x,
+        "broadcast": lambda m, x: (x + m.constant(B)) * m.reduce_mean(x, axis=0) * x,
+        "tanh": lambda m, x: m.tanh(x) * m.sigmoid(x),
+    }
+
+    def build(m):
+        x = m.placeholder("float32", [3, 4])
+        return [repeated(m, functions[name](m, x), x, order)], {x: A}, []
+
+    compare(tf, build)
+
+
+def test_several_ys_xs_and_seeds(tf):
+    def build(m):
+        x, y = m.placeholder("float32", [3, 4]), m.placeholder("float32", [4])
+        product, total = x * y, m.reduce_sum(x)
+        seed = m.constant(A * 2.0)
+        return (
+            [
+                *m.gradients([product, total], [x, y]),
+                *m.gradients([product, total], [x, y, x], grad_ys=[seed, None]),
+                *m.gradients([product, y], [product, y, total]),
+                *m.gradients(total, [x, y], unconnected_gradients="zero"),
+                *m.gradients([product * product], [x, product], stop_gradients=[product]),
+                *m.gradients(product * m.stop_gradient(x), x),
+            ],
+            {x: A, y: B},
+            [],
+        )
+
+    compare(tf, build)
+
+
+def test_integers_bools_and_casts(tf):
+    def build(m):
+        x = m.placeholder("float32", [3, 4])
+        number = m.cast(x, "int32")
+        return (
+            [
+                *m.gradients(m.cast(number, "float32"), [x]),
+                *m.gradients(m.cast(number, "float32") * x, [x]),
+                *m.gradients(m.where(x > 1.0, x * x, -x), [x]),
+                *m.gradients(m.cast(m.argmax(x, 1), "float32"), [x]),
+                *m.gradients(m.cast(x, "float64"), [x]),
+            ],
+            {x: A},
+            [],
+        )
+
+    compare(tf, build)
+
+
+def test_complex_numbers(tf):
+    def build(m):
+        x = m.placeholder("complex64", [2])
+        y = x * x * m.constant([1j, 2 - 1j], "complex64")
+        seed = m.constant([1 + 1j, 2 - 3j], "complex64")
+        return [*m.gradients(y, x, grad_ys=seed), *m.gradients(m.real(y), x)], {x: np.array([1 + 2j, 3j], np.complex64)}, []
+
+    compare(tf, build)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_slices_of_variables(tf, dtype):
+    def build(m):
+        table = m.Variable(A, name="table", use_resource=True)
+        ids = m.constant([2, 0, 2], dtype)
+        rows = m.gather(table, ids)
+        more = m.gather(table, m.constant([[1, 1], [0, 2]], dtype))
+        return (
+            [
+                *m.gradients(rows * rows, [table]),
+                *m.gradients([rows, more * 2.0], [table]),
+                *m.gradients([rows, table * table], [table]),
+                *m.gradients(m.nn.embedding_lookup(table, ids) * 3.0, [table]),
+                *m.gradients(m.gradients(m.reduce_sum(rows * rows * rows), rows)[0], [table]),
+            ],
+            {},
+            [table],
+        )
+
+    compare(tf, build)
+
+
+def test_slices_of_tensors(tf):
+    def build(m):
+        x = m.placeholder("float32", [None, 4])
+        rows = m.gather(x, [1, 1])
+        return [*m.gradients(rows, x), *m.gradients([rows, x * x], x)], {x: A}, []
+
+    compare(tf, build)
+
+
+def test_hessians(tf):
+    def build(m):
+        x, y = m.placeholder("float32", [4]), m.placeholder("float32", [3, 4])
+        total = m.reduce_sum(x * x * x) + m.reduce_prod(x) + m.reduce_sum(m.exp(y) * x)
+        return m.hessians(total, [x, y]), {x: B, y: A}, []
+
+    compare(tf, build)
+
+
+def test_custom_gradients(tf):
+    def build(m):
+        weight = m.Variable(3.0, name="weight", use_resource=True)
+
+        @m.custom_gradient
+        def log1pexp(x):
+            e = m.exp(x)
+            return m.log(1 + e), lambda dy: dy * (1 - 1 / (1 + e))
+
+        @m.custom_gradient
+        def scaled(x):
+            def grad(dy, variables=None):
+                return dy * 5.0, [m.reduce_sum(dy) * 7.0 for _ in variables]
+
+            return x * weight, grad
+
+        x = m.placeholder("float32", [4])
+        y = scaled(log1pexp(x))
+        (first,) = m.gradients(log1pexp(x), x)
+        return [y, *m.gradients(y, [x, weight]), first, *m.gradients(first, x)], {x: B}, [weight]
+
+    compare(tf, build)
+
+
+def test_overridden_gradients(tf):
+    for module in (tf, aioflow):
+
+        @module.RegisterGradient("ParityTripled")
+        def _tripled(op, grad):
+            return 3.0 * grad
+
+    def build(m):
+        x = m.placeholder("float32", [4])
+        with x.graph.gradient_override_map({"Identity": "ParityTripled", "Tanh": "ParityTripled"}):
+            y = m.tanh(m.identity(x))
+        return [*m.gradients(y, x), *m.gradients(m.tanh(x), x)], {x: B}, []
+
+    compare(tf, build)
+
+
+def test_gates_and_colocation(tf):
+    def build(m):
+        x, y = m.placeholder("float32", [3, 4]), m.placeholder("float32", [4])
+        product = m.multiply(x, y)
+        return (
+            [
+                *m.gradients(product, [x, y], gate_gradients=True),
+                *m.gradients(product, [x, y], colocate_gradients_with_ops=True, aggregation_method=1),
+            ],
+            {x: A, y: B},
+            [],
+        )
+
+    compare(tf, build)
+
+
+@pytest.mark.parametrize("case", ["complex y", "string y", "complex seed", "seed count"])
+def test_both_refuse(tf, case):
+    def build(m):
+        x = m.constant([1.0, 2.0])
+        if case == "complex y":
+            z = m.constant([1j])
+            return m.gradients(z, z)
+        if case == "string y":
+            s = m.constant("text")
+            return m.gradients(s, s)
+        if case == "complex seed":
+            return m.gradients(x * x, x, grad_ys=m.constant([1j, 2j]))
+        return m.gradients([x, x], x, grad_ys=[x])
+
+    for module in (tf, aioflow):
+        with module.Graph().as_default(), pytest.raises((TypeError, ValueError)):
+            build(module)

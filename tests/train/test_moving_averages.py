@@ -1,0 +1,133 @@
+"""Moving averages and the global step: names, errors, collections; the values are checked in tests/parity."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import aioflow
+from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
+from aioflow.kernels.resources import ResourceManager
+from aioflow.testing.evaluate import evaluate
+
+
+@pytest.fixture(autouse=True)
+def _fresh_graph():
+    with aioflow.Graph().as_default():
+        yield
+
+
+def test_averages_of_variables_start_at_their_value() -> None:
+    v = aioflow.Variable([2.0, 4.0], name="v")
+    ema = aioflow.train.ExponentialMovingAverage(0.75)
+    assert ema.average(v) is None
+    assert ema.average_name(v) == "v/ExponentialMovingAverage"
+    moved = ema.apply()
+    assert aioflow.moving_average_variables() == [v]
+    kept = {"resources": ResourceManager(), "state": {}}
+    evaluate([], targets=[v.initializer], **kept)
+    evaluate([], targets=[ema.average(v).initializer], **kept)
+    evaluate([], targets=[v.assign([6.0, 8.0]).op], **kept)
+    evaluate([], targets=[moved], **kept)
+    assert evaluate([ema.average(v).read_value()], **kept)[0].tolist() == [3.0, 5.0]
+    again = ema.apply([v])
+    assert again is not moved
+    assert len([x for x in aioflow.global_variables() if "Average" in x.name]) == 1
+
+
+def test_averages_need_floating_values() -> None:
+    counter = aioflow.Variable(1, name="counter", trainable=False)
+    with pytest.raises(DTypeError):
+        aioflow.train.ExponentialMovingAverage(0.9).apply([counter])
+    with pytest.raises(InvalidArgumentError):
+        aioflow.train.ExponentialMovingAverage(0.9).average("v")
+
+
+def test_what_to_restore() -> None:
+    v = aioflow.Variable([2.0], name="v")
+    other = aioflow.Variable([2.0], name="other", trainable=False)
+    ema = aioflow.train.ExponentialMovingAverage(0.9, name="EMA")
+    assert ema.name == "EMA"
+    assert ema.variables_to_restore() == {"v/EMA": v, "other": other}
+    assert ema.variables_to_restore([other]) == {"other/EMA": other, "v": v}
+
+
+def test_the_global_step() -> None:
+    assert aioflow.train.get_global_step() is None
+    step = aioflow.train.get_or_create_global_step()
+    assert step.op.name == "global_step"
+    assert step.dtype.name == "int64"
+    assert not step.trainable
+    assert aioflow.train.get_or_create_global_step() is step
+    assert aioflow.train.get_global_step(step.graph) is step
+    with pytest.raises(AlreadyExistsError):
+        aioflow.train.create_global_step()
+    aioflow.add_to_collection(aioflow.GraphKeys.GLOBAL_STEP, aioflow.Variable(0, name="second"))
+    with pytest.raises(InvalidArgumentError):
+        aioflow.train.get_global_step()
+
+
+def test_a_variable_called_global_step_is_found() -> None:
+    mine = aioflow.Variable(np.int32(3), name="global_step", trainable=False)
+    assert aioflow.train.get_global_step() is mine
+    with pytest.raises(DTypeError):
+        aioflow.train.assert_global_step(aioflow.constant(1.0))
+    with pytest.raises(InvalidArgumentError):
+        aioflow.train.assert_global_step(aioflow.constant([1]))
+
+
+def test_the_global_steps_name_ignores_the_scope() -> None:
+    with aioflow.get_default_graph().name_scope("inner"):
+        assert aioflow.train.create_global_step().op.name == "global_step"
+
+
+async def test_global_step_is_a_coroutine() -> None:
+    class Recorder:
+        async def run(self, fetch):
+            return np.int64(7)
+
+    assert await aioflow.train.global_step(Recorder(), aioflow.train.create_global_step()) == 7
+
+
+def test_decays_need_a_step_and_matching_values() -> None:
+    with pytest.raises(InvalidArgumentError):
+        aioflow.train.exponential_decay(0.1, None, 10, 0.9)
+    with pytest.raises(InvalidArgumentError):
+        aioflow.train.piecewise_constant(aioflow.constant(1), [1, 2], [0.1, 0.2])
+    with pytest.raises(DTypeError):
+        aioflow.train.piecewise_constant(aioflow.constant(1), [1.5], [0.1, 0.2])
+
+
+def test_noise_has_the_variance_it_should() -> None:
+    step = aioflow.placeholder("int64", [])
+    rate = aioflow.train.noisy_linear_cosine_decay(1.0, step, 100, initial_variance=0.25, variance_decay=0.5, beta=0.0)
+    plain = aioflow.train.linear_cosine_decay(1.0, step, 100, beta=0.0)
+    kept = {"resources": ResourceManager(), "state": {}}
+    drawn = [evaluate([rate], {step: 3}, **kept)[0] for _ in range(400)]
+    (expected,) = evaluate([plain], {step: 3}, **kept)
+    factor = 0.5 * (1 + np.cos(np.pi * 0.03))
+    assert abs(np.mean(drawn) - expected) < 0.06
+    assert abs(np.std(drawn) - np.sqrt(0.25 / 2.0) * factor) < 0.05
+
+
+def test_clipping_refuses_what_is_no_sequence() -> None:
+    x = aioflow.constant([1.0])
+    with pytest.raises(DTypeError):
+        aioflow.global_norm(x)
+    with pytest.raises(DTypeError):
+        aioflow.clip_by_global_norm(x, 1.0)
+    with pytest.raises(InvalidArgumentError):
+        aioflow.global_norm([None])
+
+
+def test_clipping_of_slices() -> None:
+    slices = aioflow.IndexedSlices(aioflow.constant([[3.0, 4.0]]), aioflow.constant([1]), aioflow.constant([2, 2]))
+    (first, nothing), norm = aioflow.clip_by_global_norm([slices, None], 2.5)
+    single = aioflow.clip_by_norm(slices, 2.5)
+    assert nothing is None
+    assert isinstance(first, aioflow.IndexedSlices)
+    assert isinstance(single, aioflow.IndexedSlices)
+    values = evaluate([first.values, single.values, norm])
+    assert np.allclose(values[0], [[1.5, 2.0]])
+    assert np.allclose(values[1], [[1.5, 2.0]])
+    assert values[2] == 5.0
