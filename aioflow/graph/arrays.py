@@ -81,8 +81,12 @@ def _from_objects(value: Any, array: Array, dtype: DType | None) -> Array:
         return string_array(value)
     if dtype in (dtypes.resource, dtypes.variant):
         return array
-    if dtype is not None and all(isinstance(v, int) for v in flat):
-        raise InvalidArgumentError(f"a value does not fit {dtype}", expected=f"{dtype}", actual=_brief(value))
+    if flat.size and all(isinstance(v, int) for v in flat):
+        raise InvalidArgumentError(
+            f"a value does not fit {dtype or 'any integer dtype'}",
+            expected="at most 64 bits" if dtype is None else f"{dtype}",
+            actual=_brief(value),
+        )
     raise _wrong_dtype(value, dtype)
 
 
@@ -91,6 +95,7 @@ def string_array(value: Any) -> Array:
 
     Raises:
         DTypeError: an element is neither text nor bytes.
+        InvalidArgumentError: a text has no UTF-8 form (a lone surrogate).
     """
     # dtype=object keeps trailing NUL bytes, which NumPy's own "S" dtype would drop
     array = np.asarray(value, dtype=object)
@@ -99,11 +104,18 @@ def string_array(value: Any) -> Array:
     result = np.empty(array.shape, dtype=object)
     for index, item in np.ndenumerate(array):
         if isinstance(item, str):
-            item = item.encode()
+            item = _encoded(item)
         if not isinstance(item, bytes):
             raise DTypeError("not a string", expected="str or bytes", actual=_brief(item))
         result[index] = item
     return result
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError("not valid text", expected="text with a UTF-8 form", actual=_brief(text)) from error
 
 
 def _wrong_dtype(value: Any, dtype: DType | None) -> DTypeError:

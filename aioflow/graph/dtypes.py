@@ -201,6 +201,9 @@ def as_dtype(value: Any) -> DType:
 
 
 def _from_numpy(value: Any) -> DType | None:
+    # NumPy takes None for float64 and any class for an object dtype
+    if value is None or (isinstance(value, type) and not issubclass(value, np.generic) and value is not object):
+        return None
     try:
         dtype = np.dtype(value)
     except (TypeError, ValueError):

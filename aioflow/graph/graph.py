@@ -7,6 +7,7 @@ the graph is extended; the few exceptions (a device set later, an added control 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import sys
 import threading
@@ -36,7 +37,7 @@ from aioflow.graph.tensor import OPERATORS, Tensor
 
 __all__ = ["OPERATORS", "Graph", "GraphKeys", "Operation", "Tensor"]
 
-_ENGINE: Final = str(Path(__file__).resolve().parents[1])
+_ENGINE: Final = str(Path(__file__).parents[1]) + os.sep  # with the separator: `aioflow_more` is somebody else's
 _NODE_NAME: Final = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 
@@ -107,12 +108,11 @@ class Graph:
             for controller in scope.controllers:
                 controller.members.add(op)
             if scope.colocation and "_class" not in op.attrs:
-                op.attrs["_class"] = tuple(f"loc:@{g}" for g in scope.colocation)
+                op.attrs["_class"] = tuple(f"loc:@{g}" for g in sorted(scope.colocation))
             if op_type in scope.gradients:
                 op.attrs.setdefault("_gradient_op_type", scope.gradients[op_type])
             op.device = device
-            if scope.devices:
-                op.device = scopes.device_for(op, scope)
+            scopes.request_device(op, scope)
             op.outputs = [Tensor(op, i, dtype, dims) for i, (dtype, dims) in enumerate(output_specs)]
             op.id = len(self._nodes)
             self._nodes[full_name] = op
@@ -150,7 +150,8 @@ class Graph:
                 raise AlreadyExistsError(f"a node {name!r} exists already", node=name)
             self._names_in_use.setdefault(name.lower(), 1)
             return name
-        if not _NODE_NAME.fullmatch(name):
+        prefix = scopes.current_scope(self).name
+        if not name or not _NODE_NAME.fullmatch(f"{prefix}/{name}" if prefix else name):
             raise InvalidArgumentError(
                 f"{name!r} is not a valid node name", expected="letters, digits, _.-/", actual=name
             )
@@ -217,7 +218,7 @@ class Graph:
             OutOfRangeError: the node has fewer outputs.
         """
         node, colon, index = name.rpartition(":")
-        if not colon or not index.isdigit():
+        if not colon or not (index.isascii() and index.isdigit()):
             raise InvalidArgumentError("not a tensor name", expected="'node:index'", actual=name)
         op = self.get_operation_by_name(node)
         if int(index) >= len(op.outputs):
@@ -302,7 +303,7 @@ class Graph:
         if scope is None:
             return items
         pattern = re.compile(scope)
-        return [item for item in items if pattern.match(getattr(item, "name", ""))]
+        return [item for item in items if hasattr(item, "name") and pattern.match(item.name)]
 
     def get_collection_ref(self, name: str) -> list[Any]:
         """The collection itself."""

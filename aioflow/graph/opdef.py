@@ -121,7 +121,7 @@ class AttrDef:
     def _canonical(self, kind: str, value: Any) -> Any:
         try:
             return _CANONICAL[kind](value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(
                 f"attribute {self.name!r} has the wrong kind", expected=kind, actual=repr(value)
             ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from aioflow.errors import NotFoundError, SourceLine
+from aioflow.errors import InvalidArgumentError, NotFoundError, SourceLine
 from aioflow.graph.default_session import session_for
 from aioflow.graph.opdef import OpDef
 from aioflow.graph.tensor import Tensor
@@ -74,10 +74,17 @@ class Operation:
         return tuple(g.removeprefix("loc:@") for g in found if g.startswith("loc:@")) or (self.name,)
 
     def add_control_input(self, op: Operation) -> None:
-        """Make this node wait for `op` as well."""
+        """Make this node wait for `op` as well.
+
+        Raises:
+            InvalidArgumentError: it belongs to another graph.
+            FailedPreconditionError: the graph is finalised.
+        """
+        if op.graph is not self.graph:
+            raise InvalidArgumentError(f"node {op.name!r} is from another graph").at(self.name, self.type, self.source)
         if op not in self.control_inputs:
-            self.control_inputs = (*self.control_inputs, op)
             self.graph.note_mutation()
+            self.control_inputs = (*self.control_inputs, op)
 
     async def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> None:
         """Run this node and what it needs in `session`, or in the default session."""

@@ -46,6 +46,7 @@ class Scope:
     devices: tuple[DeviceLike, ...] = ()
     controllers: tuple[Controller, ...] = ()
     colocation: tuple[str, ...] = ()
+    colocated_device: str = ""
     container: str = ""
     variable_scope: Any = None
     gradients: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +57,8 @@ _SCOPES: Final[ContextVar[tuple[tuple[Graph, Scope], ...]]] = ContextVar("aioflo
 _GRAPHS: Final[ContextVar[tuple[Graph, ...]]] = ContextVar("aioflow_default_graphs", default=())
 
 
-_NAME: Final = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.\\/>-]*")  # under another scope any of these may be the first
+_ROOT_NAME: Final = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 
 def innermost_graph() -> Graph | None:
@@ -107,7 +109,7 @@ def name_scope(graph: Graph, name: str | None) -> Iterator[str]:
     elif name.endswith("/"):
         prefix = name[:-1]
     else:
-        if not _NAME.fullmatch(name):
+        if not (_NAME if scope.name else _ROOT_NAME).fullmatch(name):
             raise InvalidArgumentError(
                 f"{name!r} is not a valid scope name", expected="letters, digits, _.-/", actual=name
             )
@@ -118,7 +120,11 @@ def name_scope(graph: Graph, name: str | None) -> Iterator[str]:
 
 @contextmanager
 def device(graph: Graph, target: DeviceLike) -> Iterator[None]:
-    """Ask for a device for new nodes. None closes off the outer scopes; a function gets the node and returns a name."""
+    """Ask for a device for new nodes. None closes off the outer scopes.
+
+    A function gets the node, whose `device` is what the scopes inside this one ask for, and its answer takes the place
+    of that; a function that wants to add to it returns it with its addition.
+    """
     if isinstance(target, str):
         target = DeviceSpec.from_string(target)
     scope = current_scope(graph)
@@ -140,12 +146,12 @@ def colocate_with(graph: Graph, op: Operation | None, ignore_existing: bool = Fa
     """Put new nodes on the device of `op`, whatever the device scopes around say. None closes off the outer blocks."""
     scope = current_scope(graph)
     if op is None:
-        groups: tuple[str, ...] = ()
+        inner = replace(scope, colocation=(), colocated_device="")
     else:
-        groups = (() if ignore_existing else scope.colocation) + op.colocation_groups()
-    with enter_scope(
-        graph, replace(scope, colocation=tuple(dict.fromkeys(groups)), devices=() if op is not None else scope.devices)
-    ):
+        outer, device = ((), "") if ignore_existing else (scope.colocation, scope.colocated_device)
+        groups = tuple(dict.fromkeys(outer + op.colocation_groups()))
+        inner = replace(scope, colocation=groups, colocated_device=op.device or device, devices=())
+    with enter_scope(graph, inner):
         yield
 
 
@@ -164,18 +170,27 @@ def gradient_override_map(graph: Graph, overrides: Mapping[str, str]) -> Iterato
         yield
 
 
-def device_for(op: Operation, scope: Scope) -> str:
-    """The device string that the open device scopes give to `op`: inner scopes win, part by part."""
-    spec = DeviceSpec.from_string(op.device)
+def request_device(op: Operation, scope: Scope) -> None:
+    """Set the device that the open scopes ask for: inner scopes win, part by part; colocation wins over them."""
     for target in reversed(scope.devices):
         if target is None:
             break
-        wanted = target(op) if callable(target) else target
-        if wanted is None:
-            continue
-        outer = DeviceSpec.from_string(wanted) if isinstance(wanted, str) else wanted
-        spec = outer.override(spec)
-    return spec.to_string()
+        if callable(target):
+            wanted = target(op)
+            if wanted is not None:
+                op.device = _spec(wanted).to_string()
+        else:
+            op.device = _spec(target).override(_spec(op.device)).to_string()
+    if scope.colocated_device:
+        op.device = scope.colocated_device
+
+
+def _spec(device: Any) -> DeviceSpec:
+    if isinstance(device, DeviceSpec):
+        return device
+    if isinstance(device, str):
+        return DeviceSpec.from_string(device)
+    raise InvalidArgumentError("not a device", expected="a device name or None", actual=repr(device))
 
 
 def control_inputs_for(scope: Scope, data_inputs: Iterable[Operation]) -> tuple[Operation, ...]:

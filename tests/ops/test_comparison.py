@@ -12,7 +12,7 @@ import pytest
 import aioflow as af
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.ops.comparison import approximate_equal
-from aioflow.testing import evaluate
+from aioflow.testing.evaluate import evaluate
 
 ORDERS = {
     "less": np.less,

@@ -284,6 +284,24 @@ def test_array(parity: Any, name: str, build: Any, arrays: Any) -> None:
     parity(build, *arrays, grad=name not in NO_GRADIENT)
 
 
+@pytest.mark.parametrize(("name", "build", "arrays"), _params(SHAPES + JOINS + SLICES + PADS + MAKES))
+def test_open_shapes(parity: Any, name: str, build: Any, arrays: Any) -> None:
+    """The same with no size known when the graph is built, so that gradients have to ask for shapes as they run."""
+    shapes = [[None] * np.ndim(a) for a in arrays]
+    try:
+        with parity.tf.Graph().as_default():
+            build(parity.tf, *[parity.tf.placeholder(_name(a), s) for a, s in zip(arrays, shapes, strict=True)])
+    except ValueError:
+        with aioflow.Graph().as_default(), pytest.raises(aioflow.errors.InvalidArgumentError):
+            build(aioflow, *[aioflow.placeholder(_name(a), s) for a, s in zip(arrays, shapes, strict=True)])
+        return
+    parity(build, *arrays, shapes=shapes, grad=name not in NO_GRADIENT)
+
+
+def _name(array: Any) -> str:
+    return "string" if array.dtype == object else array.dtype.name
+
+
 DTYPES = ["bool", "int8", "uint16", "int64", "float16", "float64", "bfloat16", "complex64", "complex128"]
 MOVES: list[Case] = [
     ("reshape", lambda m, x: m.reshape(x, [6]), ()),

@@ -201,6 +201,27 @@ def test_array_index(parity: Any, name: str, build: Any, arrays: Any) -> None:
     parity(build, *arrays, grad=name not in NO_GRADIENT)
 
 
+@pytest.mark.parametrize(
+    ("name", "build", "arrays"),
+    [pytest.param(n, b, a, id=n) for n, b, a in GATHERS + SCATTERS + CONDITIONS + ORDERS + DIAGONALS if a],
+)
+def test_open_shapes(parity: Any, name: str, build: Any, arrays: Any) -> None:
+    """The same with no size known when the graph is built, so that gradients have to ask for shapes as they run."""
+    shapes = [[None] * np.ndim(a) for a in arrays]
+    try:
+        with parity.tf.Graph().as_default():
+            build(parity.tf, *[parity.tf.placeholder(_name(a), s) for a, s in zip(arrays, shapes, strict=True)])
+    except ValueError:
+        with aioflow.Graph().as_default(), pytest.raises(aioflow.errors.InvalidArgumentError):
+            build(aioflow, *[aioflow.placeholder(_name(a), s) for a, s in zip(arrays, shapes, strict=True)])
+        return
+    parity(build, *arrays, shapes=shapes, grad=name not in NO_GRADIENT)
+
+
+def _name(array: Any) -> str:
+    return "string" if array.dtype == object else array.dtype.name
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "float16", "float64", "bfloat16", "complex64"])
 def test_dtypes(parity: Any, dtype: str) -> None:
     array = np.arange(4).astype(aioflow.as_dtype(dtype).np_dtype)

@@ -210,7 +210,9 @@ def test_gradient_ops(parity: Any, name: str, dtype: str) -> None:
     parity(raw(name, "y", "dy"), y, dy, **tolerance(dtype))
 
 
-@pytest.mark.parametrize("name", ["tanh", "sigmoid", "sqrt", "rsqrt", "reciprocal", "exp", "log", "asinh", "erf", "lgamma"])
+@pytest.mark.parametrize(
+    "name", ["tanh", "sigmoid", "sqrt", "rsqrt", "reciprocal", "exp", "log", "asinh", "erf", "lgamma"]
+)
 def test_second_derivatives(parity: Any, name: str) -> None:
     def build(m: Any, x: Any) -> Any:
         return m.gradients(getattr(m, name)(x), x)[0]

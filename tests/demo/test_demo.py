@@ -1,0 +1,84 @@
+"""The demo: trains, serves meanwhile, writes a checkpoint and a picture, resumes, and stops cleanly on Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from rich.console import Console
+
+import aioflow as af
+from aioflow.demo.main import Options, run_demo
+from aioflow.demo.model import build
+from aioflow.demo.service import make_app, serving
+
+
+async def _run(folder: Path, steps: int) -> tuple[af.errors.AioflowError | None, str, float, int]:
+    text = io.StringIO()
+    outcome = await run_demo(Options(steps, folder, 0), Console(file=text, width=120))
+    assert outcome.traffic.latencies, "nobody was served while training"
+    return None, text.getvalue(), outcome.accuracy, outcome.step
+
+
+async def test_it_trains_serves_and_resumes(tmp_path: Path) -> None:
+    _, text, accuracy, step = await _run(tmp_path, 400)
+    assert "Starting from scratch" in text
+    assert accuracy > 0.93
+    assert step == 400
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    _, text, again, step = await _run(tmp_path, 50)
+    assert "Resumed" in text
+    assert again > 0.93
+    assert step == 450
+
+
+async def test_the_service_refuses_what_is_not_an_image() -> None:
+    model = build()
+    async with af.Session(graph=model.graph) as session:
+        await session.run(model.initialize)
+        async with (
+            serving(make_app(model, session), 0) as url,
+            httpx.AsyncClient(base_url=url, trust_env=False) as client,
+        ):
+            assert (await client.post("/predict", json={"pixels": [1, 2, 3]})).status_code == 400
+            assert (await client.post("/predict", json={"rows": []})).status_code == 400
+            answer = (await client.post("/predict", json={"pixels": [[0.5] * 64] * 3})).json()
+            assert len(answer["digits"]) == 3
+            assert (await client.get("/step")).json() == {"global_step": 0}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGINT cannot be sent to one process on Windows")
+def test_ctrl_c_stops_it_cleanly_with_a_checkpoint(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "aioflow", "demo", "--steps", "1000000", "--dir", str(tmp_path)]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "120"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "Serving" in line:
+                break
+        time.sleep(1.5)  # some steps of training: there is nothing to wait for that the process would print
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=30)
+    assert process.returncode == 130, rest
+    assert "Stopped" in rest
+    assert "Traceback" not in rest
+    assert af.train.latest_checkpoint(str(tmp_path)) is not None
+
+
+async def test_cancelling_the_demo_writes_a_checkpoint(tmp_path: Path) -> None:
+    task = asyncio.ensure_future(run_demo(Options(10**6, tmp_path, 0), Console(file=io.StringIO())))
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert af.train.latest_checkpoint(str(tmp_path)) is not None

@@ -1,0 +1,566 @@
+"""Arithmetic: values against NumPy and known facts, gradients by finite differences, and errors that say what is wrong."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.opdef import GRADIENTS, OPS
+from aioflow.kernels.registry import KERNELS
+from aioflow.testing.evaluate import evaluate
+from aioflow.testing.gradcheck import check_gradients
+
+RNG = np.random.default_rng(5)
+FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
+
+
+def value(tensor: Any, feeds: Any = None) -> Any:
+    return evaluate([tensor], feeds)[0]
+
+
+def op(name: str, **attrs: Any) -> Callable[..., Any]:
+    return lambda *xs: af.apply_op(name, *xs, **attrs)
+
+
+def between(low: float, high: float, shape: tuple[int, ...] = (2, 3)) -> Any:
+    return RNG.uniform(low, high, shape)
+
+
+def away_from_zero(shape: tuple[int, ...] = (2, 3)) -> Any:
+    return between(0.3, 2, shape) * RNG.choice([-1, 1], shape)
+
+
+# ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# Each op that has a gradient, with inputs at which it is smooth.
+UNARY: dict[str, Any] = {
+    **dict.fromkeys(("Neg", "Square", "Exp", "Expm1", "Sin", "Cos", "Sinh", "Cosh", "Tanh"), between(-2, 2)),
+    **dict.fromkeys(("Sigmoid", "Asinh", "Atan", "Erf", "Erfc"), between(-2, 2)),
+    **dict.fromkeys(("Abs", "Sign", "Reciprocal", "Inv"), away_from_zero()),
+    **dict.fromkeys(("Sqrt", "Rsqrt", "Log", "Lgamma", "Digamma"), between(0.5, 3)),
+    **dict.fromkeys(("Asin", "Acos", "Atanh", "Erfinv"), between(-0.8, 0.8)),
+    "Log1p": between(-0.5, 2),
+    "Tan": between(-1, 1),
+    "Acosh": between(1.5, 3),
+    "Ndtri": between(0.1, 0.9),
+}
+BINARY: dict[str, Any] = {
+    **dict.fromkeys(("Add", "AddV2", "Sub", "Mul", "SquaredDifference", "Atan2", "Maximum", "Minimum"), away_from_zero),
+    **dict.fromkeys(("Div", "RealDiv", "DivNoNan", "MulNoNan", "Xdivy"), away_from_zero),
+    **dict.fromkeys(("Pow", "Xlogy", "Xlog1py"), lambda shape: between(0.3, 2, shape)),
+    **dict.fromkeys(("FloorMod", "Mod", "TruncateMod"), lambda shape: between(2.1, 2.9, shape)),
+}
+RESULT_GRADS = ("SqrtGrad", "RsqrtGrad", "ReciprocalGrad", "InvGrad", "TanhGrad", "SigmoidGrad")
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_gradient_of_one_operand(name: str) -> None:
+    check_gradients(op(name), UNARY[name])
+    check_gradients(op(name), UNARY[name][0, 0])
+
+
+@pytest.mark.parametrize("shapes", [((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 1), (3,)), ((), (2, 3)), ((1, 3), ())], ids=str)
+@pytest.mark.parametrize("name", BINARY)
+def test_gradient_of_two_operands(name: str, shapes: Any) -> None:
+    x, y = (BINARY[name](s) for s in shapes)
+    if "Mod" in name:
+        x = x * 3  # x / y stays clear of whole numbers, at which the remainder jumps
+    if name in ("Maximum", "Minimum"):
+        y = y + 0.01
+    check_gradients(op(name), x, y)
+
+
+@pytest.mark.parametrize("name", RESULT_GRADS)
+def test_gradient_of_gradient_ops(name: str) -> None:
+    check_gradients(op(name), between(0.3, 0.9), between(-1, 1))
+
+
+@pytest.mark.parametrize("name", ["Tanh", "Sigmoid", "Sqrt", "Rsqrt", "Reciprocal", "Exp", "Erf", "Lgamma", "Digamma"])
+def test_second_derivative(name: str) -> None:
+    check_gradients(lambda x: af.gradients(af.apply_op(name, x), x)[0], between(0.5, 0.9), rtol=1e-4)
+
+
+@pytest.mark.parametrize("exponent", [2, 3, 4, 0.5, -0.5, -1, -2, 1, 2.5, 0])
+def test_gradient_of_constant_powers(exponent: float) -> None:
+    check_gradients(lambda x: x**exponent, between(0.5, 2))
+
+
+def test_gradient_of_the_special_functions_of_two_operands() -> None:
+    order, x = np.array([[0.0], [1.0], [3.0]]), between(0.5, 3, (3, 2))
+    check_gradients(lambda x: af.polygamma(af.constant(order), x), x)
+    check_gradients(lambda x: af.zeta(af.constant(order + 1.5), x), x)
+    check_gradients(af.lbeta, between(0.5, 3))
+
+
+def test_gradient_of_sums_and_limits() -> None:
+    x, y = between(-2, 2), between(-2, 2)
+    check_gradients(lambda x, y: af.add_n([x, y, x]), x, y)
+    check_gradients(lambda x, y: af.accumulate_n([x, y], shape=[2, 3], tensor_dtype="float64"), x, y)
+    check_gradients(lambda x: af.clip_by_value(x, -0.71, 0.73), x)
+    check_gradients(lambda x: af.scalar_mul(3.0, x), x)
+    check_gradients(lambda x: af.math.polyval([1.0, 2.0, 3.0], x), x)
+    check_gradients(lambda x: af.check_numerics(x, "bad") * x, x)
+    check_gradients(lambda x: af.math.nextafter(x, 10.0), x, rtol=1e-4)
+
+
+def parts(z: Any) -> list[Any]:
+    return [af.real(z), af.imag(z), af.abs(z), af.angle(z)]
+
+
+@pytest.mark.parametrize("name", ["Mul", "RealDiv", "DivNoNan", "MulNoNan", "Pow", "AddV2", "Sub", "Xdivy", "Xlogy"])
+def test_gradient_of_two_complex_operands(name: str) -> None:
+    values = [between(0.4, 1.5, s) for s in ((2, 3), (2, 3), (3,), (3,))]
+    check_gradients(lambda a, b, c, d: parts(af.apply_op(name, af.complex(a, b), af.complex(c, d))), *values)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Square", "Sqrt", "Rsqrt", "Reciprocal", "Exp", "Expm1", "Log", "Log1p", "Sin", "Cos", "Tan", "Asin", "Acos"]
+    + ["Atan", "Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh", "Sigmoid", "Conj", "Neg"],
+)
+def test_gradient_of_one_complex_operand(name: str) -> None:
+    check_gradients(lambda a, b: parts(af.apply_op(name, af.complex(a, b))), between(0.2, 0.7), between(0.3, 0.8))
+
+
+def test_gradient_of_complex_parts_with_broadcasting() -> None:
+    check_gradients(lambda a, b: parts(af.complex(a, b)), between(0.5, 1, (2, 1)), between(0.5, 1, (3,)))
+    check_gradients(lambda a: af.real(af.cast(af.cast(a, "complex128") * (1 + 2j), "complex128")), between(-1, 1))
+
+
+def test_every_op_of_the_family_has_a_kernel_and_says_whether_it_has_a_gradient() -> None:
+    names = {*UNARY, *BINARY, *RESULT_GRADS, "AddN", "Cast", "Complex", "Real", "Imag", "Angle", "ComplexAbs", "Conj"}
+    names |= {"Floor", "Ceil", "Rint", "Round", "Polygamma", "Zeta", "NextAfter", "FloorDiv", "TruncateDiv"}
+    names |= {"BitwiseAnd", "LeftShift", "Invert", "CheckNumerics", "BroadcastGradientArgs", "BroadcastArgs"}
+    for name in names:
+        assert name in OPS
+        assert KERNELS.for_op(name), name
+        assert name in GRADIENTS, name
+
+
+# ── what a training graph pays for ───────────────────────────────────────────────────────────────────────────────────
+
+
+def nodes_of_gradient(build: Callable[..., Any], *shapes: Any) -> Counter[str]:
+    with af.Graph().as_default() as graph:
+        xs = [af.placeholder("float32", s) for s in shapes]
+        y = build(*xs)
+        seed = af.placeholder("float32", y.shape)
+        before = len(graph.get_operations())
+        af.gradients(y, xs, grad_ys=seed)
+        return Counter(o.type for o in graph.get_operations()[before:])
+
+
+def test_equal_shapes_cost_no_nodes() -> None:
+    assert not nodes_of_gradient(lambda x, y: x + y, (3, 4), (3, 4))
+    assert nodes_of_gradient(lambda x, y: x * y, (3, 4), (3, 4)) == {"Mul": 2}
+    assert nodes_of_gradient(lambda x, y: x - y, (3, 4), (3, 4)) == {"Neg": 1}
+    assert nodes_of_gradient(lambda x, y: x / y, (3, 4), (3, 4)) == {"RealDiv": 1, "Mul": 1, "Neg": 1}
+    assert not nodes_of_gradient(lambda x: x + x, (None, 4)) - Counter({"AddN": 1})
+
+
+def test_a_bias_costs_one_sum() -> None:
+    assert nodes_of_gradient(lambda x, b: x + b, (None, 4), (4,)) == {"Sum": 1, "Const": 1}
+    assert nodes_of_gradient(lambda x, b: x + b, (3, 4), (1, 4)) == {"Sum": 1, "Const": 1}
+    assert nodes_of_gradient(lambda x, b: x + b, None, ())["BroadcastGradientArgs"] == 1
+    assert nodes_of_gradient(lambda x, b: x + b, (5, 3, 4), (3, 1)) == {"Sum": 2, "Const": 2}
+
+
+def test_open_shapes_are_summed_as_they_come() -> None:
+    dynamic = nodes_of_gradient(lambda x, y: x + y, (None, 4), (None, 4))
+    assert dynamic == {"Shape": 2, "BroadcastGradientArgs": 1, "Sum": 2, "Reshape": 2}
+    with af.Graph().as_default():
+        x, y = af.placeholder("float64", [None, None]), af.placeholder("float64")
+        grads = af.gradients(x * y, [x, y])
+        a, b = np.ones((1, 3)), np.full((2, 4, 1), 2.0)
+        found = evaluate(grads, {x: a, y: b})
+    assert [f.shape for f in found] == [(1, 3), (2, 4, 1)]
+    assert found[0].tolist() == [[16.0, 16.0, 16.0]]
+    assert found[1].ravel().tolist() == [3.0] * 8
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.int8, np.uint8, np.int32, np.uint64, np.complex64])
+def test_the_result_has_the_dtype_of_the_operands(dtype: Any) -> None:
+    x = np.array([1, 2, 3]).astype(dtype)
+    for build in (af.add, af.subtract, af.multiply):
+        for y in (x, x[0], np.asarray(x[0])):
+            assert value(build(x, y)).dtype == dtype
+            assert value(build(y, y)).dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_fused_functions_have_the_dtype_too(dtype: Any) -> None:
+    x = np.array([0.25, 0.5, 0.75]).astype(dtype)
+    for name in (*RESULT_GRADS, "SquaredDifference", "DivNoNan", "MulNoNan", "Xdivy", "Xlogy", "Xlog1py"):
+        wide = value(af.apply_op(name, x.astype(np.float64), x.astype(np.float64)))
+        for y in (x, x[1], np.asarray(x[1])):
+            result = value(af.apply_op(name, y, y))
+            assert (result.dtype, result.shape) == (dtype, y.shape)
+        np.testing.assert_allclose(
+            value(af.apply_op(name, x, x)).astype(float), wide, rtol=float(4 * ml_dtypes.finfo(dtype).eps)
+        )
+    for name in ("Sigmoid", "Rsqrt", "Erf", "Erfc", "Lgamma", "Digamma", "Erfinv", "Ndtri"):
+        assert value(af.apply_op(name, x)).dtype == dtype
+        assert value(af.apply_op(name, x[0])).shape == ()
+
+
+def test_kernels_with_a_buffer_use_it_and_may_share_it_with_an_input() -> None:
+    x = RNG.standard_normal(7).astype(np.float32)
+    for kernel_def in KERNELS:
+        if kernel_def.takes_out and kernel_def.op in UNARY:
+            expected = value(af.apply_op(kernel_def.op, np.abs(x)))
+            node = af.apply_op(kernel_def.op, np.abs(x)).op
+            body = kernel_def.bind(_binding(node))
+            buffer = np.abs(x)
+            with np.errstate(all="ignore"):
+                result = body(buffer, buffer)
+            assert result is buffer
+            np.testing.assert_array_equal(result, expected)
+
+
+def _binding(node: Any) -> Any:
+    from aioflow.compiler.prune import StepRequest, prune
+    from aioflow.kernels.registry import Binding
+    from aioflow.kernels.resources import ResourceManager
+    from aioflow.runtime.device import load_backend
+
+    graph = prune(StepRequest((), tuple(node.outputs), ()))
+    spec = tuple(t.dtype for t in node.inputs), tuple(t.dims for t in node.inputs)
+    out = tuple(t.dtype for t in node.outputs), tuple(t.dims for t in node.outputs)
+    assert node.name in graph.nodes
+    backend = load_backend("numpy")
+    return Binding(node.name, node.type, node.attrs, *spec, *out, (None,), backend, ResourceManager(), {})
+
+
+def test_sigmoid_does_not_overflow() -> None:
+    x = np.array([-1000.0, -50.0, 0.0, 50.0, 1000.0, np.inf, -np.inf, np.nan], np.float32)
+    result = value(af.sigmoid(x))
+    np.testing.assert_allclose(result, [0, math.exp(-50), 0.5, 1, 1, 1, 0, np.nan], rtol=1e-6)
+
+
+@pytest.mark.parametrize("exponent", [2, 3, 4, 1, 0.5, -0.5, -1, -2, 0, 5, 1.5])
+@pytest.mark.parametrize("dtype", [*FLOATS, np.complex64])
+def test_powers_with_a_constant_exponent(exponent: float, dtype: Any) -> None:
+    x = np.array([0.5, 1.0, 2.0, 4.0]).astype(dtype)
+    expected = x.astype(np.complex128 if dtype is np.complex64 else np.float64) ** exponent
+    for y in (x, x[2], np.asarray(x[2])):
+        result = value(af.constant(y) ** exponent)
+        assert (result.dtype, result.shape) == (dtype, y.shape)
+    np.testing.assert_allclose(value(af.constant(x) ** exponent).astype(expected.dtype), expected, rtol=1e-2)
+
+
+def test_a_power_never_gives_its_input_back() -> None:
+    x = af.placeholder("float32", [2])
+    fed = np.ones(2, np.float32)
+    assert not np.shares_memory(value(x**1, {x: fed}), fed)
+
+
+def test_integer_powers() -> None:
+    x, y = af.placeholder("int32"), af.placeholder("int32")
+    assert value(x**y, {x: [2, 3, -2], y: [10, 0, 3]}).tolist() == [1024, 1, -8]
+    assert value(x**2, {x: [2, 3, -2]}).tolist() == [4, 9, 4]
+    with pytest.raises(InvalidArgumentError) as caught:
+        value(af.pow(x, y, name="power"), {x: [2, 2], y: [1, -3]})
+    assert caught.value.node is not None
+    assert caught.value.node.startswith("power")
+    assert caught.value.actual == -3
+    with pytest.raises(InvalidArgumentError):
+        value(x**-1, {x: 2})
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
+def test_integer_division_of_every_sign(dtype: Any) -> None:
+    x = np.array([7, -7, 7, -7, 6, 0]).astype(dtype)
+    y = np.array([2, 2, -2, -2, 3, 5]).astype(dtype)
+    assert value(af.floordiv(x, y)).tolist() == [3, -4, -4, 3, 2, 0]
+    assert value(af.floormod(x, y)).tolist() == [1, 1, -1, -1, 0, 0]
+    assert value(af.truncatediv(x, y)).tolist() == [3, -3, -3, 3, 2, 0]
+    assert value(af.div(x, y)).tolist() == [3, -4, -4, 3, 2, 0]
+    if dtype in (np.int32, np.int64):
+        assert value(af.truncatemod(x, y)).tolist() == [1, -1, 1, -1, 0, 0]
+    least = np.array(np.iinfo(dtype).min)
+    assert value(af.truncatediv(least, dtype(1))) == least
+
+
+DIVISIONS = ["FloorDiv", "FloorMod", "TruncateDiv", "Div", "TruncateMod", "Mod"]
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_integer_division_by_zero_is_an_error_at_the_node(name: str) -> None:
+    x, y = af.placeholder("int32"), af.placeholder("int32")
+    z = af.apply_op(name, x, y, name="quotient")
+    with pytest.raises(InvalidArgumentError, match="division by zero") as caught:
+        value(z, {x: [1, 2], y: [1, 0]})
+    assert caught.value.node == z.op.name
+    with pytest.raises(InvalidArgumentError, match="division by zero"):
+        value(z, {x: 1, y: 0})
+    with pytest.raises(InvalidArgumentError, match="division by zero"):
+        value(af.apply_op(name, x, 0), {x: [1]})
+    assert value(z, {x: np.zeros(0, np.int32), y: 0}).shape == (0,)  # nothing was divided
+
+
+def test_floating_division_by_zero_is_infinite() -> None:
+    x = af.constant([1.0, -1.0, 0.0])
+    np.testing.assert_array_equal(value(x / 0.0), [np.inf, -np.inf, np.nan])
+    assert value(af.div_no_nan(x, 0.0)).tolist() == [0, 0, 0]
+    assert value(af.math.reciprocal_no_nan([0.0, 2.0])).tolist() == [0.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("int8", "float32"), ("uint16", "float32"), ("int32", "float64"), ("uint64", "float64"), ("float16", "float16")],
+)
+def test_true_division_of_integers(source: str, target: str) -> None:
+    x = af.constant([7, 1], source)
+    assert (x / 2).dtype.name == af.truediv(x, 2).dtype.name == af.divide(x, 2).dtype.name == target
+    assert value(x / 2).tolist() == [3.5, 0.5]
+
+
+def test_division_of_what_is_no_number() -> None:
+    with pytest.raises(DTypeError):
+        af.divide(af.constant(True), af.constant(True))
+
+
+def test_python_values_take_the_dtype_of_the_tensor() -> None:
+    for dtype in ("float16", "float32", "float64", "int64", "uint8"):
+        x = af.constant([1, 2], dtype)
+        for y in (x + 1, 1 + x, x * 2, x - 1, x // 1, x % 2, x**2, x + np.array([1, 2])):
+            assert y.dtype.name == dtype
+    with pytest.raises(DTypeError):
+        af.constant(1) + 1.5
+    with pytest.raises(DTypeError):
+        af.constant(1.0) + af.constant(1)
+
+
+def test_operators_name_their_nodes() -> None:
+    with af.Graph().as_default():
+        x = af.constant([2.0], name="x")
+        names = [y.op.name for y in (x + 1, x - 1, x * 2, x / 2, x // 2, x % 2, x**2, -x, abs(x), x < 1)]
+    assert names == ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "Neg", "Abs", "Less"]
+
+
+def test_rounding_goes_to_the_even_half() -> None:
+    x = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5], np.float32)
+    for build in (af.round, af.rint):
+        assert value(build(x)).tolist() == [-2, -2, -0.0, 0, 2, 2]
+    integers = af.constant([1, 2])
+    assert af.round(integers) is integers
+    assert value(af.apply_op("Round", integers)).tolist() == [1, 2]
+
+
+def test_sums() -> None:
+    xs = [np.full((2, 2), i, np.float32) for i in range(1, 5)]
+    kept = [x.copy() for x in xs]
+    assert value(af.add_n(xs)).tolist() == [[10, 10], [10, 10]]
+    assert all(np.array_equal(a, b) for a, b in zip(xs, kept, strict=True))
+    one = af.constant(3.0)
+    assert af.add_n([one]) is one
+    assert af.add_n([one], name="copy").op.type == "Identity"
+    assert value(af.apply_op("AddN", [one])) == 3.0
+    assert value(af.add_n([1, 2, 3])) == 6
+    with pytest.raises(InvalidArgumentError):
+        af.add_n([])
+    with pytest.raises(InvalidArgumentError):
+        af.add_n([np.zeros(2), np.zeros(3)])
+    with pytest.raises(InvalidArgumentError):
+        af.accumulate_n([np.zeros(2)], shape=[3])
+    x = af.placeholder("float32")
+    with pytest.raises(InvalidArgumentError) as caught:
+        value(af.add_n([x, af.constant([1.0, 2.0])]), {x: 1.0})
+    assert (caught.value.expected, caught.value.actual) == ((), (2,))
+
+
+def test_scaling_and_clipping() -> None:
+    assert value(af.clip_by_value([-3.0, 0.5, 3.0], -1, 1)).tolist() == [-1, 0.5, 1]
+    assert value(af.clip_by_value([[1, 5], [9, 3]], [2, 2], 6)).tolist() == [[2, 5], [6, 3]]
+    with pytest.raises(InvalidArgumentError):
+        af.clip_by_value(np.zeros(3), np.zeros((2, 3)), 1.0)
+    with pytest.raises(InvalidArgumentError, match="scalar"):
+        af.scalar_mul([1.0, 2.0], [1.0, 2.0])
+    with af.Graph().as_default():
+        slices = af.IndexedSlices(af.constant([[2.0]]), af.constant([4]))
+        scaled, clipped = af.scalar_mul(3.0, slices), af.clip_by_value(slices, 0.0, 1.0)
+        assert value(scaled.values).tolist() == [[6.0]]
+        assert value(clipped.values).tolist() == [[1.0]]
+        assert scaled.indices is slices.indices
+
+
+def test_shapes_that_cannot_be_broadcast() -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        af.add(np.zeros((2, 3)), np.zeros(2), name="sum")
+    assert caught.value.node == "sum"
+    x = af.placeholder("float64")
+    with pytest.raises(InvalidArgumentError) as caught:
+        value(x + np.zeros(2), {x: np.zeros(3)})
+    assert caught.value.node is not None
+    assert __file__ in str(caught.value.source)
+
+
+# ── casts and complex numbers ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_casts() -> None:
+    x = np.array([-1.9, 0.0, 2.9], np.float32)
+    assert value(af.cast(x, "int32")).tolist() == [-1, 0, 2]
+    assert value(af.cast(x, bool)).tolist() == [True, False, True]
+    assert value(af.cast([True, False], ml_dtypes.bfloat16)).astype(float).tolist() == [1.0, 0.0]
+    assert value(af.cast(np.array([1 + 2j]), "float32")).tolist() == [1.0]
+    assert value(af.cast(np.complex64(2 + 1j), "int8")).dtype == np.int8
+    tensor = af.constant(1.0)
+    assert af.cast(tensor, "float32") is tensor
+    assert value(af.to_int64(2.9)).dtype == np.int64
+    with pytest.raises(DTypeError):
+        af.cast(tensor, "float99")
+
+
+def test_a_cast_may_round_towards_zero() -> None:
+    x = np.array([0.1, -0.1, 1 / 3, 1.0, np.inf, 1e300])
+    result = value(af.apply_op("Cast", x, DstT="float32", Truncate=True))
+    assert result.dtype == np.float32
+    assert np.all(np.abs(result[:4].astype(float)) <= np.abs(x[:4]))
+    np.testing.assert_allclose(result[:4], x[:4], rtol=2e-7)
+
+
+@pytest.mark.parametrize("target", ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "bfloat16"])
+@pytest.mark.parametrize("source", ["float16", "float32", "float64", "int64", "uint64", "bfloat16"])
+def test_saturating_casts_stay_within_the_dtype(source: str, target: str) -> None:
+    kind, limits = af.as_dtype(source), af.as_dtype(target)
+    x = np.array([kind.min, 0, kind.max]).astype(kind.np_dtype)
+    low, zero, high = (float(v) for v in value(af.saturate_cast(x, target)))
+    assert float(limits.min) <= low <= zero == 0 <= high <= float(limits.max)
+    assert high >= min(float(kind.max), float(limits.max)) * 0.99
+    assert low <= max(float(kind.min), float(limits.min)) * 0.99
+
+
+def test_complex_numbers() -> None:
+    z = af.complex(np.array([[3.0], [0.0]]), np.array([4.0, -1.0]))
+    assert z.dtype.name == "complex128"
+    assert value(z).tolist() == [[3 + 4j, 3 - 1j], [4j, -1j]]
+    assert value(af.abs(z))[0, 0] == 5
+    assert value(af.real(z)).tolist() == [[3, 3], [0, 0]]
+    assert value(af.imag(z)).tolist() == [[4, -1], [4, -1]]
+    assert value(af.conj(z)).tolist() == [[3 - 4j, 3 + 1j], [-4j, 1j]]
+    np.testing.assert_allclose(value(af.angle(z))[1], [np.pi / 2, -np.pi / 2])
+    assert value(af.complex(1.0, 2.0)) == 1 + 2j
+    x = af.constant([-1.0, 2.0])
+    assert af.real(x) is x
+    assert af.conj(x) is x
+    assert value(af.imag(x)).tolist() == [0, 0]
+    np.testing.assert_allclose(value(af.angle(x)), [np.pi, 0])
+    for refused in (lambda: af.complex(1, 2), lambda: af.real("a"), lambda: af.conj(True)):
+        with pytest.raises(DTypeError):
+            refused()
+
+
+# ── bits ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64])
+def test_bits(dtype: Any) -> None:
+    x, y = np.array([0, 5, 100]).astype(dtype), np.array([3, 6, 7]).astype(dtype)
+    assert np.array_equal(value(af.bitwise.bitwise_and(x, y)), x & y)
+    assert np.array_equal(value(af.bitwise.bitwise_or(x, y)), x | y)
+    assert np.array_equal(value(af.bitwise.bitwise_xor(x, y)), x ^ y)
+    assert np.array_equal(value(af.bitwise.invert(x)), ~x)
+    assert np.array_equal(value(af.bitwise.left_shift(x, y)), x << y)
+    assert np.array_equal(value(af.bitwise.right_shift(x, y)), x >> y)
+    assert value(af.bitwise.right_shift(x, dtype(100))).tolist() == [0, 0, 0]
+    if np.issubdtype(dtype, np.signedinteger):
+        assert np.array_equal(value(af.bitwise.left_shift(x, dtype(-1))), x)
+
+
+# ── special functions ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_error_function() -> None:
+    x = np.concatenate([np.linspace(-6, 6, 241), [26.0, -0.0]])
+    np.testing.assert_allclose(value(af.erf(x)), [math.erf(v) for v in x], rtol=2e-15)
+    np.testing.assert_allclose(value(af.erfc(x)), [math.erfc(v) for v in x], rtol=5e-15)
+    assert value(af.erf([np.inf, -np.inf])).tolist() == [1, -1]
+    assert value(af.erfc([np.inf, -np.inf])).tolist() == [0, 2]
+    assert np.isnan(value(af.erf(np.nan)))
+
+
+def test_quantiles() -> None:
+    p = np.concatenate([np.linspace(0.001, 0.999, 99), [1e-300, 1e-20, 1 - 1e-12]])
+    normal = statistics.NormalDist()
+    np.testing.assert_allclose(value(af.math.ndtri(p)), [normal.inv_cdf(v) for v in p], rtol=1e-14, atol=1e-15)
+    x = np.concatenate([np.linspace(-0.999, 0.999, 99), [1e-12, -1e-300, 1 - 1e-14]])
+    back = np.array([math.erf(v) for v in value(af.math.erfinv(x))])
+    np.testing.assert_allclose(back, x, rtol=1e-14, atol=1e-16)
+    np.testing.assert_array_equal(value(af.math.ndtri(np.array([0.0, 1.0, -1.0]))), [-np.inf, np.inf, np.nan])
+    np.testing.assert_array_equal(value(af.math.erfinv(np.array([-1.0, 1.0, 2.0]))), [-np.inf, np.inf, np.nan])
+    np.testing.assert_allclose(value(af.math.erfcinv(np.array([1.5]))), -value(af.math.erfinv(np.array([0.5]))))
+
+
+def test_gamma() -> None:
+    x = np.concatenate([np.linspace(0.05, 30, 200), [-0.5, -3.7, 1e-8, 1e10]])
+    np.testing.assert_allclose(value(af.lgamma(x)), [math.lgamma(v) for v in x], rtol=1e-13, atol=1e-14)
+    assert value(af.lgamma(np.array([0.0, -1.0, np.inf, -np.inf]))).tolist() == [np.inf] * 4
+    euler = 0.57721566490153286
+    found = value(af.digamma(np.array([1.0, 2.0, 0.5, -0.5])))
+    np.testing.assert_allclose(found, [-euler, 1 - euler, -euler - 2 * math.log(2), 0.03648997397857652], rtol=1e-12)
+    np.testing.assert_allclose(value(af.zeta(np.array([2.0, 4.0]), 1.0)), [math.pi**2 / 6, math.pi**4 / 90], rtol=1e-14)
+    order = np.array([0.0, 1.0, 1.5, -1.0])
+    np.testing.assert_allclose(value(af.polygamma(order, 1.0)), [-euler, math.pi**2 / 6, np.nan, np.nan], rtol=1e-13)
+    np.testing.assert_array_equal(value(af.zeta(np.array([1.0, 0.5, 2.0]), np.array([1.0, 1.0, -3.0]))), [np.inf, np.nan, np.inf])
+
+
+def test_zeros_win_over_infinities() -> None:
+    zero, bad = np.zeros(3), np.array([0.0, np.inf, np.nan])
+    for name in ("xdivy", "xlogy", "xlog1py"):
+        assert value(getattr(af.math, name)(zero, bad)).tolist() == [0, 0, 0]
+    assert value(af.math.multiply_no_nan(bad, zero)).tolist() == [0, 0, 0]
+
+
+# ── the guard ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("bad", "kinds"), [([np.nan], "NaN"), ([-np.inf], "Inf"), ([np.inf, np.nan], "Inf and NaN"), (np.nan, "NaN")]
+)
+def test_check_numerics_names_the_node_and_what_it_found(bad: Any, kinds: str) -> None:
+    x = af.placeholder("float32")
+    y = af.check_numerics(x, "the weights", name="guard")
+    assert value(y, {x: [1.0, 2.0]}).tolist() == [1, 2]
+    with pytest.raises(InvalidArgumentError) as caught:
+        value(y, {x: bad})
+    assert caught.value.node == y.op.name
+    assert caught.value.message == f"the weights : Tensor had {kinds} values"
+    assert caught.value.actual == kinds
+
+
+def test_the_gradient_of_the_guard_is_guarded() -> None:
+    x = af.placeholder("float32", [1])
+    grad = af.gradients(af.sqrt(af.check_numerics(x, "x")), x)[0]
+    with pytest.raises(InvalidArgumentError, match="gradient"):
+        value(grad, {x: [0.0]})
+
+
+def test_verify_tensor_all_finite() -> None:
+    assert value(af.verify_tensor_all_finite(x=1.0, message="m")) == 1
+    with pytest.raises(InvalidArgumentError):
+        af.verify_tensor_all_finite(msg="m")
+
+
+# ── shapes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_broadcast_shapes() -> None:
+    assert af.broadcast_static_shape([None, 1], [3]).as_list() == [None, 3]
+    assert value(af.broadcast_dynamic_shape([2, 1], [3])).tolist() == [2, 3]
+    with pytest.raises(InvalidArgumentError):
+        af.broadcast_static_shape([2], [3])
+    with pytest.raises(InvalidArgumentError):
+        value(af.broadcast_dynamic_shape([2], [3]))
