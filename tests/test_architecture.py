@@ -26,7 +26,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("ops", "kernels"), 2),
     **dict.fromkeys(("autodiff", "compiler"), 3),
     **dict.fromkeys(("runtime",), 4),
-    **dict.fromkeys(("net",), 5),
+    **dict.fromkeys(("net", "fetches"), 5),
     **dict.fromkeys(("session", "cluster", "checkpoint"), 6),
     **dict.fromkeys(("train", "serve", "interop", "observe", "layers", "dataset", "data"), 6),
     # The public namespaces, which re-export, and the entry points.
@@ -125,7 +125,8 @@ def downhill(module: Module, target: Module) -> bool:
     if rank(module) != rank(target):
         return rank(target) < rank(module)
     # The top rank is one layer: the public names and the programs that use them.
-    return rank(module) == TOP or package(module) == package(target)
+    inside = target.name.startswith(module.name + ".")  # a package's __init__ gathers the names of its own modules
+    return inside or rank(module) == TOP or package(module) == package(target)
 
 
 def package(module: Module) -> str:

@@ -55,7 +55,7 @@ def gradients(
     aggregation_method: int | None = None,
     stop_gradients: TensorLike = None,
     unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
-) -> list[Tensor | IndexedSlices | None]:
+) -> list[Any]:
     """The derivatives of the sum of `ys` by each of `xs`.
 
     Args:
@@ -149,12 +149,16 @@ class _ReverseWalk:
             for i, tensor in enumerate(op.outputs):
                 if incoming[i] is None and (tensor.dtype.is_floating or tensor.dtype.is_complex):
                     incoming[i] = apply_op("ZerosLike", tensor)
-            outgoing = _as_gradients(op, function(op, *incoming))
+            outgoing = self._needed(op, _as_gradients(op, function(op, *incoming)))
             if self._gate and sum(g is not None for g in outgoing) > 1:
                 outgoing = _gated(outgoing)
             for tensor, gradient in zip(op.inputs, outgoing, strict=True):
                 if gradient is not None:
                     self._parts.setdefault(tensor, []).append(_fitted(op, tensor, gradient))
+
+    def _needed(self, op: Operation, outgoing: list[Any]) -> list[Any]:
+        """The gradients that lead on to xs. The others are let go here, or a gate would have them computed too."""
+        return [g if t.op in self._paths.pending else None for t, g in zip(op.inputs, outgoing, strict=True)]
 
     def _summed(self, tensor: Tensor) -> Gradient | None:
         parts = self._parts.get(tensor)

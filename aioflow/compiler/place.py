@@ -51,7 +51,7 @@ def _device_for(node: Node, specs: Sequence[DeviceSpec], cluster: ClusterView) -
             expected=f"one of {list(cluster.devices)}, or SessionConfig(allow_soft_placement=True)",
             actual=node.device,
         ).at(node.name, node.op, node.source)
-    for spec in named or specs:
+    for spec in [*named, *(specs if cluster.allow_soft_placement else ())]:
         if KERNELS.find(node.op, spec.device_type or "", node.attrs) is not None:
             return spec.to_string()
     try:

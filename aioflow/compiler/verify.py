@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.errors import InternalError
-from aioflow.graph.opdef import OPS
+from aioflow.graph.dtypes import DType
+from aioflow.graph.opdef import OPS, ArgDef
 
 __all__ = ["verify"]
 
-_BOUNDARY = {"_Arg": (0, 1), "_Retval": (1, 0)}  # inputs and outputs of the two ops that are not in the registry
+# The two ops that are not in the registry.
+_BOUNDARY: Final = {
+    "_Arg": ((), (ArgDef("output", type_attr="T"),)),
+    "_Retval": ((ArgDef("input", type_attr="T"),), ()),
+}
 
 
 def verify(graph: ClientGraph) -> ClientGraph:
@@ -26,13 +34,13 @@ def verify(graph: ClientGraph) -> ClientGraph:
                 what = "comes later" if source in graph.nodes else "does not exist"
                 raise _broken(graph, node, f"its input {source!r} {what}")
         for edge in node.inputs:
-            if edge.port >= len(graph.nodes[edge.node].outputs):
+            if not 0 <= edge.port < len(graph.nodes[edge.node].outputs):
                 raise _broken(graph, node, f"{edge.node!r} has no output {edge.port}")
         _check_signature(graph, node)
         seen.add(name)
     for op, count in (("_Arg", graph.feeds), ("_Retval", graph.fetches)):
-        found = sorted(n.attrs["index"] for n in graph.nodes.values() if n.op == op)
-        if found != list(range(count)):
+        found = sorted((n.attrs.get("index") for n in graph.nodes.values() if n.op == op), key=repr)
+        if found != sorted(range(count), key=repr):
             raise InternalError(
                 f"{op} nodes are not numbered 0..{count - 1}", expected=list(range(count)), actual=found
             )
@@ -42,27 +50,32 @@ def verify(graph: ClientGraph) -> ClientGraph:
 def _check_signature(graph: ClientGraph, node: Node) -> None:
     if node.op in _BOUNDARY:
         inputs, outputs = _BOUNDARY[node.op]
-        if (len(node.inputs), len(node.outputs)) != (inputs, outputs):
-            raise _broken(graph, node, "it has the wrong number of inputs or outputs")
-        return
-    position = 0
-    for arg in OPS.get(node.op).inputs:
-        count = (
-            node.attrs[arg.number_attr] if arg.number_attr else len(node.attrs[arg.list_attr]) if arg.list_attr else 1
-        )
-        for i, edge in enumerate(node.inputs[position : position + count]):
-            wanted = (
-                node.attrs[arg.list_attr][i]
-                if arg.list_attr
-                else node.attrs[arg.type_attr]
-                if arg.type_attr
-                else arg.dtype
-            )
-            if graph.spec(edge).dtype is not wanted:
-                raise _broken(graph, node, f"input {arg.name!r} is {graph.spec(edge).dtype}, not {wanted}")
-        position += count
-    if position != len(node.inputs):
-        raise _broken(graph, node, f"it has {len(node.inputs)} inputs, not {position}")
+    elif node.op in OPS:
+        inputs, outputs = OPS.get(node.op).inputs, OPS.get(node.op).outputs
+    else:
+        raise _broken(graph, node, f"there is no op {node.op!r}")
+    try:
+        wanted = [list(_dtypes(args, node.attrs)) for args in (inputs, outputs)]
+    except KeyError as error:
+        raise _broken(graph, node, f"it has no attribute {error}") from None
+    actual = [[graph.spec(edge).dtype for edge in node.inputs], [spec.dtype for spec in node.outputs]]
+    for kind, expected, found in zip(("input", "output"), wanted, actual, strict=True):
+        if len(expected) != len(found):
+            raise _broken(graph, node, f"it has {len(found)} {kind}s, not {len(expected)}")
+        for (name, dtype), have in zip(expected, found, strict=True):
+            if have is not dtype:
+                raise _broken(graph, node, f"{kind} {name!r} is {have}, not {dtype}")
+
+
+def _dtypes(args: Sequence[ArgDef], attrs: Mapping[str, Any]) -> Iterator[tuple[str, DType | None]]:
+    """Name and dtype of each tensor of a signature."""
+    for arg in args:
+        if arg.list_attr is not None:
+            yield from ((arg.name, dtype) for dtype in attrs[arg.list_attr])
+            continue
+        dtype = attrs[arg.type_attr] if arg.type_attr is not None else arg.dtype
+        for _ in range(1 if arg.number_attr is None else attrs[arg.number_attr]):
+            yield arg.name, dtype
 
 
 def _broken(graph: ClientGraph, node: Node, what: str) -> InternalError:

@@ -107,7 +107,7 @@ def string_array(value: Any) -> Array:
             item = _encoded(item)
         if not isinstance(item, bytes):
             raise DTypeError("not a string", expected="str or bytes", actual=_brief(item))
-        result[index] = item
+        result[index] = bytes(item)  # not a subclass, such as NumPy's
     return result
 
 

@@ -236,9 +236,8 @@ def _partial_shape(tensor: Any, value_of: _ValueOf) -> Dims:
         return tuple(None if int(v) < 0 else int(v) for v in np.asarray(value).reshape(-1))
     rule = _PARTIAL_SHAPES.get(tensor.op.type)
     known = None if rule is None else rule(tensor.op, value_of)
-    if known is None and tensor.dims and tensor.dims[0] is not None:
-        return (None,) * tensor.dims[0]
-    return known
+    length: int | None = tensor.dims[0] if tensor.dims else None
+    return (None,) * length if known is None and length is not None else known
 
 
 def _own_dims(op: Any, value_of: _ValueOf) -> Dims:

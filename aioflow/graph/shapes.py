@@ -6,8 +6,9 @@ unknown size. `TensorShape` and `Dimension` wrap it for users, with the meaning 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from aioflow.errors import InvalidArgumentError
 
@@ -26,12 +27,15 @@ Dims: TypeAlias = tuple[int | None, ...] | None
 
 
 class Dimension:
-    """One size of a shape, possibly unknown. Compares equal to the int (or None) that it holds."""
+    """One size of a shape, possibly unknown. Compares equal to the int (or None) that it holds.
+
+    Arithmetic with an unknown size is unknown; an order with one is None.
+    """
 
     __slots__ = ("value",)
 
     def __init__(self, value: int | Dimension | None) -> None:
-        self.value: int | None = value.value if isinstance(value, Dimension) else value
+        self.value: int | None = _known_or_none(value)
 
     def __int__(self) -> int:
         if self.value is None:
@@ -52,32 +56,83 @@ class Dimension:
     def __str__(self) -> str:
         return "?" if self.value is None else str(self.value)
 
-    def _apply(self, other: int | Dimension | None, combine: Any) -> Dimension:
-        right = Dimension(other).value
-        return Dimension(None if self.value is None or right is None else combine(self.value, right))
+    def _apply(self, other: Size, combine: Callable[[int, int], int]) -> Dimension:
+        return Dimension(_combined(self, other, combine))
 
-    def __add__(self, other: int | Dimension | None) -> Dimension:
-        return self._apply(other, lambda a, b: a + b)
+    def __add__(self, other: Size) -> Dimension:
+        return self._apply(other, operator.add)
 
-    def __sub__(self, other: int | Dimension | None) -> Dimension:
-        return self._apply(other, lambda a, b: a - b)
+    def __sub__(self, other: Size) -> Dimension:
+        return self._apply(other, operator.sub)
 
-    def __mul__(self, other: int | Dimension | None) -> Dimension:
-        return self._apply(other, lambda a, b: a * b)
+    def __rsub__(self, other: Size) -> Dimension:
+        return Dimension(other)._apply(self, operator.sub)
 
-    def __floordiv__(self, other: int | Dimension | None) -> Dimension:
-        return self._apply(other, lambda a, b: a // b)
+    def __mul__(self, other: Size) -> Dimension:
+        return self._apply(other, operator.mul)
 
-    def __mod__(self, other: int | Dimension | None) -> Dimension:
-        return self._apply(other, lambda a, b: a % b)
+    def __floordiv__(self, other: Size) -> Dimension:
+        return self._apply(other, operator.floordiv)
+
+    def __rfloordiv__(self, other: Size) -> Dimension:
+        return Dimension(other)._apply(self, operator.floordiv)
+
+    def __mod__(self, other: Size) -> Dimension:
+        return self._apply(other, operator.mod)
+
+    def __rmod__(self, other: Size) -> Dimension:
+        return Dimension(other)._apply(self, operator.mod)
 
     __radd__ = __add__
     __rmul__ = __mul__
+
+    def __lt__(self, other: Size) -> bool | None:
+        return _combined(self, other, operator.lt)
+
+    def __le__(self, other: Size) -> bool | None:
+        return _combined(self, other, operator.le)
+
+    def __gt__(self, other: Size) -> bool | None:
+        return _combined(self, other, operator.gt)
+
+    def __ge__(self, other: Size) -> bool | None:
+        return _combined(self, other, operator.ge)
 
     def is_compatible_with(self, other: int | Dimension | None) -> bool:
         """Whether both could be the same size."""
         right = Dimension(other).value
         return self.value is None or right is None or self.value == right
+
+    def assert_is_compatible_with(self, other: int | Dimension | None) -> None:
+        """Raise InvalidArgumentError unless `is_compatible_with(other)`."""
+        if not self.is_compatible_with(other):
+            raise InvalidArgumentError("dimensions are not compatible", expected=self, actual=Dimension(other))
+
+    def merge_with(self, other: int | Dimension | None) -> Dimension:
+        """What both know together. Raises InvalidArgumentError where they disagree."""
+        self.assert_is_compatible_with(other)
+        return Dimension(other) if self.value is None else Dimension(self.value)
+
+
+Size: TypeAlias = "int | Dimension | None"
+_T = TypeVar("_T")
+
+
+def _known_or_none(value: Any) -> int | None:
+    if value is None or isinstance(value, Dimension):
+        return None if value is None else value.value
+    try:
+        size = int(value.__index__())
+    except (AttributeError, TypeError):
+        raise InvalidArgumentError("not a size", expected="an integer or None", actual=repr(value)) from None
+    if size < 0:
+        raise InvalidArgumentError("a size cannot be negative", expected="an integer >= 0 or None", actual=size)
+    return size
+
+
+def _combined(left: Dimension, right: Size, combine: Callable[[int, int], _T]) -> _T | None:
+    other = Dimension(right).value
+    return None if left.value is None or other is None else combine(left.value, other)
 
 
 class TensorShape:
@@ -143,6 +198,33 @@ class TensorShape:
         """Self, if it can have that rank; otherwise InvalidArgumentError."""
         return self.merge_with((None,) * rank)
 
+    def with_rank_at_least(self, rank: int) -> TensorShape:
+        """Self, if its rank can be `rank` or more; otherwise InvalidArgumentError."""
+        if self._dims is not None and len(self._dims) < rank:
+            raise InvalidArgumentError("the shape has the wrong rank", expected=f"rank >= {rank}", actual=self)
+        return self
+
+    def with_rank_at_most(self, rank: int) -> TensorShape:
+        """Self, if its rank can be `rank` or less; otherwise InvalidArgumentError."""
+        if self._dims is not None and len(self._dims) > rank:
+            raise InvalidArgumentError("the shape has the wrong rank", expected=f"rank <= {rank}", actual=self)
+        return self
+
+    def assert_has_rank(self, rank: int) -> None:
+        """Raise InvalidArgumentError unless the rank is `rank`, or unknown."""
+        self.with_rank(rank)
+
+    def assert_same_rank(self, other: Any) -> None:
+        """Raise InvalidArgumentError unless both ranks are equal, as far as they are known."""
+        dims = dims_of(other)
+        if dims is not None:
+            self.with_rank(len(dims))
+
+    def assert_is_fully_defined(self) -> None:
+        """Raise InvalidArgumentError unless `is_fully_defined()`."""
+        if not self.is_fully_defined():
+            raise InvalidArgumentError("the shape is not fully defined", expected="known sizes", actual=self)
+
     def _known(self) -> tuple[int | None, ...]:
         if self._dims is None:
             raise InvalidArgumentError("the rank is unknown", expected="a known rank", actual="<unknown>")
@@ -159,12 +241,15 @@ class TensorShape:
 
     def __getitem__(self, key: Any) -> Any:
         if self._dims is None:
-            return TensorShape(None) if isinstance(key, slice) else Dimension(None)
+            return _slice_of_unknown(key) if isinstance(key, slice) else Dimension(None)
         part = self._dims[key]
         return TensorShape(part) if isinstance(key, slice) else Dimension(part)
 
     def __add__(self, other: Any) -> TensorShape:
         return self.concatenate(other)
+
+    def __radd__(self, other: Any) -> TensorShape:
+        return TensorShape(other).concatenate(self)
 
     def __eq__(self, other: object) -> bool:
         try:
@@ -182,6 +267,14 @@ class TensorShape:
         return format_dims(self._dims)
 
 
+def _slice_of_unknown(key: slice) -> TensorShape:
+    """Of a shape of unknown rank: `[1:3]` has two unknown sizes, if it has that many; an open end has any number."""
+    start, stop = key.start or 0, key.stop
+    if stop is None or start < 0 or stop < 0 or key.step not in (None, 1):
+        return TensorShape(None)
+    return TensorShape((None,) * max(0, stop - start))
+
+
 def dims_of(value: Any) -> Dims:
     """Plain dims from whatever a user calls a shape. -1 and None both mean unknown.
 
@@ -194,8 +287,10 @@ def dims_of(value: Any) -> Dims:
         return value.raw
     if isinstance(value, int | Dimension):
         return (_size(value),)
-    if isinstance(value, Iterable):
+    if isinstance(value, Iterable) and getattr(value, "ndim", None) != 0:
         return tuple(_size(d) for d in value)
+    if hasattr(value, "__index__"):
+        return (_size(value),)
     raise InvalidArgumentError("not a shape", expected="None or a sequence of sizes", actual=repr(value))
 
 

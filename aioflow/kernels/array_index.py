@@ -26,7 +26,7 @@ def _check_range(xp: Any, indices: Any, limit: int) -> None:
     if int(unsigned.max()) < limit:
         return
     given = xp.asarray(indices)
-    bad = np.argwhere((given < 0) | (given >= limit))[0].tolist()
+    bad = xp.argwhere((given < 0) | (given >= limit))[0].tolist()
     value = int(given[tuple(bad)])
     raise InvalidArgumentError(
         f"indices{bad} = {value} is not in [0, {limit})", expected=f"0 <= index < {limit}", actual=value
@@ -36,7 +36,7 @@ def _check_range(xp: Any, indices: Any, limit: int) -> None:
 @kernel("Gather", fresh=True)
 def gather(xp: Any, params: Any, indices: Any) -> Any:
     _check_range(xp, indices, params.shape[0])
-    return xp.take(params, indices, 0)
+    return params.take(indices, 0)
 
 
 @binder("GatherV2", host={"axis": as_int}, fresh=True)
@@ -55,7 +55,7 @@ def gather_v2(binding: Binding) -> Callable[..., Any]:
             return xp.take(params, indices.reshape(1), position).reshape(
                 params.shape[:position] + params.shape[position + 1 :]
             )
-        return xp.take(params, indices, position)
+        return params.take(indices, position)
 
     return pick
 

@@ -147,7 +147,11 @@ def _host_array(value: Any) -> Array:
 def _manifest(prefix: str, arrays: Mapping[str, Array], header: bytes, digests: Mapping[str, str], size: int) -> bytes:
     step = _STEP.search(prefix)
     stored = {
-        name: {"dtype": str(array.dtype if array.dtype != object else "string"), "shape": list(array.shape), "sha256": digests[name]}
+        name: {
+            "dtype": str(array.dtype if array.dtype != object else "string"),
+            "shape": list(array.shape),
+            "sha256": digests[name],
+        }
         for name, array in arrays.items()
     }
     content = {
@@ -181,7 +185,9 @@ def _read_manifest(prefix: str) -> dict[str, Any]:
     if not valid:
         raise DataLossError(f"file {path} has been altered", expected="its own checksum", actual="another one")
     if content["version"] > 1:
-        raise InvalidArgumentError(f"file {path} is of a newer version", expected="at most 1", actual=content["version"])
+        raise InvalidArgumentError(
+            f"file {path} is of a newer version", expected="at most 1", actual=content["version"]
+        )
     return content
 
 

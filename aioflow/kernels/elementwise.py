@@ -143,9 +143,9 @@ def rsqrt(xp: Any, x: Any, out: Any = None) -> Any:
     return xp.reciprocal(t, own(t))
 
 
-@fused("SqrtGrad")
-def sqrt_grad(xp: Any, y: Any, dy: Any) -> Any:
-    t = xp.divide(dy, _holomorphic(xp, y))
+@fused("SqrtGrad", takes_out=True)
+def sqrt_grad(xp: Any, y: Any, dy: Any, out: Any = None) -> Any:
+    t = xp.divide(dy, _holomorphic(xp, y), out)
     return xp.multiply(t, 0.5, own(t))
 
 
@@ -180,23 +180,23 @@ def sigmoid_grad(xp: Any, y: Any, dy: Any) -> Any:
     return xp.multiply(t, dy, own(t))
 
 
-@fused("SquaredDifference", allowed="floats complexes int32 int64")
-def squared_difference(xp: Any, x: Any, y: Any) -> Any:
-    t = xp.subtract(x, y)
+@fused("SquaredDifference", takes_out=True, allowed="floats complexes int32 int64")
+def squared_difference(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    t = xp.subtract(x, y, out)
     if t.dtype.kind == "c":
-        return xp.multiply(t, xp.conjugate(t))
+        return xp.multiply(t, xp.conjugate(t), own(t))
     return xp.multiply(t, t, own(t))
 
 
-@fused("FloorDiv", allowed="floats")
-def floor_div(xp: Any, x: Any, y: Any) -> Any:
-    t = xp.divide(x, y)
+@fused("FloorDiv", takes_out=True, allowed="floats")
+def floor_div(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    t = xp.divide(x, y, out)
     return xp.floor(t, own(t))
 
 
-@fused("TruncateDiv", allowed="floats")
-def truncate_div(xp: Any, x: Any, y: Any) -> Any:
-    t = xp.divide(x, y)
+@fused("TruncateDiv", takes_out=True, allowed="floats")
+def truncate_div(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    t = xp.divide(x, y, out)
     return xp.trunc(t, own(t))
 
 
@@ -232,30 +232,34 @@ def xlog1py(xp: Any, x: Any, y: Any) -> Any:
 # ── powers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _cube(xp: Any, x: Any, y: Any) -> Any:
-    t = xp.multiply(x, x)
-    return xp.multiply(t, x, own(t))
+def _square(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    return xp.multiply(x, x, out)
 
 
-def _fourth(xp: Any, x: Any, y: Any) -> Any:
+def _cube(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
     t = xp.multiply(x, x)
+    return xp.multiply(t, x, own(t) if out is None else out)
+
+
+def _fourth(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    t = xp.multiply(x, x, out)
     return xp.multiply(t, t, own(t))
 
 
-def _inverse_square(xp: Any, x: Any, y: Any) -> Any:
-    t = xp.multiply(x, x)
+def _inverse_square(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    t = xp.multiply(x, x, out)
     return xp.reciprocal(t, own(t))
 
 
 # Constant scalar exponents for which there is something faster than `power`, which costs tens of multiplications.
 _POWERS: Final[dict[float, Body]] = {
-    1.0: lambda xp, x, y: xp.positive(x),
-    2.0: lambda xp, x, y: xp.multiply(x, x),
+    1.0: lambda xp, x, y, out=None: xp.positive(x, out),
+    2.0: _square,
     3.0: _cube,
     4.0: _fourth,
-    0.5: lambda xp, x, y: xp.sqrt(x),
-    -0.5: lambda xp, x, y: rsqrt(xp, x),
-    -1.0: lambda xp, x, y: xp.reciprocal(x),
+    0.5: lambda xp, x, y, out=None: xp.sqrt(x, out),
+    -0.5: lambda xp, x, y, out=None: rsqrt(xp, x, out),
+    -1.0: lambda xp, x, y, out=None: xp.reciprocal(x, out),
     -2.0: _inverse_square,
 }
 
@@ -267,16 +271,15 @@ def _special_power(binding: Binding) -> Body | None:
     return _POWERS.get(float(exponent.real))
 
 
-@binder("Pow", dtypes=_FLOATING, fresh=True)
+@binder("Pow", dtypes=_FLOATING, fresh=True, takes_out=True)
 def power(binding: Binding) -> Body:
     body = _special_power(binding)
     if body is None:
         found: Body = binding.xp.power
         return found
     made: Body = partial(body, binding.xp)
-    if binding.output_dtypes[0].size == 2:
-        return _through_float32(made, 2, binding.output_dtypes[0].np_dtype)
-    return made
+    dtype = binding.output_dtypes[0]
+    return _through_float32(made, dtype.np_dtype) if dtype.size == 2 else made
 
 
 @binder("Pow", dtypes={"T": "int8 int16 int32 int64"}, fresh=True)

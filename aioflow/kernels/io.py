@@ -25,7 +25,9 @@ def _texts(value: Any) -> list[str]:
 
 def _refuse_slices(slices: Any) -> None:
     if any(_texts(slices)):
-        raise UnimplementedError("slices of tensors are not saved", expected="empty shape_and_slices", actual=_texts(slices))
+        raise UnimplementedError(
+            "slices of tensors are not saved", expected="empty shape_and_slices", actual=_texts(slices)
+        )
 
 
 def _check_count(names: list[str], count: int) -> None:
@@ -69,7 +71,9 @@ def _read_once(prefix: str, names: list[str], dtypes: tuple[DType, ...]) -> list
     for name, dtype in zip(names, dtypes, strict=True):
         if reader.dtype(name) is not dtype:
             raise DTypeError(
-                f"tensor {name!r} of checkpoint {prefix} has another dtype", expected=dtype.name, actual=reader.dtype(name).name
+                f"tensor {name!r} of checkpoint {prefix} has another dtype",
+                expected=dtype.name,
+                actual=reader.dtype(name).name,
             )
     return [reader.read(name) for name in names]
 

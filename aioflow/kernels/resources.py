@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from aioflow.errors import FailedPreconditionError, InvalidArgumentError
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 
-__all__ = ["ResourceManager", "VariableResource"]
+__all__ = ["ResourceManager", "VariableResource", "update_together"]
 
 T = TypeVar("T")
+Change: TypeAlias = Callable[[list[Any], list[Any]], Sequence[Any]]
 
 
 class VariableResource:
@@ -131,6 +132,49 @@ def _count_alone() -> int:
 
 
 _ALONE: Final = _count_alone()
+
+
+def update_together(variables: Sequence[VariableResource], change: Change) -> None:
+    """`VariableResource.update` for several variables at once: `change(values, outs)` returns their new values.
+
+    Raises:
+        FailedPreconditionError: one of them has no value yet.
+        InvalidArgumentError: one is given twice.
+    """
+    if len(variables) == 1:
+        variables[0].update(lambda value, out: change([value], [out])[0])
+        return
+    held: list[VariableResource] = []
+    try:
+        for variable in sorted(variables, key=id):  # one order for everybody, so that updates never wait in a ring
+            if held and held[-1] is variable:
+                raise InvalidArgumentError(
+                    "a variable cannot be two inputs of its update", expected="distinct variables", actual=variable.name
+                )
+            variable.lock.acquire()
+            held.append(variable)
+        _update_locked(variables, change)
+    finally:
+        for variable in held:
+            variable.lock.release()
+
+
+def _update_locked(variables: Sequence[VariableResource], change: Change) -> None:
+    values = [variable._initialized() for variable in variables]
+    outs: list[Any] = []
+    news: Sequence[Any] = values
+    try:
+        for i, variable in enumerate(variables):
+            value = values[i]
+            variable._value = None  # as in `update`: out of the slot first, counted second
+            alone = sys.getrefcount(value) <= _ALONE + 1 and _overwritable(value)  # one more: the list
+            if not alone:
+                variable._value = value
+            outs.append(value if alone else None)
+        news = change(values, outs)
+    finally:
+        for variable, new in zip(variables, news, strict=True):
+            variable._value = new
 
 
 class ResourceManager:

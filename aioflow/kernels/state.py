@@ -46,9 +46,13 @@ def var_handle(binding: Binding) -> Callable[[], VariableResource]:
 def _check_variable(found: Any, name: str, dtype: Any, dims: Dims) -> None:
     """The resource of that name must be what the handle says: another graph may have made it."""
     if not isinstance(found, VariableResource):
-        raise InvalidArgumentError(f"resource {name} is not a variable", expected="a variable", actual=type(found).__name__)
+        raise InvalidArgumentError(
+            f"resource {name} is not a variable", expected="a variable", actual=type(found).__name__
+        )
     if found.dtype is not dtype:
-        raise InvalidArgumentError(f"variable {name} exists with another dtype", expected=dtype.name, actual=found.dtype.name)
+        raise InvalidArgumentError(
+            f"variable {name} exists with another dtype", expected=dtype.name, actual=found.dtype.name
+        )
     if not is_compatible(found.dims, dims):
         if found.is_initialized:
             raise InvalidArgumentError(
@@ -82,7 +86,9 @@ def _step(function: str, binding: Binding) -> Callable[[Any, Any], None]:
         def change(present: Any, out: Any) -> Any:
             if present.shape != shape:
                 raise InvalidArgumentError(
-                    f"cannot update variable {resource.name}: the shapes must be equal", expected=present.shape, actual=shape
+                    f"cannot update variable {resource.name}: the shapes must be equal",
+                    expected=present.shape,
+                    actual=shape,
                 )
             return ufunc(present, value) if out is None else ufunc(present, value, out)
 
@@ -112,7 +118,9 @@ def destroy(binding: Binding) -> Callable[[Any], None]:
 
     def drop(resource: Any) -> None:
         if not binding.resources.remove(resource) and not ignore:
-            raise NotFoundError(f"resource {resource.name} does not exist", expected="a resource in a container", actual="none")
+            raise NotFoundError(
+                f"resource {resource.name} does not exist", expected="a resource in a container", actual="none"
+            )
 
     return drop
 
@@ -127,7 +135,9 @@ def count_up_to(binding: Binding) -> Callable[[Any], Any]:
         def change(present: Any, out: Any) -> Any:
             nonlocal before
             if np.ndim(present) != 0:
-                raise InvalidArgumentError(f"variable {resource.name} must be a scalar", expected=(), actual=np.shape(present))
+                raise InvalidArgumentError(
+                    f"variable {resource.name} must be a scalar", expected=(), actual=np.shape(present)
+                )
             if present >= limit:
                 raise OutOfRangeError(f"reached limit of {limit}", expected=f"below {limit}", actual=int(present))
             before = present
@@ -164,7 +174,8 @@ def _batched(xp: Any, value: Any, indices: Any, batch_dims: int) -> Any:
     checked_rows(xp, indices, value.shape[batch_dims])
     rest = np.ndim(indices) - batch_dims
     grid = tuple(
-        xp.arange(size).reshape((1,) * axis + (size,) + (1,) * (batch_dims - axis - 1 + rest)) for axis, size in enumerate(lead)
+        xp.arange(size).reshape((1,) * axis + (size,) + (1,) * (batch_dims - axis - 1 + rest))
+        for axis, size in enumerate(lead)
     )
     return value[(*grid, indices)]
 
@@ -187,7 +198,9 @@ def _index_depth(resource: Any, value: Any, indices: Any) -> int:
     shape = np.shape(indices)
     if not shape or shape[-1] > np.ndim(value):
         raise InvalidArgumentError(
-            f"indices do not fit variable {resource.name}", expected=f"[..., k] with k <= {np.ndim(value)}", actual=shape
+            f"indices do not fit variable {resource.name}",
+            expected=f"[..., k] with k <= {np.ndim(value)}",
+            actual=shape,
         )
     return int(shape[-1])
 
@@ -202,7 +215,9 @@ def _scatter(mode: str, binding: Binding) -> Callable[[Any, Any, Any], None]:
     def scatter(resource: Any, indices: Any, updates: Any) -> None:
         def change(present: Any, out: Any) -> Any:
             if np.ndim(present) == 0:
-                raise InvalidArgumentError(f"variable {resource.name} has no rows", expected="rank >= 1", actual="rank 0")
+                raise InvalidArgumentError(
+                    f"variable {resource.name} has no rows", expected="rank >= 1", actual="rank 0"
+                )
             rows = checked_rows(xp, indices, present.shape[0])
             fitted = _fit_updates(xp, resource, updates, np.shape(indices), present.shape[1:])
             target = present.copy() if out is None else out

@@ -25,12 +25,12 @@ class Rule:
     Attributes:
         update: The passes.
         scratch: How many scratch arrays they need.
-        prepare: Makes `h` of the op's scalar inputs and attributes, by name, and checks them.
+        prepare: Adds to `h`, the op's scalar inputs and attributes by name, what follows from them, and checks them.
     """
 
     update: Update
     scratch: int
-    prepare: Callable[[Any, Mapping[str, Any]], Any] = lambda xp, h: h
+    prepare: Callable[[Any, dict[str, Any]], dict[str, Any]] | None = None
 
 
 def _gradient_descent(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
@@ -131,7 +131,7 @@ def _amsgrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     xp.subtract(v[0], s[0], o[0])
 
 
-def _adam_scalars(xp: Any, h: Mapping[str, Any]) -> dict[str, Any]:
+def _adam_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
     one = _one(h["lr"])
     alpha = h["lr"] * xp.sqrt(one - h["beta2_power"]) / (one - h["beta1_power"])
     return {**h, "alpha": alpha, "rest1": one - h["beta1"], "rest2": one - h["beta2"]}
@@ -150,7 +150,7 @@ def _adamax(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     xp.subtract(v[0], s[0], o[0])
 
 
-def _adamax_scalars(xp: Any, h: Mapping[str, Any]) -> dict[str, Any]:
+def _adamax_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
     one = _one(h["lr"])
     return {**h, "alpha": h["lr"] / (one - h["beta1_power"]), "rest1": one - h["beta1"]}
 
@@ -191,7 +191,7 @@ def _step_by_root(xp: Any, var: Any, new_var: Any, mom: Any, new_mom: Any, g: An
     xp.subtract(var, new_mom, new_var)
 
 
-def _rho_scalars(xp: Any, h: Mapping[str, Any]) -> dict[str, Any]:
+def _rho_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
     return {**h, "rest": _one(h["lr"]) - h["rho"]}
 
 
@@ -237,7 +237,7 @@ def _power(xp: Any, base: Any, out: Any, lr_power: Any) -> None:
         xp.power(base, -lr_power, out)
 
 
-def _ftrl_scalars(xp: Any, h: Mapping[str, Any]) -> dict[str, Any]:
+def _ftrl_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
     _require("lr", h["lr"], "> 0" if not h["multiply_linear_by_lr"] else ">= 0")
     for name in ("l1", "l2"):
         _require(name, h[name], ">= 0")

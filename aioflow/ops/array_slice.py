@@ -211,8 +211,8 @@ def _index(value: Any, default: int) -> Any:
     """One bound: an int, or an integer scalar tensor."""
     if _is_open(value):
         return default
-    if hasattr(value, "__index__") and not isinstance(value, bool | np.bool_):
-        return value.__index__()
+    if isinstance(value, int | np.integer | Dimension) and not isinstance(value, bool):
+        return int(value)
     if hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic):
         tensor = convert_to_tensor(value)
         if tensor.dtype.is_integer and tensor.dims in ((), None):

@@ -70,5 +70,12 @@ def _copy(op: Operation, inputs: list[Tensor]) -> Operation:
     specs = [(t.dtype, t.dims) for t in op.outputs]
     name = op.name.rpartition("/")[2]
     return op.graph.create_op(
-        op.type, inputs, op.attrs, specs, name=name, control_inputs=op.control_inputs, device=op.device, source=op.source
+        op.type,
+        inputs,
+        op.attrs,
+        specs,
+        name=name,
+        control_inputs=op.control_inputs,
+        device=op.device,
+        source=op.source,
     )

@@ -49,7 +49,9 @@ class Initializer:
 
     def _checked(self, dtype: DType) -> DType:
         if self.floating and not dtype.is_floating:
-            raise DTypeError(f"{type(self).__name__} draws real numbers", expected="a floating dtype", actual=dtype.name)
+            raise DTypeError(
+                f"{type(self).__name__} draws real numbers", expected="a floating dtype", actual=dtype.name
+            )
         return dtype
 
     def __call__(
@@ -93,7 +95,7 @@ class Constant(Initializer):
         verify_shape: Require the value to have the shape itself.
     """
 
-    fields = ("value", "dtype")
+    fields: ClassVar[tuple[str, ...]] = ("value", "dtype")
 
     def __init__(self, value: Any = 0, dtype: Any = dtypes.float32, verify_shape: bool = False) -> None:
         super().__init__(dtype)
@@ -109,7 +111,7 @@ class Constant(Initializer):
 class RandomUniform(Initializer):
     """Draws from [minval, maxval); for floats `maxval` is 1 by default. Integer dtypes need it."""
 
-    fields = ("minval", "maxval", "seed", "dtype")
+    fields: ClassVar[tuple[str, ...]] = ("minval", "maxval", "seed", "dtype")
 
     def __init__(
         self, minval: Any = 0.0, maxval: Any = None, seed: int | None = None, dtype: Any = dtypes.float32
@@ -129,7 +131,7 @@ class RandomUniform(Initializer):
 class RandomNormal(Initializer):
     """Draws from a normal distribution."""
 
-    fields = ("mean", "stddev", "seed", "dtype")
+    fields: ClassVar[tuple[str, ...]] = ("mean", "stddev", "seed", "dtype")
     floating = True
 
     def __init__(
@@ -154,7 +156,7 @@ class TruncatedNormal(RandomNormal):
 class UniformUnitScaling(Initializer):
     """Draws from ±factor · √(3 / inputs), which keeps the variance of a linear layer's output."""
 
-    fields = ("factor", "seed", "dtype")
+    fields: ClassVar[tuple[str, ...]] = ("factor", "seed", "dtype")
     floating = True
 
     def __init__(self, factor: float = 1.0, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
@@ -177,7 +179,7 @@ class VarianceScaling(Initializer):
         distribution: "normal" (the same as "truncated_normal"), "untruncated_normal" or "uniform".
     """
 
-    fields = ("scale", "mode", "distribution", "seed", "dtype")
+    fields: ClassVar[tuple[str, ...]] = ("scale", "mode", "distribution", "seed", "dtype")
     floating = True
 
     def __init__(
@@ -213,7 +215,7 @@ class VarianceScaling(Initializer):
 class GlorotUniform(VarianceScaling):
     """Draws from ±√(6 / (fan_in + fan_out))."""
 
-    fields = ("seed", "dtype")
+    fields: ClassVar[tuple[str, ...]] = ("seed", "dtype")
 
     def __init__(self, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
         super().__init__(1.0, "fan_avg", "uniform", seed, dtype)
@@ -222,7 +224,7 @@ class GlorotUniform(VarianceScaling):
 class GlorotNormal(VarianceScaling):
     """Draws from a truncated normal distribution of variance 2 / (fan_in + fan_out)."""
 
-    fields = ("seed", "dtype")
+    fields: ClassVar[tuple[str, ...]] = ("seed", "dtype")
 
     def __init__(self, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
         super().__init__(1.0, "fan_avg", "truncated_normal", seed, dtype)
@@ -231,7 +233,7 @@ class GlorotNormal(VarianceScaling):
 class Orthogonal(Initializer):
     """`gain` times a matrix with orthonormal rows or columns; leading dimensions are flattened into the rows."""
 
-    fields = ("gain", "seed", "dtype")
+    fields: ClassVar[tuple[str, ...]] = ("gain", "seed", "dtype")
     floating = True
 
     def __init__(self, gain: float = 1.0, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
@@ -242,7 +244,9 @@ class Orthogonal(Initializer):
     def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
         sizes = _sizes(shape)
         if len(sizes) < 2:
-            raise InvalidArgumentError("an orthogonal value needs two dimensions", expected="rank >= 2", actual=tuple(sizes))
+            raise InvalidArgumentError(
+                "an orthogonal value needs two dimensions", expected="rank >= 2", actual=tuple(sizes)
+            )
         rows, columns = math.prod(sizes[:-1]), sizes[-1]
         draws = random_normal([max(rows, columns), min(rows, columns)], dtype=dtype, seed=self.seed)
         q, r = apply_op("Qr", draws)
@@ -256,7 +260,7 @@ class Orthogonal(Initializer):
 class Identity(Initializer):
     """`gain` times the identity matrix."""
 
-    fields = ("gain", "dtype")
+    fields: ClassVar[tuple[str, ...]] = ("gain", "dtype")
     floating = True
 
     def __init__(self, gain: float = 1.0, dtype: Any = dtypes.float32) -> None:
@@ -267,7 +271,7 @@ class Identity(Initializer):
         sizes = _sizes(shape)
         if len(sizes) != 2:
             raise InvalidArgumentError("an identity needs two dimensions", expected="rank 2", actual=tuple(sizes))
-        return constant(np.eye(*sizes) * self.gain, dtype, name="eye")
+        return constant(np.eye(sizes[0], sizes[1]) * self.gain, dtype, name="eye")
 
 
 zeros_initializer = Zeros
@@ -307,7 +311,9 @@ def lecun_uniform(seed: int | None = None) -> VarianceScaling:
 def _sizes(shape: Any) -> list[int]:
     dims = dims_of(shape)
     if dims is None or None in dims:
-        raise InvalidArgumentError("the initial value needs a known shape", expected="known sizes", actual=format_dims(dims))
+        raise InvalidArgumentError(
+            "the initial value needs a known shape", expected="known sizes", actual=format_dims(dims)
+        )
     return [d for d in dims if d is not None]
 
 

@@ -182,6 +182,7 @@ def _nextafter_grad(op: Operation, grad: Tensor) -> Pair:
 
 # ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x + y, elementwise with broadcasting. Byte strings are concatenated."""
     first, second = same_dtype(x, y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any, Final
 
 import numpy as np
@@ -211,20 +212,24 @@ def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Ten
 
 def _limits(source: DType, target: DType) -> tuple[Any, Any]:
     """The least and the greatest value of `target`, as values of `source`; None where `source` does not reach it."""
-    kind = source.as_numpy_dtype
-    low = kind(target.min) if _exact(source.min) < _exact(target.min) else None
-    if _exact(source.max) <= _exact(target.max):
-        return low, None
-    high = kind(target.max)
-    if _exact(high) > _exact(target.max):  # rounded up, beyond what the target holds
-        high = np.nextafter(high, kind(0))
+    least, greatest = _exact(target.min), _exact(target.max)
+    low = _towards_zero(source, least) if _exact(source.min) < least else None
+    high = _towards_zero(source, greatest) if _exact(source.max) > greatest else None
     return low, high
 
 
 def _exact(value: Any) -> int | float:
     """A finite NumPy value as a Python number: those of different kinds compare exactly."""
-    number = float(value) if not isinstance(value, int | np.integer) else int(value)
-    return number
+    return int(value) if isinstance(value, int | np.integer) else float(value)
+
+
+def _towards_zero(dtype: DType, limit: int | float) -> Any:
+    if dtype.is_integer:
+        return dtype.as_numpy_dtype(int(limit))
+    nearest = dtype.as_numpy_dtype(float(limit))
+    if builtins.abs(_exact(nearest)) > builtins.abs(limit):
+        return np.nextafter(nearest, dtype.as_numpy_dtype(0.0))
+    return nearest
 
 
 def to_float(x: Any, name: str = "ToFloat") -> Any:

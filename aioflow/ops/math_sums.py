@@ -24,6 +24,7 @@ def _merged(ctx: ShapeContext) -> Dims:
 
 define_op("AddN", "inputs: N*T", "sum: T", ["N: int >= 1", "T: {numbertype, variant}"], shape=_merged, commutative=True)
 
+
 @gradient("AddN")
 def _add_n_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     return [grad] * len(op.inputs)

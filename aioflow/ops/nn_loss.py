@@ -71,14 +71,20 @@ def _logits_grad(op: Operation, grad_loss: Tensor | None, grad_backprop: Tensor 
     return total
 
 
+def _unless_zero(grad: Tensor | None) -> Tensor | None:
+    """The gradient, or None where it is the zeros of an output that nobody differentiates."""
+    return None if grad is None or grad.op.type == "ZerosLike" else grad
+
+
 @gradient("SparseSoftmaxCrossEntropyWithLogits")
 def _sparse_grad(op: Operation, grad_loss: Tensor | None, grad_backprop: Tensor | None) -> list[Any]:
-    return [_logits_grad(op, grad_loss, grad_backprop), None]
+    return [_logits_grad(op, grad_loss, _unless_zero(grad_backprop)), None]
 
 
 @gradient("SoftmaxCrossEntropyWithLogits")
 def _dense_grad(op: Operation, grad_loss: Tensor | None, grad_backprop: Tensor | None) -> list[Any]:
     logits, labels = op.inputs
+    grad_backprop = _unless_zero(grad_backprop)
     if not is_compatible(logits.dims, labels.dims):
         raise UnimplementedError(
             "no gradient where logits and labels are broadcast",

@@ -10,9 +10,7 @@ from aioflow.ops.core import unchanged
 
 __all__ = ["check_numerics", "verify_tensor_all_finite"]
 
-define_op(
-    "CheckNumerics", "tensor: T", "output: T", ["T: {floats}", "message: string"], shape=unchanged, stateful=True
-)
+define_op("CheckNumerics", "tensor: T", "output: T", ["T: {floats}", "message: string"], shape=unchanged, stateful=True)
 
 
 @gradient("CheckNumerics")

@@ -81,7 +81,9 @@ def _gather_shape(ctx: ShapeContext) -> Dims:
     if len(params) <= batch:
         raise InvalidArgumentError("the variable has no rows", expected=f"rank > {batch}", actual=format_dims(params))
     if len(indices) < batch:
-        raise InvalidArgumentError("input 'indices' has the wrong rank", expected=f"rank >= {batch}", actual=format_dims(indices))
+        raise InvalidArgumentError(
+            "input 'indices' has the wrong rank", expected=f"rank >= {batch}", actual=format_dims(indices)
+        )
     return (*params[:batch], *indices[batch:], *params[batch + 1 :])
 
 
@@ -104,7 +106,9 @@ def _scatter_fits(ctx: ShapeContext) -> list[Dims]:
     wanted = (*indices, *params[1:])
     if not is_compatible(wanted, updates):
         raise InvalidArgumentError(
-            "the updates do not fit: indices.shape + variable.shape[1:]", expected=format_dims(wanted), actual=format_dims(updates)
+            "the updates do not fit: indices.shape + variable.shape[1:]",
+            expected=format_dims(wanted),
+            actual=format_dims(updates),
         )
     return []
 
@@ -158,8 +162,12 @@ define_op(
     stateful=True,
     shape=_value_fits,
 )
-define_op("AssignAddVariableOp", "resource: resource, value: dtype", "", ["dtype: type"], stateful=True, shape=_value_fits)
-define_op("AssignSubVariableOp", "resource: resource, value: dtype", "", ["dtype: type"], stateful=True, shape=_value_fits)
+define_op(
+    "AssignAddVariableOp", "resource: resource, value: dtype", "", ["dtype: type"], stateful=True, shape=_value_fits
+)
+define_op(
+    "AssignSubVariableOp", "resource: resource, value: dtype", "", ["dtype: type"], stateful=True, shape=_value_fits
+)
 define_op("VarIsInitializedOp", "resource: resource", "is_initialized: bool", stateful=True, shape=lambda ctx: ())
 define_op(
     "VariableShape",
@@ -171,7 +179,12 @@ define_op(
 )
 define_op("DestroyResourceOp", "resource: resource", "", ["ignore_lookup_error: bool = True"], stateful=True)
 define_op(
-    "ResourceCountUpTo", "resource: resource", "output: T", ["limit: int", "T: {index}"], stateful=True, shape=lambda ctx: ()
+    "ResourceCountUpTo",
+    "resource: resource",
+    "output: T",
+    ["limit: int", "T: {index}"],
+    stateful=True,
+    shape=lambda ctx: (),
 )
 define_op(
     "ResourceGather",
@@ -243,7 +256,9 @@ def _dense_shape(handle: Tensor, out_type: DType) -> Tensor:
 @gradient("ResourceGather")
 def _resource_gather_grad(op: Operation, grad: Tensor) -> list[Any]:
     if op.attrs["batch_dims"]:
-        raise InvalidArgumentError("no gradient for batch_dims > 0", expected="batch_dims=0", actual=op.attrs["batch_dims"])
+        raise InvalidArgumentError(
+            "no gradient for batch_dims > 0", expected="batch_dims=0", actual=op.attrs["batch_dims"]
+        )
     handle, indices = op.inputs
     index_dims, dims = indices.dims, handle_dims(handle)
     flat = apply_op("Reshape", indices, [-1])
@@ -260,7 +275,9 @@ def _product(dims: tuple[int | None, ...]) -> int:
     total = 1
     for size in dims:
         if size is None:
-            raise InvalidArgumentError("an empty row needs a known number of indices", expected="known sizes", actual=format_dims(dims))
+            raise InvalidArgumentError(
+                "an empty row needs a known number of indices", expected="known sizes", actual=format_dims(dims)
+            )
         total *= size
     return total
 
@@ -276,7 +293,13 @@ def is_variable_initialized(ref: Any, name: str | None = None) -> Tensor:
     return _variable(ref).is_initialized(name)  # type: ignore[no-any-return]  # ref is a Variable, which a later module defines
 
 
-def assign(ref: Any, value: TensorLike, validate_shape: bool | None = None, use_locking: bool | None = None, name: str | None = None) -> Any:
+def assign(
+    ref: Any,
+    value: TensorLike,
+    validate_shape: bool | None = None,
+    use_locking: bool | None = None,
+    name: str | None = None,
+) -> Any:
     """Set the variable to `value`.
 
     Args:
@@ -324,7 +347,9 @@ def convert_indices(indices: TensorLike) -> Tensor:
     return convert_to_tensor(indices, dtype_hint="int32", name="indices")
 
 
-def scatter_update(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None) -> Any:
+def scatter_update(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
+) -> Any:
     """Rows `ref[indices] = updates`; of equal indices the last one wins.
 
     Args:
@@ -337,37 +362,51 @@ def scatter_update(ref: Any, indices: TensorLike, updates: TensorLike, use_locki
     return _scatter("ResourceScatterUpdate", ref, indices, updates, name)
 
 
-def scatter_add(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_add(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Rows `ref[indices] += updates`; equal indices add up. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterAdd", ref, indices, updates, name)
 
 
-def scatter_sub(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_sub(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Rows `ref[indices] -= updates`; equal indices add up. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterSub", ref, indices, updates, name)
 
 
-def scatter_mul(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_mul(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Rows `ref[indices] *= updates`. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterMul", ref, indices, updates, name)
 
 
-def scatter_div(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_div(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Rows `ref[indices] /= updates`, integers rounded towards zero. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterDiv", ref, indices, updates, name)
 
 
-def scatter_min(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_min(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Rows `ref[indices] = min(ref[indices], updates)`. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterMin", ref, indices, updates, name)
 
 
-def scatter_max(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_max(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Rows `ref[indices] = max(ref[indices], updates)`. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterMax", ref, indices, updates, name)
 
 
-def scatter_nd_update(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None) -> Any:
+def scatter_nd_update(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
+) -> Any:
     """Slices `ref[indices[i]] = updates[i]`, each index a vector of the first k axes.
 
     Args:
@@ -380,11 +419,15 @@ def scatter_nd_update(ref: Any, indices: TensorLike, updates: TensorLike, use_lo
     return _scatter("ResourceScatterNdUpdate", ref, indices, updates, name)
 
 
-def scatter_nd_add(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_nd_add(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Slices `ref[indices[i]] += updates[i]`; equal indices add up. Shapes and errors as in `scatter_nd_update`."""
     return _scatter("ResourceScatterNdAdd", ref, indices, updates, name)
 
 
-def scatter_nd_sub(ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None) -> Any:
+def scatter_nd_sub(
+    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Any:
     """Slices `ref[indices[i]] -= updates[i]`; equal indices add up. Shapes and errors as in `scatter_nd_update`."""
     return _scatter("ResourceScatterNdSub", ref, indices, updates, name)

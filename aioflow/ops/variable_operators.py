@@ -123,7 +123,9 @@ class TensorOperators:
         return self._operate("getitem", key)
 
     def __iter__(self) -> Iterator[Tensor]:
-        raise DTypeError("a variable is not iterable", expected="a tensor with a known first dimension", actual=repr(self))
+        raise DTypeError(
+            "a variable is not iterable", expected="a tensor with a known first dimension", actual=repr(self)
+        )
 
     def __bool__(self) -> bool:
         return bool(self.value())

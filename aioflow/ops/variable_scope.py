@@ -1,6 +1,6 @@
 """Variable scopes: names and defaults for the variables made inside them, and sharing by name with `get_variable`.
 
-The open scope lives in the context, per graph, like the other scopes; the table of shared variables belongs to the graph.
+The open scope lives in the context, per graph, like the other scopes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from aioflow.graph.graph import Graph, GraphKeys, Tensor
 from aioflow.graph.shapes import Dims, dims_of, format_dims, is_compatible
 from aioflow.ops import scoping
 from aioflow.ops.initializers import glorot_uniform_initializer, zeros_initializer
-from aioflow.ops.variables import Variable, VariableAggregation, VariableSynchronization
+from aioflow.ops.variable_replicas import VariableAggregation, VariableSynchronization
+from aioflow.ops.variable_store import share_or_make, store_of, value_of_dtype
 
 __all__ = [
     "AUTO_REUSE",
@@ -33,9 +34,6 @@ __all__ = [
     "variable_op_scope",
     "variable_scope",
 ]
-
-_STORE: Final = "__variable_store"
-
 
 class ReuseMode(Enum):
     """How `get_variable` treats a name, besides True (it must exist) and False (it must not)."""
@@ -143,17 +141,14 @@ class VariableScope:
     def get_variable(self, name: str, **settings: Any) -> Any:
         """As the function of that name, with this scope's prefix and defaults."""
         graph = default_graph()
-        settings["initializer"] = _of_dtype(settings.get("initializer"), settings.get("dtype"))
+        settings["initializer"] = value_of_dtype(settings.get("initializer"), settings.get("dtype"))
         defaults = ("initializer", "regularizer", "caching_device", "constraint", "dtype", "reuse", "use_resource")
         for key in defaults:
             if settings.get(key) is None:
                 settings[key] = getattr(self, key)
-        getter = self.custom_getter
-        own = settings.pop("custom_getter", None)
-        if own is not None:
-            getter = own if getter is None else _composed(own, getter)
+        getter = settings.pop("custom_getter", None) or self.custom_getter
         full_name = f"{self.name}/{name}" if self.name else name
-        make = partial(_share_or_make, graph)
+        make = partial(share_or_make, graph)
         with graph.name_scope(None):  # a variable's name depends on variable scopes alone
             return make(name=full_name, **settings) if getter is None else getter(make, name=full_name, **settings)
 
@@ -173,18 +168,6 @@ class VariableScope:
         )
 
 
-def _of_dtype(initializer: Any, dtype: Any) -> Any:
-    """An initializer that is a value, in the dtype asked for."""
-    if dtype is None or initializer is None or callable(initializer):
-        return initializer
-    found = getattr(initializer, "dtype", None)
-    if not isinstance(found, DType):
-        return to_array(initializer, as_dtype(dtype))
-    if found is not as_dtype(dtype):
-        raise DTypeError("the initializer has another dtype", expected=as_dtype(dtype).name, actual=found.name)
-    return initializer
-
-
 def _composed(outer: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
     """A getter that goes through `outer`, whose own getter goes through `inner`."""
 
@@ -194,47 +177,6 @@ def _composed(outer: Callable[..., Any], inner: Callable[..., Any]) -> Callable[
     return getter
 
 
-class _Store:
-    """The shared variables of a graph, its root scope, and how often each variable scope was opened."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.variables: dict[str, Any] = {}
-        self.opened: dict[str, int] = {}
-        self.root = VariableScope(False)
-
-    def unique_name(self, prefix: str) -> str:
-        """`prefix`, or the first of `prefix_1`, `prefix_2`, … that has not been opened yet."""
-        candidate, count = prefix, 0
-        while self.opened.get(candidate, 0) > 0:
-            count += 1
-            candidate = f"{prefix}_{count}"
-        return candidate
-
-    def enter(self, name: str) -> None:
-        self.opened[name] = self.opened.get(name, 0) + 1
-
-    def leave(self, name: str) -> None:
-        """Forget the scopes inside, so that opening this one again gives the same names."""
-        for inner in self.opened:
-            if not name or inner.startswith(name + "/"):
-                self.opened[inner] = 0
-
-
-_CREATION: Final = threading.Lock()
-
-
-def _store_of(graph: Graph) -> _Store:
-    # In a collection of the graph, so that the table lives exactly as long as the graph does.
-    held = graph.get_collection_ref(_STORE)
-    if not held:
-        with _CREATION:
-            if not held:
-                held.append(_Store())
-    store: _Store = held[0]
-    return store
-
-
 def get_variable_scope() -> VariableScope:
     """The innermost open variable scope of the default graph, or its root scope."""
     return _current(default_graph())
@@ -242,7 +184,14 @@ def get_variable_scope() -> VariableScope:
 
 def _current(graph: Graph) -> VariableScope:
     scope: VariableScope | None = scopes.current_scope(graph).variable_scope
-    return scope if scope is not None else _store_of(graph).root
+    if scope is not None:
+        return scope
+    store = store_of(graph)
+    with store.lock:
+        if store.root is None:
+            store.root = VariableScope(False)
+        root: VariableScope = store.root
+        return root
 
 
 @contextmanager
@@ -300,9 +249,13 @@ def variable_scope(
 def _check_scope_arguments(name_or_scope: Any, default_name: str | None, reuse: Any, partitioner: Any) -> None:
     _refuse_partitioner(partitioner)
     if name_or_scope is None and default_name is None:
-        raise InvalidArgumentError("a variable scope needs a name", expected="name_or_scope or default_name", actual=None)
+        raise InvalidArgumentError(
+            "a variable scope needs a name", expected="name_or_scope or default_name", actual=None
+        )
     if name_or_scope is None and reuse:
-        raise InvalidArgumentError("reuse needs a name", expected="name_or_scope", actual=f"default_name={default_name!r}")
+        raise InvalidArgumentError(
+            "reuse needs a name", expected="name_or_scope", actual=f"default_name={default_name!r}"
+        )
     if name_or_scope is not None and not isinstance(name_or_scope, str | VariableScope):
         raise DTypeError("not a variable scope", expected="a name or a VariableScope", actual=repr(name_or_scope))
     if reuse not in (None, True, False, AUTO_REUSE):
@@ -330,7 +283,7 @@ def _opened(graph: Graph, name_or_scope: Any, default_name: str | None, reuse: A
     outer = _current(graph)
     start = outer.name + "/" if outer.name else ""
     if name_or_scope is None:
-        full_name = _store_of(graph).unique_name(f"{start}{default_name}")
+        full_name = store_of(graph).unique_name(f"{start}{default_name}")
     else:
         full_name = f"{start}{name_or_scope}" if name_or_scope else outer.name
     return outer._child(full_name, reuse or outer.reuse, prefix)
@@ -338,7 +291,7 @@ def _opened(graph: Graph, name_or_scope: Any, default_name: str | None, reuse: A
 
 @contextmanager
 def _entered(graph: Graph, scope: VariableScope, again: bool) -> Iterator[None]:
-    store = _store_of(graph)
+    store = store_of(graph)
     with store.lock:
         store.enter(scope.name)
         before = dict(store.opened)
@@ -383,7 +336,7 @@ def get_variable(
         dtype: float32 by default.
         initializer: An initializer, or a value. By default Glorot's uniform one for floats, and zeros for other dtypes.
         regularizer: A function of the new variable; its result joins the regularization losses.
-        custom_getter: Called as `custom_getter(getter, name, …)` to make or find the variable.
+        custom_getter: Called as `custom_getter(getter, name, …)` to make or find the variable, instead of the scope's.
 
     Raises:
         AlreadyExistsError: the variable exists and is not to be reused.
@@ -428,96 +381,3 @@ def get_local_variable(
 def _refuse_partitioner(partitioner: Any) -> None:
     if partitioner is not None:
         raise UnimplementedError("variables are not partitioned", expected="partitioner=None", actual=repr(partitioner))
-
-
-def _share_or_make(graph: Graph, name: str, **settings: Any) -> Any:
-    """The end of the chain of getters."""
-    store = _store_of(graph)
-    reuse = settings.pop("reuse", None)
-    dtype, dims = as_dtype(settings.pop("dtype", dtypes.float32)), dims_of(settings.pop("shape", None))
-    with store.lock:
-        found = store.variables.get(name)
-        if found is not None:
-            _check_shared(name, found, reuse, None if _is_value(settings.get("initializer")) else dtype, dims)
-            return found
-        if reuse is True:
-            raise InvalidArgumentError(
-                f"variable {name} does not exist, or was not made with get_variable()",
-                expected="a name made before, or reuse=AUTO_REUSE in the variable scope",
-                actual=name,
-            )
-        made = _make_variable(name, dtype, dims, settings)
-        store.variables[name] = made
-    _regularize(graph, made, name, settings.get("regularizer"))
-    return made
-
-
-def _is_value(initializer: Any) -> bool:
-    return initializer is not None and not callable(initializer)
-
-
-def _check_shared(name: str, found: Any, reuse: Any, dtype: DType | None, dims: Dims) -> None:
-    if not reuse:
-        raise AlreadyExistsError(
-            f"variable {name} already exists; it was made at {found.op.source}",
-            expected="another name, or reuse=True or AUTO_REUSE in the variable scope",
-            actual=name,
-        )
-    if not is_compatible(dims, found.dims):
-        raise InvalidArgumentError(
-            f"shared variable {name} has another shape", expected=format_dims(found.dims), actual=format_dims(dims)
-        )
-    if dtype is not None and found.dtype is not dtype:
-        raise DTypeError(f"shared variable {name} has another dtype", expected=found.dtype.name, actual=dtype.name)
-
-
-def _make_variable(name: str, dtype: DType, dims: Dims, settings: Mapping[str, Any]) -> Variable:
-    initializer = settings.get("initializer")
-    if initializer is None:
-        initializer = _default_initializer(name, dtype)
-    wanted: DType | None = dtype
-    if isinstance(initializer, type):
-        initializer = initializer()
-    if callable(initializer):
-        initial = _from_initializer(name, initializer, dims, dtype)
-    else:
-        if dims is not None:
-            raise InvalidArgumentError(
-                f"variable {name}: a value as initializer has its own shape", expected="shape=None", actual=format_dims(dims)
-            )
-        initial, wanted = initializer, None  # the value's own
-    keys = ("trainable", "collections", "caching_device", "constraint", "use_resource", "synchronization", "aggregation")
-    passed = {key: settings[key] for key in keys if settings.get(key) is not None}
-    return Variable(initial, name=name, dtype=wanted, validate_shape=settings.get("validate_shape", True), **passed)
-
-
-def _from_initializer(name: str, initializer: Callable[..., Any], dims: Dims, dtype: DType) -> Callable[[], Any]:
-    if dims is None and not isinstance(initializer, partial) and _takes_nothing(initializer):
-        return initializer
-    if dims is None or None in dims:
-        raise InvalidArgumentError(
-            f"the shape of a new variable ({name}) must be fully known", expected="known sizes", actual=format_dims(dims)
-        )
-    return partial(initializer, list(dims), dtype=dtype)
-
-
-def _takes_nothing(function: Callable[..., Any]) -> bool:
-    code = getattr(function, "__code__", None)
-    return code is not None and code.co_argcount == 0
-
-
-def _default_initializer(name: str, dtype: DType) -> Any:
-    if dtype.is_floating:
-        return glorot_uniform_initializer()
-    if dtype.is_integer or dtype.is_bool or dtype is dtypes.string:
-        return zeros_initializer()
-    raise InvalidArgumentError(f"variable {name} of {dtype} needs an initializer", expected="initializer=", actual=None)
-
-
-def _regularize(graph: Graph, variable: Variable, name: str, regularizer: Callable[[Any], Tensor | None] | None) -> None:
-    if regularizer is None:
-        return
-    with graph.colocate_with(variable.handle.op), graph.name_scope(name + "/Regularizer/"), graph.control_dependencies(None):
-        loss = regularizer(variable)
-    if loss is not None:
-        graph.add_to_collection(GraphKeys.REGULARIZATION_LOSSES, loss)

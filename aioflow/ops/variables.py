@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from enum import Enum
 from typing import Any
 
 from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
@@ -25,26 +24,9 @@ from aioflow.ops.core import identity
 from aioflow.ops.initial_values import guarded
 from aioflow.ops.state import convert_indices
 from aioflow.ops.variable_operators import TensorOperators
+from aioflow.ops.variable_replicas import VariableAggregation, VariableSynchronization
 
-__all__ = ["Variable", "VariableAggregation", "VariableSynchronization"]
-
-
-class VariableSynchronization(Enum):
-    """When replicas' copies of a variable are brought together. One process has one copy, so each value means the same."""
-
-    AUTO = 0
-    NONE = 1
-    ON_WRITE = 2
-    ON_READ = 3
-
-
-class VariableAggregation(Enum):
-    """How replicas' updates of a variable are combined. One process has one replica, so each value means the same."""
-
-    NONE = 0
-    SUM = 1
-    MEAN = 2
-    ONLY_FIRST_REPLICA = 3
+__all__ = ["Variable"]
 
 
 class Variable(TensorOperators):
@@ -88,11 +70,17 @@ class Variable(TensorOperators):
         shape: Any = None,
     ) -> None:
         if variable_def is not None:
-            raise UnimplementedError("variable_def is not supported", expected="initial_value", actual=type(variable_def).__name__)
+            raise UnimplementedError(
+                "variable_def is not supported", expected="initial_value", actual=type(variable_def).__name__
+            )
         if initial_value is None:
-            raise InvalidArgumentError("a variable needs an initial value", expected="a value or a callable", actual=None)
+            raise InvalidArgumentError(
+                "a variable needs an initial value", expected="a value or a callable", actual=None
+            )
         if constraint is not None and not callable(constraint):
-            raise InvalidArgumentError("the constraint is not callable", expected="a function of a tensor", actual=repr(constraint))
+            raise InvalidArgumentError(
+                "the constraint is not callable", expected="a function of a tensor", actual=repr(constraint)
+            )
         self.synchronization = synchronization
         self.aggregation = aggregation
         self._trainable = synchronization is not VariableSynchronization.ON_READ if trainable is None else trainable
@@ -116,14 +104,18 @@ class Variable(TensorOperators):
             dims = self._static_shape(node, initial, shape, validate_shape)
             container = scopes.current_scope(graph).container
             attrs: dict[str, Any] = {"dtype": initial.dtype, "shape": dims, "container": container, "shared_name": node}
-            self._handle: Tensor = apply_op("VarHandleOp", **attrs, debug_name=node, _class=(f"loc:@{node}",), name=scope)
+            self._handle: Tensor = apply_op(
+                "VarHandleOp", **attrs, debug_name=node, _class=(f"loc:@{node}",), name=scope
+            )
             self._dims = dims
             self._dtype = initial.dtype
             self._initial_value = initial
             with graph.colocate_with(self._handle.op):
                 with graph.name_scope("IsInitialized"):
                     self._is_initialized: Tensor = apply_op("VarIsInitializedOp", self._handle)
-                self._initializer: Operation = apply_op("AssignVariableOp", self._handle, guarded(initial), name="Assign")
+                self._initializer: Operation = apply_op(
+                    "AssignVariableOp", self._handle, guarded(initial), name="Assign"
+                )
                 with graph.name_scope("Read"):
                     self._cached = self._read()
             if self._caching_device is not None:
@@ -135,7 +127,9 @@ class Variable(TensorOperators):
             dims = dims_of(shape)
             if not is_compatible(dims, initial.dims):
                 raise InvalidArgumentError(
-                    f"the initial value of variable {node} does not fit", expected=format_dims(dims), actual=format_dims(initial.dims)
+                    f"the initial value of variable {node} does not fit",
+                    expected=format_dims(dims),
+                    actual=format_dims(initial.dims),
                 )
             return dims
         if not validate_shape:
@@ -151,7 +145,9 @@ class Variable(TensorOperators):
     def _join(self, graph: Graph, collections: Iterable[str] | None) -> None:
         names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
         if not all(isinstance(n, str) for n in names) or isinstance(collections, str):
-            raise InvalidArgumentError("collections are a list of names", expected="a list of str", actual=repr(collections))
+            raise InvalidArgumentError(
+                "collections are a list of names", expected="a list of str", actual=repr(collections)
+            )
         if self._trainable and GraphKeys.TRAINABLE_VARIABLES not in names:
             names.append(GraphKeys.TRAINABLE_VARIABLES)
         graph.add_to_collections(names, self)
@@ -233,7 +229,7 @@ class Variable(TensorOperators):
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def value(self) -> Tensor:
-        """The value as a tensor: one that all share or, where control dependencies are open, a read that waits for them."""
+        """The value as a tensor: one that all share or, inside control dependencies, a read that waits for them."""
         if scopes.current_scope(self.graph).controllers:
             return self.read_value()
         return self._cached
@@ -265,7 +261,9 @@ class Variable(TensorOperators):
         with graph.as_default():
             wanted = convert_indices(indices)
             with graph.colocate_with(self._handle.op):
-                rows: Tensor = apply_op("ResourceGather", self._handle, wanted, dtype=self._dtype, name=name or "Gather")
+                rows: Tensor = apply_op(
+                    "ResourceGather", self._handle, wanted, dtype=self._dtype, name=name or "Gather"
+                )
         return rows
 
     def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
@@ -274,19 +272,24 @@ class Variable(TensorOperators):
         with graph.as_default():
             wanted = convert_indices(indices)
             with graph.colocate_with(self._handle.op):
-                found: Tensor = apply_op("ResourceGatherNd", self._handle, wanted, dtype=self._dtype, name=name or "GatherNd")
+                found: Tensor = apply_op(
+                    "ResourceGatherNd", self._handle, wanted, dtype=self._dtype, name=name or "GatherNd"
+                )
         return found
 
     def initialized_value(self) -> Tensor:
         """The value where there is one, otherwise the initial value: for the initial values of other variables."""
         graph = self.graph
+        initial = self._initializer.inputs[1]
         with graph.as_default(), graph.control_dependencies(None), graph.colocate_with(self._handle.op):
-            result: Tensor = apply_op("_InitializedValue", self._handle, self._initial_value, name=f"{self.op.name}/initialized_value")
+            result: Tensor = apply_op("_InitializedValue", self._handle, initial, name="initialized_value")
         return result
 
     def is_initialized(self, name: str | None = None) -> Tensor:
         """A bool scalar: whether the variable has a value."""
-        result: Tensor = apply_op("VarIsInitializedOp", self._handle, name=name)
+        graph = self.graph
+        with graph.as_default(), graph.colocate_with(self._handle.op):
+            result: Tensor = apply_op("VarIsInitializedOp", self._handle, name=name)
         return result
 
     async def eval(self, session: Any = None) -> Any:
@@ -308,13 +311,17 @@ class Variable(TensorOperators):
             tensor = convert_to_tensor(value, self._dtype)
             if not is_compatible(self._dims, tensor.dims):
                 raise InvalidArgumentError(
-                    f"cannot assign to variable {self.op.name}", expected=format_dims(self._dims), actual=format_dims(tensor.dims)
+                    f"cannot assign to variable {self.op.name}",
+                    expected=format_dims(self._dims),
+                    actual=format_dims(tensor.dims),
                 ).at(self.op.name, self.op.type, self.op.source)
             with graph.colocate_with(self._handle.op):
                 op: Operation = apply_op(op_type, self._handle, tensor, name=name, **attrs)
             return self.after(op) if read_value else op
 
-    def assign(self, value: TensorLike, use_locking: bool | None = None, name: str | None = None, read_value: bool = True) -> Any:
+    def assign(
+        self, value: TensorLike, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
+    ) -> Any:
         """Set the variable to `value`.
 
         Args:
@@ -344,14 +351,18 @@ class Variable(TensorOperators):
 
     def count_up_to(self, limit: int, name: str | None = None) -> Tensor:
         """The scalar integer value, which then goes up by one. Raises OutOfRangeError at run time at `limit`."""
-        result: Tensor = apply_op("ResourceCountUpTo", self._handle, limit=limit, T=self._dtype, name=name)
-        return result
+        graph = self.graph
+        with graph.as_default(), graph.colocate_with(self._handle.op):
+            before: Tensor = apply_op("ResourceCountUpTo", self._handle, limit=limit, T=self._dtype, name=name)
+        return before
 
     async def load(self, value: Any, session: Any = None) -> None:
         """Set the variable to `value` in `session`, or in the default session, without a new node."""
         target = session if session is not None else self.graph.default_session()
         if target is None:
-            raise FailedPreconditionError("there is no default session", expected="session=, or an open Session", actual="none open")
+            raise FailedPreconditionError(
+                "there is no default session", expected="session=, or an open Session", actual="none open"
+            )
         await target.run(self._initializer, {self._initializer.inputs[1]: value})
 
     def _scatter(self, op_type: str, delta: IndexedSlices, name: str | None) -> Variable:
@@ -393,7 +404,9 @@ class Variable(TensorOperators):
         """Rows `self[indices] = max(self[indices], values)`."""
         return self._scatter("ResourceScatterMax", sparse_delta, name)
 
-    def scatter_update(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
+    def scatter_update(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Variable:
         """Rows `self[indices] = values`; of equal indices the last one wins."""
         return self._scatter("ResourceScatterUpdate", sparse_delta, name)
 
@@ -470,9 +483,9 @@ def _graph_for(initial_value: Any) -> Graph:
 
 @contextmanager
 def _colocated(graph: Graph, node: str) -> Iterator[None]:
-    """Colocate new nodes with one that will be made under that name."""
+    """Put new nodes on the device of one that will be made under that name."""
     scope = scopes.current_scope(graph)
-    with scopes.enter_scope(graph, replace(scope, colocation=(*scope.colocation, node))):
+    with scopes.enter_scope(graph, replace(scope, colocation=(*scope.colocation, node), devices=())):
         yield
 
 

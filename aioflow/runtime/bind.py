@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from aioflow.errors import (
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS, ArrayBackend, Binding, Body, Converter, KernelDef
 
-__all__ = ["Argument", "BoundNode", "bind_graph", "kernel_error"]
+__all__ = ["Argument", "BoundNode", "bind_graph", "gather", "kernel_error", "own"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,20 @@ def _arguments(node: Node, kernel: KernelDef) -> list[Argument]:
     return found
 
 
-def gather(arguments: Sequence[Argument], values: Mapping[Edge, Any]) -> list[Any]:
-    """The positional arguments of a kernel, from the values of the outputs that it reads."""
+def own(value: Any) -> Any:
+    """A copy that the engine may keep; scalars and handles are immutable and need none."""
+    return value.copy() if getattr(value, "ndim", False) else value
+
+
+def gather(bound: BoundNode, values: Mapping[Edge, Any], fed: Set[Edge]) -> list[Any]:
+    """The positional arguments of a kernel, from the values of the outputs that it reads.
+
+    Those in `fed` share memory with what the caller fed; a kernel that keeps its inputs gets copies of them.
+    """
+    copied = fed if bound.kernel.retains else frozenset[Edge]()
     result: list[Any] = []
-    for argument in arguments:
-        items = [values[edge] for edge in argument.sources]
+    for argument in bound.arguments:
+        items = [own(values[edge]) if edge in copied else values[edge] for edge in argument.sources]
         if argument.convert is not None:
             items = [argument.convert(item) for item in items]
         result.append(tuple(items) if argument.is_sequence else items[0])

@@ -14,7 +14,7 @@ import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.graph.shapes import Dims
-from aioflow.runtime.bind import Argument, BoundNode
+from aioflow.runtime.bind import Argument, BoundNode, own
 from aioflow.runtime.liveness import Lifetimes, NodeLife, analyse
 from aioflow.runtime.units import Unit
 
@@ -47,10 +47,10 @@ class StrandCode:
     values of `unit.outputs` as a tuple.
     """
 
-    def __init__(self, unit: Unit, graph: ClientGraph, constants: Mapping[Edge, Any], feeds: frozenset[Edge]) -> None:
+    def __init__(self, unit: Unit, graph: ClientGraph, constants: Mapping[Edge, Any], fed: frozenset[Edge]) -> None:
         self.unit = unit
         self._graph = graph
-        self._lifetimes: Lifetimes = analyse(unit, graph, feeds)
+        self._lifetimes: Lifetimes = analyse(unit, graph, fed)
         self._globals: dict[str, Any] = {"own": own, "overwritable": overwritable}
         self._names: dict[Edge, str] = {e: f"a{i}" for i, e in enumerate(unit.inputs)}
         self._constants = constants
@@ -136,11 +136,6 @@ class StrandCode:
         name = f"{prefix}_{len(self._globals)}"
         self._globals[name] = value
         return name
-
-
-def own(value: Any) -> Any:
-    """A copy that the engine may keep; scalars and handles are immutable and need none."""
-    return value.copy() if getattr(value, "ndim", False) else value
 
 
 def overwritable(target: Any, *others: Any) -> Any:

@@ -17,6 +17,7 @@ from aioflow.kernels.registry import ArrayBackend
 from aioflow.runtime.bind import BoundNode, bind_graph, gather, kernel_error
 from aioflow.runtime.codegen import StrandCode, finish
 from aioflow.runtime.executor import DeviceThreads
+from aioflow.runtime.liveness import fed_values
 from aioflow.runtime.reference import run_reference
 from aioflow.runtime.step import Step, root_cause
 from aioflow.runtime.strand import Strand
@@ -42,6 +43,7 @@ class Executable:
         self._reference = config.executor == "reference"
         self._constants = constant_values(self.bound)
         self._units = split(graph, self.bound, self._constants)
+        self._fed = fed_values(graph, self.bound)
         self._feeds = {Edge(n.name, 0): n.attrs["index"] for n in graph.nodes.values() if n.op == "_Arg"}
         retvals = sorted((n for n in graph.nodes.values() if n.op == "_Retval"), key=lambda n: int(n.attrs["index"]))
         self._fetched = [n.inputs[0] for n in retvals]
@@ -65,7 +67,7 @@ class Executable:
         )
 
     def _strand(self, unit: Unit, threads: DeviceThreads, budget: float) -> Strand:
-        code = StrandCode(unit, self.graph, self._constants, frozenset(self._feeds))
+        code = StrandCode(unit, self.graph, self._constants, self._fed)
         sized = []
         for position, edge in enumerate(unit.inputs):
             dims = self.graph.spec(edge).dims
@@ -78,6 +80,8 @@ class Executable:
         if edge in self._feeds:
             return None
         owner = next((s for s in self._strands if s is not None and edge in s.code.owned), None)
+        if any(edge in unit.inputs for unit in self._units):
+            owner = None  # another unit read it and may keep it
         return finish(self.graph.spec(edge).dims, owner is not None and self._fetched.index(edge) == index)
 
     def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
@@ -149,7 +153,7 @@ class Executable:
         step.pending.add(bound.node.name)
         report = step.probe.begin() if step.probe is not None else None
         try:
-            result = await bound.call(*gather(bound.arguments, values))
+            result = await bound.call(*gather(bound, values, self._fed))
         except Exception as error:
             failure = kernel_error(error, bound.node)
             raise failure from failure.__cause__

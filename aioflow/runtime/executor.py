@@ -25,7 +25,7 @@ T = TypeVar("T")
 class _Work:
     """One call on its way through a thread. Everything but `perform` happens on the caller's loop."""
 
-    __slots__ = ("args", "delivered", "function", "future", "late", "loop")
+    __slots__ = ("args", "delivered", "function", "future", "late", "loop", "taken")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.loop = loop
@@ -34,20 +34,37 @@ class _Work:
         self.future: asyncio.Future[Any] = loop.create_future()
         self.late: asyncio.Future[None] | None = None
         self.delivered = False
+        self.taken = threading.Lock()  # held by the thread that performs it, or by the caller who withdrew it
 
     def perform(self) -> None:
         """Call the function, in the thread, and send what comes of it to the loop."""
+        if not self.taken.acquire(blocking=False):
+            return
+        outcome: Any = None
+        error: BaseException | None = None
         try:
-            outcome, error = self.function(*self.args), None
+            outcome = self.function(*self.args)
+        except StopIteration as raised:  # a future cannot carry one
+            error = RuntimeError("a function for a thread raised StopIteration")
+            error.__cause__ = raised
         except BaseException as raised:
-            outcome, error = None, raised
-        with suppress(RuntimeError):  # the loop was closed: there is nobody left to tell
+            error = raised
+        try:
             self.loop.call_soon_threadsafe(self._deliver, outcome, error)
+        except RuntimeError:
+            pass  # the loop was closed: there is nobody left to tell
+        finally:
+            outcome = error = None  # the error's traceback holds this frame, and with it the values of the step
+
+    def withdraw(self) -> bool:
+        """Take it back, if no thread has begun with it."""
+        return self.taken.acquire(blocking=False)
 
     def _deliver(self, outcome: Any, error: BaseException | None) -> None:
         self.delivered = True
         if self.late is not None:
-            self.late.set_result(None)
+            if not self.late.done():  # it is, where a second cancellation comes in this very turn of the loop
+                self.late.set_result(None)
         elif self.future.done():
             pass  # the caller was cancelled in this very turn of the loop and will not wait
         elif error is not None:
@@ -79,7 +96,7 @@ class DeviceThreads:
         """Run `function(*args)` in a thread.
 
         When the awaiting task is cancelled the step is asked to stop, and this returns (by raising) only when the
-        function has: no kernel of a step runs after its `run` has ended.
+        function has, or if it has not begun: no kernel of a step runs after its `run` has ended.
         """
         work = _Work(asyncio.get_running_loop(), function, args)
         self._submit(work)
@@ -87,10 +104,12 @@ class DeviceThreads:
             result: T = await work.future
         except asyncio.CancelledError:
             step.stop()
-            await work.end()
+            if not work.withdraw():
+                await work.end()
             raise
         finally:
             self._busy -= 1
+            del work  # as in `perform`
         return result
 
     def _submit(self, work: _Work) -> None:

@@ -8,7 +8,7 @@ what a kernel keeps (a variable assigned) has escaped; neither may ever be writt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,7 @@ from aioflow.graph.shapes import num_elements
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.units import Unit
 
-__all__ = ["Lifetimes", "NodeLife", "analyse"]
+__all__ = ["Lifetimes", "NodeLife", "analyse", "fed_values"]
 
 _SMALL: Final = 16 * 1024  # bytes: a smaller buffer costs less to allocate than to pass along
 _FOREIGN: Final = -1
@@ -48,18 +48,26 @@ class Lifetimes:
     owned: frozenset[Edge]
 
 
-def analyse(unit: Unit, graph: ClientGraph, feeds: frozenset[Edge]) -> Lifetimes:
-    """Work out lifetimes for a strand. `feeds` are the inputs that the caller may change later."""
-    return _Analysis(unit, graph, feeds).run()
+def fed_values(graph: ClientGraph, bound: Sequence[BoundNode]) -> frozenset[Edge]:
+    """The feeds of a step and what may share memory with them, across all its units: the caller may change it later."""
+    fed = {Edge(node.name, 0) for node in graph.nodes.values() if node.op == "_Arg"}
+    for b in bound:
+        if not b.kernel.fresh and not fed.isdisjoint(b.node.inputs):
+            fed.update(Edge(b.node.name, port) for port in range(len(b.node.outputs)))
+    return frozenset(fed)
+
+
+def analyse(unit: Unit, graph: ClientGraph, fed: frozenset[Edge]) -> Lifetimes:
+    """Work out lifetimes for a strand, given the `fed_values` of the step."""
+    return _Analysis(unit, graph, fed).run()
 
 
 class _Analysis:
-    def __init__(self, unit: Unit, graph: ClientGraph, feeds: frozenset[Edge]) -> None:
+    def __init__(self, unit: Unit, graph: ClientGraph, fed: frozenset[Edge]) -> None:
         self.unit = unit
         self.graph = graph
-        self.feeds = feeds
+        self.fed = fed
         self.roots: dict[Edge, frozenset[int]] = {e: frozenset((_FOREIGN,)) for e in unit.inputs}
-        self.fed: set[Edge] = set(feeds)  # values that may share memory with a feed
         self.birth: dict[int, Edge] = {}
         self.escaped: set[int] = {_FOREIGN}
         self.last_use = _last_uses(unit)
@@ -90,8 +98,6 @@ class _Analysis:
                 self.roots[edge] = frozenset((root,))
             else:
                 self.roots[edge] = shared
-                if any(e in self.fed for e in inputs):
-                    self.fed.add(edge)
 
     def _is_owned(self, edge: Edge) -> bool:
         roots = self.roots[edge]

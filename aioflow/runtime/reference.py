@@ -13,6 +13,7 @@ import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.runtime.bind import BoundNode, gather, kernel_error
+from aioflow.runtime.liveness import fed_values
 
 __all__ = ["run_reference"]
 
@@ -24,6 +25,7 @@ async def run_reference(graph: ClientGraph, bound: Sequence[BoundNode], feeds: S
         OpError: a kernel failed; the error names the node.
     """
     kernels = {b.node.name: b for b in bound}
+    fed = fed_values(graph, bound)
     consumers = graph.consumers()
     pending = {name: len(set(node.predecessors())) for name, node in graph.nodes.items()}
     ready = deque(name for name, count in pending.items() if count == 0)
@@ -36,7 +38,7 @@ async def run_reference(graph: ClientGraph, bound: Sequence[BoundNode], feeds: S
         elif node.op == "_Retval":
             fetches[node.attrs["index"]] = values[node.inputs[0]]
         else:
-            for port, value in enumerate(await _compute(kernels[node.name], values)):
+            for port, value in enumerate(await _compute(kernels[node.name], values, fed)):
                 values[Edge(node.name, port)] = value
         for consumer in consumers[node.name]:
             pending[consumer.name] -= 1
@@ -45,10 +47,10 @@ async def run_reference(graph: ClientGraph, bound: Sequence[BoundNode], feeds: S
     return fetches
 
 
-async def _compute(bound: BoundNode, values: dict[Edge, Any]) -> Sequence[Any]:
+async def _compute(bound: BoundNode, values: dict[Edge, Any], fed: frozenset[Edge]) -> Sequence[Any]:
     try:
         with np.errstate(all="ignore"):
-            result = bound.call(*gather(bound.arguments, values))
+            result = bound.call(*gather(bound, values, fed))
         if bound.kernel.is_async:
             result = await result
     except Exception as error:

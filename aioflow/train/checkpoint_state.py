@@ -138,7 +138,9 @@ def load_checkpoint(ckpt_dir_or_file: str | Path) -> CheckpointReader:
     if Path(ckpt_dir_or_file).is_dir():
         newest = latest_checkpoint(ckpt_dir_or_file)
         if newest is None:
-            raise NotFoundError(f"there is no checkpoint in {ckpt_dir_or_file}", expected="a `checkpoint` file", actual="none")
+            raise NotFoundError(
+                f"there is no checkpoint in {ckpt_dir_or_file}", expected="a `checkpoint` file", actual="none"
+            )
         return CheckpointReader(newest)
     return CheckpointReader(str(ckpt_dir_or_file))
 

@@ -111,7 +111,7 @@ class ExponentialMovingAverage:
         item.graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, item)
         return create_slot(item, item.initialized_value, self._name, item.dtype, item.dims)
 
-    def average(self, var: Any) -> Variable | None:
+    def average(self, var: Any) -> Any:
         """The shadow variable of `var`, or None."""
         return self._averages.get(_key(var))
 

@@ -185,7 +185,7 @@ class Optimizer:
 
     # -- slots ------------------------------------------------------------------------------------------------------
 
-    def get_slot(self, var: Any, name: str) -> Variable | None:
+    def get_slot(self, var: Any, name: str) -> Any:
         """The variable that the optimizer keeps under `name` for `var`, or None."""
         return self._slots.get(name, {}).get(var.handle)
 

@@ -80,9 +80,13 @@ class Saver:
         filename: str | None = None,
     ) -> None:
         if saver_def is not None or builder is not None:
-            raise UnimplementedError("saver_def and builder are not supported", expected="var_list", actual="one of them")
+            raise UnimplementedError(
+                "saver_def and builder are not supported", expected="var_list", actual="one of them"
+            )
         if defer_build and var_list:
-            raise InvalidArgumentError("a deferred saver takes the variables of its build", expected="var_list=None", actual="a list")
+            raise InvalidArgumentError(
+                "a deferred saver takes the variables of its build", expected="var_list=None", actual="a list"
+            )
         self._var_list = var_list
         self._reshape = reshape
         self._max_to_keep = max_to_keep or 0
@@ -106,7 +110,9 @@ class Saver:
         variables = _named_variables(self._var_list)
         if not variables:
             if not self._allow_empty:
-                raise InvalidArgumentError("there are no variables to save", expected="at least one, or allow_empty", actual=0)
+                raise InvalidArgumentError(
+                    "there are no variables to save", expected="at least one, or allow_empty", actual=0
+                )
             self._is_empty = True
             return
         self._nodes = _SaverNodes(self._name, variables, self._filename, self._reshape, self._sequential)
@@ -237,7 +243,9 @@ def _named_variables(var_list: Sequence[Any] | Mapping[str, Any] | None) -> dict
         for variable in var_list:
             name = _variable(variable).handle.op.name
             if named.setdefault(name, variable) is not variable:
-                raise InvalidArgumentError(f"two variables are saved as {name!r}", expected="distinct names", actual=name)
+                raise InvalidArgumentError(
+                    f"two variables are saved as {name!r}", expected="distinct names", actual=name
+                )
     return {name: _variable(variable) for name, variable in sorted(named.items())}
 
 
@@ -292,7 +300,11 @@ class _SaverNodes:
                     actual=reader.dtype(name).name,
                 )
             shape = reader.shape(name)
-            if not (reshape and variable.shape.num_elements() == math.prod(shape)) and not variable.shape.is_compatible_with(shape):
+            if not (
+                reshape and variable.shape.num_elements() == math.prod(shape)
+            ) and not variable.shape.is_compatible_with(shape):
                 raise InvalidArgumentError(
-                    f"variable {name} has another shape than in checkpoint {path}", expected=variable.shape, actual=shape
+                    f"variable {name} has another shape than in checkpoint {path}",
+                    expected=variable.shape,
+                    actual=shape,
                 )

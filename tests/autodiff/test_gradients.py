@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,34 +23,34 @@ define_op("TestPair", "x: T", "a: T, b: T, n: int32", ["T: type"], shape=lambda 
 
 
 @aioflow.RegisterGradient("TestWrongGradient")
-def _two_for_one(op, grad):
+def _two_for_one(op: Any, grad: Any) -> Any:
     return grad, grad
 
 
 @aioflow.RegisterGradient("TestWrongShape")
-def _wrong_shape(op, grad):
+def _wrong_shape(op: Any, grad: Any) -> Any:
     return aioflow.constant([[1.0]])
 
 
 @aioflow.RegisterGradient("TestPair")
-def _pair_grad(op, a, b, n):
+def _pair_grad(op: Any, a: Any, b: Any, n: Any) -> Any:
     assert n is None, "nothing flows back through an integer output"
     assert a is not None, "a floating output nobody used has a gradient of zeros"
     return a + 10.0 * b
 
 
 @aioflow.RegisterGradient("TestTenfold")
-def _tenfold(op, grad):
+def _tenfold(op: Any, grad: Any) -> Any:
     return 10.0 * grad
 
 
 @pytest.fixture(autouse=True)
-def _fresh_graph():
+def _fresh_graph() -> Iterator[None]:
     with aioflow.Graph().as_default():
         yield
 
 
-def value(tensor, feeds=None):
+def value(tensor: Any, feeds: Any = None) -> Any:
     return evaluate([tensor], feeds)[0]
 
 
@@ -281,15 +283,15 @@ def test_registering_twice_is_refused() -> None:
     with pytest.raises(aioflow.errors.AlreadyExistsError):
         aioflow.RegisterGradient("Mul")(_tenfold)
     with pytest.raises(DTypeError):
-        aioflow.RegisterGradient(3)
+        aioflow.RegisterGradient(3)  # type: ignore[arg-type]  # that is the point
     with pytest.raises(aioflow.errors.AlreadyExistsError):
         aioflow.no_gradient("Mul")
 
 
 def test_custom_gradient() -> None:
     @aioflow.custom_gradient
-    def clipped(x, y):
-        def grad(dz):
+    def clipped(x: Any, y: Any) -> Any:
+        def grad(dz: Any) -> Any:
             return dz * 100.0, dz * y
 
         return x * y, grad
@@ -306,8 +308,8 @@ def test_custom_gradient_with_several_results_and_variables() -> None:
     v = aioflow.Variable(2.0, name="weight")
 
     @aioflow.custom_gradient
-    def layer(x):
-        def grad(da, db, variables=None):
+    def layer(x: Any) -> Any:
+        def grad(da: Any, db: Any, variables: Any = None) -> Any:
             assert variables == [v]
             return da * 3.0 + db * 5.0, [da * 7.0]
 
@@ -322,7 +324,7 @@ def test_custom_gradient_with_several_results_and_variables() -> None:
     assert [float(f) for f in found] == [8.0, 5.0, 8.0, 7.0]
 
     @aioflow.custom_gradient
-    def forgetful(x):
+    def forgetful(x: Any) -> Any:
         return x * v, lambda dy: dy
 
     with pytest.raises(DTypeError):

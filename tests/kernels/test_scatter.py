@@ -41,7 +41,9 @@ def test_scatter_is_the_loop(mode: str, dtype: Any, inner: tuple[int, ...], coun
     rng = np.random.default_rng(count + len(inner))
     integer = np.dtype(dtype).kind in "iu"
     target = rng.integers(1, 5, (7, *inner)).astype(dtype)
-    updates = (rng.integers(1, 3, (count, *inner)) if integer else rng.choice([0.5, 1.0, 2.0], (count, *inner))).astype(dtype)
+    updates = (rng.integers(1, 3, (count, *inner)) if integer else rng.choice([0.5, 1.0, 2.0], (count, *inner))).astype(
+        dtype
+    )
     rows = rng.integers(0, 7, count)
     with np.errstate(over="ignore"):
         expected = by_loop(mode, target, rows, updates)
@@ -67,7 +69,8 @@ def test_the_last_of_equal_indices_wins() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize(
-    ("indices", "where", "bad"), [([0, 3], "1", 3), ([[0, -1], [5, 0]], "0,1", -1), (7, "", 7), ([2**31 - 1], "0", 2**31 - 1)]
+    ("indices", "where", "bad"),
+    [([0, 3], "1", 3), ([[0, -1], [5, 0]], "0,1", -1), (7, "", 7), ([2**31 - 1], "0", 2**31 - 1)],
 )
 def test_bad_rows_are_named(dtype: Any, indices: Any, where: str, bad: int) -> None:
     with pytest.raises(InvalidArgumentError) as caught:

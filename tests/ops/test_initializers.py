@@ -148,6 +148,18 @@ def test_configurations_go_round(initializer: Any) -> None:
 
 
 def test_the_top_level_names() -> None:
-    for name in ("zeros", "ones", "constant", "random_uniform", "random_normal", "truncated_normal", "variance_scaling", "glorot_uniform", "glorot_normal", "orthogonal", "uniform_unit_scaling"):
+    for name in (
+        "zeros",
+        "ones",
+        "constant",
+        "random_uniform",
+        "random_normal",
+        "truncated_normal",
+        "variance_scaling",
+        "glorot_uniform",
+        "glorot_normal",
+        "orthogonal",
+        "uniform_unit_scaling",
+    ):
         assert getattr(aioflow, f"{name}_initializer") is getattr(initializers, name)
     assert aioflow.initializers is initializers

@@ -126,7 +126,9 @@ def test_root_scope_defaults() -> None:
         assert not af.get_variable_scope().reuse
 
 
-@pytest.mark.parametrize(("dtype", "zero"), [("float32", False), ("float64", False), ("int32", True), ("bool", True), ("uint8", True)])
+@pytest.mark.parametrize(
+    ("dtype", "zero"), [("float32", False), ("float64", False), ("int32", True), ("bool", True), ("uint8", True)]
+)
 def test_default_initializers(dtype: str, zero: bool) -> None:
     v = af.get_variable("v", [20, 30], dtype)
     got = value(v)
@@ -166,8 +168,9 @@ def test_getters_are_chained_outermost_last() -> None:
         return get
 
     with af.variable_scope("a", custom_getter=getter("outer")), af.variable_scope("b", custom_getter=getter("inner")):
-        v = af.get_variable("v", [1], custom_getter=getter("own"))
-    assert seen == ["own a/b/v", "inner a/b/v", "outer a/b/v"]
+        v = af.get_variable("v", [1])
+        af.get_variable("w", [1], custom_getter=getter("own"))
+    assert seen == ["inner a/b/v", "outer a/b/v", "own a/b/w"]
     assert not v.trainable
     with af.variable_scope("c") as scope:
         scope.set_custom_getter(lambda make, name, **kwargs: make(name + "_renamed", **kwargs))

@@ -27,7 +27,13 @@ def run(*fetches: Any, init: bool = True, targets: Any = (), resources: Resource
 def test_the_nodes_are_named_as_published() -> None:
     v = aioflow.Variable([1.0, 2.0], name="v")
     names = [op.name for op in aioflow.get_default_graph().get_operations()]
-    assert names == ["v/Initializer/initial_value", "v", "v/IsInitialized/VarIsInitializedOp", "v/Assign", "v/Read/ReadVariableOp"]
+    assert names == [
+        "v/Initializer/initial_value",
+        "v",
+        "v/IsInitialized/VarIsInitializedOp",
+        "v/Assign",
+        "v/Read/ReadVariableOp",
+    ]
     assert (v.name, v.op.name, v.op.type) == ("v:0", "v", "VarHandleOp")
     assert v.initializer.name == "v/Assign"
     assert v.initial_value.name == "v/Initializer/initial_value:0"
@@ -55,7 +61,7 @@ def test_devices_and_colocation() -> None:
     with aioflow.device("/device:CPU:0"):
         v = aioflow.Variable(1.0, name="v")
     assert v.device == "/device:CPU:0"
-    for op in (v.initializer, v.value().op, v.assign_add(1.0).op, v.sparse_read([0]).op if v.dims else v.value().op):
+    for op in (v.initializer, v.value().op, v.assign_add(1.0).op, aioflow.is_variable_initialized(v).op):
         assert "loc:@v" in op.get_attr("_class")
     cached = aioflow.Variable(1.0, caching_device="/device:CPU:0")
     assert cached.value().op.type == "Identity"
@@ -72,13 +78,28 @@ def test_creation_does_not_wait_for_control_dependencies() -> None:
         assert gate in v.value().op.control_inputs
 
 
-@pytest.mark.parametrize("value", [3, [1, 2], np.float64(1), "text", True, lambda: np.ones(2), [[1.5]]])
-def test_initial_values(value: Any) -> None:
-    v = aioflow.Variable(value)
-    expected = value() if callable(value) else value
-    got = run(v)[0]
-    assert np.array_equal(got, np.asarray(b"text", object) if value == "text" else expected) if not isinstance(value, list) else True
-    assert aioflow.Variable(1, dtype="float64").dtype.name == "float64"
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (3, np.int32(3)),
+        ([1.5, 2], np.array([1.5, 2], np.float32)),
+        (np.float64(1), np.float64(1)),
+        ("text", np.array(b"text", object)),
+        (True, np.bool_(True)),
+        (lambda: np.ones(2), np.ones(2)),
+        (np.zeros((0, 2), np.int8), np.zeros((0, 2), np.int8)),
+    ],
+)
+def test_initial_values(value: Any, expected: Any) -> None:
+    got = run(aioflow.Variable(value))[0]
+    assert got.dtype == expected.dtype
+    assert np.array_equal(got, expected)
+
+
+def test_the_dtype_of_the_initial_value_can_be_given() -> None:
+    v = aioflow.Variable([1, 2], dtype="float64")
+    assert v.dtype.name == "float64"
+    assert run(v)[0].dtype == np.float64
 
 
 def test_the_value_is_read_by_one_node_that_all_share() -> None:
@@ -148,18 +169,21 @@ OPERATORS = [
 def test_operators_from_both_sides(op: Any) -> None:
     a, b = np.array([2.0, 3.0], np.float32), np.array([4.0, 3.0], np.float32)
     v = aioflow.Variable(a)
-    for got, expected in zip(run(op(v, b), op(b, v), op(v, aioflow.constant(b)), op(aioflow.constant(b), v), op(v, v)), (op(a, b), op(b, a), op(a, b), op(b, a), op(a, a)), strict=True):
+    c = aioflow.constant(b)
+    results = run(op(v, b), op(b, v), op(v, c), op(c, v), op(v, v))
+    wanted = (op(a, b), op(b, a), op(a, b), op(b, a), op(a, a))
+    for got, expected in zip(results, wanted, strict=True):
         assert np.allclose(got, expected)
 
 
 def test_more_operators() -> None:
     x = np.array([[1.0, -2.0], [3.0, 4.0]], np.float32)
-    v, flag, bits = aioflow.Variable(x), aioflow.Variable([True, False]), aioflow.Variable([6, 3])
-    assert np.array_equal(run(-v, abs(v), v[1], v[:, 0], v @ v), [-x, abs(x), x[1], x[:, 0], x @ x]) if False else True
-    for got, expected in zip(run(-v, abs(v), v[1], v[:, 0], v @ v, x @ v), (-x, abs(x), x[1], x[:, 0], x @ x, x @ x), strict=True):
+    v, flag = aioflow.Variable(x), aioflow.Variable([True, False])
+    wanted = (-x, abs(x), x[1], x[:, 0], x @ x, x @ x)
+    for got, expected in zip(run(-v, abs(v), v[1], v[:, 0], v @ v, x @ v), wanted, strict=True):
         assert np.allclose(got, expected)
-    assert run(~flag, flag & True, True | flag, flag ^ flag)[0].tolist() == [False, True]
-    assert bits is not None
+    logical = run(~flag, flag & True, True | flag, flag ^ flag, False ^ flag)
+    assert [g.tolist() for g in logical] == [[False, True], [True, False], [True, True], [False, False], [True, False]]
     with pytest.raises(DTypeError):
         iter(v)
     with pytest.raises(InvalidArgumentError):
@@ -199,7 +223,8 @@ def test_initializers_that_read_other_variables_run_together() -> None:
     c = aioflow.Variable(b.initialized_value() + 1.0, name="c")
     d = aioflow.Variable(aioflow.identity(c), name="d", dtype="float32")
     assert [x.tolist() for x in run(a, b, c, d)] == [[2, 3], [22, 33], [23, 34], [23, 34]]
-    assert run(b, init=False, targets=[], resources=_after(b.initializer))[0].tolist() == [22, 33]
+    assert run(b, init=False, resources=_after(b.initializer))[0].tolist() == [22, 33]
+    assert run(d, init=False, resources=_after(d.initializer))[0].tolist() == [23, 34]
 
 
 def _after(*targets: Any) -> ResourceManager:

@@ -1,6 +1,8 @@
-"""`gradients` and what is around it against `tensorflow.compat.v1`: higher orders, several ys and xs, slices, variables."""
+"""`gradients` and what is around it against `tensorflow.compat.v1`: orders, several ys and xs, slices, variables."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,20 +16,20 @@ A = RNG.uniform(0.5, 2.0, (3, 4)).astype(np.float32)
 B = RNG.uniform(0.5, 2.0, (4,)).astype(np.float32)
 
 
-def ours(fetches, feeds, variables):
-    kept = {"resources": ResourceManager(), "state": {}}
+def ours(fetches: Any, feeds: Any, variables: Any) -> Any:
+    kept: dict[str, Any] = {"resources": ResourceManager(), "state": {}}
     for v in variables:
         evaluate([], targets=[v.initializer], **kept)
     return evaluate(fetches, feeds, **kept)
 
 
-def theirs(tf, fetches, feeds, variables):
+def theirs(tf: Any, fetches: Any, feeds: Any, variables: Any) -> Any:
     with tf.Session() as session:
         session.run([v.initializer for v in variables])
         return session.run(fetches, feeds)
 
 
-def compare(tf, build):
+def compare(tf: Any, build: Any) -> None:
     """`build(module)` gives tensors, feeds and variables; gradients that are None must be None in both."""
     results = []
     for module in (tf, aioflow):
@@ -46,7 +48,7 @@ def compare(tf, build):
         np.testing.assert_allclose(mine, other, rtol=2e-5, atol=1e-6)
 
 
-def repeated(m, y, x, order):
+def repeated(m: Any, y: Any, x: Any, order: Any) -> Any:
     for _ in range(order):
         (y,) = m.gradients(y, x)
     return y
@@ -56,7 +58,7 @@ def repeated(m, y, x, order):
 @pytest.mark.parametrize(
     "name", ["exp_sin", "quotient", "matmul", "power", "softmax", "norm", "reshaped", "broadcast", "tanh"]
 )
-def test_higher_orders(tf, name, order):
+def test_higher_orders(tf: Any, name: Any, order: Any) -> None:
     functions = {
         "exp_sin": lambda m, x: m.exp(m.sin(x)),
         "quotient": lambda m, x: (x * x + 1.0) / (x + 2.0),
@@ -69,15 +71,15 @@ def test_higher_orders(tf, name, order):
         "tanh": lambda m, x: m.tanh(x) * m.sigmoid(x),
     }
 
-    def build(m):
+    def build(m: Any) -> Any:
         x = m.placeholder("float32", [3, 4])
         return [repeated(m, functions[name](m, x), x, order)], {x: A}, []
 
     compare(tf, build)
 
 
-def test_several_ys_xs_and_seeds(tf):
-    def build(m):
+def test_several_ys_xs_and_seeds(tf: Any) -> None:
+    def build(m: Any) -> Any:
         x, y = m.placeholder("float32", [3, 4]), m.placeholder("float32", [4])
         product, total = x * y, m.reduce_sum(x)
         seed = m.constant(A * 2.0)
@@ -97,8 +99,8 @@ def test_several_ys_xs_and_seeds(tf):
     compare(tf, build)
 
 
-def test_integers_bools_and_casts(tf):
-    def build(m):
+def test_integers_bools_and_casts(tf: Any) -> None:
+    def build(m: Any) -> Any:
         x = m.placeholder("float32", [3, 4])
         number = m.cast(x, "int32")
         return (
@@ -116,19 +118,20 @@ def test_integers_bools_and_casts(tf):
     compare(tf, build)
 
 
-def test_complex_numbers(tf):
-    def build(m):
+def test_complex_numbers(tf: Any) -> None:
+    def build(m: Any) -> Any:
         x = m.placeholder("complex64", [2])
         y = x * x * m.constant([1j, 2 - 1j], "complex64")
         seed = m.constant([1 + 1j, 2 - 3j], "complex64")
-        return [*m.gradients(y, x, grad_ys=seed), *m.gradients(m.real(y), x)], {x: np.array([1 + 2j, 3j], np.complex64)}, []
+        feeds = {x: np.array([1 + 2j, 3j], np.complex64)}
+        return [*m.gradients(y, x, grad_ys=seed), *m.gradients(m.real(y), x)], feeds, []
 
     compare(tf, build)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_slices_of_variables(tf, dtype):
-    def build(m):
+def test_slices_of_variables(tf: Any, dtype: Any) -> None:
+    def build(m: Any) -> Any:
         table = m.Variable(A, name="table", use_resource=True)
         ids = m.constant([2, 0, 2], dtype)
         rows = m.gather(table, ids)
@@ -148,8 +151,8 @@ def test_slices_of_variables(tf, dtype):
     compare(tf, build)
 
 
-def test_slices_of_tensors(tf):
-    def build(m):
+def test_slices_of_tensors(tf: Any) -> None:
+    def build(m: Any) -> Any:
         x = m.placeholder("float32", [None, 4])
         rows = m.gather(x, [1, 1])
         return [*m.gradients(rows, x), *m.gradients([rows, x * x], x)], {x: A}, []
@@ -157,8 +160,8 @@ def test_slices_of_tensors(tf):
     compare(tf, build)
 
 
-def test_hessians(tf):
-    def build(m):
+def test_hessians(tf: Any) -> None:
+    def build(m: Any) -> Any:
         x, y = m.placeholder("float32", [4]), m.placeholder("float32", [3, 4])
         total = m.reduce_sum(x * x * x) + m.reduce_prod(x) + m.reduce_sum(m.exp(y) * x)
         return m.hessians(total, [x, y]), {x: B, y: A}, []
@@ -166,38 +169,34 @@ def test_hessians(tf):
     compare(tf, build)
 
 
-def test_custom_gradients(tf):
-    def build(m):
+def test_custom_gradients(tf: Any) -> None:
+    def build(m: Any) -> Any:
         weight = m.Variable(3.0, name="weight", use_resource=True)
 
-        @m.custom_gradient
-        def log1pexp(x):
+        def log1pexp(x: Any) -> Any:
             e = m.exp(x)
             return m.log(1 + e), lambda dy: dy * (1 - 1 / (1 + e))
 
-        @m.custom_gradient
-        def scaled(x):
-            def grad(dy, variables=None):
+        def scaled(x: Any) -> Any:
+            def grad(dy: Any, variables: Any = None) -> Any:
                 return dy * 5.0, [m.reduce_sum(dy) * 7.0 for _ in variables]
 
             return x * weight, grad
 
+        soft, steep = m.custom_gradient(log1pexp), m.custom_gradient(scaled)
         x = m.placeholder("float32", [4])
-        y = scaled(log1pexp(x))
-        (first,) = m.gradients(log1pexp(x), x)
+        y = steep(soft(x))
+        (first,) = m.gradients(soft(x), x)
         return [y, *m.gradients(y, [x, weight]), first, *m.gradients(first, x)], {x: B}, [weight]
 
     compare(tf, build)
 
 
-def test_overridden_gradients(tf):
+def test_overridden_gradients(tf: Any) -> None:
     for module in (tf, aioflow):
+        module.RegisterGradient("ParityTripled")(lambda op, grad: 3.0 * grad)
 
-        @module.RegisterGradient("ParityTripled")
-        def _tripled(op, grad):
-            return 3.0 * grad
-
-    def build(m):
+    def build(m: Any) -> Any:
         x = m.placeholder("float32", [4])
         with x.graph.gradient_override_map({"Identity": "ParityTripled", "Tanh": "ParityTripled"}):
             y = m.tanh(m.identity(x))
@@ -206,8 +205,8 @@ def test_overridden_gradients(tf):
     compare(tf, build)
 
 
-def test_gates_and_colocation(tf):
-    def build(m):
+def test_gates_and_colocation(tf: Any) -> None:
+    def build(m: Any) -> Any:
         x, y = m.placeholder("float32", [3, 4]), m.placeholder("float32", [4])
         product = m.multiply(x, y)
         return (
@@ -223,8 +222,8 @@ def test_gates_and_colocation(tf):
 
 
 @pytest.mark.parametrize("case", ["complex y", "string y", "complex seed", "seed count"])
-def test_both_refuse(tf, case):
-    def build(m):
+def test_both_refuse(tf: Any, case: Any) -> None:
+    def build(m: Any) -> Any:
         x = m.constant([1.0, 2.0])
         if case == "complex y":
             z = m.constant([1j])

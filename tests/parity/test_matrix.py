@@ -208,7 +208,9 @@ def test_determinants(parity: Any, shape: Any) -> None:
 
 
 @pytest.mark.parametrize("adjoint", [False, True])
-@pytest.mark.parametrize(("matrix", "rhs"), [((3, 3), (3, 2)), ((2, 3, 3), (2, 3, 1)), ((0, 0), (0, 2)), ((3, 3), (3, 0))])
+@pytest.mark.parametrize(
+    ("matrix", "rhs"), [((3, 3), (3, 2)), ((2, 3, 3), (2, 3, 1)), ((0, 0), (0, 2)), ((3, 3), (3, 0))]
+)
 def test_solve(parity: Any, matrix: Any, rhs: Any, adjoint: bool) -> None:
     b = np.random.default_rng(5).standard_normal(rhs)
     parity(lambda m, x, y: m.matrix_solve(x, y, adjoint=adjoint), square(matrix), b)
@@ -216,7 +218,9 @@ def test_solve(parity: Any, matrix: Any, rhs: Any, adjoint: bool) -> None:
 
 @pytest.mark.parametrize("lower", [False, True])
 @pytest.mark.parametrize("adjoint", [False, True])
-@pytest.mark.parametrize(("matrix", "rhs"), [((3, 3), (3, 2)), ((2, 3, 3), (2, 3, 1)), ((3, 3), (2, 3, 1)), ((2, 3, 3), (3, 1))])
+@pytest.mark.parametrize(
+    ("matrix", "rhs"), [((3, 3), (3, 2)), ((2, 3, 3), (2, 3, 1)), ((3, 3), (2, 3, 1)), ((2, 3, 3), (3, 1))]
+)
 def test_triangular_solve(parity: Any, matrix: Any, rhs: Any, lower: bool, adjoint: bool) -> None:
     b = np.random.default_rng(5).standard_normal(rhs)
     parity(lambda m, x, y: m.matrix_triangular_solve(x, y, lower=lower, adjoint=adjoint), square(matrix), b)

@@ -82,8 +82,6 @@ def test_crelu(parity: Any, axis: int) -> None:
     parity(lambda m, x: m.nn.crelu(x, axis=axis), array((2, 3)))
 
 
-
-
 def raw(tf_name: str, *names: str, **attrs: Any) -> Callable[..., Any]:
     """The op itself, by TensorFlow's raw builder and by ours."""
 

@@ -60,12 +60,13 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_conv2d(parity: Any, case: Any) -> None:
     image, kernel, strides, padding, dilations = case
-    grouped = image[3] != kernel[2]  # TensorFlow's CPU kernels have no gradient of groups
+    # TensorFlow's CPU kernels have no gradient of dilations or groups: tests/ops checks ours by differences
+    differentiable = dilations == 1 and image[3] == kernel[2]
 
     def build(m: Any, x: Any, w: Any) -> Any:
         return m.nn.conv2d(x, w, strides=strides, padding=padding, dilations=dilations)
 
-    parity(build, array(image), array(kernel, seed=1), grad=not grouped, **within("float32"))
+    parity(build, array(image), array(kernel, seed=1), grad=differentiable, **within("float32"))
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
@@ -83,7 +84,7 @@ def test_conv2d_dtypes(parity: Any, dtype: str) -> None:
     parity(build, x.astype(kind), w.astype(kind), grad=grad, **tolerance)
 
 
-@pytest.mark.parametrize("case", CASES[:5], ids=str)
+@pytest.mark.parametrize("case", CASES[:4], ids=str)
 def test_conv2d_second_derivative(parity: Any, case: Any) -> None:
     image, kernel, strides, padding, dilations = case
 
@@ -123,25 +124,35 @@ def test_static_shapes(tf: Any, data_format: str, padding: str) -> None:
         assert made[1] == made[0], (image, kernel)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c[0][3] == c[1][2]], ids=str)
+@pytest.mark.parametrize("case", [c for c in CASES if c[0][3] == c[1][2] and c[4] == 1 and c[0][0]], ids=str)
 def test_conv2d_transpose(parity: Any, case: Any) -> None:
     image, kernel, strides, padding, dilations = case
     probe = aioflow.Graph()
     with probe.as_default():
-        dims = aioflow.nn.conv2d(np.zeros(image, "f"), np.zeros(kernel, "f"), strides, padding, dilations=dilations).dims
+        dims = aioflow.nn.conv2d(
+            np.zeros(image, "f"), np.zeros(kernel, "f"), strides, padding, dilations=dilations
+        ).dims
 
     def build(m: Any, y: Any, w: Any) -> Any:
         return m.nn.conv2d_transpose(y, w, list(image), strides, padding, dilations=dilations)
 
-    if 0 in image:
-        pytest.skip("TensorFlow refuses an empty batch here")
     parity(build, array(dims), array(kernel, seed=1), static=False, **within("float32"))
 
 
 def test_backprop_builders(parity: Any) -> None:
     x, w, dy = array((2, 5, 5, 3)), array((3, 3, 3, 4), seed=1), array((2, 5, 5, 4), seed=2)
-    parity(lambda m, w, dy: m.nn.conv2d_backprop_input([2, 5, 5, 3], w, dy, 1, "SAME"), w, dy, **within("float32"))
-    parity(lambda m, x, dy: m.nn.conv2d_backprop_filter(x, [3, 3, 3, 4], dy, [1, 1, 1, 1], "SAME"), x, dy, **within("float32"))
+    parity(
+        lambda m, w, dy: m.nn.conv2d_backprop_input([2, 5, 5, 3], w, dy, [1, 1, 1, 1], "SAME"),
+        w,
+        dy,
+        **within("float32"),
+    )
+    parity(
+        lambda m, x, dy: m.nn.conv2d_backprop_filter(x, [3, 3, 3, 4], dy, [1, 1, 1, 1], "SAME"),
+        x,
+        dy,
+        **within("float32"),
+    )
 
 
 DEPTHWISE = [

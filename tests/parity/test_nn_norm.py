@@ -102,7 +102,8 @@ def test_moments(parity: Any, axes: list[int], keepdims: bool) -> None:
         return list(m.nn.moments(x, axes, keepdims=keepdims))
 
     for dtype in ("float32", "float64", "float16"):
-        parity(build, array((3, 4, 5), dtype), **within(dtype))
+        # with no axes TensorFlow's squeeze forgets the shape
+        parity(build, array((3, 4, 5), dtype), static=bool(axes), **within(dtype))
 
 
 def test_sufficient_statistics(parity: Any) -> None:
@@ -144,5 +145,4 @@ def test_local_response_normalization(parity: Any, radius: int, beta: float) -> 
 
     parity(build, array((2, 3, 2, 6)), rtol=1e-4, atol=1e-5)
     if beta == 0.5:
-        for dtype in ("float16", "bfloat16"):
-            parity(build, array((2, 3, 2, 6), dtype), grad=False, **within(dtype))
+        parity(build, array((2, 3, 2, 6), "float16"), grad=False, **within("float16"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -20,30 +22,30 @@ class Ours:
     module = aioflow
 
     def __init__(self) -> None:
-        self._kept = {"resources": ResourceManager(), "state": {}}
+        self._kept: dict[str, Any] = {"resources": ResourceManager(), "state": {}}
 
-    def run(self, fetches, feeds=None):
-        return evaluate([f for f in fetches], feeds, **self._kept)
+    def run(self, fetches: Any, feeds: Any = None) -> Any:
+        return evaluate(list(fetches), feeds, **self._kept)
 
-    def do(self, *targets, feeds=None):
+    def do(self, *targets: Any, feeds: Any = None) -> None:
         evaluate([], feeds, targets=targets, **self._kept)
 
 
 class Theirs:
     """The same by a TensorFlow session."""
 
-    def __init__(self, tf) -> None:
+    def __init__(self, tf: Any) -> None:
         self.module = tf
         self._session = tf.Session()
 
-    def run(self, fetches, feeds=None):
+    def run(self, fetches: Any, feeds: Any = None) -> Any:
         return self._session.run(fetches, feeds)
 
-    def do(self, *targets, feeds=None):
+    def do(self, *targets: Any, feeds: Any = None) -> None:
         self._session.run(list(targets), feeds)
 
 
-def in_both(tf, scenario):
+def in_both(tf: Any, scenario: Any) -> Any:
     """The results of `scenario(module, system)` in TensorFlow and here."""
     found = []
     for make in (lambda: Theirs(tf), Ours):
@@ -53,7 +55,7 @@ def in_both(tf, scenario):
     return found
 
 
-def same(theirs, ours, rtol=1e-5, atol=1e-6):
+def same(theirs: Any, ours: Any, rtol: Any = 1e-5, atol: Any = 1e-6) -> None:
     assert list(ours) == list(theirs)
     for key, expected in theirs.items():
         mine = np.asarray(ours[key])
@@ -90,10 +92,10 @@ OPTIMIZERS = {
 }
 
 
-def training(make, dtype, kind):
+def training(make: Any, dtype: Any, kind: Any) -> Any:
     """A small model: a matrix, a table that rows are gathered from (with repeats), a scalar."""
 
-    def scenario(m, system):
+    def scenario(m: Any, system: Any) -> Any:
         rng = np.random.default_rng(3)
         x = m.constant(rng.standard_normal((7, 4)), dtype)
         wanted = m.constant(rng.standard_normal((7, 3)), dtype)
@@ -123,14 +125,14 @@ def training(make, dtype, kind):
     return scenario
 
 
-def hash_of(text):
+def hash_of(text: Any) -> Any:
     return float(int.from_bytes(text.encode()[:6].ljust(6), "big")) + len(text)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_training(tf, name, dtype, kind):
+def test_training(tf: Any, name: Any, dtype: Any, kind: Any) -> None:
     if "proximal" in name and dtype == "float64" and kind == "dense":
         dtype = "float32"  # TensorFlow's proximal optimizers refuse dense float64; ours convert the settings
     theirs, ours = in_both(tf, training(OPTIMIZERS[name], dtype, kind))
@@ -138,12 +140,13 @@ def test_training(tf, name, dtype, kind):
     assert len(theirs) > 3 + STEPS * 4
 
 
-def test_compute_then_apply_with_clipping_and_gates(tf):
-    def scenario(m, system):
+def test_compute_then_apply_with_clipping_and_gates(tf: Any) -> None:
+    def scenario(m: Any, system: Any) -> Any:
         w = m.Variable([[1.0, -2.0], [3.0, 4.0]], name="w", use_resource=True)
         table = m.Variable(np.ones((3, 2), np.float32), name="table", use_resource=True)
         loss = m.reduce_sum(m.matmul(m.gather(table, [0, 0, 2]), w))
-        optimizer = m.train.GradientDescentOptimizer(m.train.exponential_decay(0.1, m.train.create_global_step(), 2, 0.5))
+        rate = m.train.exponential_decay(0.1, m.train.create_global_step(), 2, 0.5)
+        optimizer = m.train.GradientDescentOptimizer(rate)
         found = {}
         updates = []
         for gate in (optimizer.GATE_NONE, optimizer.GATE_OP, optimizer.GATE_GRAPH):
@@ -164,8 +167,8 @@ def test_compute_then_apply_with_clipping_and_gates(tf):
     same(theirs, ours)
 
 
-def test_constraints_follow_the_update(tf):
-    def scenario(m, system):
+def test_constraints_follow_the_update(tf: Any) -> None:
+    def scenario(m: Any, system: Any) -> Any:
         w = m.Variable([1.0, 0.2], name="w", use_resource=True, constraint=lambda t: m.maximum(t, 0.0))
         train = m.train.GradientDescentOptimizer(0.5).minimize(m.reduce_sum(w))
         system.do(m.global_variables_initializer())
@@ -195,11 +198,11 @@ SETTINGS = {
 UPDATES = sorted(d.name for d in OPS if "Apply" in d.name and d.name.startswith("Resource"))
 
 
-def one_update(op, dtype, shape, indices, attrs):
+def one_update(op: Any, dtype: Any, shape: Any, indices: Any, attrs: Any) -> Any:
     inputs = [a.name for a in OPS.get(op).inputs]
     handles = [a.name for a in OPS.get(op).inputs if a.type_attr is None]
 
-    def scenario(m, system):
+    def scenario(m: Any, system: Any) -> Any:
         rng = np.random.default_rng(11)
         variables = {
             n: m.Variable(m.constant(rng.uniform(0.1, 1.0, shape), dtype), name=n, use_resource=True) for n in handles
@@ -222,7 +225,7 @@ def one_update(op, dtype, shape, indices, attrs):
     return scenario
 
 
-def in_tensorflow(op, dtype):
+def in_tensorflow(op: Any, dtype: Any) -> Any:
     """Whether TensorFlow has a CPU kernel of that dtype."""
     if "Proximal" in op:
         return dtype in ("float32", "float64")
@@ -233,7 +236,7 @@ def in_tensorflow(op, dtype):
     ("op", "dtype"),
     [(o, d) for o in UPDATES for d in ("float16", "bfloat16", "float32", "float64") if in_tensorflow(o, d)],
 )
-def test_update_ops(tf, op, dtype):
+def test_update_ops(tf: Any, op: Any, dtype: Any) -> None:
     sparse = "indices" in [a.name for a in OPS.get(op).inputs]
     coarse = {"float16": 4e-3, "bfloat16": 4e-2}.get(dtype, 1e-5)
     for shape in [(4, 3), (5,)] if sparse else [(4, 3), (), (0, 2), (1,)]:
@@ -243,7 +246,7 @@ def test_update_ops(tf, op, dtype):
 
 
 @pytest.mark.parametrize("op", [u for u in UPDATES if "Sparse" in u])
-def test_rows_given_twice_are_applied_in_turn(tf, op):
+def test_rows_given_twice_are_applied_in_turn(tf: Any, op: Any) -> None:
     theirs, ours = in_both(tf, one_update(op, "float64", (4, 2), [1, 3, 1, 1, 0, 3], {}))
     same(theirs, ours)
     nothing = in_both(tf, one_update(op, "float64", (4, 2), [], {}))
@@ -265,19 +268,21 @@ def test_rows_given_twice_are_applied_in_turn(tf, op):
         ("ResourceSparseApplyFtrlV2", {"multiply_linear_by_lr": True}),
     ],
 )
-def test_update_attributes(tf, op, attrs):
+def test_update_attributes(tf: Any, op: Any, attrs: Any) -> None:
     indices = [2, 0] if "Sparse" in op else None
     same(*in_both(tf, one_update(op, "float64", (4, 3), indices, attrs)))
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_complex_gradient_descent(tf, dtype):
-    def scenario(m, system):
+def test_complex_gradient_descent(tf: Any, dtype: Any) -> None:
+    def scenario(m: Any, system: Any) -> Any:
         v = m.Variable(m.constant([1 + 2j, 3 - 1j], dtype), name="v", use_resource=True)
         given = (v.handle, m.constant(0.5j, dtype), m.constant([1j, 2.0], dtype))
         op = "ResourceApplyGradientDescent"
-        update = apply_op(op, *given) if m is aioflow else m.raw_ops.ResourceApplyGradientDescent(
-            var=given[0], alpha=given[1], delta=given[2]
+        update = (
+            apply_op(op, *given)
+            if m is aioflow
+            else m.raw_ops.ResourceApplyGradientDescent(var=given[0], alpha=given[1], delta=given[2])
         )
         system.do(m.global_variables_initializer())
         system.do(update)
@@ -309,8 +314,8 @@ DECAYS = {
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("name", DECAYS)
-def test_learning_rates(tf, name, dtype):
-    def scenario(m, system):
+def test_learning_rates(tf: Any, name: Any, dtype: Any) -> None:
+    def scenario(m: Any, system: Any) -> Any:
         step = m.placeholder(dtype, [])
         rate = DECAYS[name](m.train, step)
         assert rate.dtype.name == "float32"
@@ -319,12 +324,13 @@ def test_learning_rates(tf, name, dtype):
     same(*in_both(tf, scenario))
 
 
-def test_learning_rate_in_float64(tf):
-    def scenario(m, system):
+def test_learning_rate_in_float64(tf: Any) -> None:
+    def scenario(m: Any, system: Any) -> Any:
         rate = m.train.exponential_decay(m.constant(0.5, "float64"), m.constant(3, "int64"), 7, 0.9)
         return {0: system.run([rate])[0]}
 
-    same(*in_both(tf, scenario), rtol=1e-12)
+    theirs, ours = in_both(tf, scenario)
+    same(theirs, ours, rtol=1e-12)
 
 
 # ── clipping ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -332,7 +338,7 @@ def test_learning_rate_in_float64(tf):
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 4), (0, 2)])
 @pytest.mark.parametrize("size", [0.0, 0.1, 10.0])
-def test_clip_by_norm(parity, shape, size):
+def test_clip_by_norm(parity: Any, shape: Any, size: Any) -> None:
     x = (np.random.default_rng(5).standard_normal(shape) * size).astype(np.float32)
     parity(lambda m, t: m.clip_by_norm(t, 1.5), x)
     if len(shape) == 2:
@@ -341,7 +347,7 @@ def test_clip_by_norm(parity, shape, size):
         parity(lambda m, t: m.clip_by_average_norm(t, 0.3), x)
 
 
-def test_clip_by_global_norm(parity):
+def test_clip_by_global_norm(parity: Any) -> None:
     a, b = np.array([3.0, 4.0], np.float32), np.array([[12.0]], np.float32)
     parity(lambda m, x, y: m.clip_by_global_norm([x, y], 2.0)[0], a, b)
     parity(lambda m, x, y: m.clip_by_global_norm([x, y], 100.0)[0], a, b)
@@ -355,8 +361,8 @@ def test_clip_by_global_norm(parity):
 
 @pytest.mark.parametrize("num_updates", [None, 3])
 @pytest.mark.parametrize("zero_debias", [False, True])
-def test_moving_averages(tf, num_updates, zero_debias):
-    def scenario(m, system):
+def test_moving_averages(tf: Any, num_updates: Any, zero_debias: Any) -> None:
+    def scenario(m: Any, system: Any) -> Any:
         v = m.Variable([1.0, 2.0], name="v", use_resource=True)
         other = m.Variable(5.0, name="other", use_resource=True, trainable=False)
         doubled = m.multiply(v, 2.0, name="doubled")

@@ -59,7 +59,9 @@ def test_distribution(tf: Any, name: str) -> None:
     for x, y in zip(mine.reshape(40000, -1).T, other.reshape(40000, -1).T, strict=True):
         spread = float(np.std(y.astype(np.float64)))
         p, q = (np.quantile(v.astype(np.float64), levels, method="nearest") for v in (x, y))
-        np.testing.assert_allclose(p, q, atol=0.06 * spread + (1.01 if x.dtype.kind in "iu" or "poisson" in name else 0))
+        np.testing.assert_allclose(
+            p, q, atol=0.06 * spread + (1.01 if x.dtype.kind in "iu" or "poisson" in name else 0)
+        )
         assert abs(float(x.astype(np.float64).mean()) - float(y.astype(np.float64).mean())) < 0.03 * spread
 
 
@@ -98,7 +100,10 @@ def test_shuffle_permutes(tf: Any, value: Any) -> None:
 
 def test_crop(tf: Any) -> None:
     value = np.arange(35).reshape(5, 7)
-    (a, mine), (b, other) = ours(lambda m: m.random_crop(value, [2, 3])), theirs(tf, lambda m: m.random_crop(value, [2, 3]))
+    (a, mine), (b, other) = (
+        ours(lambda m: m.random_crop(value, [2, 3])),
+        theirs(tf, lambda m: m.random_crop(value, [2, 3])),
+    )
     assert a.shape.as_list() == b.shape.as_list()
     assert mine.dtype == other.dtype
     for crop in (mine, other):

@@ -154,14 +154,18 @@ def test_count_nonzero_strings(parity: Any) -> None:
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize(("shape", "axis"), [((5,), 0), ((3, 4), 0), ((3, 4), 1), ((2, 3, 4), -2), ((0, 3), 0), ((1,), 0)])
-def test_scans(parity: Any, tf: Any, name: str, exclusive: bool, reverse: bool, shape: tuple[int, ...], axis: int) -> None:
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((5,), 0), ((3, 4), 0), ((3, 4), 1), ((2, 3, 4), -2), ((0, 3), 0), ((1,), 0)]
+)
+def test_scans(
+    parity: Any, tf: Any, name: str, exclusive: bool, reverse: bool, shape: tuple[int, ...], axis: int
+) -> None:
     x = sample(tf, "float32", shape)
     parity(lambda m, t: getattr(m, name)(t, axis, exclusive=exclusive, reverse=reverse), x)
 
 
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])
-@pytest.mark.parametrize("dtype", FLOATS + ["int8", "int32", "int64", "uint8", "complex64"])
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8", "int32", "int64", "uint8", "complex64"])
 def test_scan_dtypes(parity: Any, tf: Any, name: str, dtype: str) -> None:
     x = sample(tf, dtype, (3, 4))
     parity(lambda m, t: getattr(m, name)(t, 1), x, grad=dtype == "float64", **tolerance(dtype))

@@ -88,7 +88,12 @@ def test_unsorted_averages(parity: Any, tf: Any, name: str, rest: tuple[int, ...
 def test_ids_of_two_dimensions(parity: Any, tf: Any, name: str) -> None:
     x = sample(tf, "float32", (2, 3, 4))
     parity(lambda m, t, i: getattr(m, name)(t, i, 4), x, np.array([[0, 2, 1], [2, -1, 0]], np.int32))
-    parity(lambda m, t, i, n: getattr(m, name)(t, i, n), x, np.array([[0, 2, 1], [2, 1, 0]], np.int32), np.array(4, np.int32))
+    parity(
+        lambda m, t, i, n: getattr(m, name)(t, i, n),
+        x,
+        np.array([[0, 2, 1], [2, 1, 0]], np.int32),
+        np.array(4, np.int32),
+    )
 
 
 @pytest.mark.parametrize("name", UNSORTED)

@@ -31,7 +31,8 @@ def test_arg_dtypes(parity: Any, tf: Any, name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((5,), None), ((5,), -1), ((3, 4), None), ((2, 3, 4), 1), ((2, 3, 4), -3), ((0, 3), 1), ((3, 1), 1)]
+    ("shape", "axis"),
+    [((5,), None), ((5,), -1), ((3, 4), None), ((2, 3, 4), 1), ((2, 3, 4), -3), ((0, 3), 1), ((3, 1), 1)],
 )
 def test_arg_axes(parity: Any, tf: Any, name: str, shape: tuple[int, ...], axis: Any) -> None:
     parity(lambda m, t: getattr(m, name)(t, axis), sample(tf, "float32", shape))
@@ -65,8 +66,9 @@ def test_top_k_of_many(parity: Any, k: int, ties: bool) -> None:
 
 
 def test_top_k_op(parity: Any, tf: Any) -> None:
+    """TensorFlow no longer takes TopK in a new graph, so the oracle is its successor."""
     x = sample(tf, "float32", (3, 4))
-    parity(lambda m, t: list(tf.raw_ops.TopK(input=t, k=2) if m is tf else apply_op("TopK", t, k=2)), x)
+    parity(lambda m, t: list(m.nn.top_k(t, 2) if m is tf else apply_op("TopK", t, k=2)), x)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -120,7 +122,8 @@ def test_bincount(parity: Any, values: Any, bounds: dict[str, int]) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 def test_bincount_weights(parity: Any, dtype: str) -> None:
     x, w = np.array([1, 1, 3, 0], np.int32), np.array([2, 3, 5, 7]).astype(dtype)
-    parity(lambda m, t, u: m.bincount(t, weights=u), x, w, static=False)
+    # By the weights aioflow has a gradient, and TensorFlow none.
+    parity(lambda m, t, u: m.bincount(t, weights=u), x, w, static=False, grad=False)
 
 
 def test_bincount_op(parity: Any, tf: Any) -> None:
@@ -156,4 +159,6 @@ def test_confusion_matrix(parity: Any) -> None:
     parity(lambda m, a, b: m.confusion_matrix(a, b), labels, predictions, static=False)
     parity(lambda m, a, b: m.confusion_matrix(a, b, 4), labels, predictions)
     parity(lambda m, a, b: m.confusion_matrix(a, b, 4, dtype="float32"), labels.astype(np.int64), predictions)
-    parity(lambda m, a, b: m.confusion_matrix(a, b[:, None], 3, weights=[1, 2, 3, 4]), labels, predictions, static=False)
+    parity(
+        lambda m, a, b: m.confusion_matrix(a, b[:, None], 3, weights=[1, 2, 3, 4]), labels, predictions, static=False
+    )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,10 +12,11 @@ import aioflow
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from aioflow.kernels.resources import ResourceManager
 from aioflow.testing.evaluate import evaluate
+from aioflow.testing.gradcheck import check_gradients
 
 
 @pytest.fixture(autouse=True)
-def _fresh_graph():
+def _fresh_graph() -> Iterator[None]:
     with aioflow.Graph().as_default():
         yield
 
@@ -24,7 +28,7 @@ def test_averages_of_variables_start_at_their_value() -> None:
     assert ema.average_name(v) == "v/ExponentialMovingAverage"
     moved = ema.apply()
     assert aioflow.moving_average_variables() == [v]
-    kept = {"resources": ResourceManager(), "state": {}}
+    kept: dict[str, Any] = {"resources": ResourceManager(), "state": {}}
     evaluate([], targets=[v.initializer], **kept)
     evaluate([], targets=[ema.average(v).initializer], **kept)
     evaluate([], targets=[v.assign([6.0, 8.0]).op], **kept)
@@ -77,13 +81,13 @@ def test_a_variable_called_global_step_is_found() -> None:
 
 
 def test_the_global_steps_name_ignores_the_scope() -> None:
-    with aioflow.get_default_graph().name_scope("inner"):
+    with aioflow.name_scope("inner"):
         assert aioflow.train.create_global_step().op.name == "global_step"
 
 
 async def test_global_step_is_a_coroutine() -> None:
     class Recorder:
-        async def run(self, fetch):
+        async def run(self, fetch: Any) -> Any:
             return np.int64(7)
 
     assert await aioflow.train.global_step(Recorder(), aioflow.train.create_global_step()) == 7
@@ -102,7 +106,7 @@ def test_noise_has_the_variance_it_should() -> None:
     step = aioflow.placeholder("int64", [])
     rate = aioflow.train.noisy_linear_cosine_decay(1.0, step, 100, initial_variance=0.25, variance_decay=0.5, beta=0.0)
     plain = aioflow.train.linear_cosine_decay(1.0, step, 100, beta=0.0)
-    kept = {"resources": ResourceManager(), "state": {}}
+    kept: dict[str, Any] = {"resources": ResourceManager(), "state": {}}
     drawn = [evaluate([rate], {step: 3}, **kept)[0] for _ in range(400)]
     (expected,) = evaluate([plain], {step: 3}, **kept)
     factor = 0.5 * (1 + np.cos(np.pi * 0.03))
@@ -113,9 +117,9 @@ def test_noise_has_the_variance_it_should() -> None:
 def test_clipping_refuses_what_is_no_sequence() -> None:
     x = aioflow.constant([1.0])
     with pytest.raises(DTypeError):
-        aioflow.global_norm(x)
+        aioflow.global_norm(x)  # type: ignore[arg-type]  # that is the point
     with pytest.raises(DTypeError):
-        aioflow.clip_by_global_norm(x, 1.0)
+        aioflow.clip_by_global_norm(x, 1.0)  # type: ignore[arg-type]  # that is the point
     with pytest.raises(InvalidArgumentError):
         aioflow.global_norm([None])
 
@@ -131,3 +135,13 @@ def test_clipping_of_slices() -> None:
     assert np.allclose(values[0], [[1.5, 2.0]])
     assert np.allclose(values[1], [[1.5, 2.0]])
     assert values[2] == 5.0
+
+
+@pytest.mark.parametrize("size", [0.3, 3.0])
+def test_gradients_of_clipping(size: float) -> None:
+    x = np.random.default_rng(2).standard_normal((3, 2)) * size
+    check_gradients(lambda t: aioflow.clip_by_norm(t, 1.5), x)
+    check_gradients(lambda t: aioflow.clip_by_norm(t, 0.7, axes=[1]), x)
+    check_gradients(lambda t: aioflow.clip_by_average_norm(t, 0.2), x)
+    check_gradients(lambda t, u: aioflow.clip_by_global_norm([t, u], 1.2)[0], x, x[0])
+    check_gradients(lambda t, u: aioflow.global_norm([t, u]), x, x[0])

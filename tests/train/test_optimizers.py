@@ -1,8 +1,10 @@
-"""Optimizers: what they name, what they refuse, and that updates are whole; their values are checked in tests/parity."""
+"""Optimizers: what they name, what they refuse, and that updates are whole; tests/parity checks their values."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 import aioflow
 from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes
-from aioflow.kernels import training
+from aioflow.kernels import resources, training
 from aioflow.kernels.resources import ResourceManager, VariableResource
 from aioflow.kernels.training_rules import RULES
 from aioflow.ops.apply import apply_op
@@ -19,7 +21,7 @@ from aioflow.train.optimizer import Optimizer
 
 
 @pytest.fixture(autouse=True)
-def _fresh_graph():
+def _fresh_graph() -> Iterator[None]:
     with aioflow.Graph().as_default():
         yield
 
@@ -28,20 +30,20 @@ class Steps:
     """Several steps over the same variables."""
 
     def __init__(self) -> None:
-        self._kept = {"resources": ResourceManager(), "state": {}}
+        self._kept: dict[str, Any] = {"resources": ResourceManager(), "state": {}}
 
-    def do(self, *targets, **feeds):
+    def do(self, *targets: Any, **feeds: Any) -> None:
         evaluate([], targets=targets, **self._kept)
 
-    def get(self, *tensors):
+    def get(self, *tensors: Any) -> Any:
         return evaluate([t.read_value() if isinstance(t, aioflow.Variable) else t for t in tensors], **self._kept)
 
 
-def quadratic(*variables):
+def quadratic(*variables: Any) -> Any:
     return aioflow.add_n([aioflow.reduce_sum(v * v) for v in variables])
 
 
-ALL = {
+ALL: dict[str, Callable[[], Optimizer]] = {
     "GradientDescent": lambda: aioflow.train.GradientDescentOptimizer(0.1),
     "Momentum": lambda: aioflow.train.MomentumOptimizer(0.1, 0.9),
     "Adagrad": lambda: aioflow.train.AdagradOptimizer(0.1),
@@ -61,7 +63,7 @@ def test_names_slots_and_the_global_step(name: str) -> None:
     step = aioflow.train.create_global_step()
     train = optimizer.minimize(quadratic(w), global_step=step)
     assert train.name == optimizer.get_name() == name
-    slots = [optimizer.get_slot(w, n) for n in optimizer.get_slot_names()]
+    slots: list[Any] = [optimizer.get_slot(w, n) for n in optimizer.get_slot_names()]
     assert sorted(s.op.name for s in slots) == [f"layer/w/{name}" + (f"_{i}" if i else "") for i in range(len(slots))]
     assert all(not s.trainable and s.shape == w.shape for s in slots)
     assert set(slots) <= set(aioflow.global_variables())
@@ -148,7 +150,7 @@ def test_what_optimizers_refuse() -> None:
         lambda t: t.FtrlOptimizer(0.1, l1_regularization_strength=-0.5),
     ],
 )
-def test_settings_out_of_range(make) -> None:
+def test_settings_out_of_range(make: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         make(aioflow.train)
 
@@ -192,8 +194,11 @@ def test_sparse_updates_touch_only_their_rows() -> None:
 @pytest.mark.parametrize("index", [-1, 4])
 def test_rows_out_of_range(index: int) -> None:
     table = aioflow.Variable(np.ones((4, 2), np.float32), name="table")
-    slices = aioflow.IndexedSlices(aioflow.constant([[1.0, 1.0]]), aioflow.placeholder_with_default(
-        aioflow.constant([index]), [1]), aioflow.constant([4, 2]))
+    slices = aioflow.IndexedSlices(
+        aioflow.constant([[1.0, 1.0]]),
+        aioflow.placeholder_with_default(aioflow.constant([index]), [1]),
+        aioflow.constant([4, 2]),
+    )
     train = aioflow.train.AdagradOptimizer(0.5).apply_gradients([(slices, table)])
     steps = Steps()
     steps.do(aioflow.global_variables_initializer())
@@ -212,7 +217,7 @@ def test_a_gradient_of_unknown_shape_is_checked_at_run_time() -> None:
     w = aioflow.Variable([1.0, 2.0], name="w")
     gradient = aioflow.placeholder("float32")
     train = aioflow.train.AdamOptimizer(0.1).apply_gradients([(gradient, w)])
-    kept = {"resources": ResourceManager(), "state": {}}
+    kept: dict[str, Any] = {"resources": ResourceManager(), "state": {}}
     evaluate([], targets=[aioflow.global_variables_initializer()], **kept)
     with pytest.raises(InvalidArgumentError) as caught:
         evaluate([], {gradient: [1.0]}, targets=[train], **kept)
@@ -225,7 +230,7 @@ def test_own_optimizers_have_only_to_say_how_to_update() -> None:
         def __init__(self) -> None:
             super().__init__(False, "Sign")
 
-        def _resource_apply_dense(self, grad, handle):
+        def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
             return handle.assign_sub(aioflow.sign(grad), read_value=False)
 
     w = aioflow.Variable([3.0, -2.0], name="w")
@@ -239,7 +244,7 @@ def test_own_optimizers_have_only_to_say_how_to_update() -> None:
 # ── the kernels' driver ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def held(values):
+def held(values: Any) -> Any:
     found = []
     for i, value in enumerate(values):
         variable = VariableResource(f"v{i}", dtypes.as_dtype(value.dtype), value.shape)
@@ -248,19 +253,26 @@ def held(values):
     return found
 
 
-def dense_update(name, variables, gradient, settings):
+def dense_update(name: Any, variables: Any, gradient: Any, settings: Any) -> None:
     rule = RULES[name]
-    h = rule.prepare(np, settings)
-    training.update_together(variables, lambda values, outs: training._dense(np, rule, h, gradient, values, outs))
+    h = settings if rule.prepare is None else rule.prepare(np, settings)
+    resources.update_together(variables, lambda values, outs: training._dense(np, rule, h, gradient, values, outs))
 
 
 ADAM = {
     k: np.float32(v)
-    for k, v in {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "beta1_power": 0.9, "beta2_power": 0.99, "epsilon": 1e-8}.items()
+    for k, v in {
+        "lr": 0.1,
+        "beta1": 0.9,
+        "beta2": 0.99,
+        "beta1_power": 0.9,
+        "beta2_power": 0.99,
+        "epsilon": 1e-8,
+    }.items()
 } | {"use_nesterov": False}
 
 
-@pytest.mark.parametrize("size", [10, training._BLOCK, training._BLOCK + 1, 3 * training._BLOCK + 17])
+@pytest.mark.parametrize("size", [10, training._BLOCK, training._WHOLE + 1, training._WHOLE + training._BLOCK + 17])
 def test_blocks_give_what_one_pass_gives(size: int) -> None:
     rng = np.random.default_rng(size)
     arrays = [rng.random(size, np.float32) for _ in range(4)]
@@ -291,7 +303,7 @@ def test_updates_are_in_place_only_where_nobody_holds_the_array() -> None:
 
 @pytest.mark.parametrize("order", ["F", "strided"])
 def test_arrays_that_are_not_contiguous(order: str) -> None:
-    size = training._BLOCK + 6
+    size = training._WHOLE + 6
     base = np.arange(2 * size, dtype=np.float32).reshape(2, size)
     value = np.asfortranarray(base) if order == "F" else np.repeat(base, 2, axis=1)[:, ::2]
     (variable,) = held([value])
@@ -303,7 +315,7 @@ def test_arrays_that_are_not_contiguous(order: str) -> None:
 def test_a_variable_cannot_be_its_own_slot() -> None:
     (variable,) = held([np.zeros(3, np.float32)])
     with pytest.raises(InvalidArgumentError):
-        training.update_together([variable, variable], lambda values, outs: values)
+        resources.update_together([variable, variable], lambda values, outs: values)
 
 
 def test_concurrent_updates_are_applied_one_after_the_other() -> None:
@@ -317,7 +329,7 @@ def test_concurrent_updates_are_applied_one_after_the_other() -> None:
         rule = RULES["Momentum"]
         ordered = variables[::-1] if flip else variables
         for _ in range(rounds):
-            training.update_together(
+            resources.update_together(
                 ordered,
                 lambda values, outs: (
                     training._dense(np, rule, settings, gradient, values[::-1], outs[::-1])[::-1]

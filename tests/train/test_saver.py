@@ -70,7 +70,10 @@ async def saved(path: Path, **values: Any) -> str:
 async def test_every_dtype_makes_the_round_trip_into_another_graph(tmp_path: Path) -> None:
     prefix = await saved(tmp_path / "model", **VALUES)
     with aioflow.Graph().as_default():
-        empty = {n: aioflow.Variable(np.zeros(v.shape, v.dtype) if n != "string" else np.full(v.shape, b"x", object), name=n) for n, v in VALUES.items()}
+        empty = {
+            n: aioflow.Variable(np.zeros(v.shape, v.dtype) if n != "string" else np.full(v.shape, b"x", object), name=n)
+            for n, v in VALUES.items()
+        }
         saver = aioflow.train.Saver()
         async with aioflow.Session() as session:
             await saver.restore(session, prefix)
@@ -327,7 +330,16 @@ async def test_a_damaged_data_file_is_named(tmp_path: Path, damage: Callable[[Pa
     assert str(file) in str(caught.value)
 
 
-@pytest.mark.parametrize("damage", [cut, empty, garbage, lambda p: p.write_text(p.read_text().replace("float32", "float64")), lambda p: p.write_text("[]")])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut,
+        empty,
+        garbage,
+        lambda p: p.write_text(p.read_text().replace("float32", "float64")),
+        lambda p: p.write_text("[]"),
+    ],
+)
 async def test_a_damaged_manifest_is_named(tmp_path: Path, damage: Callable[[Path], Any]) -> None:
     prefix = await saved(tmp_path / "m", a=np.zeros(5, np.float32))
     file = tmp_path / "m.manifest.json"

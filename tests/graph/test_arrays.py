@@ -1,0 +1,193 @@
+"""From Python values to arrays: which dtype a value suggests, what is refused, and strings to the last byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import string_array, to_array
+from aioflow.graph.dtypes import as_dtype
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (1, "int32"),
+        (-(2**31), "int32"),
+        (2**31 - 1, "int32"),
+        (2**31, "int64"),
+        (-(2**31) - 1, "int64"),
+        ([1, 2**40], "int64"),
+        (2**63, "uint64"),
+        (1.0, "float32"),
+        ([1, 2.5], "float32"),
+        ([], "float32"),
+        ([[]], "float32"),
+        (True, "bool"),
+        ([1, True], "int32"),
+        (1j, "complex128"),
+        ([1.0, 1j], "complex128"),
+        (range(3), "int32"),
+        (np.float64(1), "float64"),
+        (np.int64(1), "int64"),
+        (np.float16(1), "float16"),
+        (np.zeros(2), "float64"),
+        (np.zeros(2, np.int64), "int64"),
+        (np.zeros(2, ml_dtypes.bfloat16), "bfloat16"),
+        ([np.float64(1)], "float32"),  # in a list NumPy's defaults are Python's
+        ([np.int64(1)], "int32"),
+        ([np.float16(1)], "float16"),
+        ([np.uint8(1)], "uint8"),
+    ],
+    ids=repr,
+)
+def test_the_dtype_that_a_value_suggests(value: Any, dtype: str) -> None:
+    assert as_dtype(to_array(value).dtype).name == dtype
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (1, "float32"),
+        (1, "complex64"),
+        (True, "int32"),
+        (True, "float32"),
+        (1.5, "complex64"),
+        (255, "uint8"),
+        (-128, "int8"),
+        ([], "int32"),
+        ([], "bool"),
+        (np.zeros(2, np.int64), "uint8"),
+        (np.zeros(2), "float16"),
+        (np.ones(2, np.float32), "bfloat16"),
+        (2**64 - 1, "uint64"),
+    ],
+    ids=repr,
+)
+def test_values_that_become_a_dtype(value: Any, dtype: str) -> None:
+    wanted = as_dtype(dtype)
+    array = to_array(value, wanted)
+    assert array.dtype == wanted.np_dtype
+    assert np.array_equal(array.astype(object), np.asarray(value, dtype=object))
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (1.5, "int32"),
+        (1.0, "int32"),  # a float is another kind, whatever its value
+        (1j, "float32"),
+        (1, "bool"),
+        (0.0, "bool"),
+        ("1", "float32"),
+        (b"1", "int32"),
+        (1, "string"),
+        ([b"a", 1], "string"),
+        (np.zeros(0), "int32"),
+        (np.array(["a"]), "float32"),
+        (np.array("2020", "M8[Y]"), "int64"),
+        ({"a": 1}, "float32"),
+        (None, "float32"),
+        (object(), "int32"),
+    ],
+    ids=repr,
+)
+def test_values_of_another_kind_are_refused(value: Any, dtype: str) -> None:
+    with pytest.raises(DTypeError) as caught:
+        to_array(value, as_dtype(dtype))
+    assert caught.value.expected is not None
+    assert caught.value.actual is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (300, "uint8"),
+        (-1, "uint64"),
+        (2**31, "int32"),
+        (2**63, "int64"),
+        (np.array([2**63], np.uint64), "int64"),
+        (2**64, "uint64"),
+        (2**64, "int32"),
+        (2**64, None),
+        ([1, -(2**70)], None),
+    ],
+    ids=repr,
+)
+def test_integers_that_do_not_fit_are_refused(value: Any, dtype: str | None) -> None:
+    with pytest.raises(InvalidArgumentError, match="does not fit") as caught:
+        to_array(value, None if dtype is None else as_dtype(dtype))
+    assert not isinstance(caught.value, DTypeError)
+
+
+@pytest.mark.parametrize("value", [[[1], [2, 3]], [1, [2]], [np.zeros(2), np.zeros(3)]], ids=repr)
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_a_ragged_nesting_is_refused(value: Any, dtype: str | None) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        to_array(value, None if dtype is None else as_dtype(dtype))
+    assert "rectangular" in str(caught.value.expected)
+
+
+def test_an_array_that_fits_goes_through_without_a_copy() -> None:
+    array = np.zeros(3, np.float32)
+    assert to_array(array, dtypes.float32) is array
+    assert to_array(array) is array
+
+
+def test_long_values_are_shortened_in_the_error() -> None:
+    with pytest.raises(DTypeError) as caught:
+        to_array("x" * 1000, dtypes.float32)
+    assert len(str(caught.value.actual)) < 120
+
+
+# -- strings ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "items"),
+    [
+        ("ä", ["ä".encode()]),
+        (b"\xff\x00", [b"\xff\x00"]),
+        (["a", b"b"], [b"a", b"b"]),
+        ([b"a\x00", b"bb\x00\x00"], [b"a\x00", b"bb\x00\x00"]),  # NumPy's own "S" drops trailing NULs
+        (["a\x00"], [b"a\x00"]),
+        ([""], [b""]),
+        ([], []),
+        (np.array(["a", "bc"]), [b"a", b"bc"]),
+        (np.array([b"a", b"bc"]), [b"a", b"bc"]),
+        (np.array([b"x\x00", "y"], object), [b"x\x00", b"y"]),
+        (np.str_("z"), [b"z"]),
+        (np.bytes_(b"z"), [b"z"]),
+    ],
+    ids=repr,
+)
+def test_strings(value: Any, items: list[bytes]) -> None:
+    for array in (to_array(value, dtypes.string), string_array(value)):
+        assert array.dtype == object
+        assert array.reshape(-1).tolist() == items
+        assert all(type(i) is bytes for i in array.reshape(-1))
+    if items:
+        assert to_array(value).reshape(-1).tolist() == items
+
+
+def test_the_shape_of_a_string_array() -> None:
+    assert string_array("a").shape == ()
+    assert string_array([["a", "b"]]).shape == (1, 2)
+    assert string_array([[], []]).shape == (2, 0)
+
+
+def test_text_without_a_utf8_form() -> None:
+    with pytest.raises(InvalidArgumentError, match="not valid text"):
+        to_array(["\ud800"])
+
+
+def test_numbers_and_text_do_not_mix() -> None:
+    with pytest.raises(DTypeError):
+        to_array([1, "a"])
+    with pytest.raises(DTypeError):
+        to_array(["a", None])

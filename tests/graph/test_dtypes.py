@@ -1,0 +1,160 @@
+"""Element types: names, numbers, NumPy twins, limits, and which feeds may be cast."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import DTypeError
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType, as_dtype, can_cast_feed
+
+PLAIN = [t for t in dtypes.ALL if t.is_numeric or t.is_bool]
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
+def test_a_dtype_is_found_by_itself_its_name_and_its_number(dtype: DType) -> None:
+    assert as_dtype(dtype) is dtype
+    assert as_dtype(dtype.name) is dtype
+    assert as_dtype(dtype.as_datatype_enum) is dtype
+
+
+@pytest.mark.parametrize("dtype", PLAIN, ids=str)
+def test_a_plain_dtype_is_found_by_its_numpy_twin_in_either_byte_order(dtype: DType) -> None:
+    assert as_dtype(dtype.np_dtype) is dtype
+    assert as_dtype(dtype.as_numpy_dtype) is dtype
+    assert dtype.size == dtype.np_dtype.itemsize
+    if dtype is not dtypes.bfloat16 and dtype.size > 1:
+        assert as_dtype(dtype.np_dtype.newbyteorder(">")) is dtype
+
+
+def test_names_and_numbers_are_unique() -> None:
+    assert len({t.name for t in dtypes.ALL}) == len({t.as_datatype_enum for t in dtypes.ALL}) == len(dtypes.ALL)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("half", "float16"),
+        ("float", "float32"),
+        ("double", "float64"),
+        ("f8", "float64"),
+        (float, "float32"),
+        (int, "int32"),
+        (bool, "bool"),
+        (complex, "complex128"),
+        (str, "string"),
+        (bytes, "string"),
+        (object, "string"),
+        (np.dtype("S3"), "string"),
+        (np.dtype("U3"), "string"),
+        (np.dtype(object), "string"),
+        (ml_dtypes.bfloat16, "bfloat16"),
+    ],
+)
+def test_other_ways_to_say_a_dtype(value: Any, name: str) -> None:
+    assert as_dtype(value).name == name
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,  # NumPy would take it for float64
+        dict,  # NumPy would take any class for an object array
+        Exception,
+        "float33",
+        "",
+        True,
+        0,
+        999,
+        1.5,
+        [],
+        object(),
+        np.dtype("M8[s]"),
+        np.dtype([("a", np.int32)]),
+        np.longdouble,
+        ml_dtypes.float8_e5m2,
+    ],
+    ids=repr,
+)
+def test_nothing_else_is_a_dtype(value: Any) -> None:
+    if value is np.longdouble and np.dtype(np.longdouble) == np.dtype(np.float64):
+        pytest.skip("long double is double here")
+    with pytest.raises(DTypeError) as caught:
+        as_dtype(value)
+    assert "float32" in caught.value.expected
+    assert caught.value.actual == repr(value)
+
+
+def test_kinds_partition_the_dtypes() -> None:
+    kinds = {
+        "is_floating": {"bfloat16", "float16", "float32", "float64"},
+        "is_integer": {f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)},
+        "is_complex": {"complex64", "complex128"},
+        "is_bool": {"bool"},
+        "is_quantized": {"qint8", "quint8", "qint16", "quint16", "qint32"},
+    }
+    for kind, names in kinds.items():
+        assert {t.name for t in dtypes.ALL if getattr(t, kind)} == names, kind
+    rest = {t.name for t in dtypes.ALL} - set().union(*kinds.values())
+    assert rest == {"string", "resource", "variant"}
+    assert {t.name for t in dtypes.ALL if t.is_unsigned} == {"uint8", "uint16", "uint32", "uint64"}
+    numeric = kinds["is_floating"] | kinds["is_integer"] | kinds["is_complex"]
+    assert {t.name for t in dtypes.ALL if t.is_numeric} == numeric
+
+
+@pytest.mark.parametrize("dtype", [t for t in PLAIN if t.is_integer or t.is_floating], ids=str)
+def test_limits_are_the_last_values_that_exist(dtype: DType) -> None:
+    limits: Any = np.iinfo(dtype.np_dtype) if dtype.is_integer else ml_dtypes.finfo(dtype.np_dtype)  # type: ignore[no-untyped-call]  # ml_dtypes publishes no types
+    assert dtype.min == limits.min
+    assert dtype.max == limits.max
+    assert dtype.min == 0 if dtype.is_unsigned else dtype.min < 0
+
+
+@pytest.mark.parametrize("name", ["string", "bool", "complex64", "resource"])
+def test_what_has_no_limits_says_so(name: str) -> None:
+    with pytest.raises(DTypeError, match="no limits"):
+        _ = as_dtype(name).max
+
+
+def test_parts_of_a_complex_dtype() -> None:
+    assert dtypes.complex64.real_dtype is dtypes.float32
+    assert dtypes.complex128.real_dtype is dtypes.float64
+    assert dtypes.int8.real_dtype is dtypes.int8
+    assert dtypes.float32.base_dtype is dtypes.float32
+
+
+def test_a_dtype_stays_a_singleton() -> None:
+    for dtype in dtypes.ALL:
+        assert copy.deepcopy(dtype) is dtype
+        assert pickle.loads(pickle.dumps(dtype)) is dtype
+
+
+def test_texts() -> None:
+    assert repr(dtypes.float32) == "aioflow.float32"
+    assert str(dtypes.bool_) == "bool"
+    assert af.float32 is dtypes.float32
+
+
+ORDER = ["bool", "int32", "float32", "complex64"]
+
+
+@pytest.mark.parametrize("source", ORDER)
+@pytest.mark.parametrize("target", ORDER)
+def test_a_feed_may_only_gain_in_kind(source: str, target: str) -> None:
+    allowed = source == target or (target != "bool" and ORDER.index(source) <= ORDER.index(target))
+    assert can_cast_feed(as_dtype(source), as_dtype(target)) is allowed
+
+
+def test_strings_and_numbers_never_mix_in_a_feed() -> None:
+    for other in (dtypes.float32, dtypes.int64, dtypes.bool_, dtypes.resource, dtypes.qint8):
+        assert not can_cast_feed(dtypes.string, other)
+        assert not can_cast_feed(other, dtypes.string)
+    assert can_cast_feed(dtypes.float64, dtypes.bfloat16)
+    assert can_cast_feed(dtypes.int64, dtypes.uint8)  # the values are checked when they are cast

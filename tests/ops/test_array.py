@@ -1,0 +1,276 @@
+"""Array ops: values against NumPy, views, lean graphs, and every gradient against finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.ops.apply import apply_op
+from aioflow.testing.evaluate import evaluate
+from aioflow.testing.gradcheck import check_gradients
+
+RNG = np.random.default_rng(3)
+
+
+@pytest.fixture(autouse=True)
+def _graph() -> Any:
+    with af.Graph().as_default():
+        yield
+
+
+def run(tensor: Any, feeds: Any = None) -> Any:
+    return evaluate([tensor], feeds)[0]
+
+
+def x(*shape: int) -> Any:
+    return RNG.standard_normal(shape)
+
+
+def weighted(tensors: list[Any]) -> Any:
+    """One tensor that uses all of the parts differently."""
+    return af.concat([af.reshape(t, [-1]) * float(i + 1) for i, t in enumerate(tensors)], 0)
+
+
+INDEX = np.array([[2, 0], [1, 1]], np.int32)
+
+GRADIENTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "Reshape": (lambda t: af.reshape(t, [3, -1]), (x(2, 3),)),
+    "Transpose": (lambda t: af.transpose(t, [2, 0, 1]), (x(2, 3, 2),)),
+    "ExpandDims": (lambda t: af.expand_dims(t, 1), (x(2, 3),)),
+    "Squeeze": (lambda t: af.squeeze(t, [0]), (x(1, 3),)),
+    "BroadcastTo": (lambda t: af.broadcast_to(t, [2, 3, 4]), (x(3, 1),)),
+    "Snapshot": (lambda t: apply_op("Snapshot", t), (x(3),)),
+    "EnsureShape": (lambda t: af.ensure_shape(t, [None, 3]), (x(2, 3),)),
+    "ConcatV2": (lambda a, b: af.concat([a, b, a], 1), (x(2, 3), x(2, 1))),
+    "Concat": (lambda a, b: apply_op("Concat", 0, [a, b]), (x(2, 3), x(1, 3))),
+    "Split": (lambda t: weighted(af.split(t, 3, axis=1)), (x(2, 6),)),
+    "Split of which one part is used": (lambda t: af.split(t, 3, axis=1)[1], (x(2, 6),)),
+    "SplitV": (lambda t: weighted(af.split(t, [1, -1], axis=0)), (x(4, 2),)),
+    "Pack": (lambda a, b: af.stack([a, b], axis=-1), (x(2, 3), x(2, 3))),
+    "Unpack": (lambda t: weighted(af.unstack(t, axis=1)), (x(2, 3),)),
+    "Tile": (lambda t: af.tile(t, [2, 3]), (x(2, 2),)),
+    "repeat": (lambda t: af.repeat(t, [2, 0, 1], axis=0), (x(3, 2),)),
+    "Slice": (lambda t: af.slice(t, [1, 0], [2, -1]), (x(3, 2),)),
+    "StridedSlice": (lambda t: t[::-2, None, 1], (x(4, 3),)),
+    "StridedSlice with an ellipsis": (lambda t: t[..., 1:, 0], (x(2, 3, 2),)),
+    "StridedSliceGrad": (
+        lambda t: apply_op("StridedSliceGrad", [4, 3], [3, 0], [0, 0], [-2, 1], t, end_mask=3),
+        (x(2, 3),),
+    ),
+    "Pad": (lambda t: af.pad(t, [[1, 0], [2, 1]]), (x(2, 2),)),
+    "PadV2": (lambda t, v: af.pad(t, [[1, 0], [2, 1]], constant_values=v), (x(2, 2), x())),
+    "MirrorPad": (lambda t: af.pad(t, [[1, 1], [2, 0]], mode="REFLECT"), (x(2, 3),)),
+    "MirrorPad SYMMETRIC": (lambda t: af.pad(t, [[2, 2], [1, 3]], mode="SYMMETRIC"), (x(2, 3),)),
+    "MirrorPadGrad": (lambda t: apply_op("MirrorPadGrad", t, [[1, 1], [2, 0]], mode="REFLECT"), (x(4, 5),)),
+    "SpaceToDepth": (lambda t: af.space_to_depth(t, 2), (x(1, 2, 4, 1),)),
+    "SpaceToDepth NCHW": (lambda t: af.space_to_depth(t, 2, data_format="NCHW"), (x(1, 2, 2, 4),)),
+    "DepthToSpace": (lambda t: af.depth_to_space(t, 2), (x(1, 1, 2, 4),)),
+    "DepthToSpace NCHW": (lambda t: af.depth_to_space(t, 2, data_format="NCHW"), (x(1, 8, 1, 2),)),
+    "SpaceToBatchND": (lambda t: af.space_to_batch_nd(t, [2], [[1, 0]]), (x(2, 3, 2),)),
+    "BatchToSpaceND": (lambda t: af.batch_to_space_nd(t, [2], [[1, 0]]), (x(4, 2, 2),)),
+    "Fill": (lambda v: af.fill([2, 3], v), (x(),)),
+    "LinSpace": (lambda a, b: af.linspace(a, b, 4), (x(), x())),
+    "linspace of tensors": (lambda a, b: af.linspace(a, b, 3, axis=1), (x(2), x(2))),
+    "Gather": (lambda t: apply_op("Gather", t, INDEX), (x(3, 2),)),
+    "GatherV2": (lambda t: af.gather(t, INDEX), (x(3, 2),)),
+    "GatherV2 along an axis": (lambda t: af.gather(t, INDEX, axis=1), (x(2, 3, 2),)),
+    "GatherV2 with batches": (lambda t: af.gather(t, INDEX, axis=2, batch_dims=1), (x(2, 2, 3),)),
+    "GatherV2 with two batches": (lambda t: af.gather(t, INDEX, batch_dims=2), (x(2, 2, 3, 2),)),
+    "GatherNd": (lambda t: af.gather_nd(t, INDEX), (x(3, 2, 2),)),
+    "GatherNd rows": (lambda t: af.gather_nd(t, [[1], [1], [0]]), (x(3, 2),)),
+    "ScatterNd": (lambda u: af.scatter_nd([[1], [1], [0]], u, [3, 2]), (x(3, 2),)),
+    "TensorScatterUpdate": (lambda t, u: af.tensor_scatter_update(t, [[2], [0]], u), (x(3, 2), x(2, 2))),
+    "TensorScatterAdd": (lambda t, u: af.tensor_scatter_add(t, [[2], [2]], u), (x(3, 2), x(2, 2))),
+    "TensorScatterSub": (lambda t, u: af.tensor_scatter_sub(t, [[2], [2]], u), (x(3, 2), x(2, 2))),
+    "TensorScatterMin": (lambda t, u: af.tensor_scatter_nd_min(t, [[2], [0]], u), (x(3, 2), x(2, 2))),
+    "TensorScatterMax": (lambda t, u: af.tensor_scatter_nd_max(t, [[2], [2]], u), (x(3, 2), x(2, 2))),
+    "Select": (lambda a, b: af.where([True, False], a, b), (x(2, 3), x(2, 3))),
+    "SelectV2": (lambda a, b: af.where_v2([[True], [False]], a, b), (x(3), x(2, 1))),
+    "boolean_mask": (lambda t: af.boolean_mask(t, [True, False, True]), (x(3, 2),)),
+    "Reverse": (lambda t: apply_op("Reverse", t, [True, False]), (x(2, 3),)),
+    "ReverseV2": (lambda t: af.reverse(t, [-1]), (x(2, 3),)),
+    "ReverseSequence": (lambda t: af.reverse_sequence(t, [1, 3], seq_axis=1), (x(2, 3),)),
+    "Roll": (lambda t: af.roll(t, [1, -1], [0, 1]), (x(2, 3),)),
+    "DynamicPartition": (lambda t: weighted(af.dynamic_partition(t, [1, 0, 1], 2)), (x(3, 2),)),
+    "DynamicPartition of which one part is used": (lambda t: af.dynamic_partition(t, [1, 0, 1], 2)[1], (x(3, 2),)),
+    "DynamicStitch": (lambda a, b: af.dynamic_stitch([[2, 0], [1]], [a, b]), (x(2, 3), x(1, 3))),
+    "ParallelDynamicStitch": (lambda a: apply_op("ParallelDynamicStitch", [[2, 0]], [a]), (x(2, 3),)),
+    "Diag": (lambda t: af.diag(t), (x(2, 2),)),
+    "DiagPart": (lambda t: af.diag_part(t), (x(3, 3),)),
+    "MatrixDiag": (lambda t: af.matrix_diag(t), (x(2, 3),)),
+    "MatrixDiagPart": (lambda t: af.matrix_diag_part(t), (x(2, 3, 3),)),
+    "MatrixDiagPart of a wide matrix": (lambda t: af.matrix_diag_part(t), (x(2, 4),)),
+    "MatrixSetDiag": (lambda t, d: af.matrix_set_diag(t, d), (x(2, 3), x(2))),
+    "MatrixBandPart": (lambda t: af.matrix_band_part(t, 1, 0), (x(3, 4),)),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradient(name: str) -> None:
+    build, arrays = GRADIENTS[name]
+    check_gradients(build, *arrays)
+
+
+@pytest.mark.parametrize(
+    "name", ["Slice", "Pad", "Tile", "ConcatV2", "GatherV2 along an axis", "SelectV2", "MirrorPad"]
+)
+def test_second_order_gradient(name: str) -> None:
+    """The rules are made of differentiable ops themselves: the gradient of the sum of squares is checked once more."""
+    build, arrays = GRADIENTS[name]
+
+    def first_order(*tensors: Any) -> Any:
+        y = build(*tensors)
+        grads = [af.convert_to_tensor(g) for g in af.gradients([y * y * y], list(tensors))]
+        return weighted(grads)
+
+    check_gradients(first_order, *arrays, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_static_shapes_ask_for_no_shape() -> None:
+    t = af.placeholder("float32", [4, 6])
+    y = af.reshape(af.pad(af.tile(af.transpose(t[1:3]), [2, 1]), [[1, 0], [0, 1]]), [-1])
+    z = af.concat(af.split(af.slice(y, [3], [9]), [4, 5]), 0) + 1.0
+    af.gradients([z], [t])
+    types = [op.type for op in t.graph.get_operations()]
+    assert "Shape" not in types
+    assert "BroadcastGradientArgs" not in types
+
+
+def test_views_share_memory() -> None:
+    """Shape ops and slices cost nothing: a view of the fed array comes back."""
+    t = af.placeholder("float32", [4, 6])
+    array = np.zeros((4, 6), np.float32)
+    made = [
+        af.reshape(t, [6, 4]),
+        af.transpose(t),
+        af.expand_dims(t, 0),
+        af.squeeze(af.expand_dims(t, 0)),
+        t[1:, ::2],
+        af.slice(t, [0, 1], [2, 2]),
+        af.split(t, 2)[1],
+        af.unstack(t)[1],
+        af.broadcast_to(t, [2, 4, 6]),
+        af.reverse(t, [0]),
+    ]
+    for tensor, value in zip(made, evaluate(made, {t: array}), strict=True):
+        assert np.shares_memory(value, array), tensor.op.type
+
+
+FRESH: dict[str, Callable[[Any], Any]] = {
+    "concat": lambda t: af.concat([t, t], 0),
+    "stack": lambda t: af.stack([t]),
+    "tile": lambda t: af.tile(t, [1]),
+    "tile of one": lambda t: af.tile(t[:1], [3]),
+    "pad": lambda t: af.pad(t, [[0, 0]]),
+    "mirror": lambda t: af.pad(t, [[0, 0]], "REFLECT"),
+    "gather": lambda t: af.gather(t, [0, 1]),
+    "gather_nd": lambda t: af.gather_nd(t, [[0], [1]]),
+    "gather_nd whole": lambda t: af.gather_nd(t, np.zeros((1, 0), np.int32)),
+    "roll": lambda t: af.roll(t, 0, 0),
+    "roll nothing": lambda t: af.roll(t, np.zeros(0, np.int32), np.zeros(0, np.int32)),
+    "update": lambda t: af.tensor_scatter_update(t, np.zeros((0, 1), np.int32), np.zeros(0, np.float32)),
+    "snapshot": lambda t: apply_op("Snapshot", t),
+    "where": lambda t: af.where_v2(True, t, t),
+    "partition": lambda t: af.dynamic_partition(t, [0, 0, 0, 0], 1)[0],
+    "stitch": lambda t: af.dynamic_stitch([[0, 1, 2, 3]], [t]),
+    "unique": lambda t: af.unique(t).y,
+    "diff": lambda t: af.setdiff1d(t, [9.0]).out,
+    "band": lambda t: af.matrix_band_part(af.expand_dims(t, 0), -1, -1),
+    "space_to_batch": lambda t: af.space_to_batch_nd(af.reshape(t, [1, 4]), [1], [[0, 0]]),
+    "batch_to_space": lambda t: af.batch_to_space_nd(af.reshape(t, [1, 4]), [1], [[0, 0]]),
+    "reverse_sequence": lambda t: af.reverse_sequence(af.reshape(t, [1, 4]), [0], 1),
+    "set_diag": lambda t: af.matrix_set_diag(af.reshape(t, [2, 2]), [1.0, 1.0]),
+    "diag_part": lambda t: af.matrix_diag_part(af.reshape(t, [2, 2])),
+}
+
+
+@pytest.mark.parametrize("name", FRESH)
+def test_fresh_results_share_nothing(name: str) -> None:
+    """A kernel that is declared fresh may be written into by what comes after it."""
+    t = af.placeholder("float32", [4])
+    array = np.arange(4, dtype=np.float32)
+    result = FRESH[name](t)
+    value = run(result, {t: array})
+    assert not np.shares_memory(value, array)
+
+
+def test_inputs_are_not_modified() -> None:
+    """The kernels accept read-only arrays."""
+    t = af.placeholder("float32", [4])
+    array = np.arange(4, dtype=np.float32)
+    array.flags.writeable = False
+    for build in FRESH.values():
+        run(build(t), {t: array})
+
+
+def test_getitem_makes_one_strided_slice_of_constants() -> None:
+    t = af.placeholder("float32", [4, 6, 3])
+    op = t[1, ..., None, ::2].op
+    assert op.type == "StridedSlice"
+    assert [source.op.type for source in op.inputs[1:]] == ["Const"] * 3
+    masks = {k: op.attrs[k] for k in op.attrs if k.endswith("mask")}
+    assert masks == {"begin_mask": 8, "end_mask": 8, "ellipsis_mask": 2, "new_axis_mask": 4, "shrink_axis_mask": 1}
+
+
+def test_static_values_make_constants() -> None:
+    t = af.placeholder("float32", [4, 6])
+    for tensor in (
+        af.shape(t),
+        af.size(t),
+        af.rank(t),
+        af.zeros([3]),
+        af.zeros_like(t),
+        af.ones_like(t),
+        af.stack([1, 2]),
+    ):
+        assert tensor.op.type == "Const"
+    assert af.zeros([100, 100]).op.type == "Fill"
+    assert af.zeros_like(t, optimize=False).op.type == "ZerosLike"
+
+
+def test_partial_shapes_go_through_shape_arithmetic() -> None:
+    t = af.placeholder("float32", [None, 4, 5])
+    shape = af.shape(t)
+    assert af.reshape(t, af.stack([shape[0], 20])).dims == (None, 20)
+    assert af.reshape(t, af.concat([shape[:1], [2, 10]], 0)).dims == (None, 2, 10)
+    assert af.reshape(t, [-1, 20]).dims == (None, 20)
+    assert af.zeros(af.stack([shape[0], shape[1]])).dims == (None, 4)
+    assert af.broadcast_to(t, af.shape(t)).dims == (None, 4, 5)
+    assert t[:, 1:].dims == (None, 3, 5)
+    assert af.fill(shape[1:], 0.0).dims == (4, 5)
+
+
+def test_values() -> None:
+    assert run(af.repeat([[1, 2], [3, 4]], [0, 2], axis=0)).tolist() == [[3, 4], [3, 4]]
+    assert run(af.dynamic_stitch([[0, 0], [0]], [[1, 2], [3]])).tolist() == [3]
+    assert run(af.where(np.array(True))).shape == (1, 0)
+    assert run(af.one_hot([2, 5], 3)).tolist() == [[0, 0, 1], [0, 0, 0]]
+    assert run(af.unique(["b", "a", "b"]).y).tolist() == [b"b", b"a"]
+    assert run(af.meshgrid([1, 2], [3, 4, 5])[1]).tolist() == [[3, 3], [4, 4], [5, 5]]
+    assert run(af.sequence_mask([1, 3])).tolist() == [[True, False, False], [True, True, True]]
+    assert run(af.strided_slice([1, 2, 3], [0], [2])).tolist() == [1, 2]
+    assert run(af.parallel_stack([[1], [2]])).tolist() == [[1], [2]]
+    first, second = evaluate([af.timestamp(), af.timestamp()])
+    assert first.dtype == np.float64
+    assert abs(float(first) - float(second)) < 60
+
+
+def test_shape_of_large_sizes_does_not_overflow() -> None:
+    """A broadcast view has 2**33 elements and no memory: its size comes out as int64."""
+    t = af.broadcast_to(af.placeholder("uint8", [1, 1]), [2**16, 2**17])
+    assert run(af.size(t, out_type="int64")) == 2**33
+
+
+@pytest.mark.parametrize("block", [2, 3])
+def test_channels_first_is_a_transposed_channels_last(block: int) -> None:
+    """TensorFlow has no CPU kernel for NCHW; the two layouts must give the same blocks."""
+    image = x(1, 6, 6, 36)
+    to_last, to_first = [0, 2, 3, 1], [0, 3, 1, 2]
+    for build in (af.space_to_depth, af.depth_to_space):
+        first = run(build(af.transpose(af.constant(image), to_first), block, data_format="NCHW"))
+        last = run(build(af.constant(image), block))
+        np.testing.assert_array_equal(np.transpose(first, to_last), last)

@@ -1,0 +1,278 @@
+"""Matrix products and einsum: values, shapes, errors, and gradients by finite differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import aioflow
+from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.ops.apply import apply_op
+from aioflow.testing.evaluate import evaluate
+from aioflow.testing.gradcheck import check_gradients
+
+FLAGS = [(False, False), (True, False), (False, True), (True, True)]
+RNG = {"now": np.random.default_rng(0)}
+
+
+def value(build: Any, *arrays: Any) -> Any:
+    with aioflow.Graph().as_default():
+        xs = [aioflow.placeholder(np.asarray(a).dtype, np.shape(a)) for a in arrays]
+        return evaluate([build(*xs)], dict(zip(xs, arrays, strict=True)))[0]
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_each_time() -> None:
+    RNG["now"] = np.random.default_rng(0)
+
+
+def random(*shape: int) -> Any:
+    return RNG["now"].standard_normal(shape)
+
+
+def turned(x: Any, flag: bool) -> Any:
+    return np.swapaxes(x, -1, -2) if flag else x
+
+
+@pytest.mark.parametrize(("ta", "tb"), FLAGS)
+def test_products(ta: bool, tb: bool) -> None:
+    a, b = random(3, 4), random(4, 5)
+    actual = value(lambda x, y: aioflow.matmul(x, y, ta, tb), turned(a, ta), turned(b, tb))
+    np.testing.assert_allclose(actual, a @ b)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_small_floats_are_multiplied_in_float32(dtype: Any) -> None:
+    x = np.ones((1, 5000), dtype)
+    product = value(lambda t: aioflow.matmul(t, t, transpose_b=True), x)
+    assert product.dtype == dtype
+    assert product.astype(np.float32) == np.float32(5000).astype(dtype).astype(np.float32)
+
+
+def test_integers_keep_their_dtype() -> None:
+    product = value(aioflow.matmul, np.full((2, 2), 200, np.uint8), np.full((2, 2), 2, np.uint8))
+    assert product.dtype == np.uint8
+    assert product.tolist() == [[32, 32], [32, 32]]  # 800 modulo 256
+
+
+def test_which_op_a_product_is() -> None:
+    with aioflow.Graph().as_default():
+        a, b = aioflow.placeholder("float32", [2, 3]), aioflow.placeholder("float32", [5, 3, 4])
+        assert (a @ np.ones((3, 2), np.float32)).op.type == "MatMul"
+        assert (a @ b).op.type == "BatchMatMulV2"
+        assert aioflow.matmul(aioflow.placeholder("float32"), a).op.type == "BatchMatMulV2"
+        assert aioflow.matmul(a, a, transpose_b=True, name="product").name == "product:0"
+
+
+def test_no_gradient_of_a_product_has_a_transpose() -> None:
+    for ta, tb in FLAGS:
+        with aioflow.Graph().as_default() as graph:
+            a, b = aioflow.placeholder("float32", [3, 3]), aioflow.placeholder("float32", [3, 3])
+            aioflow.gradients(aioflow.matmul(a, b, ta, tb), [a, b])
+        assert "Transpose" not in {op.type for op in graph.get_operations()}
+
+
+def test_inner_sizes_that_differ_are_refused_when_built() -> None:
+    with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError) as caught:
+        aioflow.matmul(np.ones((2, 3), np.float32), np.ones((4, 5), np.float32), name="product")
+    assert caught.value.op_type == "MatMul"
+    assert caught.value.expected == "3 of both"
+    assert caught.value.actual == "(2, 3) times (4, 5)"
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_inner_sizes_that_differ_at_run_time(rank: int) -> None:
+    with aioflow.Graph().as_default():
+        x = aioflow.placeholder("float32", [None] * rank)
+        y = aioflow.matmul(x, x, name="product")
+        with pytest.raises(InvalidArgumentError) as caught:
+            evaluate([y], {x: np.ones((1,) * (rank - 2) + (2, 3), np.float32)})
+    assert caught.value.node == "product"
+    assert "equal inner sizes" in str(caught.value.expected)
+
+
+def test_batches_that_do_not_broadcast() -> None:
+    with aioflow.Graph().as_default():
+        x, y = aioflow.placeholder("float32"), aioflow.placeholder("float32")
+        z = aioflow.matmul(x, y)
+        for left, right in (((2, 3, 4), (3, 4, 5)), ((4,), (4, 5))):
+            with pytest.raises(InvalidArgumentError):
+                evaluate([z], {x: np.ones(left), y: np.ones(right)})
+        old = apply_op("BatchMatMul", x, y)
+        with pytest.raises(InvalidArgumentError):
+            evaluate([old], {x: np.ones((1, 3, 4)), y: np.ones((2, 4, 5))})
+
+
+def test_transposed_and_adjoint() -> None:
+    with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError, match="both"):
+        aioflow.matmul(np.ones((2, 2)), np.ones((2, 2)), transpose_a=True, adjoint_a=True)
+
+
+def test_a_broadcast_operand() -> None:
+    def build(t: Any) -> Any:
+        return aioflow.matmul(apply_op("BroadcastTo", t, [4, 3]), np.ones((3, 2), np.float32), name="p")
+
+    assert value(build, np.float32(2)).tolist() == [[6, 6]] * 4
+
+
+# ── einsum ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+EINSUMS = [
+    ("ij,jk->ki", (3, 4), (4, 5)),
+    ("ij,ij->i", (3, 4), (3, 4)),
+    ("ij,ij->ji", (3, 4), (3, 4)),
+    ("i,j->ij", (3,), (4,)),
+    (",ij->ij", (), (3, 4)),
+    ("ij,k->i", (3, 4), (5,)),
+    ("iij,jk->ik", (3, 3, 4), (4, 2)),
+    ("abc,cbd->da", (2, 3, 4), (4, 3, 2)),
+    ("...ij,...jk->...ik", (2, 1, 3, 4), (5, 4, 2)),
+    ("...ij,jk->i...k", (2, 3, 4), (4, 2)),
+    ("i...,...->i", (2, 3), (3,)),
+]
+
+
+@pytest.mark.parametrize(("equation", "left", "right"), EINSUMS)
+def test_einsum(equation: str, left: Any, right: Any) -> None:
+    a, b = random(*left), random(*right)
+    actual = value(lambda x, y: aioflow.einsum(equation, x, y), a, b)
+    if equation == "i...,...->i":
+        expected = (a * b).sum(-1)
+    else:
+        expected = np.einsum(equation, a, b)
+    np.testing.assert_allclose(actual, expected)
+
+
+@pytest.mark.parametrize("equation", ["ij,jk,kl->il", "ij,jk,kl,lm->mi", "i,i,i->i", "...i,...i,i->..."])
+def test_einsum_of_many(equation: str) -> None:
+    terms = equation.split("->")[0].split(",")
+    arrays = [random(*(2 if c == "." else "ijklm".index(c) + 2 for c in t.replace("...", "."))) for t in terms]
+    np.testing.assert_allclose(value(lambda *xs: aioflow.einsum(equation, *xs), *arrays), np.einsum(equation, *arrays))
+
+
+def test_many_operands_are_contracted_in_pairs() -> None:
+    with aioflow.Graph().as_default() as graph:
+        xs = [aioflow.placeholder("float32", s) for s in ([2, 100], [100, 100], [100, 3])]
+        assert aioflow.einsum("ij,jk,kl->il", *xs).shape.as_list() == [2, 3]
+    assert [op.attrs["N"] for op in graph.get_operations() if op.type == "Einsum"] == [2, 2]
+
+
+@pytest.mark.parametrize("equation", ["ij,jk->iz", "i1,jk->i", "ij->i", "......ij,jk->ik", "ij;jk->ik"])
+def test_malformed_equations(equation: str) -> None:
+    with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError):
+        aioflow.einsum(equation, np.ones((2, 2)), np.ones((2, 2)))
+
+
+def test_einsum_operands_that_do_not_fit() -> None:
+    with aioflow.Graph().as_default():
+        with pytest.raises(InvalidArgumentError, match="wrong rank"):
+            aioflow.einsum("ij->i", np.ones(3))
+        with pytest.raises(InvalidArgumentError, match="two sizes"):
+            aioflow.einsum("ij,jk->ik", np.ones((2, 3)), np.ones((4, 5)))
+        x = aioflow.placeholder("float32", [None, None])
+        y = aioflow.einsum("ij,jk->ik", x, x, name="e")
+        with pytest.raises(InvalidArgumentError) as caught:
+            evaluate([y], {x: np.ones((2, 3))})
+    assert caught.value.node == "e/Einsum"
+    assert (caught.value.expected, caught.value.actual) == (3, 2)
+
+
+def test_einsum_of_ranks_that_change() -> None:
+    with aioflow.Graph().as_default():
+        x = aioflow.placeholder("float64")
+        y = aioflow.einsum("...i->...", x)
+        for shape in ((2,), (2, 3), (4, 2, 3)):
+            a = random(*shape)
+            np.testing.assert_allclose(evaluate([y], {x: a})[0], a.sum(-1))
+
+
+def test_tensordot() -> None:
+    a, b = random(2, 3, 4), random(4, 3, 5)
+    axes = [[1, 2], [1, 0]]
+    np.testing.assert_allclose(value(lambda x, y: aioflow.tensordot(x, y, axes), a, b), np.tensordot(a, b, axes))
+    with aioflow.Graph().as_default():
+        for wrong in (4, -1, [[0]], [[0], [3]], [[0, 1], [0]]):
+            with pytest.raises(InvalidArgumentError):
+                aioflow.tensordot(a, b, wrong)
+        with pytest.raises(UnimplementedError):
+            aioflow.tensordot(aioflow.placeholder("float64"), b, 1)
+
+
+def test_cross() -> None:
+    assert value(aioflow.cross, np.array([1, 0, 0]), np.array([0, 1, 0])).tolist() == [0, 0, 1]
+    with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError):
+        aioflow.cross([1.0, 2.0], [1.0, 2.0])
+
+
+# ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("ta", "tb"), FLAGS)
+@pytest.mark.parametrize("batches", [((), ()), ((2,), (2,)), ((2, 1), (3,)), ((), (2,)), ((1,), (3,))])
+def test_gradients_of_products(ta: bool, tb: bool, batches: Any) -> None:
+    a, b = random(*batches[0], 3, 4), random(*batches[1], 4, 2)
+    check_gradients(lambda x, y: aioflow.matmul(x, y, ta, tb), turned(a, ta), turned(b, tb))
+
+
+@pytest.mark.parametrize(("ta", "tb"), FLAGS)
+def test_gradients_of_old_batches(ta: bool, tb: bool) -> None:
+    a, b = turned(random(2, 3, 4), ta), turned(random(2, 4, 2), tb)
+    check_gradients(lambda x, y: apply_op("BatchMatMul", x, y, adj_x=ta, adj_y=tb), a, b)
+
+
+def test_second_gradients_of_products() -> None:
+    def build(x: Any, y: Any) -> Any:
+        return aioflow.gradients(aioflow.square(aioflow.matmul(x, y)), [x, y])
+
+    check_gradients(build, random(2, 3), random(3, 2))
+
+
+@pytest.mark.parametrize(("equation", "left", "right"), EINSUMS)
+@pytest.mark.parametrize("known", [True, False])
+def test_gradients_of_einsum(equation: str, left: Any, right: Any, known: bool) -> None:
+    if equation == "i...,...->i":
+        pytest.skip("no gradient of a sum over an ellipsis")
+
+    def build(x: Any, y: Any) -> Any:
+        if not known:
+            x, y = (aioflow.placeholder_with_default(t, None) for t in (x, y))
+        return aioflow.einsum(equation, x, y)
+
+    check_gradients(build, random(*left), random(*right))
+
+
+@pytest.mark.parametrize(
+    ("equation", "shape"),
+    [
+        ("ij->ji", (2, 3)),
+        ("ij->j", (2, 3)),
+        ("ij->", (2, 3)),
+        ("ii->", (3, 3)),
+        ("iij->ji", (3, 3, 2)),
+        ("...ii->...i", (2, 3, 3)),
+    ],
+)
+def test_gradients_of_einsum_of_one(equation: str, shape: Any) -> None:
+    check_gradients(lambda x: aioflow.einsum(equation, x), random(*shape))
+
+
+def test_gradients_of_einsum_of_three() -> None:
+    check_gradients(lambda *xs: aioflow.einsum("ij,jk,kl->li", *xs), random(2, 3), random(3, 4), random(4, 2))
+    check_gradients(lambda *xs: aioflow.einsum("...i,...i,i->...", *xs), random(2, 3), random(1, 3), random(3))
+
+
+def test_an_einsum_over_an_ellipsis_has_no_gradient() -> None:
+    with aioflow.Graph().as_default():
+        x = aioflow.placeholder("float32", [2, 3])
+        y = aioflow.einsum("...j->j", x)
+        with pytest.raises(UnimplementedError):
+            aioflow.gradients(y, x)
+
+
+def test_gradients_of_the_rest() -> None:
+    check_gradients(aioflow.cross, random(2, 3), random(2, 3))
+    check_gradients(aioflow.linalg.matvec, random(2, 3, 4), random(2, 4))
+    check_gradients(lambda x, y: aioflow.tensordot(x, y, 2), random(2, 3, 4), random(3, 4, 2))

@@ -1,0 +1,311 @@
+"""Activations, bias, softmax, L2 loss, dropout and embeddings: values, errors, and gradients by finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import aioflow
+from aioflow.errors import AioflowError, DTypeError, InvalidArgumentError
+from aioflow.ops.apply import apply_op
+from aioflow.testing.evaluate import evaluate
+from aioflow.testing.gradcheck import check_gradients
+
+
+def array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def value_of(build: Callable[..., Any], *arrays: Any) -> Any:
+    with aioflow.Graph().as_default():
+        made = build(*(aioflow.constant(a) for a in arrays))
+        return evaluate(made)[:] if isinstance(made, list | tuple) else evaluate([made])[0]
+
+
+def run_fed(build: Callable[..., Any], *arrays: Any) -> Any:
+    """As `value_of`, with nothing known of the shapes beforehand."""
+    with aioflow.Graph().as_default():
+        xs = [aioflow.placeholder(np.asarray(a).dtype) for a in arrays]
+        return evaluate([build(*xs)], dict(zip(xs, arrays, strict=True)))[0]
+
+
+X = np.array([-2.0, -0.5, 0.0, 0.5, 3.0, 7.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("relu", [0, 0, 0, 0.5, 3, 7]),
+        ("relu6", [0, 0, 0, 0.5, 3, 6]),
+        ("leaky_relu", [-0.4, -0.1, 0, 0.5, 3, 7]),
+        ("elu", [np.expm1(-2.0), np.expm1(-0.5), 0, 0.5, 3, 7]),
+        ("softplus", np.log1p(np.exp(X))),
+        ("softsign", X / (1 + abs(X))),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float32", "float64"])
+def test_values(name: str, expected: Any, dtype: Any) -> None:
+    made = value_of(getattr(aioflow.nn, name), X.astype(dtype))
+    assert made.dtype == np.dtype(dtype)
+    tolerance = {2: 1e-2, 4: 1e-6, 8: 1e-8}[made.dtype.itemsize]
+    np.testing.assert_allclose(made.astype("float64"), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_selu_keeps_mean_and_variance() -> None:
+    made = value_of(aioflow.nn.selu, array(200_000))
+    assert abs(made.mean()) < 0.02
+    assert abs(made.var() - 1) < 0.02
+
+
+@pytest.mark.parametrize("size", [1, 5, 2048, 2049, 6144, 10_000])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_relu_of_every_size_keeps_nan_and_its_input(size: int, dtype: str) -> None:
+    x = (array(size) * 5).astype(dtype)
+    if dtype != "int32":
+        x[size // 2] = np.nan
+    before = x.copy()
+    np.testing.assert_array_equal(value_of(aioflow.nn.relu, x), np.maximum(x, 0))
+    np.testing.assert_array_equal(x, before)
+    with aioflow.Graph().as_default():
+        feed = aioflow.placeholder(dtype, [None, 2])
+        wide = np.stack([x, x], 1)[::-1]  # not contiguous
+        np.testing.assert_array_equal(evaluate([aioflow.nn.relu(feed)], {feed: wide})[0], np.maximum(wide, 0))
+
+
+SMOOTH: dict[str, Callable[..., Any]] = {
+    "relu": aioflow.nn.relu,
+    "relu6": aioflow.nn.relu6,
+    "leaky_relu": aioflow.nn.leaky_relu,
+    "leaky_relu steep": lambda x: aioflow.nn.leaky_relu(x, 1.5),
+    "elu": aioflow.nn.elu,
+    "selu": aioflow.nn.selu,
+    "softplus": aioflow.nn.softplus,
+    "softsign": aioflow.nn.softsign,
+    "crelu": aioflow.nn.crelu,
+    "softmax": aioflow.nn.softmax,
+    "softmax axis": lambda x: aioflow.nn.softmax(x, axis=0),
+    "log_softmax": aioflow.nn.log_softmax,
+    "log_softmax axis": lambda x: aioflow.nn.log_softmax(x, axis=0),
+    "l2_loss": aioflow.nn.l2_loss,
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_gradient(name: str) -> None:
+    check_gradients(SMOOTH[name], array(3, 4) * 3 + 0.01)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_second_derivative(name: str) -> None:
+    def first(x: Any) -> Any:
+        y = SMOOTH[name](x)
+        return aioflow.gradients(y * y * y, x)[0]
+
+    check_gradients(first, array(3, 4) + 0.01, rtol=1e-4, atol=1e-5)
+
+
+GRADIENT_OPS = ["ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad", "SoftplusGrad", "SoftsignGrad"]
+
+
+@pytest.mark.parametrize("op", GRADIENT_OPS)
+def test_gradient_of_gradient_op(op: str) -> None:
+    check_gradients(lambda dy, x: apply_op(op, dy, x), array(3, 4), array(3, 4, seed=1))
+
+
+# -- bias ------------------------------------------------------------------------------------------------
+
+
+def test_bias_add_gradients() -> None:
+    check_gradients(aioflow.nn.bias_add, array(3, 4), array(4))
+    check_gradients(aioflow.nn.bias_add, array(2, 3, 2, 4), array(4))
+    check_gradients(lambda x, b: aioflow.nn.bias_add(x, b, "NCHW"), array(2, 3, 2, 4), array(3))
+    check_gradients(lambda x: apply_op("BiasAddGrad", x), array(2, 3, 4))
+    check_gradients(lambda x: apply_op("BiasAddGrad", x, data_format="NCHW"), array(2, 3, 4))
+    check_gradients(lambda x, b: apply_op("BiasAddV1", x, b), array(3, 4), array(4))
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_bias_add_of_unknown_shapes(data_format: str) -> None:
+    x = array(2, 3, 4, 3)
+    made = run_fed(lambda x, b: aioflow.nn.bias_add(x, b, data_format), x, np.arange(3.0))
+    shape = (3, 1, 1) if data_format == "NCHW" else (3,)
+    np.testing.assert_array_equal(made, x + np.arange(3.0).reshape(shape))
+
+
+@pytest.mark.parametrize(
+    ("value", "bias", "data_format"),
+    [
+        ((2, 3), (2,), "NHWC"),
+        ((2, 3), (1,), "NHWC"),
+        ((3,), (3,), "NHWC"),
+        ((2, 3, 4), (4,), "NCHW"),
+        ((2, 3), (3, 1), "NHWC"),
+    ],
+)
+def test_bias_add_refuses(value: Any, bias: Any, data_format: str) -> None:
+    x, b = np.zeros(value), np.zeros(bias)
+    with pytest.raises(InvalidArgumentError) as static:
+        value_of(lambda x, b: aioflow.nn.bias_add(x, b, data_format), x, b)
+    with pytest.raises(InvalidArgumentError) as dynamic:
+        run_fed(lambda x, b: aioflow.nn.bias_add(x, b, data_format), x, b)
+    for error in (static.value, dynamic.value):
+        assert error.op_type == "BiasAdd"
+        assert error.source is not None
+        assert error.source.filename == __file__
+        assert error.expected is not None
+        assert error.actual is not None
+
+
+@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float32", "float64", "int8", "complex64"])
+def test_bias_add_grad_sums_rows(dtype: Any) -> None:
+    x = np.round(array(300, 5) * 2).astype(dtype)
+    made = value_of(lambda x: apply_op("BiasAddGrad", x), x)
+    assert made.dtype == x.dtype
+    wide = np.complex128 if dtype == "complex64" else np.float64
+    expected = x.astype(wide).sum(axis=0)
+    if dtype == "int8":
+        expected = x.sum(axis=0, dtype="int8")
+    np.testing.assert_allclose(made.astype(wide), expected, rtol=1e-2 if x.dtype.itemsize == 2 else 1e-6)
+
+
+# -- softmax ---------------------------------------------------------------------------------------------
+
+
+def test_softmax_does_not_overflow() -> None:
+    made = value_of(aioflow.nn.softmax, np.array([[1000.0, 1000.0], [-1000.0, 0.0]], np.float32))
+    np.testing.assert_array_equal(made, [[0.5, 0.5], [0, 1]])
+    logs = value_of(aioflow.nn.log_softmax, np.array([1e4, 0.0], np.float32))
+    np.testing.assert_array_equal(logs, [0, -1e4])
+
+
+def test_softmax_refuses() -> None:
+    for build in (
+        lambda: aioflow.nn.softmax(np.float32(3)),
+        lambda: aioflow.nn.softmax(np.zeros((2, 3), "f"), axis=2),
+        lambda: aioflow.nn.softmax(np.zeros((2, 3), "f"), axis=0, dim=1),
+        lambda: aioflow.nn.softmax(aioflow.placeholder("float32"), axis=1),
+    ):
+        with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError) as info:
+            build()
+        assert info.value.expected is not None
+
+
+def test_wrong_dtypes_are_refused() -> None:
+    with aioflow.Graph().as_default():
+        for build in (aioflow.nn.softmax, aioflow.nn.elu, aioflow.nn.l2_loss):
+            with pytest.raises(InvalidArgumentError):
+                build(np.arange(3))
+        with pytest.raises(DTypeError):
+            aioflow.nn.bias_add(np.zeros((2, 3), "f"), aioflow.constant([1, 2, 3]))
+
+
+def test_l2_loss() -> None:
+    x = array(30, 40)
+    assert value_of(aioflow.nn.l2_loss, x) == pytest.approx((x * x).sum() / 2)
+    assert value_of(aioflow.nn.l2_loss, np.float32(3)) == 4.5
+    half = value_of(aioflow.nn.l2_loss, np.full(1000, 0.5, np.float16))
+    assert half.dtype == np.float16
+    assert half == 125
+
+
+# -- dropout ---------------------------------------------------------------------------------------------
+
+
+def test_dropout_scales_what_it_keeps() -> None:
+    made = value_of(lambda x: aioflow.nn.dropout(x, rate=0.3, seed=1), np.ones((300, 200), np.float32))
+    assert set(np.unique(made)) == {np.float32(0), np.float32(1 / 0.7)}
+    assert abs((made == 0).mean() - 0.3) < 0.01
+
+
+def test_dropout_gradient_has_the_same_mask() -> None:
+    with aioflow.Graph().as_default() as graph:
+        x = aioflow.constant(array(40, 50) + 10)
+        y = aioflow.nn.dropout(x, rate=0.5, seed=1)
+        before = graph.version
+        grad = aioflow.gradients(y, x)[0]
+        assert graph.version - before <= 8  # lean: nothing is made for the random part
+        a, b, c = evaluate([x, y, grad])
+    np.testing.assert_allclose(b, a * c)
+    assert {0.0, 2.0} == set(np.unique(c))
+
+
+def test_dropout_with_noise_shape_and_tensor_rate() -> None:
+    x = np.ones((50, 60), np.float32)
+    made = value_of(lambda x: aioflow.nn.dropout(x, rate=0.5, noise_shape=[None, 1]), x)
+    assert ((made == 0).all(axis=1) | (made == 2).all(axis=1)).all()
+    with aioflow.Graph().as_default():
+        rate = aioflow.placeholder("float32", [])
+        y = aioflow.nn.dropout(x, rate=rate)
+        for share in (0.0, 0.5, 0.9):
+            made = evaluate([y], {rate: share})[0]
+            assert abs((made == 0).mean() - share) < 0.06
+            kept = made[made != 0]
+            np.testing.assert_allclose(kept, 1 / (1 - share), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "how", [{"rate": 1.0}, {"rate": -0.1}, {"keep_prob": 0.0}, {}, {"rate": 0.5, "keep_prob": 0.5}]
+)
+def test_dropout_refuses(how: Any) -> None:
+    with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError):
+        aioflow.nn.dropout(np.ones(3, np.float32), **how)
+
+
+def test_dropout_of_integers_is_refused() -> None:
+    with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError):
+        aioflow.nn.dropout(np.arange(3), rate=0.5)
+
+
+# -- layers and embeddings -------------------------------------------------------------------------------
+
+
+def test_layers() -> None:
+    check_gradients(aioflow.nn.xw_plus_b, array(2, 3), array(3, 4), array(4))
+    check_gradients(aioflow.nn.relu_layer, array(2, 3), array(3, 4), array(4))
+    assert value_of(aioflow.nn.zero_fraction, np.array([[0, 1], [2, 0]])) == 0.5
+
+
+def test_embedding_gradients() -> None:
+    ids = np.array([[0, 2], [2, 1]], np.int32)
+    check_gradients(lambda t: aioflow.nn.embedding_lookup(t, ids), array(4, 3))
+    check_gradients(lambda t: aioflow.nn.embedding_lookup(t, ids, max_norm=1.0), array(4, 3))
+    for strategy in ("mod", "div"):
+        check_gradients(
+            lambda a, b, s=strategy: aioflow.nn.embedding_lookup([a, b], ids, s), array(2, 3), array(2, 3, seed=1)
+        )
+
+
+@pytest.mark.parametrize("strategy", ["mod", "div"])
+def test_embedding_in_parts_finds_the_rows(strategy: str) -> None:
+    rows = np.arange(14.0).reshape(7, 2)
+    parts = [rows[i::3] for i in range(3)] if strategy == "mod" else np.split(rows, [3, 5])
+    ids = np.array([6, 0, 3, 3, 5, 1])
+    made = value_of(lambda *t: aioflow.nn.embedding_lookup(list(t), ids, strategy), *parts)
+    np.testing.assert_array_equal(made, rows[ids])
+
+
+def test_embedding_gradient_is_sparse() -> None:
+    with aioflow.Graph().as_default():
+        table = aioflow.placeholder("float32", [1000, 4])
+        looked_up = aioflow.nn.embedding_lookup(table, [3, 5, 3])
+        grad = aioflow.gradients(looked_up, table)[0]
+        assert isinstance(grad, aioflow.IndexedSlices)
+
+
+def test_embedding_refuses() -> None:
+    with aioflow.Graph().as_default():
+        for build in (
+            lambda: aioflow.nn.embedding_lookup([], [1]),
+            lambda: aioflow.nn.embedding_lookup([np.ones((2, 2)), np.ones((2, 2))], [1], "other"),
+            lambda: aioflow.nn.embedding_lookup([np.ones((1, 2)), np.ones((0, 2))], [1], "div"),
+        ):
+            with pytest.raises(InvalidArgumentError):
+                build()
+    for ids in ([4], [-1]):
+        with pytest.raises(AioflowError) as info:
+            value_of(lambda t, ids=ids: aioflow.nn.embedding_lookup(t, ids), np.ones((4, 2)))
+        assert info.value.node is not None  # type: ignore[attr-defined]  # every OpError has it

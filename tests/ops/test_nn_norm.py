@@ -1,0 +1,212 @@
+"""Batch norm, moments and the other normalisations: NCHW, hand facts, errors, and gradients by finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import aioflow
+from aioflow.errors import InvalidArgumentError
+from aioflow.ops.apply import apply_op
+from aioflow.testing.evaluate import evaluate
+from aioflow.testing.gradcheck import check_gradients
+
+
+def array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def single(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return array(*shape, seed=seed).astype(np.float32)
+
+
+def values_of(build: Callable[..., Any], *arrays: Any) -> list[np.ndarray[Any, Any]]:
+    with aioflow.Graph().as_default():
+        made = build(*(aioflow.constant(a) for a in arrays))
+        return evaluate(list(made) if isinstance(made, list | tuple) else [made])
+
+
+def close(actual: Any, expected: Any, tolerance: float = 2e-5) -> None:
+    np.testing.assert_allclose(np.asarray(actual, np.float64), expected, rtol=tolerance, atol=tolerance)
+
+
+AXES = {"NHWC": (0, 1, 2), "NCHW": (0, 2, 3), "NDHWC": (0, 1, 2, 3), "NCDHW": (0, 2, 3, 4)}
+
+
+def spread(vector: Any, data_format: str) -> np.ndarray[Any, Any]:
+    return np.expand_dims(vector, AXES[data_format])
+
+
+def shape(data_format: str) -> tuple[int, ...]:
+    sizes = {"N": 2, "C": 3, "H": 4, "W": 5, "D": 2}
+    return tuple(sizes[letter] for letter in data_format)
+
+
+def reference(x: Any, scale: Any, offset: Any, data_format: str, epsilon: float = 1e-3) -> tuple[Any, Any, Any]:
+    x = x.astype(np.float64)
+    mean, variance = x.mean(AXES[data_format], keepdims=True), x.var(AXES[data_format], keepdims=True)
+    y = (x - mean) / np.sqrt(variance + epsilon) * spread(scale, data_format) + spread(offset, data_format)
+    return y, mean.ravel(), variance.ravel()
+
+
+@pytest.mark.parametrize("data_format", AXES)
+def test_training(data_format: str) -> None:
+    x, scale, offset = single(*shape(data_format)) * 3 + 5, single(3, seed=1), single(3, seed=2)
+    made = values_of(lambda x, s, o: aioflow.nn.fused_batch_norm(x, s, o, data_format=data_format), x, scale, offset)
+    y, mean, variance = reference(x, scale, offset, data_format)
+    count = x.size // 3
+    for actual, expected in zip(made, (y, mean, variance * count / (count - 1)), strict=True):
+        close(actual, expected, 1e-4)
+
+
+@pytest.mark.parametrize("data_format", AXES)
+@pytest.mark.parametrize("training", [True, False])
+def test_gradients_in_every_format(data_format: str, training: bool) -> None:
+    """The op is float32 only: its gradient is compared with that of the same formula in float64."""
+    x, dy = single(*shape(data_format)), single(*shape(data_format), seed=1)
+    scale, offset = single(3, seed=2), single(3, seed=3)
+    mean, variance = single(3, seed=4), abs(single(3, seed=5)) + 1
+    axes = AXES[data_format]
+    with aioflow.Graph().as_default():
+        ts = [aioflow.constant(a) for a in (x, scale, offset)]
+        moments = () if training else (mean, variance)
+        y = aioflow.nn.fused_batch_norm(*ts, *moments, data_format=data_format, is_training=training)[0]
+        fused = evaluate(aioflow.gradients(y, ts, grad_ys=aioflow.constant(dy)))
+    with aioflow.Graph().as_default():
+        wide = [aioflow.constant(a.astype(np.float64)) for a in (x, scale, offset)]
+        s, o = (aioflow.reshape(t, spread(scale, data_format).shape) for t in wide[1:])
+        if training:
+            m = aioflow.reduce_mean(wide[0], axes, keepdims=True)
+            v = aioflow.reduce_mean(aioflow.square(wide[0] - m), axes, keepdims=True)
+        else:
+            m, v = (aioflow.constant(spread(a, data_format).astype(np.float64)) for a in (mean, variance))
+        y = (wide[0] - m) * aioflow.rsqrt(v + 1e-3) * s + o
+        plain = evaluate(aioflow.gradients(y, wide, grad_ys=aioflow.constant(dy.astype(np.float64))))
+    for actual, expected in zip(fused, plain, strict=True):
+        close(actual, expected, 1e-4)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_second_derivatives(training: bool) -> None:
+    """Each output of the gradient op, differentiated, against differences of the op itself. (It takes float32 only.)"""
+    dy, x, scale = single(2, 3, 2, 2, seed=1), single(2, 3, 2, 2), single(2, seed=2)
+    weights = [single(2, 3, 2, 2, seed=7), single(2, seed=8), single(2, seed=9)]
+    fixed = [single(2, seed=4), abs(single(2, seed=5)) + 1]
+
+    def loss(dy: Any, x: Any, scale: Any) -> Any:
+        if training:
+            saved = apply_op("FusedBatchNormV3", x, scale, np.zeros(2, "f"), np.zeros(0, "f"), np.zeros(0, "f"))[3:]
+            saved = [aioflow.stop_gradient(t) for t in saved]
+        else:
+            saved = [aioflow.constant(v) for v in (*fixed, np.zeros(2, "f"))]
+        made = apply_op("FusedBatchNormGradV3", dy, x, scale, *saved, is_training=training)
+        parts = [aioflow.reduce_sum(m * w) for m, w in zip(made[:3], weights, strict=True)]
+        return parts[0] + parts[1] + parts[2]
+
+    arrays = [dy, x, scale]
+    with aioflow.Graph().as_default():
+        ts = [aioflow.placeholder("float32", a.shape) for a in arrays]
+        total = loss(*ts)
+        symbolic = aioflow.gradients(total, ts)
+
+        def at(values: Any) -> float:
+            return float(evaluate([total], dict(zip(ts, values, strict=True)))[0])
+
+        found = evaluate(symbolic, dict(zip(ts, arrays, strict=True)))
+        delta = np.float32(2e-2)
+        for k, actual in enumerate(found):
+            for index in np.ndindex(arrays[k].shape):
+                up, down = ([a.copy() for a in arrays] for _ in range(2))
+                up[k][index] += delta
+                down[k][index] -= delta
+                assert actual[index] == pytest.approx((at(up) - at(down)) / (2 * delta), rel=3e-2, abs=2e-2), (k, index)
+
+
+@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16])
+def test_half_precision_keeps_float32_statistics(dtype: Any) -> None:
+    x = (single(2, 4, 5, 3) * 2).astype(dtype)
+    y, mean, variance = values_of(lambda x: aioflow.nn.fused_batch_norm(x, np.ones(3, "f"), np.zeros(3, "f")), x)
+    assert (y.dtype, mean.dtype, variance.dtype) == (x.dtype, np.float32, np.float32)
+    expected = reference(x, np.ones(3), np.zeros(3), "NHWC")
+    close(y, expected[0], 2e-2)
+    close(mean, expected[1])
+
+
+def test_batch_norm_refuses() -> None:
+    x, c = single(2, 4, 5, 3), np.ones(3, np.float32)
+    for build in (
+        lambda: aioflow.nn.fused_batch_norm(x, c[:2], c),
+        lambda: aioflow.nn.fused_batch_norm(x[0], c, c),
+        lambda: aioflow.nn.fused_batch_norm(x, c, c, data_format="NCHW"),
+        lambda: aioflow.nn.fused_batch_norm(x, c, c, is_training=False),
+        lambda: aioflow.nn.fused_batch_norm(x, c, c, exponential_avg_factor=0.5),
+        lambda: aioflow.nn.fused_batch_norm(x, c, c, c[:2], c, is_training=False),
+    ):
+        with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError):
+            build()
+
+
+def test_batch_norm_refuses_at_run_time() -> None:
+    for bad in ((2, 3, 4), (2, 4, 5, 2)):
+        with aioflow.Graph().as_default():
+            x, s = aioflow.placeholder("float32"), aioflow.placeholder("float32")
+            y = aioflow.nn.fused_batch_norm(x, s, s)[0]
+            with pytest.raises(InvalidArgumentError) as info:
+                evaluate([y], {x: np.zeros(bad, "f"), s: np.ones(3, "f")})
+            assert info.value.node is not None
+
+
+def test_an_empty_batch_is_normalised_to_nothing() -> None:
+    y, mean, variance = values_of(
+        lambda x: aioflow.nn.fused_batch_norm(x, np.ones(3, "f"), np.zeros(3, "f")), np.zeros((0, 4, 5, 3), np.float32)
+    )
+    assert (y.shape, mean.shape, variance.shape) == ((0, 4, 5, 3), (3,), (3,))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: list(aioflow.nn.moments(x, [0, 2])),
+        lambda x: list(aioflow.nn.weighted_moments(x, [0], np.array([[[1.0]], [[2.0]]]))),
+        lambda x: list(aioflow.nn.normalize_moments(*aioflow.nn.sufficient_statistics(x, [1], shift=0.3))),
+        lambda x: aioflow.nn.l2_normalize(x, 1),
+        lambda x: aioflow.nn.l2_normalize(x),
+        lambda x: aioflow.nn.batch_normalization(x, x * 0.1, x * x, 0.5, 2.0, 1e-3),
+    ],
+)
+def test_gradients(build: Any) -> None:
+    check_gradients(build, array(2, 3, 4))
+
+
+def test_moments_by_hand() -> None:
+    mean, variance = values_of(lambda x: aioflow.nn.moments(x, [0]), np.array([[1.0, 2], [3, 6]]))
+    np.testing.assert_array_equal(mean, [2, 4])
+    np.testing.assert_array_equal(variance, [1, 4])
+
+
+def test_local_response_normalization_gradient() -> None:
+    """The op is float32 only, so its gradient is compared with differences in float32."""
+    x, dy = single(1, 2, 1, 5), single(1, 2, 1, 5, seed=1)
+    how: dict[str, Any] = {"depth_radius": 2, "bias": 1.5, "alpha": 0.4, "beta": 0.75}
+    with aioflow.Graph().as_default():
+        t = aioflow.placeholder("float32", x.shape)
+        y = aioflow.nn.lrn(t, **how)
+        grad = evaluate(aioflow.gradients(y, t, grad_ys=aioflow.constant(dy)), {t: x})[0]
+        for index in np.ndindex(x.shape):
+            up, down = x.copy(), x.copy()
+            up[index] += np.float32(1e-2)
+            down[index] -= np.float32(1e-2)
+            difference = ((evaluate([y], {t: up})[0] - evaluate([y], {t: down})[0]) * dy).sum() / 2e-2
+            assert grad[index] == pytest.approx(difference, rel=1e-2, abs=1e-3)
+
+
+def test_local_response_normalization_by_hand() -> None:
+    x = single(2, 2, 2, 4)
+    made = values_of(lambda x: aioflow.nn.local_response_normalization(x, 1, 1.0, 0.5, 0.5), x)[0]
+    squares = np.pad(x.astype(np.float64) ** 2, [(0, 0)] * 3 + [(1, 1)])
+    total = squares[..., :-2] + squares[..., 1:-1] + squares[..., 2:]
+    close(made, x / np.sqrt(1 + 0.5 * total))
