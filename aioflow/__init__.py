@@ -27,7 +27,7 @@ from aioflow.graph.dtypes import DType as DType
 from aioflow.graph.dtypes import bool_ as bool
 from aioflow.graph.dtypes import float16 as half
 from aioflow.graph.dtypes import float64 as double
-from aioflow.graph.default_graph import default_graph as get_default_graph
+from aioflow.graph.default_graph import get_default_graph as get_default_graph
 from aioflow.graph.default_graph import reset_default_graph as reset_default_graph
 from aioflow.graph.graph import Graph as Graph
 from aioflow.graph.graph import GraphKeys as GraphKeys
@@ -81,6 +81,7 @@ from aioflow.kernels import elementwise_integer as _elementwise_integer
 from aioflow.kernels import elementwise_special as _elementwise_special
 from aioflow.ops.scoping import *
 from aioflow.ops.state import *
+from aioflow.ops.variable_replicas import *
 from aioflow.ops.variables import *
 from aioflow.ops.variable_collections import *
 from aioflow.kernels import state as _state_kernels

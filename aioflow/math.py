@@ -85,6 +85,7 @@ from aioflow.ops.nn import log_softmax as log_softmax
 from aioflow.ops.nn import softmax as softmax
 from aioflow.ops.nn import softplus as softplus
 from aioflow.ops.nn import softsign as softsign
+from aioflow.ops.nn_layers import zero_fraction as zero_fraction
 from aioflow.ops.nn_norm import l2_normalize as l2_normalize
 from aioflow.ops.reduction import count_nonzero as count_nonzero
 from aioflow.ops.reduction import cumprod as cumprod

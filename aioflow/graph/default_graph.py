@@ -9,7 +9,7 @@ from aioflow.errors import FailedPreconditionError
 from aioflow.graph.graph import Graph
 from aioflow.graph.scopes import innermost_graph
 
-__all__ = ["default_graph", "reset_default_graph"]
+__all__ = ["default_graph", "get_default_graph", "reset_default_graph"]
 
 
 class _ProcessDefault:
@@ -26,6 +26,9 @@ _PROCESS: Final = _ProcessDefault()
 def default_graph() -> Graph:
     """The graph that new nodes go to."""
     return innermost_graph() or _PROCESS.graph
+
+
+get_default_graph: Final = default_graph  # its public name
 
 
 def reset_default_graph() -> None:

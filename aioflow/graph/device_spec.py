@@ -14,6 +14,8 @@ _PART: Final = re.compile(
     r"/(?:job:(?P<job>[A-Za-z][\w.\-]*)|replica:(?P<replica>\d+|\*)|task:(?P<task>\d+|\*)"
     r"|device:(?P<type>[A-Za-z]\w*)(?::(?P<index>\d+|\*))?|(?P<short>cpu|gpu|CPU|GPU)(?::(?P<short_index>\d+|\*))?)"
 )
+_TYPES: Final = frozenset({"type", "short"})
+_ENDS: Final = frozenset({"type", "index", "short", "short_index"})  # the last group of a part that names a type
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class DeviceSpec:
         position, parts = 0, {}
         while position < len(text):
             match = _PART.match(text, position)
-            if match is None:
+            if match is None or (parts.keys() & _TYPES and match.lastgroup in _ENDS):
                 raise InvalidArgumentError(
                     f"malformed device name {name!r}", expected="/job:J/replica:R/task:T/device:TYPE:I", actual=name
                 )

@@ -1,4 +1,4 @@
-"""A checkpoint on disk: `PREFIX.safetensors` with the values, and the manifest `PREFIX.manifest.json` that vouches for it.
+"""A checkpoint on disk: `PREFIX.safetensors` with the values, and `PREFIX.manifest.json`, which vouches for it.
 
 A checkpoint is written under other names first and flushed; then the manifest is renamed into place, which is the one
 step that commits it, and the data file after it. Whoever finds the manifest newer than the data file takes the data
@@ -33,7 +33,7 @@ from aioflow.errors import (
 )
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
-from aioflow.kernels.tensor_file import TensorFile, write_tensors
+from aioflow.kernels.tensor_file import StoredTensor, TensorFile, write_tensors
 
 __all__ = [
     "CheckpointReader",
@@ -192,7 +192,7 @@ def _read_manifest(prefix: str) -> dict[str, Any]:
 
 
 def _settle(prefix: str) -> None:
-    """Finish what a crash left: the pending data file takes its name if the manifest speaks of it, and goes otherwise."""
+    """Finish what a crash left: the pending data file takes its name if the manifest speaks of it, or else goes."""
     pending = _named(prefix, _PENDING)
     if not pending.exists():
         return
@@ -207,7 +207,8 @@ def _settle(prefix: str) -> None:
 
 
 def _matches(file: TensorFile, manifest: Mapping[str, Any]) -> bool:
-    return file.size == manifest["size"] and hashlib.sha256(file.header).hexdigest() == manifest["header_sha256"]
+    digest: str = manifest["header_sha256"]
+    return file.size == manifest["size"] and hashlib.sha256(file.header).hexdigest() == digest
 
 
 class CheckpointReader:
@@ -244,7 +245,7 @@ class CheckpointReader:
         """Shape of a tensor. Raises NotFoundError."""
         return self._entry(name).shape
 
-    def _entry(self, name: str) -> Any:
+    def _entry(self, name: str) -> StoredTensor:
         if name not in self._file.tensors:
             raise NotFoundError(
                 f"tensor {name!r} is not in checkpoint {self.prefix}", expected=f"one of {self.names()}", actual=name

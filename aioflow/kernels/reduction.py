@@ -69,9 +69,11 @@ def _wide(dtype: DType) -> Any:
 def _adder(xp: Any, dtype: DType) -> Reduce:
     add = xp.add.reduce
     wide, own = _wide(dtype), dtype.np_dtype
-    if wide == own:
+    if wide != own:
+        return lambda x, axes, keep: add(x, axis=axes, dtype=wide, keepdims=keep).astype(own)
+    if dtype.is_integer:
         return lambda x, axes, keep: add(x, axis=axes, dtype=own, keepdims=keep)
-    return lambda x, axes, keep: add(x, axis=axes, dtype=wide, keepdims=keep).astype(own)
+    return lambda x, axes, keep: add(x, axis=axes, keepdims=keep)
 
 
 def _blas_adder(xp: Any, rank: int, axes: tuple[int, ...], otherwise: Reduce) -> Reduce | None:
@@ -118,14 +120,28 @@ def _fast_adder(binding: Binding) -> Reduce:
     return plain
 
 
+def _reduces_to_scalar(binding: Binding) -> bool:
+    """Whether it is known that the node sums all of a wide floating (or complex) array: the short way of a loss."""
+    dims, axes, dtype = binding.input_dims[0], binding.constants[1], binding.output_dtypes[0]
+    if dims is None or axes is None or binding.attrs["keep_dims"] or dtype in _SMALL_FLOATS or dtype.is_integer:
+        return False
+    return len(normal_axes(as_ints(axes), len(dims))) == len(dims)
+
+
 @binder("Sum", host=_HOST, fresh=True)
 def bind_sum(binding: Binding) -> Body:
+    if _reduces_to_scalar(binding):
+        add_all = binding.xp.add.reduce
+        return lambda x, given: add_all(x, None)
     return _reducing(binding, _fast_adder(binding))
 
 
 @binder("Mean", host=_HOST, fresh=True)
 def bind_mean(binding: Binding) -> Body:
     dtype = binding.output_dtypes[0]
+    if _reduces_to_scalar(binding):
+        add_all = binding.xp.add.reduce
+        return lambda x, given: add_all(x, None) / x.size
     if dtype.is_integer:
         return _reducing(binding, _integer_mean(binding.xp, dtype))
     if dtype in _SMALL_FLOATS:
@@ -133,10 +149,12 @@ def bind_mean(binding: Binding) -> Body:
     add = _fast_adder(binding)
 
     def mean(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
-        shape = x.shape
-        total = add(x, axes, keep)
-        # nan of no elements; the zero must be NumPy's, since Python refuses to divide by its own
-        return total / (math.prod([shape[a] for a in axes]) or total.dtype.type(0))
+        # 0 / 0, the mean of no elements, is nan: the total is never a Python number
+        if len(axes) == 1:
+            return add(x, axes, keep) / x.shape[axes[0]]
+        if len(axes) == x.ndim:
+            return add(x, axes, keep) / x.size
+        return add(x, axes, keep) / math.prod([x.shape[a] for a in axes])
 
     return _reducing(binding, mean)
 

@@ -22,18 +22,22 @@ def bind_arg(binding: Binding) -> Body:
     name, output = binding.op_type.lower(), binding.output_dtypes[0].np_dtype
 
     def find(x: Any, axis: int) -> Any:
-        rank = x.ndim
-        if not -rank <= axis < max(rank, 1):
-            raise InvalidArgumentError("axis out of range", expected=f"-{rank} <= axis < {rank}", actual=axis)
-        if not rank:
-            return output.type(0)
-        if not x.shape[axis]:
-            raise InvalidArgumentError(
-                f"reduction axis {axis} is empty", expected="at least one element", actual=x.shape
-            )
-        return getattr(x, name)(axis).astype(output, copy=False)
+        shape = x.shape
+        if not -len(shape) <= axis < len(shape) or not shape[axis]:
+            return _arg_of_scalar(shape, axis, output)
+        found = x.argmax(axis) if name == "argmax" else x.argmin(axis)
+        return found if found.dtype == output else found.astype(output)
 
     return find
+
+
+def _arg_of_scalar(shape: tuple[int, ...], axis: int, output: np.dtype[Any]) -> Any:
+    """0 for axis 0 of a scalar; otherwise raises InvalidArgumentError, since the axis is missing or empty."""
+    if not shape and axis == 0:
+        return output.type(0)
+    if -len(shape) <= axis < len(shape):
+        raise InvalidArgumentError(f"reduction axis {axis} is empty", expected="at least one element", actual=shape)
+    raise InvalidArgumentError("axis out of range", expected=f"-{len(shape)} <= axis < {len(shape)}", actual=axis)
 
 
 @kernel("TopK", fresh=True)

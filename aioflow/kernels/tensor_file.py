@@ -15,6 +15,7 @@ import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -133,7 +134,7 @@ def _unpack_strings(data: Array, count: int) -> list[bytes]:
     ends = np.cumsum(np.concatenate([[8 * count], lengths]))
     if int(ends[-1]) != len(raw):
         raise ValueError("the lengths do not add up")
-    return [raw[int(a) : int(b)] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return [raw[int(a) : int(b)] for a, b in pairwise(ends)]
 
 
 class TensorFile:

@@ -89,15 +89,15 @@ def _run_blocks(rule: Rule, h: Any, gradient: Any, values: Sequence[Any], news: 
 
 def _rows(xp: Any, rule: Rule, h: Any, gradient: Any, indices: Any, values: list[Any], outs: list[Any]) -> list[Any]:
     """New values of the variables, by rows of the gradient; rows of the same index are applied one after the other."""
-    if np.ndim(indices) != 1:
-        raise InvalidArgumentError("indices must be a vector", expected="rank 1", actual=format_dims(np.shape(indices)))
+    if indices.ndim != 1:
+        raise InvalidArgumentError("indices must be a vector", expected="rank 1", actual=format_dims(indices.shape))
     for value in values:
         if value.ndim < 1:
             raise InvalidArgumentError("rows of a scalar variable cannot be updated", expected="rank >= 1", actual="()")
         wanted = (len(indices), *value.shape[1:])
         if gradient.shape != wanted or value.dtype != gradient.dtype:
             raise _misfit(value, gradient, wanted)
-        _check_range(indices, len(value))
+        _check_range(xp, indices, len(value))
     news = [value.copy() if out is None else out for value, out in zip(values, outs, strict=True)]
     for chosen in _waves(xp, indices):
         where = indices if chosen is None else indices[chosen]
@@ -112,14 +112,17 @@ def _rows(xp: Any, rule: Rule, h: Any, gradient: Any, indices: Any, values: list
 def _waves(xp: Any, indices: Any) -> list[Any]:
     """Positions in `indices`, such that no wave has an index twice: the first occurrences, the second ones, …"""
     count = len(indices)
+    if not count:
+        return []
     order = xp.argsort(indices, kind="stable")
     in_order = indices[order]
-    starts = xp.flatnonzero(xp.concatenate([xp.ones(min(count, 1), bool), in_order[1:] != in_order[:-1]]))
+    is_first = xp.ones(count, bool)
+    is_first[1:] = in_order[1:] != in_order[:-1]
+    starts = xp.flatnonzero(is_first)
     if len(starts) == count:
-        return [None] if count else []
-    sizes = xp.diff(xp.append(starts, count))
-    occurrence = xp.arange(count) - xp.repeat(starts, sizes)
-    return [order[occurrence == wave] for wave in range(int(sizes.max()))]
+        return [None]
+    occurrence = xp.arange(count) - starts[xp.cumsum(is_first) - 1]
+    return [order[occurrence == wave] for wave in range(int(occurrence.max()) + 1)]
 
 
 def _misfit(value: Any, gradient: Any, wanted: tuple[int, ...]) -> InvalidArgumentError:
@@ -130,9 +133,9 @@ def _misfit(value: Any, gradient: Any, wanted: tuple[int, ...]) -> InvalidArgume
     )
 
 
-def _check_range(indices: Any, size: int) -> None:
+def _check_range(xp: Any, indices: Any, size: int) -> None:
     if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= size):
-        bad = int(np.flatnonzero((np.asarray(indices) < 0) | (np.asarray(indices) >= size))[0])
+        bad = int(xp.flatnonzero((indices < 0) | (indices >= size))[0])
         raise InvalidArgumentError(
             f"indices[{bad}] is out of range", expected=f"an index in [0, {size})", actual=int(indices[bad])
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from math import ceil
+from math import ceil, isfinite
 from typing import Any, Final
 
 import numpy as np
@@ -153,7 +153,13 @@ def _range_shape(ctx: ShapeContext) -> Dims:
 
 
 def range_length(start: float, limit: float, delta: float) -> int:
-    """How many elements a range has. Raises InvalidArgumentError for a step of zero or in the wrong direction."""
+    """How many elements a range has. Raises InvalidArgumentError for a step of zero or in the wrong direction, and for
+    what is not finite.
+    """
+    if not (isfinite(start) and isfinite(limit) and isfinite(delta)):
+        raise InvalidArgumentError(
+            "a range needs finite numbers", expected="finite numbers", actual=(start, limit, delta)
+        )
     if delta == 0 or (start < limit and delta < 0) or (start > limit and delta > 0):
         raise InvalidArgumentError(
             "the range never ends", expected="delta that leads from start to limit", actual=(start, limit, delta)

@@ -318,7 +318,7 @@ def _sizes(shape: Any) -> list[int]:
 
 
 def _fans(sizes: Sequence[int]) -> tuple[float, float]:
-    """How many inputs and outputs a unit of a layer with such weights has; [height, width, in, out] for convolutions."""
+    """Inputs and outputs of a unit of a layer with such weights: [in, out], or [height, width, in, out]."""
     if len(sizes) < 2:
         fan = float(sizes[0]) if sizes else 1.0
         return fan, fan

@@ -71,6 +71,11 @@ def renamed(new: Any, old: Any, names: tuple[str, str]) -> Any:
     return old if new is None else new
 
 
+def unless_zero(grad: Tensor | None) -> Tensor | None:
+    """The gradient, or None where it is the zeros of an output that nobody differentiates."""
+    return None if grad is None or grad.op.type == "ZerosLike" else grad
+
+
 # -- activations -----------------------------------------------------------------------------------
 
 define_op("Relu", "features: T", "activations: T", ["T: {reals, qint8}"], shape=unchanged)

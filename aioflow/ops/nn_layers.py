@@ -209,4 +209,5 @@ def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:
     axes = list(range(len(ids.dims), len(rows.dims)))
     norm = apply_op("Sqrt", apply_op("Sum", apply_op("Square", rows), axes, keep_dims=True))
     # rows * max_norm / max(norm, max_norm): no division by zero, and nothing changes where the norm is small enough
-    return rows * max_norm / apply_op("Maximum", norm, max_norm)
+    result: Tensor = rows * max_norm / apply_op("Maximum", norm, max_norm)
+    return result

@@ -11,7 +11,17 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, is_compatible, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
 from aioflow.ops.core import stop_gradient
-from aioflow.ops.nn import is_last_axis, last_axis_order, log_softmax, one_axis, op_scope, softmax, softplus, sum_last
+from aioflow.ops.nn import (
+    is_last_axis,
+    last_axis_order,
+    log_softmax,
+    one_axis,
+    op_scope,
+    softmax,
+    softplus,
+    sum_last,
+    unless_zero,
+)
 
 __all__ = [
     "log_poisson_loss",
@@ -71,20 +81,15 @@ def _logits_grad(op: Operation, grad_loss: Tensor | None, grad_backprop: Tensor 
     return total
 
 
-def _unless_zero(grad: Tensor | None) -> Tensor | None:
-    """The gradient, or None where it is the zeros of an output that nobody differentiates."""
-    return None if grad is None or grad.op.type == "ZerosLike" else grad
-
-
 @gradient("SparseSoftmaxCrossEntropyWithLogits")
 def _sparse_grad(op: Operation, grad_loss: Tensor | None, grad_backprop: Tensor | None) -> list[Any]:
-    return [_logits_grad(op, grad_loss, _unless_zero(grad_backprop)), None]
+    return [_logits_grad(op, grad_loss, unless_zero(grad_backprop)), None]
 
 
 @gradient("SoftmaxCrossEntropyWithLogits")
 def _dense_grad(op: Operation, grad_loss: Tensor | None, grad_backprop: Tensor | None) -> list[Any]:
     logits, labels = op.inputs
-    grad_backprop = _unless_zero(grad_backprop)
+    grad_backprop = unless_zero(grad_backprop)
     if not is_compatible(logits.dims, labels.dims):
         raise UnimplementedError(
             "no gradient where logits and labels are broadcast",

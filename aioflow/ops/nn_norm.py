@@ -10,7 +10,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, num_elements
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
 from aioflow.ops.core import stop_gradient, unchanged
-from aioflow.ops.nn import op_scope, renamed
+from aioflow.ops.nn import op_scope, renamed, unless_zero
 
 __all__ = [
     "batch_normalization",
@@ -27,7 +27,7 @@ __all__ = [
 _MIN_EPSILON = 1.001e-5  # cuDNN refuses less, and graphs must run anywhere
 
 
-def _channels(ctx: ShapeContext, dims: Dims) -> tuple[int, Dims]:
+def _channels(ctx: ShapeContext, dims: Dims) -> tuple[int, tuple[int | None, ...]]:
     data_format = ctx.attrs["data_format"]
     rank = len(data_format)
     if dims is None:
@@ -174,6 +174,7 @@ def _batch_norm_grad_gradient(op: Operation, *grads: Tensor | None) -> list[Any]
     #   x_backprop = scale * r * P(dy),  scale_backprop = sum(dy * unit),  offset_backprop = sum(dy).
     # P is its own adjoint; differentiating x_backprop by x goes through unit and, in training, through r.
     dy, x, scale = op.inputs[:3]
+    grads = tuple(map(unless_zero, grads))
     terms = _Centred(op)
     gradient_y, factor, r, unit = _float32(dy), terms.spread(scale), terms.inverse, terms.unit
     by_dy: Any = 0

@@ -346,7 +346,7 @@ def random_gamma(
         rate = convert_to_tensor(1 if beta is None else beta, kind, name="beta")
         if beta is not None:
             concentration = _broadcast(concentration, rate)
-        sample = apply_op("RandomGamma", sizes, concentration, **_seeds(seed))
+        sample = apply_op("RandomGamma", sizes, concentration, name=None, **_seeds(seed))
         tiny = constant(math.ldexp(1.0, -14) if kind is dtypes.float16 else _tiny(kind), kind)
         result: Tensor = apply_op("Maximum", tiny, sample if beta is None else sample / rate)
         return result

@@ -1,4 +1,4 @@
-"""Ops on variables. A variable is a resource: a handle names it, and reads, assignments and updates are nodes of their own.
+"""Ops on variables: a handle names the resource, and reads, assignments and updates are nodes of their own.
 
 The public functions here take a `Variable` (or what an assignment returned), so that published code such as
 `assign_add(step, 1)` runs; each returns the variable as it is after the update.

@@ -1,4 +1,4 @@
-"""Python operators for what stands for a tensor without being one: a variable is read, and the tensor's operator applied.
+"""Python operators for what stands for a tensor without being one: the tensor is read, then operated on.
 
 They are written out rather than attached in a loop, so that type checkers see them.
 """

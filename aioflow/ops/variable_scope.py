@@ -5,23 +5,19 @@ The open scope lives in the context, per graph, like the other scopes.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any, Final
 
-from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError, UnimplementedError
+from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes, scopes
-from aioflow.graph.arrays import to_array
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.graph.graph import Graph, GraphKeys, Tensor
-from aioflow.graph.shapes import Dims, dims_of, format_dims, is_compatible
+from aioflow.graph.graph import Graph, GraphKeys
 from aioflow.ops import scoping
-from aioflow.ops.initializers import glorot_uniform_initializer, zeros_initializer
 from aioflow.ops.variable_replicas import VariableAggregation, VariableSynchronization
 from aioflow.ops.variable_store import share_or_make, store_of, value_of_dtype
 
@@ -34,6 +30,7 @@ __all__ = [
     "variable_op_scope",
     "variable_scope",
 ]
+
 
 class ReuseMode(Enum):
     """How `get_variable` treats a name, besides True (it must exist) and False (it must not)."""

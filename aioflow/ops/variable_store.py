@@ -59,7 +59,7 @@ def store_of(graph: Graph) -> VariableStore:
         with _CREATION:
             if not held:
                 held.append(VariableStore())
-    store: _Store = held[0]
+    store: VariableStore = held[0]
     return store
 
 

@@ -12,24 +12,23 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from aioflow.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from aioflow.graph import scopes
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
-from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor, register_tensor_conversion_function
 from aioflow.ops.core import identity
 from aioflow.ops.initial_values import guarded
 from aioflow.ops.state import convert_indices
-from aioflow.ops.variable_operators import TensorOperators
 from aioflow.ops.variable_replicas import VariableAggregation, VariableSynchronization
+from aioflow.ops.variable_updates import SparseUpdates
 
 __all__ = ["Variable"]
 
 
-class Variable(TensorOperators):
+class Variable(SparseUpdates):
     """A named tensor that keeps its value between steps.
 
     Args:
@@ -365,12 +364,6 @@ class Variable(TensorOperators):
             )
         await target.run(self._initializer, {self._initializer.inputs[1]: value})
 
-    def _scatter(self, op_type: str, delta: IndexedSlices, name: str | None) -> Variable:
-        if not isinstance(delta, IndexedSlices):
-            raise DTypeError("a sparse update needs IndexedSlices", expected="IndexedSlices", actual=repr(delta))
-        values = convert_to_tensor(delta.values, self._dtype)
-        return self.scatter_rows(op_type, delta.indices, values, name)
-
     def scatter_rows(self, op_type: str, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
         """Update by an op of the ResourceScatter families."""
         graph = self.graph
@@ -379,48 +372,6 @@ class Variable(TensorOperators):
             with graph.colocate_with(self._handle.op):
                 op: Operation = apply_op(op_type, self._handle, rows, tensor, name=name)
             return self.after(op)
-
-    def scatter_add(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
-        """Rows `self[indices] += values`; equal indices add up."""
-        return self._scatter("ResourceScatterAdd", sparse_delta, name)
-
-    def scatter_sub(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
-        """Rows `self[indices] -= values`; equal indices add up."""
-        return self._scatter("ResourceScatterSub", sparse_delta, name)
-
-    def scatter_mul(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
-        """Rows `self[indices] *= values`."""
-        return self._scatter("ResourceScatterMul", sparse_delta, name)
-
-    def scatter_div(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
-        """Rows `self[indices] /= values`, integers rounded towards zero."""
-        return self._scatter("ResourceScatterDiv", sparse_delta, name)
-
-    def scatter_min(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
-        """Rows `self[indices] = min(self[indices], values)`."""
-        return self._scatter("ResourceScatterMin", sparse_delta, name)
-
-    def scatter_max(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
-        """Rows `self[indices] = max(self[indices], values)`."""
-        return self._scatter("ResourceScatterMax", sparse_delta, name)
-
-    def scatter_update(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Variable:
-        """Rows `self[indices] = values`; of equal indices the last one wins."""
-        return self._scatter("ResourceScatterUpdate", sparse_delta, name)
-
-    def scatter_nd_add(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
-        """Slices `self[indices[i]] += updates[i]`, each index a vector of the first k axes."""
-        return self.scatter_rows("ResourceScatterNdAdd", indices, updates, name)
-
-    def scatter_nd_sub(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
-        """Slices `self[indices[i]] -= updates[i]`, each index a vector of the first k axes."""
-        return self.scatter_rows("ResourceScatterNdSub", indices, updates, name)
-
-    def scatter_nd_update(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
-        """Slices `self[indices[i]] = updates[i]`, each index a vector of the first k axes."""
-        return self.scatter_rows("ResourceScatterNdUpdate", indices, updates, name)
 
 
 class UpdatedVariable(Variable):

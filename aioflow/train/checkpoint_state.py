@@ -1,7 +1,7 @@
-"""Which checkpoints a directory holds: a small JSON file, `checkpoint`, that is replaced atomically; and readers of one.
+"""Which checkpoints a directory holds: a small JSON file, `checkpoint`, replaced atomically; and readers.
 
-Paths inside the directory are stored relative to it, so that a directory can be moved. The functions here block on small
-files; `Saver` calls them from a thread.
+Paths inside the directory are stored relative to it, so that a directory can be moved. The functions here block on
+small files; `Saver` calls them from a thread.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from aioflow.graph.graphdef import GraphDef, InputRef, NodeDef, TensorData
 
 FIXED = [d for d in dtypes.ALL if d.is_numeric or d.is_bool]
 
-names = st.from_regex(r"[A-Za-z0-9.][A-Za-z0-9_.>-]{0,8}", fullmatch=True)
+NAMES = ["a", "b_1", "scope/c", "Scope/d.e", ".f", "7", "g>h-i", "a\\b"]
+KEYS = ["T", "N", "value", "_class", "dtype", "_x"]
 
 
 @st.composite
@@ -47,19 +48,19 @@ scalars = st.one_of(
     st.sampled_from(dtypes.ALL),
     tensors(),
 )
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=6)
+lists = st.lists(scalars, max_size=3).map(tuple)
+values = st.one_of(scalars, lists, st.lists(lists, max_size=2).map(tuple))
 
 
 @st.composite
 def graph_defs(draw: st.DrawFn) -> GraphDef:
     nodes: list[NodeDef] = []
-    for name in draw(st.lists(names, max_size=6, unique=True)):
+    for name in draw(st.permutations(NAMES))[: draw(st.integers(0, 4))]:
         earlier = st.sampled_from([n.name for n in nodes]) if nodes else st.nothing()
         data = draw(st.lists(st.tuples(earlier, st.integers(0, 3)), max_size=3)) if nodes else []
         control = draw(st.lists(earlier, max_size=2)) if nodes else []
         inputs = [str(InputRef(n, p)) for n, p in data] + [f"^{n}" for n in control]
-        keys = st.from_regex(r"[A-Za-z_]\w{0,5}", fullmatch=True).filter(str.isascii)
-        attrs = draw(st.dictionaries(keys, values, max_size=3))
+        attrs = {key: draw(values) for key in draw(st.permutations(KEYS))[: draw(st.integers(0, 2))]}
         nodes.append(NodeDef(name, "Op", tuple(inputs), draw(st.sampled_from(["", "/cpu:0"])), attrs))
     return GraphDef(tuple(nodes))
 
@@ -88,7 +89,7 @@ def sealed(body: bytes) -> bytes:
     return struct.pack("<8sHIQ", encoding.MAGIC, 1, zlib.crc32(body), len(body)) + body
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(graph_defs(), st.data())
 def test_a_body_altered_under_a_right_checksum_is_refused_or_read(graph_def: GraphDef, data: st.DataObject) -> None:
     body = bytearray(graph_def.to_bytes()[22:])
@@ -267,10 +268,11 @@ def test_big_endian_arrays_survive() -> None:
 
 
 def test_nodes_of_a_graph(graph: af.Graph) -> None:
-    with af.device("/gpu:1") if hasattr(af, "device") else graph.device("/gpu:1"):
+    with af.device("/gpu:1"):
         x = af.placeholder(af.float32, [None, 3], name="x")
+    c = af.constant([1, 2], name="c")
     with graph.control_dependencies([af.no_op(name="first")]):
-        pair = af.identity_n([x, af.constant([1, 2], name="c")], name="pair")
+        pair = af.identity_n([x, c], name="pair")
     with graph.colocate_with(x.op):
         af.identity(pair[1], name="y")
     by_name = {node.name: node for node in graph.as_graph_def().nodes}

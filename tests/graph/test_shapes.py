@@ -24,7 +24,7 @@ from aioflow.graph.shapes import (
     num_elements,
 )
 
-# -- Dimension ----------------------------------------------------------------------------------------------------------
+# -- Dimension -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_order_of_dimensions_is_none_where_one_is_unknown() -> None:
     assert Dimension(3) <= Dimension(3)
     assert Dimension(4) > 3
     assert not Dimension(4) >= 5
-    for result in (Dimension(None) < 4, Dimension(3) <= None, Dimension(3) > Dimension(None), 3 >= Dimension(None)):
+    for result in (Dimension(None) < 4, Dimension(3) <= None, Dimension(3) > Dimension(None), Dimension(None) >= 3):
         assert result is None
 
 
@@ -110,7 +110,7 @@ def test_texts_of_dimensions() -> None:
     assert repr(Dimension(None)) == "Dimension(None)"
 
 
-# -- TensorShape --------------------------------------------------------------------------------------------------------
+# -- TensorShape ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_reading_a_shape() -> None:
     assert shape.as_list() == [2, None, 4]
     assert (shape.ndims, shape.rank, len(shape)) == (3, 3, 3)
     assert [d.value for d in shape] == [2, None, 4]
-    assert shape.dims == [2, None, 4]
+    assert [d.value for d in shape.dims or ()] == [2, None, 4]
     assert isinstance(shape[0], Dimension)
     assert shape[-1] == 4
     assert shape[1].value is None
@@ -199,9 +199,10 @@ def test_equality_of_shapes() -> None:
 
 
 def test_joining_shapes() -> None:
-    assert TensorShape([1]) + [2, None] == [1, 2, None]
-    assert [3] + TensorShape([2]) == [3, 2]
-    assert (TensorShape(None) + [2]).ndims is None
+    more: list[int | None] = [2, None]
+    assert TensorShape([1]) + more == [1, 2, None]
+    assert more + TensorShape([1]) == [2, None, 1]
+    assert (TensorShape(None) + more).ndims is None
     assert TensorShape([1]).concatenate(None).ndims is None
 
 
@@ -255,7 +256,7 @@ def test_texts_of_shapes() -> None:
     assert repr(TensorShape(None)) == "TensorShape(None)"
 
 
-# -- plain dims ---------------------------------------------------------------------------------------------------------
+# -- plain dims ----------------------------------------------------------------------------------------------------
 
 sizes = st.one_of(st.none(), st.integers(0, 3))
 shapes = st.one_of(st.none(), st.lists(sizes, max_size=3).map(tuple))

@@ -35,7 +35,7 @@ def by_loop(mode: str, target: Any, rows: Any, updates: Any) -> Any:
 
 @pytest.mark.parametrize("mode", COMBINE)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int32, np.int8, np.uint8])
-@pytest.mark.parametrize("inner", [(), (3,), (2, 2), (0,)])
+@pytest.mark.parametrize("inner", [(), (3,), (2, 10), (0,)])
 @pytest.mark.parametrize("count", [0, 1, 5, 40])
 def test_scatter_is_the_loop(mode: str, dtype: Any, inner: tuple[int, ...], count: int) -> None:
     rng = np.random.default_rng(count + len(inner))

@@ -183,12 +183,13 @@ def test_softmax_does_not_overflow() -> None:
 
 
 def test_softmax_refuses() -> None:
-    for build in (
+    refused: list[Callable[[], Any]] = [
         lambda: aioflow.nn.softmax(np.float32(3)),
         lambda: aioflow.nn.softmax(np.zeros((2, 3), "f"), axis=2),
         lambda: aioflow.nn.softmax(np.zeros((2, 3), "f"), axis=0, dim=1),
         lambda: aioflow.nn.softmax(aioflow.placeholder("float32"), axis=1),
-    ):
+    ]
+    for build in refused:
         with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError) as info:
             build()
         assert info.value.expected is not None
@@ -297,12 +298,13 @@ def test_embedding_gradient_is_sparse() -> None:
 
 
 def test_embedding_refuses() -> None:
+    refused: list[Callable[[], Any]] = [
+        lambda: aioflow.nn.embedding_lookup([], [1]),
+        lambda: aioflow.nn.embedding_lookup([np.ones((2, 2)), np.ones((2, 2))], [1], "other"),
+        lambda: aioflow.nn.embedding_lookup([np.ones((1, 2)), np.ones((0, 2))], [1], "div"),
+    ]
     with aioflow.Graph().as_default():
-        for build in (
-            lambda: aioflow.nn.embedding_lookup([], [1]),
-            lambda: aioflow.nn.embedding_lookup([np.ones((2, 2)), np.ones((2, 2))], [1], "other"),
-            lambda: aioflow.nn.embedding_lookup([np.ones((1, 2)), np.ones((0, 2))], [1], "div"),
-        ):
+        for build in refused:
             with pytest.raises(InvalidArgumentError):
                 build()
     for ids in ([4], [-1]):

@@ -164,7 +164,7 @@ def test_max_pool_grad_grad_is_the_adjoint_with_padding() -> None:
     with aioflow.Graph().as_default():
         image = aioflow.constant(x)
         y = aioflow.nn.max_pool(image, 3, 2, "SAME")
-        g, h = array(*y.shape.as_list(), seed=1), array(*x.shape, seed=2)
+        g, h = array(2, 3, 3, 3, seed=1), array(*x.shape, seed=2)
         how = {k: y.op.get_attr(k) for k in ("ksize", "strides", "padding")}
         left, right = evaluate(
             [apply_op("MaxPoolGrad", image, y, g, **how), apply_op("MaxPoolGradGrad", image, y, h, **how)]

@@ -86,15 +86,16 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 
 
 def test_arguments_must_be_named_and_given() -> None:
+    refused: list[Callable[[], Any]] = [
+        lambda: aioflow.nn.sparse_softmax_cross_entropy_with_logits(logits=array(2, 3)),
+        lambda: aioflow.nn.sigmoid_cross_entropy_with_logits(labels=array(2, 3)),
+        lambda: aioflow.losses.mean_squared_error(None, array(3)),
+        lambda: aioflow.losses.mean_squared_error(array(3), array(3), reduction="average"),
+        lambda: aioflow.losses.cosine_distance(array(3), array(3)),
+        lambda: aioflow.losses.get_total_loss(),
+    ]
     with aioflow.Graph().as_default():
-        for build in (
-            lambda: aioflow.nn.sparse_softmax_cross_entropy_with_logits(logits=array(2, 3)),
-            lambda: aioflow.nn.sigmoid_cross_entropy_with_logits(labels=array(2, 3)),
-            lambda: aioflow.losses.mean_squared_error(None, array(3)),
-            lambda: aioflow.losses.mean_squared_error(array(3), array(3), reduction="average"),
-            lambda: aioflow.losses.cosine_distance(array(3), array(3)),
-            lambda: aioflow.losses.get_total_loss(),
-        ):
+        for build in refused:
             with pytest.raises(InvalidArgumentError):
                 build()
 
@@ -181,9 +182,10 @@ def test_the_gradient_of_a_sparse_loss_is_lean() -> None:
     with aioflow.Graph().as_default() as graph:
         x = aioflow.placeholder("float32", [128, 10])
         loss = sparse(aioflow.placeholder("int64", [128]), x)
+        seed = aioflow.ones([128])
         before = graph.version
-        aioflow.gradients(loss, x, grad_ys=aioflow.ones([128]))
-        assert graph.version - before <= 6
+        aioflow.gradients(loss, x, grad_ys=seed)
+        assert graph.version - before <= 4
 
 
 def test_losses_are_collected() -> None:

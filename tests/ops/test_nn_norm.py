@@ -73,8 +73,9 @@ def test_gradients_in_every_format(data_format: str, training: bool) -> None:
     axes = AXES[data_format]
     with aioflow.Graph().as_default():
         ts = [aioflow.constant(a) for a in (x, scale, offset)]
-        moments = () if training else (mean, variance)
-        y = aioflow.nn.fused_batch_norm(*ts, *moments, data_format=data_format, is_training=training)[0]
+        how: dict[str, Any] = {} if training else {"mean": mean, "variance": variance}
+        how |= {"data_format": data_format, "is_training": training}
+        y = aioflow.nn.fused_batch_norm(ts[0], ts[1], ts[2], **how)[0]
         fused = evaluate(aioflow.gradients(y, ts, grad_ys=aioflow.constant(dy)))
     with aioflow.Graph().as_default():
         wide = [aioflow.constant(a.astype(np.float64)) for a in (x, scale, offset)]
@@ -138,14 +139,15 @@ def test_half_precision_keeps_float32_statistics(dtype: Any) -> None:
 
 def test_batch_norm_refuses() -> None:
     x, c = single(2, 4, 5, 3), np.ones(3, np.float32)
-    for build in (
+    refused: list[Callable[[], Any]] = [
         lambda: aioflow.nn.fused_batch_norm(x, c[:2], c),
         lambda: aioflow.nn.fused_batch_norm(x[0], c, c),
         lambda: aioflow.nn.fused_batch_norm(x, c, c, data_format="NCHW"),
         lambda: aioflow.nn.fused_batch_norm(x, c, c, is_training=False),
         lambda: aioflow.nn.fused_batch_norm(x, c, c, exponential_avg_factor=0.5),
         lambda: aioflow.nn.fused_batch_norm(x, c, c, c[:2], c, is_training=False),
-    ):
+    ]
+    for build in refused:
         with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError):
             build()
 

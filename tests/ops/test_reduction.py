@@ -15,7 +15,7 @@ from aioflow.ops.reduction import reduce_euclidean_norm, reduce_std, reduce_vari
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 
-REDUCTIONS = {
+REDUCTIONS: dict[str, Any] = {
     "reduce_sum": np.sum,
     "reduce_mean": np.mean,
     "reduce_prod": np.prod,

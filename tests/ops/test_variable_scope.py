@@ -11,6 +11,7 @@ import pytest
 
 import aioflow
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError, UnimplementedError
+from aioflow.graph.default_graph import default_graph
 from aioflow.kernels.resources import ResourceManager
 from aioflow.testing.evaluate import evaluate
 
@@ -221,12 +222,12 @@ def test_more_settings() -> None:
 
 def test_what_makes_no_scope() -> None:
     for bad in (
-        lambda: af.variable_scope(None),
-        lambda: af.variable_scope(None, "a", reuse=True),
-        lambda: af.variable_scope(3),
-        lambda: af.variable_scope("a", reuse="yes"),
+        af.variable_scope(None),
+        af.variable_scope(None, "a", reuse=True),
+        af.variable_scope(3),
+        af.variable_scope("a", reuse="yes"),
     ):
-        with pytest.raises(InvalidArgumentError), bad():
+        with pytest.raises(InvalidArgumentError), bad:
             pass
     with pytest.raises(UnimplementedError), af.variable_scope("a", partitioner=lambda **k: None):
         pass
@@ -240,11 +241,11 @@ async def test_each_task_has_its_own_scope() -> None:
             await asyncio.sleep(0)
             return str(af.get_variable("v", [1]).name)
 
-    assert await asyncio.gather(build("a"), build("b"), build("c")) == ["a/v:0", "b/v:0", "c/v:0"]
+    assert list(await asyncio.gather(build("a"), build("b"), build("c"))) == ["a/v:0", "b/v:0", "c/v:0"]
 
 
 def test_threads_that_share_get_one_variable() -> None:
-    graph, found, gate = af.get_default_graph(), [], threading.Barrier(8)
+    graph, found, gate = default_graph(), [], threading.Barrier(8)
 
     def work() -> None:
         gate.wait()

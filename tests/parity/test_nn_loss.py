@@ -24,8 +24,9 @@ def within(dtype: str) -> dict[str, float]:
 
 
 def probabilities(shape: tuple[int, ...], dtype: str = "float32", axis: int = -1) -> np.ndarray[Any, Any]:
-    e = np.exp(array(shape, "float64", seed=9))
-    return (e / e.sum(axis=axis, keepdims=True)).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    e: np.ndarray[Any, Any] = np.exp(array(shape, "float64", seed=9))
+    e /= e.sum(axis=axis, keepdims=True)
+    return e.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -10,6 +10,7 @@ import pytest
 
 import aioflow
 from aioflow.kernels.resources import ResourceManager
+from aioflow.ops.apply import apply_op
 from aioflow.testing.evaluate import evaluate
 
 RNG = np.random.default_rng(3)
@@ -167,7 +168,7 @@ def test_scatter_nd_min_max(both: Both, dtype: str, mode: str) -> None:
         v = variable(m, start)
         where = m.constant([[0, 1], [4, 2]])
         if m is aioflow:
-            op = aioflow.ops.apply.apply_op(f"ResourceScatterNd{mode}", v.handle, where, updates)
+            op = apply_op(f"ResourceScatterNd{mode}", v.handle, where, updates)
         else:
             op = getattr(m.raw_ops, f"ResourceScatterNd{mode}")(ref=v.handle, indices=where, updates=updates)
         with m.control_dependencies([op]):
@@ -198,9 +199,7 @@ def test_gather_with_batch_dims(both: Both, batch_dims: int) -> None:
         v = variable(m, start)
         where = m.constant(indices)
         if m is aioflow:
-            return [
-                aioflow.ops.apply.apply_op("ResourceGather", v.handle, where, dtype="float32", batch_dims=batch_dims)
-            ]
+            return [apply_op("ResourceGather", v.handle, where, dtype="float32", batch_dims=batch_dims)]
         return [m.raw_ops.ResourceGather(resource=v.handle, indices=where, dtype="float32", batch_dims=batch_dims)]
 
     both(build)
@@ -248,21 +247,66 @@ def test_variable_shape(both: Both) -> None:
     def build(m: Any) -> list[Any]:
         v = variable(m, np.zeros((2, 3), np.float32))
         if m is aioflow:
-            return [aioflow.ops.apply.apply_op("VariableShape", v.handle, out_type=t) for t in ("int32", "int64")]
+            return [apply_op("VariableShape", v.handle, out_type=t) for t in ("int32", "int64")]
         return [m.raw_ops.VariableShape(input=v.handle, out_type=t) for t in ("int32", "int64")]
 
     both(build)
 
 
-def test_initial_values_that_read_other_variables(both: Both) -> None:
-    def build(m: Any) -> list[Any]:
-        # Reference variables on the other side: of these TensorFlow guards the reads, of its resource variables not all.
-        a = m.Variable([2.0, 3.0], name="a", use_resource=False)
-        b = m.Variable(a.initialized_value() * 2.0, name="b", use_resource=False)
-        c = m.Variable(a * 3.0, name="c", use_resource=False)
-        return [m.identity(v) for v in (a, b, c)]
+def test_destroyed_variables_have_no_value(tf: Any) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        v = variable(tf, 1.0)
+        destroy, flag = tf.raw_ops.DestroyResourceOp(resource=v.handle), tf.is_variable_initialized(v)
+        session.run(v.initializer)
+        before = session.run(flag)
+        session.run(destroy)
+        expected = [before, session.run(flag)]
+    with aioflow.Graph().as_default():
+        v, resources = variable(aioflow, 1.0), ResourceManager()
+        flag = aioflow.is_variable_initialized(v)
+        evaluate([], targets=[v.initializer], resources=resources)
+        before = evaluate([flag], resources=resources)[0]
+        evaluate([], targets=[apply_op("DestroyResourceOp", v.handle)], resources=resources)
+        assert [before, evaluate([flag], resources=resources)[0]] == expected
 
-    both(build)
+
+def test_save_and_restore_go_round_with_the_same_static_shapes(tf: Any, tmp_path: Any) -> None:
+    """The files differ (`safetensors` here), so each system reads its own."""
+    values = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array(7), np.array([b"x", b""], object)]
+    names, slices = ["a", "b", "c"], ["", "", ""]
+
+    def build(m: Any, op: Any, prefix: str) -> tuple[Any, list[Any]]:
+        tensors = [m.constant(v) for v in values]
+        text = [m.constant(t) for t in (prefix, names, slices)]
+        save = op("SaveV2", *text, tensors)
+        restored = op("RestoreV2", *text, dtypes=[t.dtype for t in tensors])
+        return save, list(restored)
+
+    def theirs(name: str, prefix: Any, names: Any, slices: Any, tensors: Any = None, **attrs: Any) -> Any:
+        more = attrs if tensors is None else {"tensors": tensors}
+        return getattr(tf.raw_ops, name)(prefix=prefix, tensor_names=names, shape_and_slices=slices, **more)
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        save, restored = build(tf, theirs, str(tmp_path / "theirs"))
+        dims = [_dims(t) for t in restored]
+        session.run(save)
+        expected = session.run(restored)
+    with aioflow.Graph().as_default():
+        save, restored = build(aioflow, apply_op, str(tmp_path / "ours"))
+        assert [_dims(t) for t in restored] == dims
+        evaluate([], targets=[save])
+        got = evaluate(restored)
+    for mine, other in zip(got, expected, strict=True):
+        assert mine.dtype == np.asarray(other).dtype
+        assert np.array_equal(mine, other)
+
+
+def test_sharded_filename(tf: Any) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        expected = session.run(tf.raw_ops.ShardedFilename(basename="dir/m", shard=3, num_shards=12))
+    got = apply_op("ShardedFilename", "dir/m", 3, 12)
+    assert got.dims == ()
+    assert evaluate([got])[0].item() == expected
 
 
 @pytest.mark.parametrize(
@@ -290,22 +334,20 @@ def test_what_is_refused_when_it_is_built(tf: Any, case: str) -> None:
 
 @pytest.mark.parametrize("case", ["uninitialized", "gather", "scatter", "negative", "nd", "count", "divide"])
 def test_what_is_refused_when_it_runs(tf: Any, case: str) -> None:
+    row = np.ones((1, 3), np.int32)
+    fetches: dict[str, Callable[[Any, Any], Any]] = {
+        "uninitialized": lambda m, v: v.value(),
+        "gather": lambda m, v: v.sparse_read([5]),
+        "scatter": lambda m, v: m.scatter_add(v, [2], row),
+        "negative": lambda m, v: m.scatter_update(v, [-1], row),
+        "nd": lambda m, v: m.scatter_nd_update(v, [[0, 3]], np.zeros(1, np.int32)),
+        "count": lambda m, v: m.count_up_to(v, 3),
+        "divide": lambda m, v: m.scatter_div(v, [0], 0 * row),
+    }
+
     def build(m: Any) -> tuple[Any, Any]:
-        v = variable(m, np.ones((2, 3), np.int32))
-        if case == "gather":
-            return v, v.sparse_read([5])
-        if case == "scatter":
-            return v, m.scatter_add(v, [2], np.ones((1, 3), np.int32))
-        if case == "negative":
-            return v, m.scatter_update(v, [-1], np.zeros((1, 3), np.int32))
-        if case == "nd":
-            return v, m.scatter_nd_update(v, [[0, 3]], np.zeros(1, np.int32))
-        if case == "count":
-            v = variable(m, 3)
-            return v, m.count_up_to(v, 3)
-        if case == "divide":
-            return v, m.scatter_div(v, [0], np.zeros((1, 3), np.int32))
-        return v, v.value()
+        v = variable(m, 3 if case == "count" else np.ones((2, 3), np.int32))
+        return v, fetches[case](m, v)
 
     if case != "divide":  # where TensorFlow ends the process
         with tf.Graph().as_default(), tf.Session() as session:
