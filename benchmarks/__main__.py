@@ -1,4 +1,4 @@
-"""`python -m benchmarks [case …]`: time the cases against tensorflow-cpu and write the table to benchmarks/RESULTS.md."""
+"""`python -m benchmarks [case …]`: time the cases against tensorflow-cpu; all of them are written to RESULTS.md."""
 
 from __future__ import annotations
 

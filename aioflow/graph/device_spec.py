@@ -36,7 +36,8 @@ class DeviceSpec:
             InvalidArgumentError: the name does not have that form.
         """
         text = name if not name or name.startswith("/") else "/" + name
-        position, parts = 0, {}
+        position = 0
+        parts: dict[str, str] = {}
         while position < len(text):
             match = _PART.match(text, position)
             if match is None or (parts.keys() & _TYPES and match.lastgroup in _ENDS):

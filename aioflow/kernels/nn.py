@@ -5,6 +5,7 @@ float16 and bfloat16 are computed in float32 where more than one operation follo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from aioflow.kernels.registry import Binding, binder, kernel
 __all__ = ["column_sums", "narrow", "softmax_parts", "widen"]
 
 _HALVES = "float16 bfloat16"
+_SHORT_ROW = 64  # classes; measured: from about here on a reduction by rows is the faster one
 _SELU_SCALE = 1.0507009873554805
 _SELU_SCALE_ALPHA = 1.7580993408473768
 
@@ -252,26 +254,63 @@ def bias_add_grad(binding: Binding) -> Callable[[Any], Any]:
 # -- softmax ---------------------------------------------------------------------------------------
 
 
-def softmax_parts(xp: Any, logits: Any) -> tuple[Any, Any, Any]:
-    """(logits - max, its exponential, the sum of that), along the last axis, in float32 or better; new buffers."""
-    x = widen(logits)
-    shifted = x - xp.max(x, axis=-1, keepdims=True) if x.shape[-1] else x + x
-    exps = xp.exp(shifted)
-    return shifted, exps, exps.sum(axis=-1, keepdims=True)
+def softmax_parts(xp: Any) -> Callable[[Any], tuple[Any, Any, Any]]:
+    """A function that takes a matrix and gives (logits - max, its exponential, the sum of that) by rows, in new buffers.
+
+    They are float32 or better. Rows are short where there are few classes, and a reduction along short rows costs a call a
+    row: then the maximum goes over the columns of a transposed copy, and the sum is a product with ones.
+    """
+    ones: dict[Any, Any] = {}
+
+    def parts(logits: Any) -> tuple[Any, Any, Any]:
+        x = widen(logits)
+        rows, classes = x.shape
+        if classes == 0 or rows == 0:
+            return x + 0, x + 0, xp.ones((rows, 1), x.dtype)
+        if classes > _SHORT_ROW:
+            shifted = x - xp.max(x, axis=1, keepdims=True)
+            exps = xp.exp(shifted)
+            return shifted, exps, exps.sum(axis=1, keepdims=True)
+        shifted = x - xp.max(xp.ascontiguousarray(x.T), axis=0)[:, None]
+        exps = xp.exp(shifted)
+        column = ones.get((classes, x.dtype))
+        if column is None:
+            column = ones[classes, x.dtype] = xp.ones((classes, 1), x.dtype)
+        return shifted, exps, exps @ column
+
+    return parts
 
 
-@kernel("Softmax", fresh=True)
-def softmax(xp: Any, logits: Any) -> Any:
-    _, exps, total = softmax_parts(xp, logits)
-    exps /= total
-    return narrow(exps, logits.dtype)
+def _rows(logits: Any) -> Any:
+    if logits.ndim == 2:
+        return logits
+    if logits.ndim == 0:
+        raise InvalidArgumentError("the logits have no last axis", expected="rank >= 1", actual=())
+    return logits.reshape(math.prod(logits.shape[:-1]), logits.shape[-1])
 
 
-@kernel("LogSoftmax", fresh=True)
-def log_softmax(xp: Any, logits: Any) -> Any:
-    shifted, _, total = softmax_parts(xp, logits)
-    shifted -= xp.log(total)
-    return narrow(shifted, logits.dtype)
+@binder("Softmax", fresh=True)
+def softmax(binding: Binding) -> Callable[[Any], Any]:
+    parts = softmax_parts(binding.xp)
+
+    def body(logits: Any) -> Any:
+        _, exps, total = parts(_rows(logits))
+        exps /= total
+        return narrow(exps.reshape(logits.shape), logits.dtype)
+
+    return body
+
+
+@binder("LogSoftmax", fresh=True)
+def log_softmax(binding: Binding) -> Callable[[Any], Any]:
+    xp, parts = binding.xp, softmax_parts(binding.xp)
+
+    def body(logits: Any) -> Any:
+        shifted, _, total = parts(_rows(logits))
+        shifted -= xp.log(total)
+        return narrow(shifted.reshape(logits.shape), logits.dtype)
+
+    return body
 
 
 @kernel("L2Loss", fresh=True)

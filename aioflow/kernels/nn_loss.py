@@ -9,24 +9,29 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.nn import narrow, softmax_parts, widen
-from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.registry import Binding, binder
 
 __all__: list[str] = []
 
 
-@kernel("SoftmaxCrossEntropyWithLogits", fresh=True)
-def dense(xp: Any, features: Any, labels: Any) -> tuple[Any, Any]:
-    if features.shape != labels.shape:
-        features, labels = _broadcast(xp, features, labels)
-    _check_logits(features)
-    shifted, backprop, total = softmax_parts(xp, features)
-    targets = widen(labels)
-    backprop /= total
-    backprop -= targets
-    terms = xp.log(total) - shifted
-    terms *= targets
-    xp.copyto(terms, terms.dtype.type(0), where=targets == 0)  # 0 times infinity counts nothing
-    return narrow(terms.sum(axis=-1), features.dtype), narrow(backprop, features.dtype)
+@binder("SoftmaxCrossEntropyWithLogits", fresh=True)
+def dense(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any]]:
+    xp, parts = binding.xp, softmax_parts(binding.xp)
+
+    def body(features: Any, labels: Any) -> tuple[Any, Any]:
+        if features.shape != labels.shape:
+            features, labels = _broadcast(xp, features, labels)
+        _check_logits(features)
+        shifted, backprop, total = parts(features)
+        targets = widen(labels)
+        backprop /= total
+        backprop -= targets
+        terms = xp.log(total) - shifted
+        terms *= targets
+        xp.copyto(terms, terms.dtype.type(0), where=targets == 0)  # 0 times infinity counts nothing
+        return narrow(terms.sum(axis=-1), features.dtype), narrow(backprop, features.dtype)
+
+    return body
 
 
 def _broadcast(xp: Any, features: Any, labels: Any) -> tuple[Any, Any]:
@@ -52,7 +57,7 @@ def _check_logits(features: Any) -> None:
 
 @binder("SparseSoftmaxCrossEntropyWithLogits", fresh=True)
 def sparse(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any]]:
-    xp = binding.xp
+    xp, parts = binding.xp, softmax_parts(binding.xp)
     unsigned = np.dtype(f"u{binding.input_dtypes[1].np_dtype.itemsize}")
     last: list[Any] = [None]
 
@@ -64,7 +69,7 @@ def sparse(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any]]:
         # read as unsigned, a negative label is large too: one pass finds both
         if batch and int(labels.view(unsigned).max()) >= classes:
             _refuse_label(xp, labels, classes)
-        shifted, backprop, total = softmax_parts(xp, features)
+        shifted, backprop, total = parts(features)
         rows = last[0]
         if rows is None or rows.shape[0] != batch:
             rows = last[0] = xp.arange(batch)

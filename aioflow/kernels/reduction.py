@@ -83,13 +83,14 @@ def _blas_adder(xp: Any, rank: int, axes: tuple[int, ...], otherwise: Reduce) ->
     if not 0 < count < rank or not (leading or ordered == tuple(range(rank - count, rank))):
         return None
     split = count if leading else rank - count
-    held: tuple[int, Any] = (-1, None)  # the ones of the last call; swapped whole, so that steps may run side by side
+    held: tuple[int, Any] = (-1, None)  # those of the last call; read and swapped whole, as steps may run side by side
 
     def ones(size: int, dtype: Any) -> Any:
         nonlocal held
-        if held[0] != size:
-            held = (size, xp.ones(size, dtype))
-        return held[1]
+        found = held
+        if found[0] != size:
+            found = held = (size, xp.ones(size, dtype))
+        return found[1]
 
     def add(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
         if not x.flags.c_contiguous:

@@ -330,10 +330,9 @@ def output_specs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, A
 
 
 def _dtype_of(arg: ArgDef, attrs: Mapping[str, Any]) -> DType:
-    if arg.type_attr is None and arg.dtype is not None:
-        return arg.dtype
-    dtype: DType = attrs[arg.type_attr]
-    return dtype
+    dtype: Any = arg.dtype if arg.type_attr is None else attrs[arg.type_attr]
+    found: DType = dtype
+    return found
 
 
 _OUTPUT_TUPLES: Final[dict[str, Any]] = {}

@@ -6,6 +6,7 @@ at run time in the same words.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.shapes import num_elements
 from aioflow.graph.windows import Window, conv2d_dims, depthwise_dims, pool_dims, pool_kernel
+from aioflow.kernels import nn
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.registry import Binding, binder
 from aioflow_numpy import convolution, pooling
@@ -203,13 +206,41 @@ def relu(binding: Binding) -> Callable[..., Any]:
 
     def body(features: Any, out: Any = None) -> Any:
         size = features.size
-        if size < width or size % width or not features.flags.c_contiguous:
+        if size < width or not features.flags.c_contiguous or not (out is None or out.flags.c_contiguous):
             return maximum(features, zero, out=out)
         if out is None:
             out = np.empty(features.shape, dtype)
-        elif not out.flags.c_contiguous:
-            return maximum(features, zero, out=out)
-        maximum(features.reshape(-1, width), zeros, out=out.reshape(-1, width))
+        whole = size - size % width
+        source, target = features.reshape(-1), out.reshape(-1)
+        maximum(source[:whole].reshape(-1, width), zeros, out=target[:whole].reshape(-1, width))
+        if whole != size:
+            maximum(source[whole:], zero, out=target[whole:])
+        return out
+
+    return body
+
+
+_MANY, _FEW_CHANNELS, _LINE = 1 << 18, 64, 2048
+
+
+@binder("BiasAdd", device="CPU", dtypes={"T": "float32 float64"}, fresh=True, takes_out=True)
+def bias_add(binding: Binding) -> Callable[..., Any]:
+    """With few channels NumPy's inner loop is as short as they are: repeat the bias along a line of many pixels."""
+    plain = nn.bias_add(binding)
+    count = num_elements(binding.input_dims[0])
+    if binding.attrs["data_format"] == "NCHW" or (count is not None and count < _MANY):
+        return plain
+
+    def body(value: Any, bias: Any, out: Any = None) -> Any:
+        channels = bias.size
+        usable = value.size >= _MANY and channels <= _FEW_CHANNELS and value.shape[-1:] == bias.shape
+        if not usable or not value.flags.c_contiguous or not (out is None or out.flags.c_contiguous):
+            return plain(value, bias, out)
+        pixels = math.gcd(value.size // channels, 1 << (_LINE // channels).bit_length() - 1)
+        line = pixels * channels
+        if out is None:
+            out = np.empty(value.shape, value.dtype)
+        np.add(value.reshape(-1, line), np.tile(bias, pixels), out.reshape(-1, line))
         return out
 
     return body

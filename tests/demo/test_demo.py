@@ -21,20 +21,20 @@ from aioflow.demo.model import build
 from aioflow.demo.service import make_app, serving
 
 
-async def _run(folder: Path, steps: int) -> tuple[af.errors.AioflowError | None, str, float, int]:
+async def _run(folder: Path, steps: int) -> tuple[str, float, int]:
     text = io.StringIO()
     outcome = await run_demo(Options(steps, folder, 0), Console(file=text, width=120))
     assert outcome.traffic.latencies, "nobody was served while training"
-    return None, text.getvalue(), outcome.accuracy, outcome.step
+    return text.getvalue(), outcome.accuracy, outcome.step
 
 
 async def test_it_trains_serves_and_resumes(tmp_path: Path) -> None:
-    _, text, accuracy, step = await _run(tmp_path, 400)
+    text, accuracy, step = await _run(tmp_path, 400)
     assert "Starting from scratch" in text
     assert accuracy > 0.93
     assert step == 400
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    _, text, again, step = await _run(tmp_path, 50)
+    text, again, step = await _run(tmp_path, 50)
     assert "Resumed" in text
     assert again > 0.93
     assert step == 450
@@ -76,9 +76,10 @@ def test_ctrl_c_stops_it_cleanly_with_a_checkpoint(tmp_path: Path) -> None:
 
 
 async def test_cancelling_the_demo_writes_a_checkpoint(tmp_path: Path) -> None:
-    task = asyncio.ensure_future(run_demo(Options(10**6, tmp_path, 0), Console(file=io.StringIO())))
-    await asyncio.sleep(1)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    async with asyncio.TaskGroup() as tg:
+        task = tg.create_task(run_demo(Options(10**6, tmp_path, 0), Console(file=io.StringIO())))
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
     assert af.train.latest_checkpoint(str(tmp_path)) is not None

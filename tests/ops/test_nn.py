@@ -128,6 +128,28 @@ def test_bias_add_gradients() -> None:
     check_gradients(lambda x, b: apply_op("BiasAddV1", x, b), array(3, 4), array(4))
 
 
+@pytest.mark.parametrize("channels", [1, 3, 32, 64, 65])
+@pytest.mark.parametrize("rows", [1 << 12, 5001, (1 << 18) + 3])
+def test_bias_add_of_large_arrays(channels: int, rows: int) -> None:
+    x, b = array(rows, channels).astype("float32"), array(channels, seed=1).astype("float32")
+    np.testing.assert_array_equal(run_fed(aioflow.nn.bias_add, x, b), x + b)
+    if channels > 1:
+        with pytest.raises(InvalidArgumentError):
+            run_fed(aioflow.nn.bias_add, x, b[:-1])
+
+
+@pytest.mark.parametrize("shape", [(3, 64), (3, 65), (1, 200), (2, 3, 10), (0, 5), (4, 0), (0, 100)])
+def test_softmax_of_short_and_long_rows(shape: tuple[int, ...]) -> None:
+    x = array(*shape)
+    e = np.exp(x)
+    np.testing.assert_allclose(value_of(aioflow.nn.softmax, x), e / e.sum(axis=-1, keepdims=True), rtol=1e-12)
+    np.testing.assert_allclose(run_fed(aioflow.nn.log_softmax, x), np.log(e / e.sum(axis=-1, keepdims=True)), rtol=1e-9)
+    turned = np.swapaxes(x, 0, 1)
+    np.testing.assert_allclose(
+        run_fed(aioflow.nn.softmax, turned), np.exp(turned) / np.exp(turned).sum(-1, keepdims=True), rtol=1e-12
+    )
+
+
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
 def test_bias_add_of_unknown_shapes(data_format: str) -> None:
     x = array(2, 3, 4, 3)

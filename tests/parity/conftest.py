@@ -1,4 +1,4 @@
-"""The parity fixture: one builder function runs against TensorFlow's `compat.v1` and against aioflow, and all must agree."""
+"""The parity fixture: one builder runs against TensorFlow's `compat.v1` and against aioflow, and all must agree."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ def _listed(made: Any) -> list[Any]:
 
 def _dims(shape: Any) -> list[int | None] | None:
     return None if shape.ndims is None else shape.as_list()
+
+
+def _placeholders(module: Any, values: list[Any], shapes: list[Any]) -> list[Any]:
+    names = ["string" if v.dtype == object else v.dtype.name for v in values]
+    return [module.placeholder(name, shape) for name, shape in zip(names, shapes, strict=True)]
 
 
 class Parity:
@@ -68,7 +73,7 @@ class Parity:
 
     def _static(self, module: Any, build: Any, values: list[Any], shapes: list[Any]) -> Any:
         with module.Graph().as_default():
-            xs = [module.placeholder(v.dtype.name if v.dtype != object else "string", s) for v, s in zip(values, shapes, strict=True)]
+            xs = _placeholders(module, values, shapes)
             try:
                 return [_dims(y.get_shape()) for y in _listed(build(module, *xs))]
             except (ValueError, TypeError):
@@ -78,7 +83,7 @@ class Parity:
         self, module: Any, evaluate_in: Any, build: Any, values: list[Any], shapes: list[Any], grad: bool, grad_of: Any
     ) -> dict[str, Any]:
         with module.Graph().as_default():
-            xs = [module.placeholder(v.dtype.name if v.dtype != object else "string", s) for v, s in zip(values, shapes, strict=True)]
+            xs = _placeholders(module, values, shapes)
             ys = _listed(build(module, *xs))
             feeds = dict(zip(xs, values, strict=True))
             result = {
@@ -132,7 +137,8 @@ def _close(mine: Any, other: Any, rtol: float, atol: float, what: str) -> None:
         assert np.array_equal(mine, other), f"{what}:\n{mine}\n{other}"
         return
     wide = np.complex128 if np.asarray(other).dtype.kind == "c" else np.float64
-    np.testing.assert_allclose(np.asarray(mine).astype(wide), np.asarray(other).astype(wide), rtol=rtol, atol=atol, err_msg=what)
+    ours, theirs = (np.asarray(v).astype(wide) for v in (mine, other))
+    np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol, err_msg=what)
 
 
 def _aioflow_eval(fetches: list[Any], feeds: Any) -> list[Any]:

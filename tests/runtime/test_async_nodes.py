@@ -78,8 +78,8 @@ async def test_a_timeout_names_what_the_step_waits_for_and_leaves_the_session_us
 async def test_cancelling_the_task_stops_the_step() -> None:
     x = af.placeholder("float32", [])
     slow = _wait_for(x, "never")
-    async with af.Session() as session:
-        task = asyncio.ensure_future(session.run(slow, {x: 1.0}))
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        task = tg.create_task(session.run(slow, {x: 1.0}))
         await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -92,11 +92,15 @@ async def test_closing_the_session_stops_its_steps() -> None:
     x = af.placeholder("float32", [])
     slow = _wait_for(x, "never")
     session = af.Session()
-    task = asyncio.ensure_future(session.run(slow, {x: 1.0}))
-    await asyncio.sleep(0.01)
-    await session.close()
-    with pytest.raises(af.errors.CancelledError, match="closed"):
-        await task
+
+    async def stopped() -> None:
+        with pytest.raises(af.errors.CancelledError, match="closed"):
+            await session.run(slow, {x: 1.0})
+
+    async with asyncio.TaskGroup() as tg:
+        tg.create_task(stopped())
+        await asyncio.sleep(0.01)
+        await session.close()
     with pytest.raises(af.errors.ClosedSessionError):
         await session.run(slow, {x: 1.0})
 

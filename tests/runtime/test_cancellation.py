@@ -43,7 +43,7 @@ async def test_cancelled_at_a_kernel_boundary(boundary: int) -> None:
     for index in range(_NODES):
         y = apply_op("TestCheckpoint", y, index=index)
     count = af.Variable(0.0, name="count")
-    async with af.Session(config=af.SessionConfig(inline_budget=0)) as session:
+    async with af.Session(config=af.SessionConfig(inline_budget=0)) as session, asyncio.TaskGroup() as tg:
         await session.run(count.initializer)
         _stop_at = boundary
         _log.clear()
@@ -51,7 +51,7 @@ async def test_cancelled_at_a_kernel_boundary(boundary: int) -> None:
         _proceed.clear()
         with af.control_dependencies([y]):
             done = count.assign_add(1.0)
-        task = asyncio.ensure_future(session.run(done, {x: 1.0}))
+        task = tg.create_task(session.run(done, {x: 1.0}))
         await asyncio.to_thread(_reached.wait, 5)
         task.cancel()
         await asyncio.sleep(0.005)
@@ -76,12 +76,16 @@ async def test_a_timeout_stops_a_step_in_a_thread() -> None:
     _reached.clear()
     _proceed.clear()
     _stop_at = 3
-    async with af.Session(config=af.SessionConfig(inline_budget=0)) as session:
-        task = asyncio.ensure_future(session.run(y, {x: 1.0}, timeout=0.05))
-        await asyncio.sleep(0.2)
-        _proceed.set()
+
+    async def timed_out() -> None:
         with pytest.raises(af.errors.DeadlineExceededError):
-            await task
+            await session.run(y, {x: 1.0}, timeout=0.05)
+
+    async with af.Session(config=af.SessionConfig(inline_budget=0)) as session:
+        async with asyncio.TaskGroup() as tg:
+            tg.create_task(timed_out())
+            await asyncio.sleep(0.2)
+            _proceed.set()
         assert _log == [0, 1, 2, 3]
         _stop_at = -1
         assert await session.run(y, {x: 1.0}) == 1

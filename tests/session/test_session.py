@@ -136,7 +136,12 @@ async def test_a_new_signature_is_compiled_once_for_all_who_wait(monkeypatch: py
     async with af.Session() as session:
         compiled: list[int] = []
         register = session.worker.register_now
-        monkeypatch.setattr(session.worker, "register_now", lambda *a: (compiled.append(1), register(*a))[1])
+
+        def counted(*arguments: Any) -> int:
+            compiled.append(1)
+            return register(*arguments)
+
+        monkeypatch.setattr(session.worker, "register_now", counted)
         assert await asyncio.gather(*(session.run(y, {x: 1.0}) for _ in range(10))) == [401] * 10
         assert len(compiled) == 1
 
