@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from aioflow.ops.array_diag import diag as tensor_diag
+from aioflow.ops.array_diag import diag_part as tensor_diag_part
 from aioflow.ops.array_diag import matrix_band_part as band_part
 from aioflow.ops.array_diag import matrix_diag as diag
 from aioflow.ops.array_diag import matrix_diag_part as diag_part
@@ -56,6 +58,8 @@ __all__ = [
     "slogdet",
     "solve",
     "svd",
+    "tensor_diag",
+    "tensor_diag_part",
     "tensordot",
     "trace",
     "transpose",

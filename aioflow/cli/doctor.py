@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "report"]
 
-_PACKAGES = ("numpy", "ml_dtypes", "msgpack", "safetensors", "uvloop")
+_PACKAGES = ("numpy", "ml_dtypes", "msgpack", "uvloop")
 _DEMO_PACKAGES = ("starlette", "uvicorn", "httpx", "rich", "matplotlib")
 
 

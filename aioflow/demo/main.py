@@ -14,6 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import aioflow as af
+
+try:
+    import uvloop
+except ImportError:  # there is none for Windows, and asyncio's own loop does as well, only slower
+    uvloop = None  # type: ignore[assignment]  # the absence of the module is its value here
 from aioflow.data import Digits, load_digits
 from aioflow.demo.model import Model, build
 from aioflow.demo.report import History, Lag, percentile_ms, watch_lag
@@ -51,7 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     console = Console()
     try:
-        outcome = asyncio.run(run_demo(options, console))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop is not None else None) as runner:
+            outcome = runner.run(run_demo(options, console))
     except KeyboardInterrupt:
         console.print(f"Stopped. Checkpoint in {options.folder}; run the same command to go on from there.")
         return 130

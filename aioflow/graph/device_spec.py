@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from aioflow.errors import InvalidArgumentError
@@ -69,15 +69,13 @@ class DeviceSpec:
 
     def override(self, inner: DeviceSpec) -> DeviceSpec:
         """This spec with every part that `inner` names taken from `inner`: an inner scope wins."""
-        merged = replace(
-            self,
-            job=self.job if inner.job is None else inner.job,
-            replica=self.replica if inner.replica is None else inner.replica,
-            task=self.task if inner.task is None else inner.task,
+        return DeviceSpec(
+            self.job if inner.job is None else inner.job,
+            self.replica if inner.replica is None else inner.replica,
+            self.task if inner.task is None else inner.task,
+            self.device_type if inner.device_type is None else inner.device_type,
+            self.device_index if inner.device_index is None else inner.device_index,
         )
-        if inner.device_type is None:
-            return merged
-        return replace(merged, device_type=inner.device_type, device_index=inner.device_index)
 
     def matches(self, full: DeviceSpec) -> bool:
         """Whether the whole name `full` satisfies this partial one."""

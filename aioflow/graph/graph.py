@@ -330,6 +330,10 @@ class Graph:
         """Prefix the names of new nodes; yields the prefix with its "/"."""
         return scopes.name_scope(self, name)
 
+    def get_name_scope(self) -> str:
+        """The current name scope, without a "/" at its end; "" at the root."""
+        return scopes.current_scope(self).name
+
     def device(self, target: scopes.DeviceLike) -> AbstractContextManager[None]:
         """Ask for a device for new nodes: a name, a function of the node, or None to close off the outer scopes."""
         return scopes.device(self, target)

@@ -134,9 +134,15 @@ def device(graph: Graph, target: DeviceLike) -> Iterator[None]:
 
 @contextmanager
 def control_dependencies(graph: Graph, inputs: Iterable[Operation] | None) -> Iterator[None]:
-    """Make new nodes wait for `inputs`; None closes off the outer blocks."""
+    """Make new nodes wait for `inputs`, those left out that a block around makes them wait for already; None closes off
+    the outer blocks.
+    """
     scope = current_scope(graph)
-    controllers = () if inputs is None else (*scope.controllers, Controller(tuple(inputs)))
+    controllers: tuple[Controller, ...] = ()
+    if inputs is not None:
+        known = {op for controller in scope.controllers for op in controller.inputs}
+        added = tuple(op for op in dict.fromkeys(inputs) if op not in known)
+        controllers = (*scope.controllers, Controller(added))
     with enter_scope(graph, replace(scope, controllers=controllers)):
         yield
 

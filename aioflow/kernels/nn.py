@@ -255,10 +255,10 @@ def bias_add_grad(binding: Binding) -> Callable[[Any], Any]:
 
 
 def softmax_parts(xp: Any) -> Callable[[Any], tuple[Any, Any, Any]]:
-    """A function that takes a matrix and gives (logits - max, its exponential, the sum of that) by rows, in new buffers.
+    """A function that takes a matrix and gives (logits - max, its exponential, its sum) by rows, in new buffers.
 
-    They are float32 or better. Rows are short where there are few classes, and a reduction along short rows costs a call a
-    row: then the maximum goes over the columns of a transposed copy, and the sum is a product with ones.
+    They are float32 or better. A reduction along short rows (few classes) costs a call a row: then the maximum goes
+    over the columns of a transposed copy, and the sum is a product with ones.
     """
     ones: dict[Any, Any] = {}
 

@@ -133,7 +133,12 @@ def tuple_(tensors: list[Any], name: str | None = None, control_inputs: list[Any
     with graph.as_default(), graph.name_scope(name or "tuple"):
         gate = group(*present, *(control_inputs or []))
         with graph.control_dependencies([gate]):
-            return [None if t is None else identity(t) for t in tensors]
+            return [None if t is None else _gated(graph, t) for t in tensors]
+
+
+def _gated(graph: Graph, tensor: Any) -> Tensor:
+    with graph.colocate_with(tensor):
+        return identity(tensor, name="control_dependency")
 
 
 def _flatten(items: Any) -> list[Any]:

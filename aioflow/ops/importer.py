@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, overload
 
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError
 from aioflow.graph.default_graph import default_graph
@@ -27,6 +27,40 @@ _MAX_OUTPUTS: Final = 1 << 16
 _SHAPES: Final = "_output_shapes"
 
 
+@overload
+def import_graph_def(
+    graph_def: GraphDef,
+    input_map: Mapping[str, Any] | None = None,
+    return_elements: None = None,
+    name: str | None = None,
+    op_dict: Any = None,
+    producer_op_list: Iterable[OpDef] | None = None,
+) -> None: ...
+
+
+@overload
+def import_graph_def(
+    graph_def: GraphDef,
+    input_map: Mapping[str, Any] | None,
+    return_elements: Sequence[str],
+    name: str | None = None,
+    op_dict: Any = None,
+    producer_op_list: Iterable[OpDef] | None = None,
+) -> list[Any]: ...
+
+
+@overload
+def import_graph_def(
+    graph_def: GraphDef,
+    input_map: Mapping[str, Any] | None = None,
+    *,
+    return_elements: Sequence[str],
+    name: str | None = None,
+    op_dict: Any = None,
+    producer_op_list: Iterable[OpDef] | None = None,
+) -> list[Any]: ...
+
+
 def import_graph_def(
     graph_def: GraphDef,
     input_map: Mapping[str, Any] | None = None,
@@ -34,7 +68,7 @@ def import_graph_def(
     name: str | None = None,
     op_dict: Any = None,
     producer_op_list: Iterable[OpDef] | None = None,
-) -> list[Operation | Tensor] | None:
+) -> list[Any] | None:
     """Add the nodes of a graph definition to the default graph.
 
     Devices, control inputs and colocation of the nodes are kept; open device scopes fill in what a node leaves open,

@@ -68,7 +68,8 @@ def test_malformed_names(name: str) -> None:
         ("/gpu:0", "/cpu:1", "/device:CPU:1"),
         ("/gpu:0", "/job:w/task:3", "/job:w/task:3/device:GPU:0"),
         ("/job:a/task:1", "/job:b", "/job:b/task:1"),
-        ("/gpu:3", "/gpu", "/device:GPU:*"),  # a type of its own opens the index again
+        ("/gpu:3", "/gpu", "/device:GPU:3"),
+        ("/gpu:3", "/cpu", "/device:CPU:3"),  # type and index are two parts
         ("", "/gpu:0", "/device:GPU:0"),
         ("/gpu:0", "", "/device:GPU:0"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ F32 = af.float32
 
 
 def sample() -> GraphDef:
-    """x → y = x·w, split into two, z = second + 1 after y."""
+    """x → y = x·w, split into two, z = second − 1 after y."""
     with af.Graph().as_default() as graph:
         with af.device("/cpu:0"):
             x = af.placeholder(F32, [None, 3], name="x")
@@ -29,13 +30,13 @@ def sample() -> GraphDef:
             y = af.matmul(x, w, name="y")
         _, b = af.split(x, [1, 2], axis=1, name="parts")
         with af.control_dependencies([y]):
-            af.add(b, 1.0, name="z")
+            af.subtract(b, 1.0, name="z")
     return graph.as_graph_def()
 
 
 def const(name: str, value: Any = 1.0, inputs: tuple[str, ...] = (), **attrs: Any) -> NodeDef:
     data = TensorData.of(np.asarray(value, np.float32))
-    return NodeDef(name, "Const", inputs, "", {"value": data, "dtype": F32} | attrs)
+    return NodeDef(name, "Const", inputs, "", {"value": data, "dtype": F32, **attrs})
 
 
 def identity(name: str, *inputs: str, **attrs: Any) -> NodeDef:
@@ -47,13 +48,12 @@ def identity(name: str, *inputs: str, **attrs: Any) -> NodeDef:
 
 def test_a_root_import_gives_the_same_definition(graph: af.Graph) -> None:
     definition = sample()
-    assert af.import_graph_def(definition, name="") is None
+    af.import_graph_def(definition, name="")
     assert graph.as_graph_def() == definition
 
 
 def test_the_default_scope_is_import(graph: af.Graph) -> None:
     found = af.import_graph_def(sample(), return_elements=["z:0", "y", "parts:1"])
-    assert found is not None
     assert [e.name for e in found] == ["import/z:0", "import/y", "import/parts:1"]
     y = found[1]
     assert isinstance(y, af.Operation)
@@ -71,12 +71,12 @@ def test_scopes_are_unique_unless_they_are_absolute() -> None:
     definition = GraphDef((const("c"),))
     names = []
     for name in ("p", "p", None, None):
-        (found,) = af.import_graph_def(definition, return_elements=["c"], name=name) or []
+        (found,) = af.import_graph_def(definition, return_elements=["c"], name=name)
         names.append(found.name)
     with af.name_scope("outer"):
-        (found,) = af.import_graph_def(definition, return_elements=["c"], name="p") or []
+        (found,) = af.import_graph_def(definition, return_elements=["c"], name="p")
         names.append(found.name)
-        (found,) = af.import_graph_def(definition, return_elements=["c"], name="") or []
+        (found,) = af.import_graph_def(definition, return_elements=["c"], name="")
         names.append(found.name)
     assert names == ["p/c", "p_1/c", "import/c", "import_1/c", "outer/p/c", "c"]
 
@@ -93,10 +93,10 @@ def test_open_devices_fill_in_and_open_control_dependencies_are_added(graph: af.
 
 def test_values_are_the_same() -> None:
     x = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
-    found = af.import_graph_def(sample(), return_elements=["x:0", "y:0", "z:0"]) or []
-    y, z = evaluate(found[1:], {found[0]: x})  # type: ignore[list-item, dict-item]  # tensors, as asked for
+    found = af.import_graph_def(sample(), return_elements=["x:0", "y:0", "z:0"])
+    y, z = evaluate(found[1:], {found[0]: x})
     assert y.tolist() == [[14], [32]]
-    assert z.tolist() == [[3, 4], [6, 7]]
+    assert z.tolist() == [[1, 2], [4, 5]]
 
 
 def test_the_order_of_the_definition_does_not_matter(graph: af.Graph) -> None:
@@ -147,7 +147,7 @@ def test_an_attribute_of_a_newer_producer_is_dropped_at_its_default(graph: af.Gr
 @pytest.mark.parametrize("key", ["x", "x:0", b"x:0"])
 def test_a_mapped_input(graph: af.Graph, key: Any) -> None:
     mine = af.constant([[1.0, 1.0, 1.0]], name="mine")
-    found = af.import_graph_def(sample(), {key: mine}, ["y:0", "x:0", "x"], name="p") or []
+    found = af.import_graph_def(sample(), {key: mine}, ["y:0", "x:0", "x"], name="p")
     y, x, node = found
     assert isinstance(y, af.Tensor)
     assert y.op.inputs[0] is mine
@@ -158,8 +158,8 @@ def test_a_mapped_input(graph: af.Graph, key: Any) -> None:
 
 
 def test_values_in_the_map_are_converted() -> None:
-    (y,) = af.import_graph_def(sample(), {"x": np.ones((2, 3), np.float32)}, ["y:0"]) or []
-    assert evaluate([y])[0].tolist() == [[6], [6]]  # type: ignore[list-item]  # a tensor, as asked for
+    (y,) = af.import_graph_def(sample(), {"x": np.ones((2, 3), np.float32)}, ["y:0"])
+    assert evaluate([y])[0].tolist() == [[6], [6]]
 
 
 def test_a_mapped_control_input(graph: af.Graph) -> None:
@@ -199,8 +199,8 @@ WRONG: dict[str, tuple[tuple[NodeDef, ...], type[errors.OpError], str]] = {
     "a dtype by number": ((C, NodeDef("i", "Identity", ("c",), "", {"T": 1})), errors.InvalidArgumentError, "i"),
     "an unknown attribute": ((C, identity("i", "c", color="red")), errors.NotFoundError, "i"),
     "a constant without its value": ((NodeDef("k", "Const", attrs={"dtype": F32}),), errors.InvalidArgumentError, "k"),
-    "a constant that is text": ((const("k", value=1.0) and NodeDef("k", "Const", attrs={"dtype": F32, "value": "1"}),),
-                                errors.InvalidArgumentError, "k"),
+    "a constant that is text": (
+        (NodeDef("k", "Const", attrs={"dtype": F32, "value": "1"}),), errors.InvalidArgumentError, "k"),
     "a constant of another dtype": ((const("k", dtype=af.int32),), errors.DTypeError, "k"),
     "an attribute of another kind": (
         (C, NodeDef("p", "Placeholder", attrs={"dtype": F32, "shape": "wide"})), errors.InvalidArgumentError, "p"),
@@ -208,7 +208,8 @@ WRONG: dict[str, tuple[tuple[NodeDef, ...], type[errors.OpError], str]] = {
         (NodeDef("s", "Const", attrs={"dtype": af.string, "value": TensorData(af.string, (), (b"",))}),
          NodeDef("m", "MatMul", ("s", "s"), "", {"T": af.string})), errors.InvalidArgumentError, "m"),
     "shapes that do not fit": (
-        (const("m", [[1.0, 2.0]]), NodeDef("p", "MatMul", ("m", "m"), "", {"T": F32})), errors.InvalidArgumentError, "p"),
+        (const("m", [[1.0, 2.0]]), NodeDef("p", "MatMul", ("m", "m"), "", {"T": F32})),
+        errors.InvalidArgumentError, "p"),
     "shapes that were never so": ((const("k", _output_shapes=((2,),)),), errors.InvalidArgumentError, "k"),
     "shapes of another count": ((const("k", _output_shapes=((), ())),), errors.InvalidArgumentError, "k"),
     "shapes that are none": ((const("k", _output_shapes=("x",)),), errors.InvalidArgumentError, "k"),
@@ -304,8 +305,11 @@ def graphs(draw: st.DrawFn) -> tuple[af.Graph, dict[str, Any]]:
     feeds: dict[str, Any] = {}
     with af.Graph().as_default() as graph:
         tensors = [af.constant([[1.0, 2.0], [3.0, 4.0]])]
+
+        def pick() -> af.Tensor:
+            return tensors[draw(st.integers(0, len(tensors) - 1))]
+
         for i in range(draw(st.integers(1, 8))):
-            pick = lambda: tensors[draw(st.integers(0, len(tensors) - 1))]  # noqa: E731, B023  # drawn at once
             with (
                 af.name_scope(f"s{i}" if draw(st.booleans()) else None),
                 af.device(draw(st.sampled_from(["", "/cpu:0"]))),
@@ -357,8 +361,5 @@ def test_an_altered_definition_is_imported_or_refused(
     text = bytearray(made[0].as_graph_def(add_shapes=data.draw(st.booleans())).to_json().encode())
     for _ in range(data.draw(st.integers(1, 3))):
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.sampled_from(b'0123456789abcfint:"[]{},^-$'))
-    try:
-        with af.Graph().as_default():
-            af.import_graph_def(GraphDef.from_json(bytes(text)))
-    except errors.AioflowError:
-        pass
+    with contextlib.suppress(errors.AioflowError), af.Graph().as_default():
+        af.import_graph_def(GraphDef.from_json(bytes(text)))

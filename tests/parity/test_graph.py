@@ -150,7 +150,7 @@ def _controls(m: Any) -> Any:
                     m.no_op(name="only_b")
         with m.control_dependencies([]):
             m.no_op(name="empty")
-        m.add(b, 1, name="with_a_constant")
+        m.multiply(b, 1, name="with_a_constant")
     with m.control_dependencies([a]):
         m.identity(c, name="second_block")
     m.no_op(name="after")
@@ -159,7 +159,8 @@ def _controls(m: Any) -> Any:
 def _groups_and_tuples(m: Any) -> Any:
     a, b = m.constant(1, name="a"), m.constant(2, name="b")
     with m.name_scope("s"):
-        together = m.tuple([a, None, b], name="t", control_inputs=[m.no_op(name="also")])
+        as_tuple = getattr(m, "tuple", None) or m.tuple_
+        together = as_tuple([a, None, b], name="t", control_inputs=[m.no_op(name="also")])
     m.group(a, b, name="g")
     m.group()
     return [None if t is None else t.name for t in together]
