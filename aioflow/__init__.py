@@ -114,3 +114,5 @@ from aioflow.ops.random import *
 from aioflow import losses as losses
 from aioflow import nn as nn
 from aioflow import random as random
+from aioflow import raw_ops as raw_ops
+from aioflow import extend as extend

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.shapes import format_dims, is_compatible
@@ -11,6 +14,8 @@ from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
 
 __all__ = ["as_sizes", "checked_axis"]
+
+_FEW: Final = 4096  # elements
 
 
 def checked_axis(axis: int, rank: int, what: str = "axis") -> int:
@@ -120,6 +125,8 @@ def squeeze(binding: Binding) -> Callable[[Any], Any]:
 @kernel("BroadcastTo", host={"shape": as_sizes})
 def broadcast_to(xp: Any, value: Any, shape: tuple[int, ...]) -> Any:
     try:
+        if value.size == 1 and xp is np and value.ndim <= len(shape) and math.prod(shape) <= _FEW:
+            return np.full(shape, value, value.dtype)  # a fraction of the time that it takes to make the view
         return xp.broadcast_to(value, shape)
     except ValueError as error:
         raise InvalidArgumentError(

@@ -21,7 +21,17 @@ from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.opdef import GROUPS, OPS
 from aioflow.graph.shapes import Dims
 
-__all__ = ["ANY_DEVICE", "KERNELS", "ArrayBackend", "Binding", "KernelDef", "binder", "elementwise", "kernel"]
+__all__ = [
+    "ANY_DEVICE",
+    "KERNELS",
+    "ArrayBackend",
+    "Binding",
+    "KernelDef",
+    "Ufunc",
+    "binder",
+    "elementwise",
+    "kernel",
+]
 
 ANY_DEVICE: Final = "*"
 Converter: TypeAlias = Callable[[Any], Any]

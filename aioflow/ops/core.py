@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, Operation, Tensor
@@ -26,9 +26,14 @@ def scalar(ctx: ShapeContext) -> Dims:
     return ()
 
 
-define_op(
-    "Const", "", "output: dtype", ["value: tensor", "dtype: type"], shape=lambda ctx: tuple(ctx.attrs["value"].shape)
-)
+def _constant(ctx: ShapeContext) -> Dims:
+    value, dtype = ctx.attrs["value"], ctx.attrs["dtype"]
+    if value.dtype != dtype.np_dtype:
+        raise DTypeError("the value does not have the dtype of the node", expected=dtype, actual=value.dtype)
+    return tuple(value.shape)
+
+
+define_op("Const", "", "output: dtype", ["value: tensor", "dtype: type"], shape=_constant)
 define_op(
     "Placeholder", "", "output: dtype", ["dtype: type", "shape: shape = None"], shape=lambda ctx: ctx.attrs["shape"]
 )
@@ -137,7 +142,7 @@ def tuple_(tensors: list[Any], name: str | None = None, control_inputs: list[Any
 
 
 def _gated(graph: Graph, tensor: Any) -> Tensor:
-    with graph.colocate_with(tensor):
+    with graph.colocate_with(getattr(tensor, "op", tensor)):
         return identity(tensor, name="control_dependency")
 
 

@@ -266,8 +266,6 @@ class _Import:
                     f"attribute {attr.name!r} is missing", expected=f"a value of kind {attr.kind}", actual="none"
                 )
             found.setdefault(attr.name, attr.default)
-        if isinstance(found.get("dtype"), DType) and "value" in found:
-            _check_constant(found["value"], found["dtype"])
         for arg in op_def.outputs:
             if arg.number_attr is not None and found.get(arg.number_attr, 0) > _MAX_OUTPUTS:
                 raise InvalidArgumentError(
@@ -335,11 +333,6 @@ def _checked(op_def: OpDef, key: str, value: Any) -> Any:
     if wanted is not None and not isinstance(value, wanted):
         raise InvalidArgumentError(f"attribute {key!r} has the wrong kind", expected=attr.kind, actual=repr(value)[:80])
     return attr.check(_value(value))
-
-
-def _check_constant(value: Any, dtype: DType) -> None:
-    if value.dtype != dtype.np_dtype:
-        raise DTypeError("the value does not have the dtype of the node", expected=dtype, actual=value.dtype)
 
 
 def _by_name(op_def: OpDef, data: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:

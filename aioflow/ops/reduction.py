@@ -181,8 +181,9 @@ def _count_reduced(op: Operation) -> Tensor:
         count = num_elements(tuple(x.dims[i] for i in gone))
         if count is not None:
             return constant(count, dtype=x.dtype)
-    sizes = apply_op("Size", x, out_type=dtypes.int64), apply_op("Size", y, out_type=dtypes.int64)
-    dynamic = apply_op("FloorDiv", sizes[0], apply_op("Maximum", sizes[1], 1))
+    dynamic = apply_op("Size", x, out_type=dtypes.int64)
+    if num_elements(y.dims) != 1:
+        dynamic = apply_op("FloorDiv", dynamic, apply_op("Maximum", apply_op("Size", y, out_type=dtypes.int64), 1))
     result: Tensor = apply_op("Cast", dynamic, DstT=x.dtype)
     return result
 

@@ -1,4 +1,4 @@
-"""Chooses OpenBLAS's kernels before NumPy loads it, and reports which ones run.
+"""Chooses OpenBLAS's kernels and its threads' patience before NumPy loads it, and reports what runs.
 
 OpenBLAS picks its kernels by processor when the library is loaded, and the one inside NumPy's wheels misjudges some:
 a family that it does not list falls back to AVX2 kernels even where AVX-512 is there. Measured on an AVX-512 AMD
@@ -8,6 +8,10 @@ changes that; hence a preload hook, and no import of NumPy in this module.
 A wrong choice kills the process with an illegal instruction (seen when SkylakeX was forced without AVX-512), so a rule
 applies only where the kernel reports every flag it needs: /proc/cpuinfo leaves out what the hypervisor or the
 operating system has switched off.
+
+OpenBLAS's worker threads spin for 2**26 cycles after a product before they sleep, in case another product follows. Here
+it is a kernel of another kind that follows, and it has to share its core: measured on two cores, the convolution after a
+product took 15 to 21 ms instead of 11. OPENBLAS_THREAD_TIMEOUT is that exponent, and also counts only before the load.
 """
 
 from __future__ import annotations
@@ -19,9 +23,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-__all__ = ["CoreTypeChoice", "LoadedBlas", "choose_core_type", "chosen", "describe", "loaded_blas"]
+__all__ = [
+    "CoreTypeChoice",
+    "LoadedBlas",
+    "TimeoutChoice",
+    "choose_core_type",
+    "chosen",
+    "chosen_timeout",
+    "describe",
+    "loaded_blas",
+]
 
 VARIABLE: Final = "OPENBLAS_CORETYPE"
+TIMEOUT_VARIABLE: Final = "OPENBLAS_THREAD_TIMEOUT"
+_TIMEOUT: Final = "16"  # 2**16 cycles, some 20 microseconds: about what waking a thread costs
 
 # The families that OpenBLAS's SkylakeX kernels are compiled for (gcc's -march=skylake-avx512).
 _AVX512: Final = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"})
@@ -42,6 +57,14 @@ class CoreTypeChoice:
 
 
 # Tuples and not data classes: each of those costs the import of aioflow a millisecond.
+class TimeoutChoice(NamedTuple):
+    """How long idle OpenBLAS threads spin: the exponent of 2 (None: OpenBLAS's own default), why, and set by whom."""
+
+    exponent: str | None
+    reason: str
+    set_by: Literal["aioflow", "user", "openblas"]
+
+
 class Processor(NamedTuple):
     """The part of the first block of /proc/cpuinfo that the rules look at."""
 
@@ -84,6 +107,7 @@ RULES: Final[tuple[CoreTypeRule, ...]] = (
 )
 
 _chosen: CoreTypeChoice | None = None
+_timeout: TimeoutChoice | None = None
 
 
 def chosen() -> CoreTypeChoice | None:
@@ -91,18 +115,39 @@ def chosen() -> CoreTypeChoice | None:
     return _chosen
 
 
-def choose_core_type() -> CoreTypeChoice:
-    """The preload hook: sets OPENBLAS_CORETYPE where a rule applies, once a process, and remembers the choice.
+def chosen_timeout() -> TimeoutChoice | None:
+    """As `chosen`, for the threads' timeout."""
+    return _timeout
 
-    The user's own setting always stands. Child processes inherit the variable, which is right: they run on the same
+
+def choose_core_type() -> CoreTypeChoice:
+    """The preload hook: sets OPENBLAS_CORETYPE where a rule applies, and OPENBLAS_THREAD_TIMEOUT, once a process, and
+    remembers the choices.
+
+    The user's own settings always stand. Child processes inherit the variables, which is right: they run on the same
     processor.
     """
-    global _chosen
+    global _chosen, _timeout
     if _chosen is None:
-        _chosen = decide(os.environ, numpy_loaded="numpy" in sys.modules)
+        loaded = "numpy" in sys.modules
+        _chosen = decide(os.environ, numpy_loaded=loaded)
         if _chosen.set_by == "aioflow" and _chosen.core_type is not None:
             os.environ[VARIABLE] = _chosen.core_type
+        _timeout = decide_timeout(os.environ, numpy_loaded=loaded)
+        if _timeout.set_by == "aioflow" and _timeout.exponent is not None:
+            os.environ[TIMEOUT_VARIABLE] = _timeout.exponent
     return _chosen
+
+
+def decide_timeout(environment: Mapping[str, str], *, numpy_loaded: bool) -> TimeoutChoice:
+    """The decision about the threads' timeout alone, without its effect."""
+    users = environment.get(TIMEOUT_VARIABLE)
+    if users:
+        return TimeoutChoice(users, f"{TIMEOUT_VARIABLE} was set before aioflow was imported", "user")
+    if numpy_loaded:
+        why = f"numpy was imported before aioflow; import aioflow first or set {TIMEOUT_VARIABLE}"
+        return TimeoutChoice(None, why, "openblas")
+    return TimeoutChoice(_TIMEOUT, "idle threads leave their core to the kernels that follow", "aioflow")
 
 
 def decide(
@@ -233,6 +278,10 @@ def describe() -> dict[str, str]:
         lines["core type chosen"] = "the preload hook did not run"
     else:
         lines["core type chosen"] = f"{choice.core_type or 'automatic'} by {choice.set_by}: {choice.reason}"
+    timeout = chosen_timeout()
+    if timeout is not None:
+        value = "automatic" if timeout.exponent is None else f"2**{timeout.exponent} cycles"
+        lines["idle threads spin for"] = f"{value} by {timeout.set_by}: {timeout.reason}"
     running = loaded_blas()
     if not running:
         lines["blas"] = "no OpenBLAS is loaded (another BLAS, or a build of NumPy without one)"

@@ -1,4 +1,4 @@
-"""The choice of OpenBLAS's core type: the table on recorded processors, the effect in fresh interpreters."""
+"""What is chosen for OpenBLAS: the table on recorded processors, the effects in fresh interpreters."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_odd_cpuinfo_applies_no_rule(lines: list[str]) -> None:
 
 def run_python(code: str, **environment: str) -> dict[str, object]:
     """Runs the code in a fresh interpreter, which has neither NumPy nor a core type, and returns the JSON it prints."""
-    clean = {k: v for k, v in os.environ.items() if k != blas.VARIABLE}
+    clean = {k: v for k, v in os.environ.items() if k not in (blas.VARIABLE, blas.TIMEOUT_VARIABLE)}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
         env=clean | environment,
@@ -147,3 +147,75 @@ def test_the_real_choice_on_this_machine_runs() -> None:
 def test_before_numpy_is_loaded_there_is_nothing_to_report() -> None:
     code = "import json; from aioflow_numpy import blas; print(json.dumps({'found': blas.loaded_blas()}))"
     assert run_python(code) == {"found": []}
+
+
+# -- the threads' timeout ------------------------------------------------------------------------------------------
+
+
+def test_idle_threads_are_told_to_sleep_soon() -> None:
+    choice = blas.decide_timeout({}, numpy_loaded=False)
+    assert (choice.exponent, choice.set_by) == ("16", "aioflow")
+
+
+def test_the_users_timeout_stands() -> None:
+    for loaded in (False, True):
+        choice = blas.decide_timeout({"OPENBLAS_THREAD_TIMEOUT": "26"}, numpy_loaded=loaded)
+        assert (choice.exponent, choice.set_by) == ("26", "user")
+
+
+def test_the_timeout_is_too_late_once_numpy_is_loaded() -> None:
+    choice = blas.decide_timeout({}, numpy_loaded=True)
+    assert (choice.exponent, choice.set_by) == (None, "openblas")
+    assert "import aioflow first" in choice.reason
+
+
+TIMEOUT = """
+import json, os, sys
+{before}
+from aioflow_numpy import blas
+blas.choose_core_type()
+print(json.dumps({{"set": os.environ.get("OPENBLAS_THREAD_TIMEOUT"), "by": blas.chosen_timeout().set_by,
+                  "text": blas.describe()["idle threads spin for"]}}))
+"""
+
+
+def test_the_hook_sets_the_timeout_and_the_doctor_says_so() -> None:
+    answer = run_python(TIMEOUT.format(before=""))
+    assert (answer["set"], answer["by"]) == ("16", "aioflow")
+    assert str(answer["text"]).startswith("2**16 cycles by aioflow: ")
+
+
+def test_the_hook_leaves_the_users_timeout() -> None:
+    answer = run_python(TIMEOUT.format(before=""), OPENBLAS_THREAD_TIMEOUT="20")
+    assert (answer["set"], answer["by"]) == ("20", "user")
+    assert str(answer["text"]).startswith("2**20 cycles by user: ")
+
+
+def test_the_hook_sets_no_timeout_that_would_not_count() -> None:
+    answer = run_python(TIMEOUT.format(before="import numpy"))
+    assert (answer["set"], answer["by"]) == (None, "openblas")
+    assert str(answer["text"]).startswith("automatic by openblas: ")
+
+
+def test_idle_threads_do_not_spin() -> None:
+    """Processor time while the process only sleeps, right after a product on several threads."""
+    code = """
+        import json, time
+        import aioflow
+        import numpy
+        from aioflow_numpy import blas
+        a = numpy.ones((512, 512), "f4")
+        spent = []
+        for _ in range(7):
+            a @ a
+            before = time.process_time()
+            time.sleep(0.05)
+            spent.append(time.process_time() - before)
+        running = blas.loaded_blas()
+        print(json.dumps({"spent": min(spent), "threads": running[0].threads if running else 0}))
+    """
+    answer = run_python(code)
+    if answer["threads"] in (0, 1):
+        pytest.skip("needs OpenBLAS with several threads")
+    assert isinstance(answer["spent"], float)
+    assert answer["spent"] < 0.005  # 0.015 to 0.03 with OpenBLAS's own timeout

@@ -276,12 +276,11 @@ def _grow(m: Any, rng: random.Random, pool: list[Any], depth: int) -> None:
 def _random_scope(m: Any, rng: random.Random, pool: list[Any]) -> Any:
     devices = ["/cpu:0", "/gpu:1", "/job:w", "/task:2", "/job:p/replica:1/gpu:0", "", None]
     names = ["s", "S", "t", "_u" if m.get_default_graph().get_name_scope() else "u", "s/", "", None]
-    return rng.choice(
-        [
-            lambda: m.name_scope(rng.choice(names)),
-            lambda: m.device(rng.choice(devices)),
-            lambda: m.control_dependencies(rng.choices(pool, k=rng.randint(0, 3))),
-            lambda: m.control_dependencies(None),
-            lambda: m.colocate_with(rng.choice(pool), ignore_existing=rng.random() < 0.3),
-        ]
-    )()
+    scopes: list[Callable[[], Any]] = [
+        lambda: m.name_scope(rng.choice(names)),
+        lambda: m.device(rng.choice(devices)),
+        lambda: m.control_dependencies(rng.choices(pool, k=rng.randint(0, 3))),
+        lambda: m.control_dependencies(None),
+        lambda: m.colocate_with(rng.choice(pool), ignore_existing=rng.random() < 0.3),
+    ]
+    return rng.choice(scopes)()

@@ -1,0 +1,51 @@
+"""What a package needs to add ops of its own: see docs/extending.md.
+
+An op is a definition (`define_op`), a gradient (`gradient`, or `not_differentiable`), and any number of kernels
+(`kernel`, `binder`, `elementwise`); `apply_op` makes its nodes. The converters `as_…` are for a kernel's `host=` inputs.
+"""
+
+from aioflow.graph.opdef import OpDef as OpDef
+from aioflow.graph.opdef import ShapeContext as ShapeContext
+from aioflow.graph.opdef import define_op as define_op
+from aioflow.graph.opdef import gradient as gradient
+from aioflow.graph.opdef import not_differentiable as not_differentiable
+from aioflow.graph.shapes import Dims as Dims
+from aioflow.graph.shapes import broadcast_dims as broadcast_dims
+from aioflow.graph.shapes import merge_dims as merge_dims
+from aioflow.kernels.convert import as_array as as_array
+from aioflow.kernels.convert import as_bool as as_bool
+from aioflow.kernels.convert import as_int as as_int
+from aioflow.kernels.convert import as_ints as as_ints
+from aioflow.kernels.convert import as_text as as_text
+from aioflow.kernels.registry import ArrayBackend as ArrayBackend
+from aioflow.kernels.registry import Binding as Binding
+from aioflow.kernels.registry import KernelDef as KernelDef
+from aioflow.kernels.registry import Ufunc as Ufunc
+from aioflow.kernels.registry import binder as binder
+from aioflow.kernels.registry import elementwise as elementwise
+from aioflow.kernels.registry import kernel as kernel
+from aioflow.ops.apply import apply_op as apply_op
+
+__all__ = [
+    "ArrayBackend",
+    "Binding",
+    "Dims",
+    "KernelDef",
+    "OpDef",
+    "ShapeContext",
+    "Ufunc",
+    "apply_op",
+    "as_array",
+    "as_bool",
+    "as_int",
+    "as_ints",
+    "as_text",
+    "binder",
+    "broadcast_dims",
+    "define_op",
+    "elementwise",
+    "gradient",
+    "kernel",
+    "merge_dims",
+    "not_differentiable",
+]

@@ -1,0 +1,113 @@
+"""Builders made from op definitions, for `aioflow.raw_ops`: signature, documentation and all."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import keyword
+from collections.abc import Callable
+from typing import Any, Final
+
+from aioflow.graph.dtypes import DType
+from aioflow.graph.opdef import OPS, ArgDef, AttrDef, OpDef
+from aioflow.ops.apply import apply_op
+
+__all__ = ["builder_of", "public_ops"]
+
+_BUILDERS: Final[dict[str, Callable[..., Any]]] = {}
+
+
+def public_ops() -> list[str]:
+    """Names of the registered ops that are for users, in order."""
+    return sorted(op_def.name for op_def in OPS if not op_def.name.startswith("_"))
+
+
+def builder_of(name: str, module: str) -> Callable[..., Any]:
+    """The builder of an op, made on first use. `module` is what it gives as its own.
+
+    Raises:
+        AttributeError: there is no such op; the message has near names.
+    """
+    if name.startswith("__") or name not in OPS:
+        near = difflib.get_close_matches(name, public_ops(), n=3)
+        hint = f"; the nearest are {', '.join(near)}" if near else ""
+        raise AttributeError(f"no op {name!r} among the {len(OPS)} that are registered{hint}")
+    builder = _BUILDERS.get(name)
+    if builder is None:
+        builder = _BUILDERS[name] = _make_builder(OPS.get(name), module)
+    return builder
+
+
+def _make_builder(op_def: OpDef, module: str) -> Callable[..., Any]:
+    signature, attrs = _signature(op_def)
+    inputs = [_parameter_name(arg.name) for arg in op_def.inputs]
+
+    def builder(**given: Any) -> Any:
+        try:
+            given = signature.bind(**given).arguments
+        except TypeError as error:
+            raise TypeError(f"{op_def.name}{signature}: {error}") from None
+        values = {attr.name: given[key] for key, attr in attrs.items() if key in given}
+        return apply_op(op_def.name, *(given[key] for key in inputs), name=given.get("name"), **values)
+
+    builder.__name__ = builder.__qualname__ = op_def.name
+    builder.__module__ = module
+    builder.__doc__ = _docstring(op_def, list(attrs.values()))
+    builder.__signature__ = signature  # type: ignore[attr-defined]  # what `inspect.signature` looks at
+    return builder
+
+
+def _parameter_name(name: str) -> str:
+    return name + "_" if keyword.iskeyword(name) else name
+
+
+def _signature(op_def: OpDef) -> tuple[inspect.Signature, dict[str, AttrDef]]:
+    """Inputs, attributes without a default, attributes with one, and the name; and the attributes by parameter."""
+    implied = {a for arg in op_def.inputs for a in (arg.type_attr, arg.list_attr, arg.number_attr) if a is not None}
+    free = sorted((a for a in op_def.attrs.values() if a.name not in implied), key=lambda attr: attr.has_default)
+    attrs = {_parameter_name(attr.name): attr for attr in free}
+    parameters = [_parameter(_parameter_name(arg.name)) for arg in op_def.inputs]
+    parameters += [
+        _parameter(key, attr.default) if attr.has_default else _parameter(key) for key, attr in attrs.items()
+    ]
+    return inspect.Signature([*parameters, _parameter("name", None)]), attrs
+
+
+def _parameter(name: str, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+
+
+def _docstring(op_def: OpDef, attrs: list[AttrDef]) -> str:
+    lines = [f"A node of op {op_def.name}.", "", "Args:"]
+    lines += [f"    {_parameter_name(arg.name)}: {_kind(op_def, arg)}" for arg in op_def.inputs]
+    lines += [f"    {_parameter_name(attr.name)}: {_attribute(attr)}" for attr in attrs]
+    lines += ["    name: The node's name.", "", "Returns:"]
+    if op_def.outputs:
+        lines += [f"    {arg.name}: {_kind(op_def, arg)}" for arg in op_def.outputs]
+    else:
+        lines.append("    The operation.")
+    return "\n".join(lines)
+
+
+def _kind(op_def: OpDef, arg: ArgDef) -> str:
+    if arg.list_attr is not None:
+        return f"tensors of the dtypes {arg.list_attr}."
+    what = "tensors" if arg.number_attr is not None else "a tensor"
+    if arg.type_attr is None:
+        return f"{what} of {arg.dtype}."
+    allowed = op_def.attrs[arg.type_attr].allowed
+    return f"{what} of dtype {arg.type_attr}{_choice(allowed)}."
+
+
+def _attribute(attr: AttrDef) -> str:
+    limit = "" if attr.minimum is None else f", at least {attr.minimum}"
+    default = f"; {_shown(attr.default)} by default" if attr.has_default else ""
+    return f"{attr.kind}{limit}{_choice(attr.allowed)}{default}."
+
+
+def _choice(allowed: tuple[Any, ...] | None) -> str:
+    return "" if allowed is None else f", one of {', '.join(_shown(value) for value in allowed)}"
+
+
+def _shown(value: Any) -> str:
+    return value.name if isinstance(value, DType) else repr(value)

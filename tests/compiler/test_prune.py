@@ -1,0 +1,177 @@
+"""Pruning: what a step needs, and nothing else, in an order that works."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+
+import aioflow as af
+from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.compiler.prune import StepRequest, prune
+from aioflow.compiler.verify import verify
+
+
+def _prune(fetches: Any = (), feeds: Any = (), targets: Any = ()) -> ClientGraph:
+    request = StepRequest(tuple(feeds), tuple(fetches), tuple(getattr(t, "op", t) for t in targets))
+    return verify(prune(request))
+
+
+def _names(graph: ClientGraph) -> set[str]:
+    return {n.name for n in graph.nodes.values() if n.op not in ("_Arg", "_Retval")}
+
+
+def test_what_no_fetch_needs_is_left_out() -> None:
+    a, b = af.constant(1, name="a"), af.constant(2, name="b")
+    c = af.add(a, a, name="c")
+    af.add(c, b, name="later")
+    graph = _prune([c])
+    assert list(graph.nodes) == ["a", "c", "_retval_0"]
+    assert graph.nodes["c"].inputs == (Edge("a", 0), Edge("a", 0))
+    assert (graph.feeds, graph.fetches) == (0, 1)
+
+
+def test_feeds_and_fetches_become_nodes() -> None:
+    x = af.placeholder("float32", [None, 2], name="x")
+    y = af.negative(x, name="y")
+    graph = _prune([y, x, y], [x])
+    assert list(graph.nodes) == ["_arg_0", "y", "_retval_0", "_retval_1", "_retval_2"]
+    assert graph.nodes["_arg_0"].outputs == ((x.dtype, (None, 2)),)
+    assert [graph.nodes[f"_retval_{i}"].inputs for i in range(3)] == [
+        (Edge("y", 0),),
+        (Edge("_arg_0", 0),),  # fetched and fed: it comes back as it was
+        (Edge("y", 0),),
+    ]
+    assert [graph.nodes[f"_retval_{i}"].attrs["index"] for i in range(3)] == [0, 1, 2]
+
+
+def test_a_fed_intermediate_cuts_off_what_is_upstream() -> None:
+    x = af.placeholder("float32", [], name="x")
+    middle = af.negative(x, name="middle")
+    y = af.negative(middle, name="y")
+    assert _names(_prune([y], [middle])) == {"y"}
+    assert _names(_prune([y], [x])) == {"middle", "y"}
+    assert _names(_prune([y])) == {"x", "middle", "y"}
+
+
+def test_the_other_outputs_of_a_fed_node_still_need_it() -> None:
+    a, b = af.constant(1.0, name="a"), af.constant(2.0, name="b")
+    first, second = af.identity_n([a, b], name="pair")
+    total = af.add(first, second, name="total")
+    graph = _prune([total], [first])
+    assert _names(graph) == {"a", "b", "pair", "total"}
+    assert graph.nodes["total"].inputs == (Edge("_arg_0", 0), Edge("pair", 1))
+    assert _names(_prune([total], [first, second])) == {"total"}
+
+
+def test_control_inputs_are_needed() -> None:
+    first = af.no_op(name="first")
+    with af.control_dependencies([first]):
+        y = af.constant(1, name="y")
+    graph = _prune([y])
+    assert list(graph.nodes) == ["first", "y", "_retval_0"]
+    assert graph.nodes["y"].control == ("first",)
+
+
+def test_control_edges_of_a_fed_placeholder_vanish() -> None:
+    x = af.placeholder("float32", [], name="x")
+    with af.control_dependencies([x]):
+        y = af.constant(1, name="y")
+    fed = _prune([y], [x])
+    assert _names(fed) == {"y"}
+    assert fed.nodes["y"].control == ()
+    assert _names(_prune([y])) == {"x", "y"}
+
+
+def test_control_edges_of_another_fed_node_stay() -> None:
+    """A node may do something besides computing its output."""
+    x = af.identity(af.constant(1.0, name="c"), name="x")
+    with af.control_dependencies([x]):
+        y = af.constant(1, name="y")
+    graph = _prune([y], [x])
+    assert _names(graph) == {"c", "x", "y"}
+    assert graph.nodes["y"].control == ("x",)
+
+
+def test_targets_run_without_a_fetch() -> None:
+    a = af.no_op(name="a")
+    b = af.constant(1, name="b")
+    graph = _prune(targets=[a, b])
+    assert list(graph.nodes) == ["a", "b"]
+    assert graph.fetches == 0
+
+
+def test_a_fed_target_still_runs_unless_it_is_a_placeholder() -> None:
+    x = af.placeholder("float32", [], name="x")
+    y = af.negative(x, name="y")
+    assert _names(_prune(feeds=[x, y], targets=[x, y])) == {"y"}
+
+
+def test_a_step_of_nothing() -> None:
+    graph = _prune()
+    assert (dict(graph.nodes), graph.feeds, graph.fetches) == ({}, 0, 0)
+
+
+def test_a_feed_that_nothing_reads_is_there_all_the_same() -> None:
+    x = af.placeholder("float32", [], name="x")
+    assert list(_prune([af.constant(1, name="c")], [x]).nodes) == ["_arg_0", "c", "_retval_0"]
+
+
+def test_nodes_keep_who_made_them_and_where_they_belong() -> None:
+    with af.device("/cpu:0"):
+        y = af.constant(1, name="y")
+    node = _prune([y]).nodes["y"]
+    assert (node.device, node.source, node.op) == ("/device:CPU:0", y.op.source, "Const")
+    assert node.attrs["value"] == 1
+
+
+@pytest.mark.parametrize("by", ["data", "control"])
+def test_a_chain_of_20000_nodes(by: str) -> None:
+    """Deeper than Python recurses; and the time grows with the length, not with its square."""
+
+    def seconds(length: int) -> float:
+        with af.Graph().as_default() as graph:
+            node: Any = af.constant(1.0)
+            for _ in range(length):
+                if by == "data":
+                    node = af.identity(node)
+                else:
+                    with graph.control_dependencies([node]):
+                        node = af.no_op()
+            started = time.perf_counter()
+            request = StepRequest((), (), (getattr(node, "op", node),))
+            pruned = prune(request)
+            elapsed = time.perf_counter() - started
+            assert len(verify(pruned).nodes) == length + 1
+            return elapsed
+
+    short = min(seconds(2_000) for _ in range(3))
+    assert seconds(20_000) < 60 * short + 0.5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_needed_nodes_are_the_ancestors(seed: int) -> None:
+    """On random graphs: exactly what a walk upstream finds, each node after all that it reads or waits for."""
+    rng = random.Random(seed)
+    tensors = [af.placeholder("float32", [], name=f"p{i}") for i in range(3)]
+    for i in range(60):
+        with af.control_dependencies(rng.sample(tensors, rng.randint(0, 2))):
+            tensors.append(af.add(rng.choice(tensors), rng.choice(tensors), name=f"n{i}"))
+    fetches, feeds = rng.sample(tensors, 3), rng.sample(tensors, 5)
+    graph = _prune(fetches, feeds)
+    assert _names(graph) == _ancestors(fetches, feeds)
+
+
+def _ancestors(fetches: list[af.Tensor], feeds: list[af.Tensor]) -> set[str]:
+    placeholders = {t.op for t in feeds if t.op.type == "Placeholder"}
+    todo = [t.op for t in fetches if t not in feeds]
+    found: set[str] = set()
+    while todo:
+        op = todo.pop()
+        if op.name not in found:
+            found.add(op.name)
+            todo += [t.op for t in op.inputs if t not in feeds]
+            todo += [c for c in op.control_inputs if c not in placeholders]
+    return found

@@ -1,0 +1,129 @@
+"""Ops of the user's own, through `aioflow.extend`: what registering them refuses, and what a missing part says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow import errors, extend
+from aioflow.graph.opdef import GRADIENTS, OPS
+from aioflow.kernels.registry import KERNELS
+from aioflow.testing.evaluate import evaluate
+from aioflow.testing.gradcheck import check_gradients
+
+
+@pytest.fixture(autouse=True)
+def registries() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    held = (OPS._ops, KERNELS._kernels, GRADIENTS)
+    saved = [dict(table) for table in held]
+    yield
+    for table, before in zip(held, saved, strict=True):
+        table.clear()  # type: ignore[attr-defined]  # three dictionaries of different types
+        table.update(before)  # type: ignore[attr-defined]
+
+
+def define() -> extend.OpDef:
+    return extend.define_op("Halve", "x: T", "y: T", ["T: {floats}"], shape=lambda ctx: ctx.dims("x"))
+
+
+def test_an_op_of_ones_own() -> None:
+    define()
+
+    @extend.kernel("Halve", fresh=True)
+    def halve(x: Any) -> Any:
+        return x / x.dtype.type(2)
+
+    @extend.gradient("Halve")
+    def halve_gradient(op: af.Operation, grad: af.Tensor) -> af.Tensor:
+        return grad * 0.5
+
+    x = af.placeholder(af.float32, [None, 2])
+    y = extend.apply_op("Halve", x, name="half")
+    assert y.name == "half:0"
+    assert y.get_shape().as_list() == [None, 2]
+    assert evaluate([y], {x: [[1.0, 2.0]]})[0].tolist() == [[0.5, 1.0]]
+    check_gradients(lambda v: extend.apply_op("Halve", v), np.array([1.0, 2.0]))
+    assert af.raw_ops.Halve(x=1.0).dtype is af.float32
+
+
+def test_a_kernel_for_each_kind_of_node() -> None:
+    define()
+
+    @extend.binder("Halve", dtypes={"T": "float32"})
+    def bind(binding: extend.Binding) -> Any:
+        factor = np.float32(0.5)
+        return lambda x: x * factor
+
+    extend.elementwise({"Halve": extend.Ufunc("sqrt", dtypes={"T": "float64"})})
+    found = evaluate([extend.apply_op("Halve", np.array([4.0], kind)) for kind in (np.float32, np.float64)])
+    assert [v.item() for v in found] == [2.0, 2.0]
+    assert [v.dtype for v in found] == [np.float32, np.float64]
+
+
+def test_an_unknown_op_says_what_exists() -> None:
+    with pytest.raises(errors.NotFoundError) as caught:
+        extend.apply_op("MatMull", 1.0)
+    assert caught.value.op_type == "MatMull"
+    assert "'MatMul'" in str(caught.value)
+    assert f"one of {len(OPS)} ops" in str(caught.value)
+    with pytest.raises(errors.NotFoundError):
+        extend.kernel("MatMull")(lambda x: x)
+
+
+def test_a_missing_kernel_says_what_exists_and_names_the_node() -> None:
+    define()
+    y = extend.apply_op("Halve", np.float64(1.0), name="mine")
+    with pytest.raises(errors.UnimplementedError) as caught:
+        evaluate([y])
+    assert caught.value.expected == "no kernel at all"
+    extend.kernel("Halve", device="TPU")(lambda x: x)
+    extend.kernel("Halve", dtypes={"T": "float16 float32"})(lambda x: x)
+    with pytest.raises(errors.UnimplementedError) as caught:
+        evaluate([y])
+    assert caught.value.expected == "TPU; any device (T in {float16, float32})"
+    assert caught.value.actual == "CPU with {'T': 'float64'}"
+    assert caught.value.node == "mine"
+    assert caught.value.source is not None
+    assert caught.value.source.filename == __file__
+
+
+def test_a_missing_gradient_says_how_to_add_one() -> None:
+    define()
+    x = af.placeholder(af.float32)
+    with pytest.raises(errors.UnimplementedError, match=r"RegisterGradient\('Halve'\)"):
+        af.gradients(extend.apply_op("Halve", x), x)
+
+
+def test_nothing_is_registered_twice() -> None:
+    define()
+    with pytest.raises(errors.AlreadyExistsError):
+        define()
+    extend.kernel("Halve")(lambda x: x)
+    with pytest.raises(errors.AlreadyExistsError):
+        extend.kernel("Halve")(lambda x: x)
+    extend.not_differentiable("Halve")
+    with pytest.raises(errors.AlreadyExistsError):
+        extend.gradient("Halve")(lambda op, grad: grad)
+
+
+def test_a_body_that_does_not_follow_the_signature_is_refused() -> None:
+    define()
+    for body in (lambda: 1, lambda x, y: x, lambda x, *, color: x):
+        with pytest.raises(errors.InvalidArgumentError) as caught:
+            extend.kernel("Halve")(body)
+        assert "['x']" in str(caught.value.expected)
+
+
+def test_a_kernel_that_fails_is_one_error_of_the_tree() -> None:
+    define()
+    table: dict[str, float] = {}
+    extend.kernel("Halve")(lambda x: table["missing"])
+    with pytest.raises(errors.UnknownError) as caught:
+        evaluate([extend.apply_op("Halve", 1.0, name="mine")])
+    assert caught.value.node == "mine"
+    assert isinstance(caught.value.__cause__, KeyError)
