@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 __all__ = ["RunOptions", "SessionConfig", "TraceLevel"]
@@ -22,7 +21,6 @@ class SessionConfig:
     """How a session runs its steps.
 
     Attributes:
-        device_count: Number of devices by type, such as {"CPU": 1}.
         allow_soft_placement: Place a node elsewhere when its requested device cannot run it.
         log_device_placement: Log the device of every node when a plan is made.
         inline_budget: Seconds. A strand that is expected to take less runs on the event loop itself; a longer one runs
@@ -35,7 +33,6 @@ class SessionConfig:
         executor: "strands", or "reference" for the plain node-by-node executor.
     """
 
-    device_count: Mapping[str, int] = field(default_factory=dict)
     allow_soft_placement: bool = False
     log_device_placement: bool = False
     inline_budget: float = 200e-6

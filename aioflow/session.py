@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
@@ -40,6 +41,7 @@ from aioflow.runtime.worker import Worker
 
 __all__ = ["Session"]
 
+_LOGGER: Final = logging.getLogger("aioflow.placement")
 _IDS: Final = itertools.count(1)
 _LARGE_GRAPH: Final = 256  # nodes: a larger graph is compiled in a thread, so that the loop goes on
 _GROWTH_LIMIT: Final = 100  # new steps in a row for which the graph had grown
@@ -84,6 +86,7 @@ class Session:
         self.config = config or SessionConfig()
         self.worker = target if isinstance(target, Worker) else Worker(self.config)
         self._id = next(_IDS)
+        self._special = self.config.check_finite or self.config.operation_timeout is not None
         self._closed = False
         self._prepared: dict[Hashable, PreparedStep] = {}
         self._preparing: dict[Hashable, asyncio.Future[PreparedStep]] = {}
@@ -195,7 +198,13 @@ class Session:
         if prepared is None or prepared.mutations != self.graph.mutations:
             prepared = await self._prepare(fetches, feeds)
         values = [convert(value) for convert, value in zip(prepared.converters, feeds.values(), strict=True)]
-        if timeout is None and options is None and not self._special:
+        if timeout is None and options is None:
+            return await self._execute(prepared, values)
+        return prepared.take(await self._run_step(prepared, values, timeout, options, run_metadata))
+
+    async def _execute(self, prepared: PreparedStep, values: list[Any]) -> Any:
+        """Run a step that asks for nothing special: right here, if it is expected to be short."""
+        if not self._special:
             started = perf_counter()
             done = prepared.executable.run_inline(values)
             if done is not None:
@@ -204,11 +213,7 @@ class Session:
                     self._debt = 0.0
                     await asyncio.sleep(0)
                 return done[0] if prepared.single else prepared.take(done)
-        return prepared.take(await self._run_step(prepared, values, timeout, options, run_metadata))
-
-    @property
-    def _special(self) -> bool:
-        return self.config.check_finite or self.config.operation_timeout is not None
+        return prepared.take(await self._run_step(prepared, values, None, None, None))
 
     async def _run_step(
         self,
@@ -255,11 +260,9 @@ class Session:
             if len(values) != len(keys):
                 raise InvalidArgumentError("wrong number of feeds", expected=len(keys), actual=len(values))
             prepared = self._prepared.get(key)
-            if prepared is not None and prepared.mutations == self.graph.mutations and not self._special:
+            if prepared is not None and prepared.mutations == self.graph.mutations:
                 fed = [convert(value) for convert, value in zip(prepared.converters, values, strict=True)]
-                done = prepared.executable.run_inline(fed) if self._debt < self.config.yield_every else None
-                if done is not None:
-                    return done[0] if prepared.single else prepared.take(done)
+                return await self._execute(prepared, fed)
             return await self.run(fetches, dict(zip(keys, values, strict=True)))
 
         return call
@@ -311,7 +314,9 @@ class Session:
         cluster = ClusterView(tuple(self.worker.devices), self.config.allow_soft_placement)
 
         def build() -> int:
-            made: Plan = compile_step(request, cluster)
+            made = compile_step(request, cluster)
+            if self.config.log_device_placement:
+                _log_placement(made)
             (part,) = made.parts.values()
             return self.worker.register_now(part, self._id, self.config)
 
@@ -358,6 +363,13 @@ class _GrowthWatch:
                 ResourceWarning,
                 stacklevel=2,
             )
+
+
+def _log_placement(plan: Plan) -> None:
+    for part in plan.parts.values():
+        for device, graph in part.subgraphs.items():
+            for node in graph.nodes.values():
+                _LOGGER.info("%s: (%s): %s", node.name, node.op, device)
 
 
 def _run_in_thread(coroutine: Any) -> Any:

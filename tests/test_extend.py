@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,3 +129,11 @@ def test_a_kernel_that_fails_is_one_error_of_the_tree() -> None:
         evaluate([extend.apply_op("Halve", 1.0, name="mine")])
     assert caught.value.node == "mine"
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_the_walk_through_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 7
+    exec("\n".join(blocks), {"__name__": "walk_through"})
+    assert "[0.       , 0.7615942]" in capsys.readouterr().out

@@ -270,11 +270,12 @@ def node_def_of(op: Operation, add_shapes: bool = False) -> NodeDef:
         # A function does not travel. Without it the node must not fall back on the gradient of its op: that would be
         # another gradient without a word. Under this name there is none, until somebody registers one.
         attrs["_gradient_op_type"] = f"CustomGradient-{op.name}"
-    if add_shapes:
+    if add_shapes and op.outputs:
         attrs["_output_shapes"] = tuple(t.dims for t in op.outputs)
-    inputs = [str(InputRef(t.op.name, t.value_index)) for t in op.inputs] + [f"^{c.name}" for c in op.control_inputs]
+    inputs = [str(InputRef(t.op.name, t.value_index)) for t in op.inputs]
+    control = sorted(f"^{c.name}" for c in op.control_inputs)  # they have no order, so that they are always in the same
     try:
-        return NodeDef(op.name, op.type, tuple(inputs), op.device, attrs)
+        return NodeDef(op.name, op.type, (*inputs, *control), op.device, attrs)
     except OpError as error:
         error.source = op.source
         raise

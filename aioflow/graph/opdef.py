@@ -12,6 +12,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -404,6 +405,7 @@ _ATTR: Final = re.compile(
 )
 
 
+@cache  # hundreds of ops share a few dozen attributes
 def _parse_attr(text: str) -> tuple[str, AttrDef]:
     match = _ATTR.match(text.strip())
     if match is None:

@@ -12,7 +12,15 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.shapes import Dims, dims_of, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 
-__all__ = ["group", "identity", "identity_n", "no_op", "placeholder", "placeholder_with_default", "stop_gradient", "tuple_"]
+__all__ = [
+    "group",
+    "identity",
+    "identity_n",
+    "no_op",
+    "placeholder",
+    "placeholder_with_default",
+    "stop_gradient",
+]
 
 
 def unchanged(ctx: ShapeContext) -> Dims:

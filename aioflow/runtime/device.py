@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, Final
 
 from aioflow.errors import NotFoundError
@@ -20,6 +19,8 @@ def load_backend(name: str) -> Any:
     Raises:
         NotFoundError: none is installed under that name; the error gives the install command.
     """
+    from importlib.metadata import entry_points  # brings email and zipfile: a tenth of `import aioflow` if at the top
+
     found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if name not in found:
         raise NotFoundError(

@@ -50,7 +50,7 @@ class Executable:
         self._strands = [None if u.is_async else self._strand(u, threads, config.inline_budget) for u in self._units]
         self._finish = [self._finisher(i, edge) for i, edge in enumerate(self._fetched)]
         self._polish = [(i, f) for i, f in enumerate(self._finish) if f is not None]
-        self._single = self._strands[0] if len(self._units) == 1 else None
+        self._single = self._strands[0] if len(self._units) == 1 and not self._reference else None
         self._take, self._give, self._spare = self._wiring() if self._single is not None else (None, None, ())
 
     def _wiring(self) -> tuple[list[int] | None, list[int] | None, tuple[Any, ...]]:

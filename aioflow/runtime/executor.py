@@ -54,7 +54,7 @@ class _Work:
         except RuntimeError:
             pass  # the loop was closed: there is nobody left to tell
         finally:
-            outcome = error = None  # the error's traceback holds this frame, and with it the values of the step
+            del self, outcome, error  # the error's traceback holds this frame, and would hold the step's values by it
 
     def withdraw(self) -> bool:
         """Take it back, if no thread has begun with it."""

@@ -9,9 +9,10 @@ A wrong choice kills the process with an illegal instruction (seen when SkylakeX
 applies only where the kernel reports every flag it needs: /proc/cpuinfo leaves out what the hypervisor or the
 operating system has switched off.
 
-OpenBLAS's worker threads spin for 2**26 cycles after a product before they sleep, in case another product follows. Here
-it is a kernel of another kind that follows, and it has to share its core: measured on two cores, the convolution after a
-product took 15 to 21 ms instead of 11. OPENBLAS_THREAD_TIMEOUT is that exponent, and also counts only before the load.
+OpenBLAS's worker threads spin for 2**26 cycles after a product before they sleep, in case another product follows.
+Here it is a kernel of another kind that follows, and it has to share its core: measured on two cores, the convolution
+after a product took 15 to 21 ms instead of 11. OPENBLAS_THREAD_TIMEOUT is that exponent, and also counts only before
+the load.
 """
 
 from __future__ import annotations

@@ -40,7 +40,15 @@ def test_ops_in_text_ends_with_the_totals(capsys: pytest.CaptureFixture[str]) ->
 def test_doctor_reports_versions_and_the_backend(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    for subject in ("python", "processors", "uvloop", "backend numpy", "core type chosen", "blas"):
+    for subject in (
+        "python",
+        "processors",
+        "uvloop",
+        "backend numpy",
+        "core type chosen",
+        "idle threads spin for",
+        "blas",
+    ):
         assert subject in out
     assert metadata.version("numpy") in out
     assert "NOT READY" not in out

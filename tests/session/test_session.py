@@ -128,6 +128,28 @@ async def test_many_concurrent_runs_of_one_session() -> None:
     assert results == [i * (1 + i % 7) * 64 * 64 for i in range(200)]
 
 
+@pytest.mark.parametrize("kind", ["run", "callable"])
+async def test_short_steps_in_a_tight_loop_let_others_have_their_turn(kind: str) -> None:
+    x = af.placeholder("float32", [])
+    y = x + 1.0
+    async with af.Session() as session:
+        ready = session.make_callable(y, [x])
+        turns, done = 0, False
+
+        async def other() -> None:
+            nonlocal turns
+            while not done:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with asyncio.TaskGroup() as tg:
+            tg.create_task(other())
+            for _ in range(5000):
+                await (session.run(y, {x: 1.0}) if kind == "run" else ready(1.0))
+            done = True
+    assert turns > 5
+
+
 async def test_a_new_signature_is_compiled_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     x = af.placeholder("float32", [])
     y: Any = x
@@ -215,6 +237,14 @@ async def test_a_session_on_the_worker_of_another_shares_its_variables() -> None
         async with af.Session() as separate:
             with pytest.raises(af.errors.FailedPreconditionError):
                 await separate.run(weight)
+
+
+async def test_the_placement_can_be_logged(caplog: pytest.LogCaptureFixture) -> None:
+    y = af.add(af.placeholder("float32", [], name="x"), 1.0, name="y")
+    async with af.Session(config=af.SessionConfig(log_device_placement=True)) as session:
+        with caplog.at_level("INFO", logger="aioflow.placement"):
+            await session.run(y, {"x:0": 1.0})
+        assert f"y: (AddV2): {session.list_devices()[0]}" in caplog.messages
 
 
 async def test_reset_clears_containers() -> None:

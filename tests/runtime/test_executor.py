@@ -1,0 +1,332 @@
+"""A device's threads: results, errors and cancellations at every moment, and nothing left over."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from aioflow.runtime.executor import DeviceThreads, shared_threads
+from aioflow.runtime.step import Step
+
+_PATIENCE = 5.0  # seconds that a thread of a test waits at most
+
+
+class Gate:
+    """A function that stops in its thread until it is opened."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+        self.left = threading.Event()
+
+    def __call__(self, value: Any = None) -> Any:
+        self.entered.set()
+        assert self.opened.wait(_PATIENCE)
+        self.left.set()
+        return value
+
+    async def until_entered(self) -> None:
+        assert await asyncio.to_thread(self.entered.wait, _PATIENCE)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.opened.set()
+
+
+@pytest.fixture
+def one() -> DeviceThreads:
+    return DeviceThreads("-test", 1)
+
+
+@pytest.fixture(autouse=True)
+def unheard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """Errors in callbacks, which asyncio only logs, fail the test."""
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(asyncio.BaseEventLoop, "call_exception_handler", lambda loop, context: found.append(context))
+    yield found
+    assert found == []
+
+
+async def _settle(turns: int = 3) -> None:
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+# -- work ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_result_comes_back_from_another_thread(one: DeviceThreads) -> None:
+    here = threading.current_thread().name
+
+    def work(a: int, b: int) -> tuple[int, str]:
+        return a + b, threading.current_thread().name
+
+    total, name = await one.run(Step(), work, 1, 2)
+    assert total == 3
+    assert name.startswith("aioflow-test")
+    assert name != here
+
+
+class Odd(BaseException):
+    """Not an Exception."""
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError("inside"), Odd()], ids=repr)
+async def test_an_error_comes_back_as_it_is(one: DeviceThreads, error: BaseException) -> None:
+    def work() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        await one.run(Step(), work)
+    if not isinstance(error, asyncio.CancelledError):
+        assert caught.value is error
+    assert await one.run(Step(), lambda: 5) == 5, "the thread goes on"
+
+
+async def test_a_stop_iteration_does_not_hang_the_caller(one: DeviceThreads) -> None:
+    """A future refuses one; the caller would wait for ever."""
+    with pytest.raises(RuntimeError, match="StopIteration") as caught:
+        await asyncio.wait_for(one.run(Step(), lambda: next(iter(()))), _PATIENCE)
+    assert isinstance(caught.value.__cause__, StopIteration)
+
+
+async def test_threads_are_started_when_they_are_needed_and_no_more_than_the_limit() -> None:
+    threads = DeviceThreads("-limit", 3)
+    names: set[str] = set()
+    together = threading.Barrier(3)
+
+    def work() -> None:
+        together.wait(_PATIENCE)
+        names.add(threading.current_thread().name)
+
+    for _ in range(3):
+        await threads.run(Step(), lambda: names.add(threading.current_thread().name))
+    assert names == {"aioflow-limit_1"}, "one thread is enough for one at a time"
+    async with asyncio.TaskGroup() as group:
+        for _ in range(9):
+            group.create_task(threads.run(Step(), work))
+    assert names == {f"aioflow-limit_{i}" for i in (1, 2, 3)}
+
+
+async def test_work_on_one_thread_runs_in_the_order_of_its_coming(one: DeviceThreads) -> None:
+    order: list[int] = []
+    async with asyncio.TaskGroup() as group:
+        for i in range(50):
+            group.create_task(one.run(Step(), order.append, i))
+    assert order == list(range(50))
+
+
+async def test_many_at_once_each_get_their_own_result() -> None:
+    threads = DeviceThreads("-many", 4)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(threads.run(Step(), lambda i=i: i * i)) for i in range(500)]
+    assert [t.result() for t in tasks] == [i * i for i in range(500)]
+
+
+def test_several_loops_share_the_threads() -> None:
+    threads = DeviceThreads("-loops", 2)
+    results: list[list[int]] = []
+
+    async def many(base: int) -> list[int]:
+        return list(await asyncio.gather(*(threads.run(Step(), lambda i=i: base + i) for i in range(200))))
+
+    runners = [threading.Thread(target=lambda b=b: results.append(asyncio.run(many(b)))) for b in (0, 1000, 2000)]
+    for r in runners:
+        r.start()
+    for r in runners:
+        r.join()
+    assert sorted(results) == [[b + i for i in range(200)] for b in (0, 1000, 2000)]
+
+
+def test_the_threads_of_a_device_are_shared_by_name_and_number() -> None:
+    assert shared_threads("-x", 1) is shared_threads("-x", 1)
+    assert shared_threads("-x", 1) is not shared_threads("-x", 2)
+
+
+def test_a_loop_that_is_closed_meanwhile_is_not_told(one: DeviceThreads, gate: Gate) -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        started = loop.create_task(one.run(Step(), gate))
+        loop.run_until_complete(gate.until_entered())
+        started.cancel()  # nobody will ever await it
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        pending = started
+        loop.close()
+    gate.opened.set()
+    assert gate.left.wait(_PATIENCE)
+    assert asyncio.run(one.run(Step(), lambda: "still here")) == "still here"
+    pending._log_destroy_pending = False  # type: ignore[attr-defined]  # it is meant to be pending
+
+
+# -- cancellation --------------------------------------------------------------------------------------------------
+
+
+async def test_cancelling_while_it_runs_waits_for_its_end(one: DeviceThreads, gate: Gate) -> None:
+    step = Step()
+    task = asyncio.get_running_loop().create_task(one.run(step, gate))
+    await gate.until_entered()
+    task.cancel()
+    await _settle()
+    assert step.requested, "the kernels are told"
+    assert not task.done(), "the function is still running"
+    gate.opened.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert gate.left.is_set()
+
+
+async def test_cancelling_while_it_is_queued_takes_it_back(one: DeviceThreads, gate: Gate) -> None:
+    """It must not wait for what runs before it, which may take any time, and it must not run later."""
+    ran: list[str] = []
+    loop = asyncio.get_running_loop()
+    first = loop.create_task(one.run(Step(), gate, "first"))
+    await gate.until_entered()
+    queued = [loop.create_task(one.run(Step(), ran.append, f"queued {i}")) for i in range(3)]
+    await _settle()
+    queued[1].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(queued[1], _PATIENCE)
+    assert not first.done()
+    gate.opened.set()
+    await asyncio.gather(first, queued[0], queued[2])
+    assert ran == ["queued 0", "queued 2"]
+
+
+async def test_cancelling_before_it_begins_runs_nothing(one: DeviceThreads) -> None:
+    ran: list[int] = []
+    task = asyncio.get_running_loop().create_task(one.run(Step(), ran.append, 1))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await one.run(Step(), lambda: None)
+    assert ran == []
+
+
+@pytest.mark.parametrize("times", [2, 5])
+@pytest.mark.parametrize("between", [0, 1, 3], ids=lambda n: f"{n} turns between")
+async def test_cancelling_again_and_again_still_waits_for_the_end(
+    one: DeviceThreads, gate: Gate, times: int, between: int
+) -> None:
+    task = asyncio.get_running_loop().create_task(one.run(Step(), gate))
+    await gate.until_entered()
+    for _ in range(times):
+        task.cancel()
+        await _settle(between)
+    assert not task.done()
+    gate.opened.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert gate.left.is_set()
+    assert await one.run(Step(), lambda: 1) == 1
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_cancelling_in_the_turn_in_which_the_result_arrives(one: DeviceThreads, gate: Gate, turns: int) -> None:
+    """The result is on the loop's queue already when the second cancellation comes."""
+    task = asyncio.get_running_loop().create_task(one.run(Step(), gate))
+    await gate.until_entered()
+    task.cancel()
+    await _settle(turns)
+    gate.opened.set()
+    assert gate.left.wait(_PATIENCE)  # blocks the loop, so that nothing is delivered yet
+    while not one._queue.empty():
+        pass
+    threading.Event().wait(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await _settle()
+
+
+async def test_an_error_after_a_cancellation_is_a_cancellation(one: DeviceThreads, gate: Gate) -> None:
+    def work() -> None:
+        gate()
+        raise ValueError
+
+    task = asyncio.get_running_loop().create_task(one.run(Step(), work))
+    await gate.until_entered()
+    task.cancel()
+    await _settle()
+    gate.opened.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_time_limit_around_it(one: DeviceThreads) -> None:
+    step = Step()
+
+    def work() -> None:
+        for _ in range(int(_PATIENCE / 0.005)):
+            if step.requested:
+                return
+            threading.Event().wait(0.005)
+        raise AssertionError("nobody asked it to stop")
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await one.run(step, work)
+
+
+async def test_cancelled_work_does_not_use_up_the_threads() -> None:
+    threads = DeviceThreads("-reuse", 2)
+    loop = asyncio.get_running_loop()
+    for i in range(100):
+        task = loop.create_task(threads.run(Step(), lambda: None))
+        await _settle(i % 3)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert threads._busy == 0
+    together = threading.Barrier(2)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(threads.run(Step(), together.wait, _PATIENCE))
+
+
+# -- nothing left over ---------------------------------------------------------------------------------------------
+
+
+class Thing:
+    """Something that can be referred to weakly."""
+
+
+async def _leaves_nothing(start: Callable[[Thing], Any]) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        thing = Thing()
+        reference = weakref.ref(thing)
+        await start(thing)
+        del thing
+        await _settle()
+        threading.Event().wait(0.01)  # for the thread to come back to its queue
+        assert reference() is None, "only the garbage collector would free the values of this step"
+    finally:
+        gc.enable()
+
+
+async def test_a_result_is_not_kept(one: DeviceThreads) -> None:
+    async def use(thing: Thing) -> None:
+        assert await one.run(Step(), lambda t: t, thing) is thing
+
+    await _leaves_nothing(use)
+
+
+async def test_a_failed_call_keeps_no_arguments(one: DeviceThreads) -> None:
+    def work(thing: Thing) -> None:
+        raise ValueError("no")
+
+    async def use(thing: Thing) -> None:
+        with pytest.raises(ValueError, match="no"):
+            await one.run(Step(), work, thing)
+
+    await _leaves_nothing(use)

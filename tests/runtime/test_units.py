@@ -1,0 +1,217 @@
+"""Cutting a graph into units: by async ancestry, each after those that it needs, nothing lost and nothing twice."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+import aioflow as af
+from aioflow.compiler.ir import Edge
+from aioflow.compiler.prune import StepRequest, prune
+from aioflow.graph.opdef import OPS, define_op
+from aioflow.kernels.registry import KERNELS, kernel
+from aioflow.kernels.resources import ResourceManager
+from aioflow.ops.apply import apply_op
+from aioflow.runtime.bind import bind_graph
+from aioflow.runtime.device import load_backend
+from aioflow.runtime.units import Unit, constant_values, split
+
+if "TestHop" not in OPS:
+    define_op("TestHop", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.dims("x"))
+
+if not KERNELS.for_op("TestHop"):
+
+    @kernel("TestHop")
+    async def _hop(x: Any) -> Any:
+        return x
+
+
+def _hop_over(x: Any, name: str) -> af.Tensor:
+    result: af.Tensor = apply_op("TestHop", x, name=name)
+    return result
+
+
+def _units(
+    *fetches: af.Tensor, feeds: tuple[af.Tensor, ...] = (), targets: tuple[af.Operation, ...] = ()
+) -> list[Unit]:
+    graph = prune(StepRequest(feeds, fetches, targets))
+    bound = bind_graph(graph, load_backend("numpy"), ResourceManager(), {})
+    constants = constant_values(bound)
+    units = split(graph, bound, constants)
+    working = [b.node.name for b in bound if Edge(b.node.name, 0) not in constants]
+    assert sorted(n for u in units for n in _names(u)) == sorted(working), "each node is in one unit"
+    done: set[str] = set()
+    for index, unit in enumerate(units):
+        assert all(need < index for need in unit.needs), "a unit comes before one that it needs"
+        for b in unit.nodes:
+            for source in b.node.predecessors():
+                assert source in done or source not in working, f"{b.node.name} comes before {source}"
+            done.add(b.node.name)
+        assert not unit.is_async or len(unit.nodes) == 1
+    return units
+
+
+def _names(unit: Unit) -> list[str]:
+    return [b.node.name for b in unit.nodes]
+
+
+def _needed(units: list[Unit], name: str) -> list[list[str]]:
+    """What the unit of that node needs."""
+    (unit,) = (u for u in units if name in _names(u))
+    return [_names(units[i]) for i in unit.needs]
+
+
+@pytest.fixture
+def x() -> af.Tensor:
+    return af.placeholder("float32", [], name="x")
+
+
+def test_without_async_nodes_there_is_one_strand(x: af.Tensor) -> None:
+    y = af.negative(af.negative(x, name="a"), name="b")
+    (unit,) = _units(y, feeds=(x,))
+    assert _names(unit) == ["a", "b"]
+    assert (unit.is_async, unit.needs) == (False, ())
+    assert unit.inputs == (Edge("_arg_0", 0),)
+    assert unit.outputs == (Edge("b", 0),)
+
+
+def test_independent_sync_nodes_share_a_strand(x: af.Tensor) -> None:
+    (unit,) = _units(af.negative(x, name="a"), af.square(x, name="b"), feeds=(x,))
+    assert sorted(_names(unit)) == ["a", "b"]
+
+
+def test_an_async_node_parts_what_is_before_it_from_what_is_after(x: af.Tensor) -> None:
+    hop = _hop_over(af.negative(x, name="before"), "hop")
+    units = _units(af.negative(hop, name="after"), feeds=(x,))
+    assert [_names(u) for u in units] == [["before"], ["hop"], ["after"]]
+    assert [u.is_async for u in units] == [False, True, False]
+    assert [u.needs for u in units] == [(), (0,), (1,)]
+    assert [u.outputs for u in units] == [(Edge("before", 0),), (Edge("hop", 0),), (Edge("after", 0),)]
+
+
+def test_a_diamond_joins_after_both_sides(x: af.Tensor) -> None:
+    first, second = _hop_over(x, "first"), _hop_over(x, "second")
+    left, right = af.negative(first, name="left"), af.negative(second, name="right")
+    units = _units(af.add(left, right, name="join"), feeds=(x,))
+    assert len(units) == 5, "each side has an ancestry of its own, and so has the join"
+    assert _needed(units, "left") == [["first"]]
+    assert _needed(units, "right") == [["second"]]
+    assert sorted(_needed(units, "join")) == [["left"], ["right"]]
+
+
+def test_a_node_of_one_side_only_does_not_wait_for_the_other(x: af.Tensor) -> None:
+    first, second = _hop_over(x, "first"), _hop_over(x, "second")
+    both = af.add(first, second, name="both")
+    early = af.negative(first, name="early")
+    units = _units(both, early, feeds=(x,))
+    assert _needed(units, "early") == [["first"]]
+    assert sorted(_needed(units, "both")) == [["first"], ["second"]]
+
+
+def test_two_paths_to_the_same_async_node_are_one_ancestry(x: af.Tensor) -> None:
+    hop = _hop_over(x, "hop")
+    a, b = af.negative(hop, name="a"), af.square(hop, name="b")
+    units = _units(af.add(a, b, name="c"), feeds=(x,))
+    assert [sorted(_names(u)) for u in units] == [["hop"], ["a", "b", "c"]]
+
+
+def test_async_nodes_behind_one_another_make_separate_strands(x: af.Tensor) -> None:
+    first = _hop_over(x, "first")
+    between = af.negative(first, name="between")
+    second = _hop_over(between, "second")
+    late = af.add(second, between, name="late")
+    units = _units(late, feeds=(x,))
+    assert [_names(u) for u in units] == [["first"], ["between"], ["second"], ["late"]]
+    assert sorted(_needed(units, "late")) == [["between"], ["second"]]
+
+
+def test_a_strand_that_grows_after_a_later_group_began(x: af.Tensor) -> None:
+    """The first strand's second node comes late in the order, but the async node behind it must wait for the whole
+    strand: by first appearance the units would be in the wrong order.
+    """
+    one = af.negative(x, name="one")
+    hop = _hop_over(one, "hop")
+    after = af.negative(hop, name="after")
+    two = af.square(one, name="two")  # ancestry: none, as `one`
+    late_hop = _hop_over(two, "late_hop")
+    units = _units(after, late_hop, feeds=(x,))
+    assert sorted(_names(units[0])) == ["one", "two"]
+    assert _needed(units, "hop") == [["one", "two"]]
+
+
+def test_a_group_that_begins_first_and_needs_a_later_one(x: af.Tensor) -> None:
+    """The strand behind `first` begins before `second` exists and then comes to need a strand that begins later."""
+    first = _hop_over(x, "first")
+    begun = af.negative(first, name="begun")
+    plain = af.negative(x, name="plain")  # begins after `begun`
+    joined = af.add(begun, plain, name="joined")  # same ancestry as `begun`
+    units = _units(joined, feeds=(x,))
+    assert sorted(_needed(units, "joined")) == [["first"], ["plain"]]
+    assert sorted(_names(units[-1])) == ["begun", "joined"]
+
+
+def test_control_edges_count_as_ancestry(x: af.Tensor) -> None:
+    hop = _hop_over(x, "hop")
+    with af.control_dependencies([hop]):
+        y = af.negative(x, name="y")
+    z = af.negative(x, name="z")
+    units = _units(y, z, feeds=(x,))
+    assert _needed(units, "y") == [["hop"]]
+    assert _needed(units, "z") == []
+    (unit,) = (u for u in units if "y" in _names(u))
+    assert unit.inputs == (Edge("_arg_0", 0),), "a control edge carries no value"
+
+
+def test_constants_belong_to_no_unit(x: af.Tensor) -> None:
+    hop = _hop_over(af.constant(2.0, name="c"), "hop")
+    units = _units(af.add(hop, af.constant(1.0)), feeds=())
+    assert [_names(u)[0] for u in units] == ["hop", "Add"]
+    assert units[0].inputs == ()
+    assert _units(af.constant(3.0)) == []
+
+
+def test_only_what_others_read_or_the_caller_fetches_leaves_a_unit(x: af.Tensor) -> None:
+    kept = af.negative(x, name="kept")
+    inner = af.negative(kept, name="inner")
+    crossing = af.negative(inner, name="crossing")
+    hop = _hop_over(crossing, "hop")
+    units = _units(af.negative(hop, name="end"), kept, feeds=(x,))
+    assert units[0].outputs == (Edge("kept", 0), Edge("crossing", 0))
+
+
+def test_a_node_without_outputs_is_in_a_unit_too(x: af.Tensor) -> None:
+    with af.control_dependencies([_hop_over(x, "hop")]):
+        done = af.no_op(name="done")
+    units = _units(feeds=(x,), targets=(done,))
+    assert [_names(u) for u in units] == [["hop"], ["done"]]
+    assert units[-1].outputs == ()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_graphs(seed: int, x: af.Tensor) -> None:
+    """Every node of a strand has the same async ancestry, and the strands of one ancestry are one."""
+    rng = random.Random(seed)
+    tensors = [x]
+    ancestry: dict[str, frozenset[str]] = {}
+    hops = set()
+    for i in range(40):
+        inputs = rng.choices(tensors[-6:], k=2)
+        above = frozenset().union(*(ancestry.get(t.op.name, frozenset()) for t in inputs[: 1 if i % 5 == 0 else 2]))
+        if i % 5 == 0:
+            tensors.append(_hop_over(inputs[0], f"n{i}"))
+            hops.add(f"n{i}")
+            ancestry[f"n{i}"] = above | {f"n{i}"}
+        else:
+            tensors.append(af.add(inputs[0], inputs[1], name=f"n{i}"))
+            ancestry[f"n{i}"] = above
+    units = _units(*tensors[-5:], feeds=(x,))
+    seen = []
+    for unit in units:
+        kinds = {ancestry[name] for name in _names(unit)}
+        assert len(kinds) == 1
+        if not unit.is_async:
+            seen.append(kinds.pop())
+        assert unit.is_async is (_names(unit)[0] in hops)
+    assert len(seen) == len(set(seen))
