@@ -6,3 +6,12 @@ from aioflow.ops.bitwise import bitwise_xor as bitwise_xor
 from aioflow.ops.bitwise import invert as invert
 from aioflow.ops.bitwise import left_shift as left_shift
 from aioflow.ops.bitwise import right_shift as right_shift
+
+__all__ = [
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "invert",
+    "left_shift",
+    "right_shift",
+]

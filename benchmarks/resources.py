@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -21,12 +23,17 @@ __all__ = ["RESOURCE_ROWS"]
 def import_time() -> str:
     """Seconds from the start of Python to the end of the import, less those of Python alone."""
     times: dict[str, list[float]] = {"pass": [], "import aioflow": [], "import tensorflow": []}
-    for _ in range(5):
-        for code, found in times.items():
-            started = time.perf_counter()
-            subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, stderr=subprocess.DEVNULL)
-            found.append(time.perf_counter() - started)
-    bare, ours, theirs = (median(t) for t in times.values())
+    with tempfile.TemporaryDirectory() as cache:
+        # Both from compiled bytecode, as after any first import; where writing it is forbidden, into a folder of ours.
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPYCACHEPREFIX"] = cache
+        for _ in range(6):
+            for code, found in times.items():
+                started = time.perf_counter()
+                command = [sys.executable, "-W", "ignore", "-c", code]
+                subprocess.run(command, check=True, stderr=subprocess.DEVNULL, env=environment)
+                found.append(time.perf_counter() - started)
+    bare, ours, theirs = (median(t[1:]) for t in times.values())
     ratio = (ours - bare) / (theirs - bare)
     return _row("`import`", f"{theirs - bare:.2f} s", f"{ours - bare:.2f} s", f"{ratio:.3f}", "≤ 0.1", ratio <= 0.1)
 

@@ -178,25 +178,25 @@ _BY_PYTHON: Final[dict[type, DType]] = {
 }
 
 
-def as_dtype(value: Any) -> DType:
+def as_dtype(type_value: Any) -> DType:
     """The `DType` for a DType, a name ("float32"), an enum number, a Python type or anything NumPy takes as dtype.
 
     Raises:
         DTypeError: nothing of that kind exists.
     """
-    if isinstance(value, DType):
-        return value
+    if isinstance(type_value, DType):
+        return type_value
     found: DType | None = None
-    if isinstance(value, str):
-        found = _BY_NAME.get(value)
-    elif isinstance(value, int) and not isinstance(value, bool):
-        found = _BY_ENUM.get(value)
-    elif isinstance(value, type):
-        found = _BY_PYTHON.get(value)
+    if isinstance(type_value, str):
+        found = _BY_NAME.get(type_value)
+    elif isinstance(type_value, int) and not isinstance(type_value, bool):
+        found = _BY_ENUM.get(type_value)
+    elif isinstance(type_value, type):
+        found = _BY_PYTHON.get(type_value)
     if found is None:
-        found = _from_numpy(value)
+        found = _from_numpy(type_value)
     if found is None:
-        raise DTypeError(f"no dtype for {value!r}", expected=f"one of {sorted(_BY_NAME)}", actual=repr(value))
+        raise DTypeError(f"no dtype for {type_value!r}", expected=f"one of {sorted(_BY_NAME)}", actual=repr(type_value))
     return found
 
 
@@ -206,7 +206,7 @@ def _from_numpy(value: Any) -> DType | None:
         return None
     try:
         dtype = np.dtype(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, SyntaxError):  # NumPy parses text such as "(2,3)f4"
         return None
     if dtype.kind in "SUO":
         return string

@@ -284,13 +284,15 @@ def _data_file(prefix: str, manifest: Mapping[str, Any]) -> TensorFile:
     raise failure or DataLossError(f"the data file of checkpoint {prefix} is missing")
 
 
-def checkpoint_exists(prefix: str) -> bool:
+def checkpoint_exists(checkpoint_prefix: str) -> bool:
     """Whether there is a checkpoint (or a `.safetensors` file) of that name."""
-    return _named(prefix, _MANIFEST).exists() or (prefix.endswith(_DATA) and Path(prefix).exists())
+    return _named(checkpoint_prefix, _MANIFEST).exists() or (
+        checkpoint_prefix.endswith(_DATA) and Path(checkpoint_prefix).exists()
+    )
 
 
-def remove_checkpoint(prefix: str) -> None:
+def remove_checkpoint(checkpoint_prefix: str) -> None:
     """Delete a checkpoint, if it is there: the manifest first, so that no half of it is taken for a whole."""
     for suffix in (_MANIFEST, _PENDING, _DATA):
-        with file_errors(_named(prefix, suffix)):
-            _named(prefix, suffix).unlink(missing_ok=True)
+        with file_errors(_named(checkpoint_prefix, suffix)):
+            _named(checkpoint_prefix, suffix).unlink(missing_ok=True)

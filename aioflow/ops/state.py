@@ -288,9 +288,10 @@ def _resource_gather_nd_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [apply_op("ScatterNd", indices, grad, _dense_shape(handle, indices.dtype)), None]
 
 
-def is_variable_initialized(ref: Any, name: str | None = None) -> Tensor:
+def is_variable_initialized(variable: Any, name: str | None = None) -> Tensor:
     """A bool scalar: whether the variable has a value."""
-    return _variable(ref).is_initialized(name)  # type: ignore[no-any-return]  # ref is a Variable, which a later module defines
+    result: Tensor = _variable(variable).is_initialized(name)
+    return result
 
 
 def assign(

@@ -43,27 +43,44 @@ def constant_values(bound: Sequence[BoundNode]) -> dict[Edge, Any]:
 def split(graph: ClientGraph, bound: Sequence[BoundNode], constants: Mapping[Edge, Any]) -> list[Unit]:
     """The units of a subgraph, each after those that it needs."""
     working = [b for b in bound if Edge(b.node.name, 0) not in constants]
+    waits = _waits(bound, constants)
     groups: dict[tuple[int, str], list[BoundNode]] = {}
-    for node, key in zip(working, _unit_keys(working), strict=True):
+    for node, key in zip(working, _unit_keys(working, waits), strict=True):
         groups.setdefault(key, []).append(node)
-    members = _ordered(list(groups.values()))
+    members = _ordered(list(groups.values()), waits)
     unit_of = {b.node.name: i for i, nodes in enumerate(members) for b in nodes}
     fetched = {n.inputs[0] for n in graph.nodes.values() if n.op == "_Retval"}
     read_by: dict[Edge, set[int]] = {}
     for b in working:
         for edge in b.node.inputs:
             read_by.setdefault(edge, set()).add(unit_of[b.node.name])
-    return [_unit(i, nodes, unit_of, read_by, fetched, constants) for i, nodes in enumerate(members)]
+    return [_unit(i, nodes, unit_of, waits, read_by, fetched, constants) for i, nodes in enumerate(members)]
 
 
-def _unit_keys(bound: Sequence[BoundNode]) -> list[tuple[int, str]]:
+def _waits(bound: Sequence[BoundNode], constants: Mapping[Edge, Any]) -> dict[str, tuple[str, ...]]:
+    """The nodes that each node reads or waits for.
+
+    A constant belongs to no unit, so whoever reads one waits for what the constant waits for. (In a block of control
+    dependencies a node that reads a constant of the block has no control edge of its own.)
+    """
+    built_in = {edge.node for edge in constants}
+    waits: dict[str, tuple[str, ...]] = {}
+    for b in bound:
+        found: dict[str, None] = {}
+        for source in b.node.predecessors():
+            found.update(dict.fromkeys(waits[source] if source in built_in else (source,)))
+        waits[b.node.name] = tuple(found)
+    return waits
+
+
+def _unit_keys(bound: Sequence[BoundNode], waits: Mapping[str, tuple[str, ...]]) -> list[tuple[int, str]]:
     """For each node its unit's key: the ancestry as a bit mask, and its own name if it is async."""
     masks: dict[str, int] = {}
     keys: list[tuple[int, str]] = []
     bit = 1
     for b in bound:
         mask = 0
-        for source in b.node.predecessors():
+        for source in waits[b.node.name]:
             mask |= masks.get(source, 0)
         if b.kernel.is_async:
             keys.append((mask, b.node.name))
@@ -75,7 +92,7 @@ def _unit_keys(bound: Sequence[BoundNode]) -> list[tuple[int, str]]:
     return keys
 
 
-def _ordered(groups: list[list[BoundNode]]) -> list[list[BoundNode]]:
+def _ordered(groups: list[list[BoundNode]], waits: Mapping[str, tuple[str, ...]]) -> list[list[BoundNode]]:
     """The groups in topological order: their first appearance is not enough, since a strand grows later."""
     home = {b.node.name: i for i, nodes in enumerate(groups) for b in nodes}
     order: list[int] = []
@@ -88,7 +105,7 @@ def _ordered(groups: list[list[BoundNode]]) -> list[list[BoundNode]]:
         elif index not in done:
             done.add(index)
             stack.append((index, True))
-            sources = {home[s] for b in groups[index] for s in b.node.predecessors() if s in home}
+            sources = {home[s] for b in groups[index] for s in waits[b.node.name] if s in home}
             stack.extend((s, False) for s in sorted(sources - {index}) if s not in done)
     return [groups[i] for i in order]
 
@@ -97,6 +114,7 @@ def _unit(
     index: int,
     nodes: list[BoundNode],
     unit_of: Mapping[str, int],
+    waits: Mapping[str, tuple[str, ...]],
     read_by: Mapping[Edge, set[int]],
     fetched: set[Edge],
     constants: Mapping[Edge, Any],
@@ -105,7 +123,7 @@ def _unit(
     inputs = [e for b in nodes for e in b.node.inputs if e.node not in own and e not in constants]
     produced = [Edge(b.node.name, port) for b in nodes for port in range(len(b.node.outputs))]
     outputs = [e for e in produced if e in fetched or read_by.get(e, set()) - {index}]
-    needs = {unit_of[s] for b in nodes for s in b.node.predecessors() if s in unit_of} - {index}
+    needs = {unit_of[s] for b in nodes for s in waits[b.node.name] if s in unit_of} - {index}
     return Unit(
         tuple(nodes), nodes[0].kernel.is_async, tuple(dict.fromkeys(inputs)), tuple(outputs), tuple(sorted(needs))
     )

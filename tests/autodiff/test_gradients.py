@@ -14,6 +14,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.opdef import define_op
 from aioflow.kernels.resources import ResourceManager
 from aioflow.ops.apply import apply_op
+from aioflow.ops.indexed import convert_n_to_tensor_or_indexed_slices
 from aioflow.testing.evaluate import evaluate
 
 define_op("TestWithoutGradient", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.tensors[0].dims)
@@ -253,7 +254,7 @@ def test_indexed_slices_need_a_dense_shape() -> None:
         aioflow.convert_to_tensor(slices)
     with pytest.raises(DTypeError):
         aioflow.convert_to_tensor_or_indexed_slices(slices, "float64")
-    assert aioflow.convert_n_to_tensor_or_indexed_slices([None, slices])[1] is slices
+    assert convert_n_to_tensor_or_indexed_slices([None, slices])[1] is slices
 
 
 def test_hessians() -> None:

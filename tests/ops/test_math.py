@@ -136,7 +136,9 @@ def test_gradient_of_two_complex_operands(name: str) -> None:
     ],
 )
 def test_gradient_of_one_complex_operand(name: str) -> None:
-    check_gradients(lambda a, b: parts(af.extend.apply_op(name, af.complex(a, b))), between(0.2, 0.7), between(0.3, 0.8))
+    check_gradients(
+        lambda a, b: parts(af.extend.apply_op(name, af.complex(a, b))), between(0.2, 0.7), between(0.3, 0.8)
+    )
 
 
 def test_gradient_of_complex_parts_with_broadcasting() -> None:

@@ -113,3 +113,20 @@ async def test_an_error_in_one_branch_stops_the_others() -> None:
         with pytest.raises(af.errors.InvalidArgumentError) as caught:
             await session.run([_wait_for(fails, "also"), waits], {x: 1}, timeout=5)
         assert caught.value.node == fails.op.name
+
+
+async def test_a_constant_carries_its_blocks_control_dependencies() -> None:
+    """`assign_add(1.0)` in a block reads a constant of the block, by which alone it waits."""
+    x = af.placeholder("float32", [])
+    count = af.Variable(0.0)
+    with af.control_dependencies([_wait_for(x, "later")]):
+        added = count.assign_add(1.0)
+    _GATES["later"] = asyncio.Event()
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        await session.run(count.initializer)
+        running = tg.create_task(session.run(added, {x: 1.0}))
+        await asyncio.sleep(0.02)
+        assert await session.run(count) == 0
+        _GATES["later"].set()
+        await running
+        assert await session.run(count) == 1

@@ -172,6 +172,18 @@ def test_constants_belong_to_no_unit(x: af.Tensor) -> None:
     assert _units(af.constant(3.0)) == []
 
 
+def test_a_constants_control_inputs_are_its_readers(x: af.Tensor) -> None:
+    """In a block of control dependencies a node that reads a constant of the block has no control edge of its own."""
+    with af.control_dependencies([_hop_over(x, "hop")]):
+        y = af.multiply(x, 2.0, name="y")
+        with af.control_dependencies([_hop_over(x, "other")]):
+            z = af.multiply(y, 3.0, name="z")
+    assert y.op.control_inputs == z.op.control_inputs == ()
+    units = _units(y, z, feeds=(x,))
+    assert _needed(units, "y") == [["hop"]]
+    assert sorted(_needed(units, "z")) == [["hop"], ["other"], ["y"]]
+
+
 def test_only_what_others_read_or_the_caller_fetches_leaves_a_unit(x: af.Tensor) -> None:
     kept = af.negative(x, name="kept")
     inner = af.negative(kept, name="inner")
