@@ -1,7 +1,7 @@
 """What a package needs to add ops of its own: see docs/extending.md.
 
 An op is a definition (`define_op`), a gradient (`gradient`, or `not_differentiable`), and any number of kernels
-(`kernel`, `binder`, `elementwise`); `apply_op` makes its nodes. The `as_…` converters are for `host=` inputs of kernels.
+(`kernel`, `binder`, `elementwise`); `apply_op` makes its nodes. The `as_…` converters are for `host=` inputs.
 """
 
 from aioflow.graph.opdef import OpDef as OpDef

@@ -14,6 +14,7 @@ from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.graph.shapes import num_elements
+from aioflow.kernels.convert import as_array
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.units import Unit
 
@@ -74,8 +75,8 @@ class _Analysis:
         self.root_end: dict[int, int] = {}  # the last node that reads anything sharing the root's memory
 
     def run(self) -> Lifetimes:
-        for position, bound in enumerate(self.unit.nodes):
-            self._trace(position, bound)
+        for bound in self.unit.nodes:
+            self._trace(bound)
         for edge, roots in self.roots.items():
             for root in roots:
                 self.root_end[root] = max(self.root_end.get(root, -1), self.last_use.get(edge, -1))
@@ -83,17 +84,18 @@ class _Analysis:
         owned = frozenset(e for e in self.unit.outputs if self._is_owned(e))
         return Lifetimes(lives, owned)
 
-    def _trace(self, position: int, bound: BoundNode) -> None:
-        inputs = [e for e in bound.node.inputs if e in self.roots]
-        shared = frozenset(r for e in inputs for r in self.roots[e])
-        if len(inputs) < len(bound.node.inputs) or not inputs:
-            shared |= {_FOREIGN}  # constants, or a value that comes from nowhere visible
+    def _trace(self, bound: BoundNode) -> None:
+        # An axis or a shape reaches the kernel as Python numbers, which share memory with nothing.
+        inputs = [e for a in bound.arguments if a.convert in (None, as_array) for e in a.sources]
+        shared = frozenset(r for e in inputs for r in self.roots.get(e, (_FOREIGN,)))  # no roots: a constant
+        if not inputs:
+            shared = frozenset((_FOREIGN,))  # a value that comes from nowhere visible
         if bound.kernel.retains:
             self.escaped |= shared
         for port in range(len(bound.node.outputs)):
             edge = Edge(bound.node.name, port)
             if bound.kernel.fresh:
-                root = position * 256 + port
+                root = len(self.birth)
                 self.birth[root] = edge
                 self.roots[edge] = frozenset((root,))
             else:
