@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import aioflow as af
-
-try:
-    import uvloop
-except ImportError:  # there is none for Windows, and asyncio's own loop does as well, only slower
-    uvloop = None  # type: ignore[assignment]  # the absence of the module is its value here
 from aioflow.data import Digits, load_digits
 from aioflow.demo.model import Model, build
 from aioflow.demo.report import History, Lag, percentile_ms, watch_lag
@@ -56,13 +51,21 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     console = Console()
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop is not None else None) as runner:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             outcome = runner.run(run_demo(options, console))
     except KeyboardInterrupt:
         console.print(f"Stopped. Checkpoint in {options.folder}; run the same command to go on from there.")
         return 130
     _print_outcome(console, outcome, options)
     return 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # there is none for Windows, where asyncio's own loop does
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def _parse(arguments: list[str] | None) -> Options:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, OpError
 from aioflow.graph.default_session import session_for
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, TensorShape, format_dims, merge_dims
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aioflow.graph.graph import Graph
     from aioflow.graph.operation import Operation
 
-__all__ = ["OPERATORS", "SymbolicUseError", "Tensor"]
+__all__ = ["OPERATORS", "Tensor"]
 
 # Python operators on tensors, filled in by the op families: the graph itself knows no op by name.
 OPERATORS: Final[dict[str, Callable[..., Any]]] = {}
@@ -81,15 +81,15 @@ class Tensor:
         return f"<aioflow.Tensor {self.name!r} shape={format_dims(self._dims)} dtype={self.dtype.name}>"
 
     def __bool__(self) -> bool:
-        raise SymbolicUseError(self, "used as a Python bool; use `aioflow.cond`, or `await session.run` it first")
+        raise _misused(self, "used as a Python bool; use `aioflow.cond`, or `await session.run` it first")
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self._dims or self._dims[0] is None:
-            raise SymbolicUseError(self, "iterated over, which needs a known first dimension")
+            raise _misused(self, "iterated over, which needs a known first dimension")
         return (self[i] for i in range(self._dims[0]))
 
     def __len__(self) -> int:
-        raise SymbolicUseError(self, "asked for len(); use `aioflow.shape` or `.shape`")
+        raise _misused(self, "asked for len(); use `aioflow.shape` or `.shape`")
 
     def __add__(self, other: Any) -> Tensor:
         return _operator("add", self, other)
@@ -182,12 +182,9 @@ class Tensor:
         return _operator("getitem", self, key)
 
 
-class SymbolicUseError(InvalidArgumentError, TypeError):
-    """A symbolic tensor was used where Python needs a value now."""
-
-    def __init__(self, tensor: Tensor, what: str) -> None:
-        super().__init__(f"a symbolic tensor was {what}", expected="a value", actual=repr(tensor))
-        self.at(tensor.op.name, tensor.op.type, tensor.op.source)
+def _misused(tensor: Tensor, what: str) -> OpError:
+    error = DTypeError(f"a symbolic tensor was {what}", expected="a value", actual=repr(tensor))
+    return error.at(tensor.op.name, tensor.op.type, tensor.op.source)
 
 
 def _operator(name: str, *operands: Any) -> Tensor:
