@@ -13,6 +13,7 @@ from typing import Any
 
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.config import SessionConfig
+from aioflow.errors import OpError
 from aioflow.kernels.registry import ArrayBackend
 from aioflow.runtime.bind import BoundNode, bind_graph, gather, kernel_error
 from aioflow.runtime.codegen import StrandCode, finish
@@ -142,11 +143,15 @@ class Executable:
         unit, strand = self._units[index], self._strands[index]
         for need in unit.needs:
             await done[need]
-        if strand is None:
-            await self._run_async(unit.nodes[0], values, step)
-        else:
-            outputs = await strand.run([values[e] for e in unit.inputs], step)
-            values.update(zip(unit.outputs, outputs, strict=True))
+        try:
+            if strand is None:
+                await self._run_async(unit.nodes[0], values, step)
+            else:
+                outputs = await strand.run([values[e] for e in unit.inputs], step)
+                values.update(zip(unit.outputs, outputs, strict=True))
+        except OpError as error:
+            step.stop(error)
+            raise
         done[index].set_result(None)
 
     async def _run_async(self, bound: BoundNode, values: dict[Edge, Any], step: Step) -> None:

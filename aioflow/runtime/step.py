@@ -39,10 +39,12 @@ class Step:
         self._finished: asyncio.Event | None = None
 
     def stop(self, error: OpError | None = None) -> None:
-        """Ask the step to stop at the next kernel boundary. Only the first error counts. Call on the step's loop."""
-        if not self.requested:
-            self.error = error
-            self.requested = True
+        """Ask the step to stop at the next kernel boundary, because of `error`. Call on the step's loop.
+
+        Only the first error counts: whatever stops on its account raises it too, and not an error of its own.
+        """
+        self.error = self.error or error
+        self.requested = True
         if self._stopped is not None:
             self._stopped.set()
 

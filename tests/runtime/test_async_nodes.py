@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 import aioflow as af
@@ -130,3 +131,19 @@ async def test_a_constant_carries_its_blocks_control_dependencies() -> None:
         _GATES["later"].set()
         await running
         assert await session.run(count) == 1
+
+
+async def test_what_stops_because_of_an_error_does_not_hide_it() -> None:
+    """One unit fails while another is in a thread: the error of the first is what the caller gets, every time."""
+    x = af.placeholder("float32", [None])
+    busy: Any = x
+    for _ in range(40):
+        busy = af.tanh(busy)
+    fails = af.gather(_wait_for(x, "open"), [10**9])
+    async with af.Session(config=af.SessionConfig(inline_budget=0)) as session:
+        for _ in range(20):
+            _GATES["open"] = asyncio.Event()
+            _GATES["open"].set()
+            with pytest.raises(af.errors.InvalidArgumentError) as caught:
+                await session.run([_wait_for(busy, "open"), fails], {x: np.ones(20_000, np.float32)})
+            assert caught.value.node == fails.op.name
