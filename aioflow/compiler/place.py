@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.opdef import CONTROL_FLOW
 from aioflow.kernels.registry import KERNELS
 
 __all__ = ["ClusterView", "place"]
@@ -52,7 +53,7 @@ def _device_for(node: Node, specs: Sequence[DeviceSpec], cluster: ClusterView) -
             actual=node.device,
         ).at(node.name, node.op, node.source)
     for spec in [*named, *(specs if cluster.allow_soft_placement else ())]:
-        if KERNELS.find(node.op, spec.device_type or "", node.attrs) is not None:
+        if node.op in CONTROL_FLOW or KERNELS.find(node.op, spec.device_type or "", node.attrs) is not None:
             return spec.to_string()
     try:
         KERNELS.get(node.op, (named or list(specs))[0].device_type or "", node.attrs)

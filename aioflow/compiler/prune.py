@@ -51,22 +51,27 @@ def prune(request: StepRequest) -> ClientGraph:
 def needed_operations(
     roots: Sequence[Operation], fed: Mapping[Tensor, Edge], skipped: set[Operation]
 ) -> list[Operation]:
-    """`roots` and all that they need, each after what it needs."""
+    """`roots` and all that they need, each after what it needs; only a loop's Merge comes before its NextIteration."""
     order: list[Operation] = []
     visited: set[Operation] = set()
-    stack: list[tuple[Operation, bool]] = [(op, False) for op in reversed(roots)]
-    while stack:
-        op, ready = stack.pop()
-        if ready:
-            order.append(op)
-            continue
-        if op in visited:
-            continue
-        visited.add(op)
-        stack.append((op, True))
-        needed = [t.op for t in op.inputs if t not in fed]
-        needed += [c for c in op.control_inputs if c not in skipped]
-        stack.extend((source, False) for source in reversed(needed) if source not in visited)
+    waiting = list(reversed(roots))
+    while waiting:
+        stack: list[tuple[Operation, bool]] = [(waiting.pop(), False)]
+        while stack:
+            op, ready = stack.pop()
+            if ready:
+                order.append(op)
+                continue
+            if op in visited:
+                continue
+            visited.add(op)
+            stack.append((op, True))
+            needed = [t.op for t in op.inputs if t not in fed]
+            if op.type == "Merge":
+                waiting.extend(source for source in needed if source.type == "NextIteration")
+                needed = [source for source in needed if source.type != "NextIteration"]
+            needed += [c for c in op.control_inputs if c not in skipped]
+            stack.extend((source, False) for source in reversed(needed) if source not in visited)
     return order
 
 

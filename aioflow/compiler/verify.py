@@ -30,7 +30,7 @@ def verify(graph: ClientGraph) -> ClientGraph:
         if name != node.name:
             raise _broken(graph, node, f"it is listed as {name!r}")
         for source in node.predecessors():
-            if source not in seen:
+            if source not in seen and not _is_back_edge(graph, node, source):
                 what = "comes later" if source in graph.nodes else "does not exist"
                 raise _broken(graph, node, f"its input {source!r} {what}")
         for edge in node.inputs:
@@ -45,6 +45,11 @@ def verify(graph: ClientGraph) -> ClientGraph:
                 f"{op} nodes are not numbered 0..{count - 1}", expected=list(range(count)), actual=found
             )
     return graph
+
+
+def _is_back_edge(graph: ClientGraph, node: Node, source: str) -> bool:
+    """Whether the edge closes a loop, the one kind of edge that may point backwards."""
+    return node.op == "Merge" and source in graph.nodes and graph.nodes[source].op == "NextIteration"
 
 
 def _check_signature(graph: ClientGraph, node: Node) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from aioflow.graph.graph import Operation, Tensor
 
 __all__ = [
+    "CONTROL_FLOW",
     "GRADIENTS",
     "OPS",
     "ArgDef",
@@ -347,7 +348,13 @@ class OpRegistry:
 
 
 OPS: Final = OpRegistry()
+# Ops that steer values instead of computing them: the runtime interprets them, so they have no kernels.
+CONTROL_FLOW: Final = frozenset({"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger"})
+
 GRADIENTS: Final[dict[str, GradientFn | None]] = {}
+
+# What the run-time interprets by itself: these ops have no kernels, and no device of their own.
+CONTROL_FLOW: Final = frozenset({"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger"})
 
 
 def define_op(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.errors import (
@@ -15,10 +15,12 @@ from aioflow.errors import (
     ResourceExhaustedError,
     UnknownError,
 )
-from aioflow.graph.opdef import OPS
+from aioflow.graph.opdef import CONTROL_FLOW, OPS
 from aioflow.kernels.registry import KERNELS, ArrayBackend, Binding, Body, Converter, KernelDef
 
 __all__ = ["Argument", "BoundNode", "bind_graph", "gather", "kernel_error", "own"]
+
+_WITHOUT_KERNELS: Final = CONTROL_FLOW | {"_Arg", "_Retval"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,12 @@ class BoundNode:
 
 
 def bind_graph(graph: ClientGraph, backend: ArrayBackend, resources: Any, state: dict[str, Any]) -> list[BoundNode]:
-    """Every node except feeds and fetches, bound to its kernel, in topological order.
+    """Every node that computes, bound to its kernel, in topological order.
 
     Raises:
         UnimplementedError: there is no kernel for a node on this kind of device.
     """
-    working = (node for node in graph.nodes.values() if node.op not in ("_Arg", "_Retval"))
+    working = (node for node in graph.nodes.values() if node.op not in _WITHOUT_KERNELS)
     return [_bind(node, graph, backend, resources, state) for node in working]
 
 

@@ -14,9 +14,11 @@ from typing import Any
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.config import SessionConfig
 from aioflow.errors import OpError
+from aioflow.graph.opdef import CONTROL_FLOW
 from aioflow.kernels.registry import ArrayBackend
 from aioflow.runtime.bind import BoundNode, bind_graph, gather, kernel_error
 from aioflow.runtime.codegen import StrandCode, finish
+from aioflow.runtime.dataflow import Dataflow
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.liveness import fed_values
 from aioflow.runtime.reference import run_reference
@@ -42,12 +44,22 @@ class Executable:
         self.graph = graph
         self.bound = bind_graph(graph, backend, resources, state)
         self._reference = config.executor == "reference"
-        self._constants = constant_values(self.bound)
-        self._units = split(graph, self.bound, self._constants)
-        self._fed = fed_values(graph, self.bound)
         self._feeds = {Edge(n.name, 0): n.attrs["index"] for n in graph.nodes.values() if n.op == "_Arg"}
         retvals = sorted((n for n in graph.nodes.values() if n.op == "_Retval"), key=lambda n: int(n.attrs["index"]))
         self._fetched = [n.inputs[0] for n in retvals]
+        self._flow: Dataflow | None = None
+        self._single: Strand | None = None
+        if any(node.op in CONTROL_FLOW for node in graph.nodes.values()):
+            self._flow = Dataflow(graph, self.bound, threads, config.inline_budget)
+            self._polish = [(i, finish(graph.spec(e).dims, owned=False)) for i, e in enumerate(self._fetched)]
+        else:
+            self._prepare_strands(threads, config)
+
+    def _prepare_strands(self, threads: DeviceThreads, config: SessionConfig) -> None:
+        graph = self.graph
+        self._constants = constant_values(self.bound)
+        self._units = split(graph, self.bound, self._constants)
+        self._fed = fed_values(graph, self.bound)
         self._strands = [None if u.is_async else self._strand(u, threads, config.inline_budget) for u in self._units]
         self._finish = [self._finisher(i, edge) for i, edge in enumerate(self._fetched)]
         self._polish = [(i, f) for i, f in enumerate(self._finish) if f is not None]
@@ -108,6 +120,8 @@ class Executable:
         Raises:
             OpError: a kernel failed or the step was stopped; the first cause, with its node.
         """
+        if self._flow is not None:
+            return self._polished(await self._flow.run(feeds, step))
         if self._reference:
             return self._polished(await run_reference(self.graph, self.bound, feeds))
         if self._single is not None:

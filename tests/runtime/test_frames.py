@@ -1,0 +1,240 @@
+"""The core of tagged dataflow, rule by rule (semantics: TensorFlow whitepaper 4.4), on graphs made by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.runtime.flow_program import Program
+from aioflow.runtime.frames import Activation, Propagator
+
+_OUTPUTS = {"Switch": 2, "Merge": 2, "_Retval": 0, "Effect": 0, "ControlTrigger": 0}
+
+
+class Builder:
+    """A client graph, node by node. Kernels are Python functions by node name."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.kernels: dict[str, Callable[..., Any]] = {}
+        self.log: list[str] = []
+
+    def add(self, name: str, op: str, *inputs: str, control: Sequence[str] = (), **attrs: Any) -> str:
+        edges = tuple(Edge(i.split(":")[0], int(i.split(":")[1]) if ":" in i else 0) for i in inputs)
+        outputs = (OutputSpec(dtypes.int32, None),) * _OUTPUTS.get(op, 1)
+        self.nodes[name] = Node(name, op, edges, tuple(control), attrs, outputs)
+        return name
+
+    def feed(self, name: str, index: int) -> str:
+        return self.add(name, "_Arg", index=index)
+
+    def kernel(self, name: str, function: Callable[..., Any], *inputs: str, control: Sequence[str] = ()) -> str:
+        self.kernels[name] = function
+        return self.add(name, "Kernel", *inputs, control=control)
+
+    def effect(self, name: str, *inputs: str, control: Sequence[str] = ()) -> str:
+        self.kernels[name] = lambda *values: self.log.append(name)
+        return self.add(name, "Effect", *inputs, control=control)
+
+    def enter(self, name: str, source: str, frame: str, constant: bool = False, parallel: int = 10) -> str:
+        return self.add(name, "Enter", source, frame_name=frame, is_constant=constant, parallel_iterations=parallel)
+
+    def fetch(self, *sources: str) -> None:
+        for index, source in enumerate(sources):
+            self.add(f"_retval_{index}", "_Retval", source, index=index)
+
+    def back_edge(self, merge: str, source: str) -> None:
+        node = self.nodes[merge]
+        self.nodes[merge] = Node(
+            merge, node.op, (*node.inputs, Edge(source, 0)), node.control, node.attrs, node.outputs
+        )
+
+    def run(self, *feeds: Any, seed: int = 0) -> list[Any]:
+        """Run with the ready activations taken in a random order."""
+        fetches = sum(n.op == "_Retval" for n in self.nodes.values())
+        core = Propagator(Program(ClientGraph(self.nodes, len(feeds), fetches), ()))
+        rng = random.Random(seed)
+        ready: list[Activation] = core.start(feeds)
+        while ready:
+            activation = ready.pop(rng.randrange(len(ready)))
+            name = activation.node.origin.name
+            value = self.kernels[name](*activation.inputs)
+            outputs = () if activation.node.origin.op == "Effect" else (value,)
+            ready.extend(core.finish(activation, outputs))
+        assert core.outstanding == 0
+        return core.fetches()
+
+
+def counting_loop(b: Builder, start: str, limit: str, frame: str = "loop", parallel: int = 10) -> str:
+    """while i < limit: i += 1; returns the name of the Exit."""
+    b.enter(f"{frame}/enter", start, frame, parallel=parallel)
+    b.enter(f"{frame}/limit", limit, frame, constant=True, parallel=parallel)
+    b.add(f"{frame}/merge", "Merge", f"{frame}/enter")
+    b.kernel(f"{frame}/less", lambda i, n: i < n, f"{frame}/merge", f"{frame}/limit")
+    b.add(f"{frame}/cond", "LoopCond", f"{frame}/less")
+    b.add(f"{frame}/switch", "Switch", f"{frame}/merge", f"{frame}/cond")
+    b.add(f"{frame}/exit", "Exit", f"{frame}/switch:0")
+    b.kernel(f"{frame}/add", lambda i: i + 1, f"{frame}/switch:1")
+    b.add(f"{frame}/next", "NextIteration", f"{frame}/add")
+    b.back_edge(f"{frame}/merge", f"{frame}/next")
+    return f"{frame}/exit"
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("parallel", [1, 2, 10])
+@pytest.mark.parametrize(("limit", "expected"), [(0, 0), (1, 1), (50, 50), (-3, 0)])
+def test_a_loop_counts(limit: int, expected: int, parallel: int, seed: int) -> None:
+    b = Builder()
+    b.fetch(counting_loop(b, b.feed("start", 0), b.feed("limit", 1), parallel=parallel))
+    assert b.run(0, limit, seed=seed) == [expected]
+
+
+@pytest.mark.parametrize("side", [True, False])
+def test_a_switch_runs_one_side_and_the_merge_says_which(side: bool) -> None:
+    b = Builder()
+    b.add("switch", "Switch", b.feed("x", 0), b.feed("pred", 1))
+    b.kernel("double", lambda x: x * 2, "switch:1")
+    b.effect("seen when true", "double")
+    b.kernel("negate", lambda x: -x, "switch:0")
+    b.effect("seen when false", "negate")
+    b.add("merge", "Merge", "negate", "double")
+    b.fetch("merge:0", "merge:1")
+    assert b.run(21, side) == ([42, 1] if side else [-21, 0])
+    assert b.log == ["seen when true" if side else "seen when false"], "a dead node has no effect"
+
+
+def test_a_dead_control_input_deadens_a_node_but_not_a_merge_and_a_trigger_ends_it() -> None:
+    b = Builder()
+    b.add("switch", "Switch", b.feed("x", 0), b.feed("pred", 1))
+    b.kernel("dead", lambda x: x, "switch:1")
+    b.effect("after the dead", control=["dead"])
+    b.add("trigger", "ControlTrigger", control=["dead"])
+    b.effect("after the trigger", control=["trigger"])
+    b.add("merge", "Merge", "switch:0", control=["dead"])
+    b.fetch("merge:0")
+    assert b.run(7, False) == [7]
+    assert b.log == ["after the trigger"]
+
+
+def test_fetching_what_is_dead_names_it() -> None:
+    b = Builder()
+    b.add("switch", "Switch", b.feed("x", 0), b.feed("pred", 1))
+    b.fetch("switch:1")
+    with pytest.raises(InvalidArgumentError, match="'switch:1' does not have a value"):
+        b.run(1, False)
+
+
+def test_a_predicate_that_is_no_scalar_is_refused() -> None:
+    import numpy as np
+
+    b = Builder()
+    b.add("switch", "Switch", b.feed("x", 0), b.feed("pred", 1))
+    b.fetch("switch:1")
+    with pytest.raises(InvalidArgumentError, match="scalar"):
+        b.run(1, np.ones(2, bool))
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_loops_nest(parallel: int, seed: int) -> None:
+    """total = sum over i < n of (a loop that counts to m): n * m."""
+    b = Builder()
+    zero, n, m = b.feed("zero", 0), b.feed("n", 1), b.feed("m", 2)
+    for name, source, constant in [
+        ("i", zero, False),
+        ("t", zero, False),
+        ("n_", n, True),
+        ("m_", m, True),
+        ("z_", zero, True),
+    ]:
+        b.enter(f"o/{name}", source, "outer", constant, parallel)
+    b.add("o/mi", "Merge", "o/i")
+    b.add("o/mt", "Merge", "o/t")
+    b.kernel("o/less", lambda i, n: i < n, "o/mi", "o/n_")
+    b.add("o/cond", "LoopCond", "o/less")
+    b.add("o/si", "Switch", "o/mi", "o/cond")
+    b.add("o/st", "Switch", "o/mt", "o/cond")
+    b.add("o/exit", "Exit", "o/st:0")
+    b.kernel("o/start", lambda z, i: z, "o/z_", "o/si:1")
+    inner = counting_loop(b, "o/start", "o/m_", "inner", parallel)
+    b.kernel("o/sum", lambda t, c: t + c, "o/st:1", inner)
+    b.kernel("o/inc", lambda i: i + 1, "o/si:1")
+    b.add("o/ni", "NextIteration", "o/inc")
+    b.add("o/nt", "NextIteration", "o/sum")
+    b.back_edge("o/mi", "o/ni")
+    b.back_edge("o/mt", "o/nt")
+    b.fetch("o/exit")
+    assert b.run(0, 6, 7, seed=seed) == [42]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_loop_on_a_branch_that_is_not_taken_ends_at_once(taken: bool) -> None:
+    b = Builder()
+    b.add("s0", "Switch", b.feed("start", 0), b.feed("pred", 1))
+    b.add("s1", "Switch", b.feed("limit", 2), "pred")
+    exit_ = counting_loop(b, "s0:1", "s1:1")
+    b.add("merge", "Merge", "s0:0", exit_)
+    b.fetch("merge:0")
+    assert b.run(3, taken, 9) == [9 if taken else 3]
+
+
+def test_no_more_iterations_than_allowed_are_under_way() -> None:
+    """The condition runs ahead of a slow body, but not beyond parallel_iterations."""
+    b = Builder()
+    counting_loop(b, b.feed("start", 0), b.feed("limit", 1), parallel=3)
+    b.kernel("loop/slow", lambda i: i, "loop/switch:1")
+    b.fetch("loop/exit")
+    core = Propagator(Program(ClientGraph(b.nodes, 2, 1), ()))
+    ready, held, most = core.start((0, 20)), [], 0
+    while ready or held:
+        slow = [a for a in ready if a.node.origin.name == "loop/slow"]
+        held += slow
+        ready = [a for a in ready if a not in slow]
+        most = max(most, len(held))
+        activation = ready.pop() if ready else held.pop(0)
+        value = b.kernels[activation.node.origin.name](*activation.inputs)
+        ready.extend(core.finish(activation, (value,)))
+    assert core.fetches() == [20]
+    assert most == 3
+
+
+def test_inputs_from_different_frames_are_refused() -> None:
+    b = Builder()
+    counting_loop(b, b.feed("start", 0), b.feed("limit", 1))
+    b.kernel("mixed", lambda a, c: a, "loop/switch:1", "start")
+    b.fetch("loop/exit")
+    with pytest.raises(InvalidArgumentError, match="different frames") as caught:
+        b.run(0, 3)
+    assert caught.value.node == "mixed"
+
+
+def test_an_exit_without_an_enter_is_refused() -> None:
+    b = Builder()
+    b.add("exit", "Exit", b.feed("x", 0))
+    b.fetch("exit")
+    with pytest.raises(InvalidArgumentError, match="corresponding Enter"):
+        b.run(1)
+
+
+def test_nothing_of_a_finished_loop_is_kept() -> None:
+    b = Builder()
+    b.fetch(counting_loop(b, b.feed("start", 0), b.feed("limit", 1), parallel=2))
+    core = Propagator(Program(ClientGraph(b.nodes, 2, 1), ()))
+    ready = core.start((0, 500))
+    frame = next(iter(ready[0].iteration.frame.parent.children.values())) if ready[0].iteration.frame.parent else None
+    assert frame is not None
+    most = 0
+    while ready:
+        activation = ready.pop()
+        ready.extend(core.finish(activation, (b.kernels[activation.node.origin.name](*activation.inputs),)))
+        most = max(most, len(frame.iterations))
+    assert core.fetches() == [500]
+    assert most <= 3
+    assert not frame.iterations
+    assert not frame.parent.children  # type: ignore[union-attr]  # it had a parent above
