@@ -1,10 +1,9 @@
 """Stage 2: keep what the fetches and targets need, with feeds and fetches as nodes of their own (TensorFlow
 whitepaper, 4.2).
 
-A fed tensor is replaced by an `_Arg` node, so nothing upstream of it is needed on its account; the other outputs of its
-node, and control edges from it, still need the node. A placeholder has nothing to do besides being fed, so control
-edges
-from a fed placeholder go too.
+A fed tensor is replaced by an `_Arg` node, so nothing upstream of it is needed on its account; the other outputs of
+its node, and control edges from it, still need the node. A placeholder has nothing to do besides being fed, so control
+edges from a fed placeholder go too.
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ class Graph:
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Operation] = set()
         self._finalized = False
+        self.held: list[Any] = []  # what lives as long as the graph, such as the Python functions of its nodes
         self.mutations = 0
         self.seed: int | None = None
 

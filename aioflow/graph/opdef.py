@@ -348,9 +348,6 @@ class OpRegistry:
 
 
 OPS: Final = OpRegistry()
-# Ops that steer values instead of computing them: the runtime interprets them, so they have no kernels.
-CONTROL_FLOW: Final = frozenset({"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger"})
-
 GRADIENTS: Final[dict[str, GradientFn | None]] = {}
 
 # What the run-time interprets by itself: these ops have no kernels, and no device of their own.

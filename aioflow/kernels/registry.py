@@ -108,8 +108,7 @@ class KernelDef:
             one of its inputs. Implies elementwise: the output at an index depends on the inputs at that index alone.
         expression: A Python expression for the same, such as "{0} + {1}", for generated code.
         label, priority: A kernel with a label is chosen only by a node that asks for it in `_kernel`; among the rest
-        the
-            highest priority wins, then the device's own kernel over a portable one.
+            the highest priority wins, then the device's own kernel over a portable one.
     """
 
     op: str

@@ -169,7 +169,7 @@ def apply_op(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) 
         attrs: Attributes; those that the inputs imply (dtypes, counts) and those with defaults may be left out.
 
     Returns:
-        The Operation where the op has no outputs; a Tensor (or a list of them) where it has one; otherwise a named
+        The Operation where it has no outputs; a Tensor (or a list of them) where it has one; otherwise a named
         tuple of those.
 
     Raises:
@@ -341,7 +341,7 @@ _OUTPUT_TUPLES: Final[dict[str, Any]] = {}
 def pack_outputs(op: Operation) -> Any:
     """A node's outputs as its builder returns them: see `apply_op`."""
     args = op.op_def.outputs
-    if not args:
+    if not op.outputs:
         return op
     groups: list[Any] = []
     position = 0

@@ -1,8 +1,7 @@
 """A registered subgraph, ready to run: kernels bound, strands generated.
 
 A step over one strand is a function call. Otherwise every unit is a coroutine that awaits the units it needs, all in
-one
-task group, so that the first failure stops the others.
+one task group, so that the first failure stops the others. A subgraph with branches or loops goes to `dataflow`.
 """
 
 from __future__ import annotations
@@ -51,7 +50,8 @@ class Executable:
         self._single: Strand | None = None
         if any(node.op in CONTROL_FLOW for node in graph.nodes.values()):
             self._flow = Dataflow(graph, self.bound, threads, config.inline_budget)
-            self._polish = [(i, finish(graph.spec(e).dims, owned=False)) for i, e in enumerate(self._fetched)]
+            finishers = [finish(graph.spec(edge).dims, owned=False) for edge in self._fetched]
+            self._polish = [(i, f) for i, f in enumerate(finishers) if f is not None]
         else:
             self._prepare_strands(threads, config)
 

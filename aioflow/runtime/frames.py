@@ -1,12 +1,10 @@
 """Tagged dataflow: which node runs next in a graph with loops and branches. Sans-IO: it runs nothing and waits for
 nothing.
 
-The semantics are TensorFlow's (whitepaper, 4.4), after the MIT tagged-token machine. A value carries a tag: a frame and
-an iteration of it. `Enter` opens a frame, `NextIteration` passes a value to the next iteration, `Exit` hands one
-back to
-the frame around. A value may be *dead*: `Switch` makes it so on the side not taken, every node but `Merge` passes it
-on,
-and nothing dead is computed.
+The semantics are TensorFlow's (whitepaper, 4.4), after the MIT tagged-token machine. A value carries a tag: a frame
+and an iteration of it. `Enter` opens a frame, `NextIteration` passes a value to the next iteration, `Exit` hands one
+back to the frame around. A value may be *dead*: `Switch` makes it so on the side not taken, every node but `Merge`
+passes it on, and nothing dead is computed.
 
     core = Propagator(program)
     ready = core.start(feeds)            # activations whose kernels may run now, in any order

@@ -1,8 +1,7 @@
 """Cut a bound subgraph into units: strands that never await, and single async nodes between them.
 
 A strand is the set of sync nodes with the same async ancestry, that is, with the same async nodes upstream. Ancestry
-only
-grows along edges, so the quotient graph has no cycle, and a strand waits for exactly what all its nodes need.
+only grows along edges, so the quotient graph has no cycle, and a strand waits for exactly what all its nodes need.
 """
 
 from __future__ import annotations

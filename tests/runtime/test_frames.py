@@ -191,7 +191,8 @@ def test_no_more_iterations_than_allowed_are_under_way() -> None:
     b.kernel("loop/slow", lambda i: i, "loop/switch:1")
     b.fetch("loop/exit")
     core = Propagator(Program(ClientGraph(b.nodes, 2, 1), ()))
-    ready, held, most = core.start((0, 20)), [], 0
+    held: list[Activation] = []
+    ready, most = core.start((0, 20)), 0
     while ready or held:
         slow = [a for a in ready if a.node.origin.name == "loop/slow"]
         held += slow
