@@ -101,11 +101,14 @@ class Graph:
             for tensor in inputs:
                 self._check_owned(tensor, op_type)
             full_name = self._node_name(op_type if name is None else name)
-            op = Operation(self, op_def, full_name, tuple(inputs), dict(attrs))
-            op.source = source or user_line()
             scope = scopes.current_scope(self)
-            producers = [t.op for t in inputs]
-            op.control_inputs = tuple(dict.fromkeys((*control_inputs, *scopes.control_inputs_for(scope, producers))))
+            wait = scopes.control_inputs_for(scope, [t.op for t in inputs])
+            read, waited = self._through_context(
+                scope.context, full_name, op_type, tuple(inputs), tuple(dict.fromkeys((*control_inputs, *wait)))
+            )
+            op = Operation(self, op_def, full_name, read, dict(attrs))
+            op.control_inputs = waited
+            op.source = source or user_line()
             for controller in scope.controllers:
                 controller.members.add(op)
             if scope.colocation and "_class" not in op.attrs:
@@ -117,7 +120,31 @@ class Graph:
             op.outputs = [Tensor(op, i, dtype, dims) for i, (dtype, dims) in enumerate(output_specs)]
             op.id = len(self._nodes)
             self._nodes[full_name] = op
+            if scope.context is not None:
+                self._put_inside(op, scope.context)
             return op
+
+    def _through_context(
+        self,
+        context: scopes.Context | None,
+        name: str,
+        op_type: str,
+        inputs: tuple[Tensor, ...],
+        control: tuple[Operation, ...],
+    ) -> tuple[tuple[Tensor, ...], tuple[Operation, ...]]:
+        """The inputs and control inputs of a new node, with what comes from outside brought into its context."""
+        if context is not None:
+            return context.admit(name, op_type, inputs, control)
+        for source in (*(t.op for t in inputs), *control):
+            if source.control_flow_context is not None and op_type != "Exit":
+                source.control_flow_context.check_readable(source)
+        return inputs, control
+
+    def _put_inside(self, op: Operation, context: scopes.Context) -> None:
+        op.control_flow_context = context
+        self.prevent_fetching(op)
+        for tensor in op.outputs:
+            self.prevent_feeding(tensor)
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:

@@ -350,7 +350,7 @@ class OpRegistry:
 OPS: Final = OpRegistry()
 GRADIENTS: Final[dict[str, GradientFn | None]] = {}
 
-# What the run-time interprets by itself: these ops have no kernels, and no device of their own.
+# Ops that steer values instead of computing them: the runtime interprets them, so they have no kernels.
 CONTROL_FLOW: Final = frozenset({"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger"})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from aioflow.errors import InvalidArgumentError, NotFoundError, SourceLine
+from aioflow.errors import DTypeError, InvalidArgumentError, NotFoundError, SourceLine
 from aioflow.graph.default_session import session_for
 from aioflow.graph.opdef import OpDef
 from aioflow.graph.tensor import Tensor
@@ -26,11 +26,13 @@ class Operation:
         source: The user's line that created the node.
         device: The requested device, "" for any.
         gradient_function: The gradient of this very node, where it is not that of its op (`custom_gradient`).
+        control_flow_context: The branch or loop that its outputs are in, None at the top.
     """
 
     __slots__ = (
         "__weakref__",
         "attrs",
+        "control_flow_context",
         "control_inputs",
         "device",
         "gradient_function",
@@ -56,6 +58,7 @@ class Operation:
         self.attrs = attrs
         self.device = ""
         self.gradient_function: Callable[..., Any] | None = None
+        self.control_flow_context: Any = None
         self.source: SourceLine | None = None
         self.outputs: list[Tensor] = []
         self.id = -1
@@ -85,6 +88,30 @@ class Operation:
         if op not in self.control_inputs:
             self.graph.note_mutation()
             self.control_inputs = (*self.control_inputs, op)
+
+    def update_input(self, index: int, tensor: Tensor) -> None:
+        """Read `tensor` as input `index`: how a loop's Merge gets its back edge.
+
+        Raises:
+            InvalidArgumentError: there is no such input, or the tensor belongs to another graph.
+            DTypeError: it is of another dtype.
+            FailedPreconditionError: the graph is finalised.
+        """
+        if not 0 <= index < len(self.inputs):
+            wanted = f"an index below {len(self.inputs)}"
+            raise InvalidArgumentError("no such input", expected=wanted, actual=index).at(
+                self.name, self.type, self.source
+            )
+        if tensor.op.graph is not self.graph:
+            raise InvalidArgumentError(f"tensor {tensor.name!r} is from another graph").at(
+                self.name, self.type, self.source
+            )
+        if tensor.dtype is not self.inputs[index].dtype:
+            raise DTypeError(
+                f"input {index} has the wrong dtype", expected=self.inputs[index].dtype.name, actual=repr(tensor)
+            ).at(self.name, self.type, self.source)
+        self.graph.note_mutation()
+        self.inputs = (*self.inputs[:index], tensor, *self.inputs[index + 1 :])
 
     async def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> None:
         """Run this node and what it needs in `session`, or in the default session."""

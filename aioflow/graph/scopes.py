@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.device_spec import DeviceSpec
 
 if TYPE_CHECKING:
-    from aioflow.graph.graph import Graph, Operation
+    from aioflow.graph.graph import Graph, Operation, Tensor
 
-__all__ = ["Controller", "Scope", "current_scope", "enter_graph", "enter_scope", "innermost_graph"]
+__all__ = ["Context", "Controller", "Scope", "current_scope", "enter_graph", "enter_scope", "innermost_graph"]
 
 DeviceLike: TypeAlias = "str | DeviceSpec | Callable[[Operation], Any] | None"
 
@@ -38,6 +38,28 @@ class Controller:
         self.members: set[Operation] = set()
 
 
+class Context(Protocol):
+    """The branch or the loop that is being built: what `ops.control_flow_contexts` puts around new nodes.
+
+    Attributes:
+        outer: The one around it, None at the top.
+    """
+
+    outer: Any
+
+    def admit(
+        self, name: str, op_type: str, inputs: tuple[Tensor, ...], control: tuple[Operation, ...]
+    ) -> tuple[tuple[Tensor, ...], tuple[Operation, ...]]:
+        """The inputs and control inputs that a new node inside really gets.
+
+        Raises:
+            InvalidArgumentError: one of them is inside a loop that the node is not in.
+        """
+
+    def check_readable(self, source: Operation) -> None:
+        """Raise InvalidArgumentError where nodes outside may not read or wait for `source`, a node inside."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The scopes of one graph that are open in the current context."""
@@ -49,6 +71,7 @@ class Scope:
     colocated_device: str = ""
     container: str = ""
     variable_scope: Any = None
+    context: Context | None = None
     gradients: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -135,15 +158,16 @@ def device(graph: Graph, target: DeviceLike) -> Iterator[None]:
 @contextmanager
 def control_dependencies(graph: Graph, inputs: Iterable[Operation] | None) -> Iterator[None]:
     """Make new nodes wait for `inputs`, those left out that a block around makes them wait for already; None closes off
-    the outer blocks.
+    the outer blocks, and goes out of the branches and loops that are being built.
     """
     scope = current_scope(graph)
     controllers: tuple[Controller, ...] = ()
+    context = None if inputs is None else scope.context
     if inputs is not None:
         known = {op for controller in scope.controllers for op in controller.inputs}
         added = tuple(op for op in dict.fromkeys(inputs) if op not in known)
         controllers = (*scope.controllers, Controller(added))
-    with enter_scope(graph, replace(scope, controllers=controllers)):
+    with enter_scope(graph, replace(scope, controllers=controllers, context=context)):
         yield
 
 

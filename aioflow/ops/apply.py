@@ -341,7 +341,7 @@ _OUTPUT_TUPLES: Final[dict[str, Any]] = {}
 def pack_outputs(op: Operation) -> Any:
     """A node's outputs as its builder returns them: see `apply_op`."""
     args = op.op_def.outputs
-    if not op.outputs:
+    if not op.outputs and all(a.number_attr is None for a in args):
         return op
     groups: list[Any] = []
     position = 0

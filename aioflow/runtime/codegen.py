@@ -37,7 +37,11 @@ _SUFFIX: Final[Mapping[Form, str]] = {
     Form.STOPPABLE: "; stop.requested and stop.halt()",
     Form.PROBED: "; probe({index}, ({outputs}))",
 }
-_PARAMETER: Final[Mapping[Form, tuple[str, ...]]] = {Form.FAST: (), Form.STOPPABLE: ("stop",), Form.PROBED: ("probe",)}
+_PARAMETER: Final[Mapping[Form, tuple[str, ...]]] = {
+    Form.FAST: (),
+    Form.STOPPABLE: ("stop",),
+    Form.PROBED: ("probe", "stop"),
+}
 
 
 class StrandCode:
@@ -51,7 +55,7 @@ class StrandCode:
         self.unit = unit
         self._graph = graph
         self._lifetimes: Lifetimes = analyse(unit, graph, fed)
-        self._globals: dict[str, Any] = {"own": own, "overwritable": overwritable}
+        self._globals: dict[str, Any] = {"own": own, "overwritable": overwritable, "stop": None}
         self._names: dict[Edge, str] = {e: f"a{i}" for i, e in enumerate(unit.inputs)}
         self._constants = constants
         self._compiled: dict[Form, Callable[..., tuple[Any, ...]]] = {}
@@ -97,6 +101,8 @@ class StrandCode:
         else:
             if life.reuse is not None:
                 arguments.append(f"out={self._reused(bound, life)}")
+            if bound.kernel.takes_stop:
+                arguments.append("stop=stop")
             call = f"k{index}({', '.join(arguments)})"
         names = [self._names[Edge(bound.node.name, p)] for p in range(len(bound.node.outputs))]
         if not names:

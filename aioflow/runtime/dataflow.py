@@ -75,7 +75,7 @@ class Dataflow:
                     continue
                 if step.requested:
                     step.halt()
-                outputs = self._compute(activation)
+                outputs = self._compute(activation, step)
                 if report is not None:
                     report(bound, outputs)
                 ready.extend(core.finish(activation, outputs))
@@ -83,13 +83,14 @@ class Dataflow:
                     return not ready
         return True
 
-    def _compute(self, activation: Activation) -> Sequence[Any]:
+    def _compute(self, activation: Activation, step: Step) -> Sequence[Any]:
         node = activation.node
         bound = node.bound
         if bound is None:
             return ()
         try:
-            result = bound.call(*self._collect[node](activation.inputs))
+            arguments = self._collect[node](activation.inputs)
+            result = bound.call(*arguments, stop=step) if bound.kernel.takes_stop else bound.call(*arguments)
         except Exception as error:
             failure = kernel_error(error, bound.node)
             raise failure from failure.__cause__

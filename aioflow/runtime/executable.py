@@ -19,6 +19,7 @@ from aioflow.runtime.bind import BoundNode, bind_graph, gather, kernel_error
 from aioflow.runtime.codegen import StrandCode, finish
 from aioflow.runtime.dataflow import Dataflow
 from aioflow.runtime.executor import DeviceThreads
+from aioflow.runtime.lift import lift_loops
 from aioflow.runtime.liveness import fed_values
 from aioflow.runtime.reference import run_reference
 from aioflow.runtime.step import Step, root_cause
@@ -40,9 +41,11 @@ class Executable:
         threads: DeviceThreads,
         config: SessionConfig,
     ) -> None:
-        self.graph = graph
         self.bound = bind_graph(graph, backend, resources, state)
         self._reference = config.executor == "reference"
+        if not self._reference:
+            graph, self.bound = lift_loops(graph, self.bound)
+        self.graph = graph
         self._feeds = {Edge(n.name, 0): n.attrs["index"] for n in graph.nodes.values() if n.op == "_Arg"}
         retvals = sorted((n for n in graph.nodes.values() if n.op == "_Retval"), key=lambda n: int(n.attrs["index"]))
         self._fetched = [n.inputs[0] for n in retvals]

@@ -48,7 +48,8 @@ class Strand:
         self.nodes: tuple[BoundNode, ...] = code.unit.nodes
         self.cost = CostEstimate()
         self._threads = threads
-        self._budget = budget
+        # How long a node runs that looks for a stop request itself cannot be told from what it took the last time.
+        self._budget = -1.0 if any(b.kernel.takes_stop for b in self.nodes) else budget
         self._sized = tuple(sized)
         self._fast: Callable[..., tuple[Any, ...]] | None = None
 
@@ -94,7 +95,7 @@ class Strand:
                 if step.probe is None:
                     result = self.code.function(Form.STOPPABLE)(*values, step)
                 else:
-                    result = self.code.function(Form.PROBED)(*values, self._reporter(step.probe, step))
+                    result = self.code.function(Form.PROBED)(*values, self._reporter(step.probe, step), step)
         except Exception as error:
             explained = self._explain(error)
             raise explained from explained.__cause__

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
 from aioflow.errors import NotFoundError
+from aioflow.kernels.background import Background, background_of
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.device import load_backend
 from aioflow.runtime.executable import Executable
@@ -95,6 +96,10 @@ class Worker:
     def forget_session(self, session: int) -> None:
         """Drop the kernel state of a session that has ended."""
         self._states.pop(session, None)
+
+    def background(self, session: int) -> Background:
+        """The tasks of a session that outlive a step."""
+        return background_of(self._states.setdefault(session, {}))
 
     def executable(self, handle: int) -> Executable:
         """The registered part. Raises NotFoundError."""

@@ -1,0 +1,81 @@
+"""Tasks of a session that outlive a step: what reads ahead, and steps that run ahead of whoever consumes them.
+
+Each event loop that the session is used on gets a task group, made when the first such task starts and left when the
+session is closed. The group belongs to the session and not to the task that happens to start it, so it is entered and
+left by hand; a task in it never raises, so no failure of one reaches the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from aioflow.errors import ClosedSessionError
+
+__all__ = ["Background", "background_of"]
+
+_KEY: Final = "/background"  # among the state of nodes, whose names do not begin with a slash
+
+
+class Background:
+    """The background tasks of one session."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._groups: dict[asyncio.AbstractEventLoop, asyncio.TaskGroup] = {}
+        self._tasks: dict[asyncio.AbstractEventLoop, set[asyncio.Task[None]]] = {}
+        self._closed = False
+
+    async def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work`, which must not raise, as a task of the running loop.
+
+        Raises:
+            ClosedSessionError: the session is closed.
+        """
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise ClosedSessionError("the session is closed", expected="an open session", actual="closed")
+            self._forget_dead_loops()
+            group, fresh = self._groups.get(loop), False
+            if group is None:
+                group, fresh = asyncio.TaskGroup(), True
+                self._groups[loop] = group
+                self._tasks[loop] = set()
+        if fresh:
+            await group.__aenter__()  # does not suspend: nobody can come between
+        task: asyncio.Task[None] = group.create_task(work)
+        tasks = self._tasks.setdefault(loop, set())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return task
+
+    def _forget_dead_loops(self) -> None:
+        for loop in [loop for loop in self._groups if loop.is_closed()]:
+            del self._groups[loop], self._tasks[loop]
+
+    def stop(self) -> None:
+        """Cancel every task, on whatever loop, and refuse new ones; from any thread."""
+        with self._lock:
+            self._closed = True
+            loops = [(loop, list(tasks)) for loop, tasks in self._tasks.items() if not loop.is_closed()]
+        for loop, tasks in loops:
+            for task in tasks:
+                loop.call_soon_threadsafe(task.cancel)
+
+    async def close(self) -> None:
+        """`stop`, and wait for the tasks of this loop."""
+        self.stop()
+        with self._lock:
+            group = self._groups.pop(asyncio.get_running_loop(), None)
+        if group is not None:
+            await group.__aexit__(None, None, None)
+
+
+def background_of(state: dict[str, Any]) -> Background:
+    """The background tasks of the session with this table of kernel state."""
+    found: Background = state.setdefault(_KEY, Background())
+    return found

@@ -1,0 +1,166 @@
+"""A lifted loop gives what the primitive form gives, and stops, fails and is refused as that does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
+from aioflow.config import SessionConfig
+from aioflow.errors import CancelledError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.kernels.resources import ResourceManager
+from aioflow.runtime.bind import bind_graph
+from aioflow.runtime.dataflow import Dataflow
+from aioflow.runtime.device import load_backend
+from aioflow.runtime.executable import Executable
+from aioflow.runtime.executor import DeviceThreads
+from aioflow.runtime.lift import lift_loops
+from aioflow.runtime.step import Step
+
+_THREADS = DeviceThreads("-test", 2)
+_TYPE = {"T": dtypes.int32}
+
+
+class Loops:
+    """Builds `while` loops over int32 scalars in primitive form, from real ops."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.feeds = 0
+
+    def add(self, name: str, op: str, *inputs: Edge, dtype: Any = dtypes.int32, outputs: int = 1, **attrs: Any) -> Edge:
+        self.nodes[name] = Node(name, op, inputs, (), attrs, (OutputSpec(dtype, ()),) * outputs)
+        return Edge(name, 0)
+
+    def feed(self) -> Edge:
+        self.feeds += 1
+        return self.add(f"_arg_{self.feeds - 1}", "_Arg", index=self.feeds - 1)
+
+    def loop(self, frame: str, start: list[Edge], invariant: Edge, body: Any) -> list[Edge]:
+        """while v[0] < invariant: v = body(v, invariant); returns the Exits."""
+        attrs = {"frame_name": frame, "parallel_iterations": 10}
+        limit = self.add(f"{frame}/limit", "Enter", invariant, is_constant=True, **attrs)
+        merges = [
+            self.add(
+                f"{frame}/merge{i}",
+                "Merge",
+                self.add(f"{frame}/enter{i}", "Enter", s, is_constant=False, **attrs),
+                outputs=2,
+            )
+            for i, s in enumerate(start)
+        ]
+        less = self.add(f"{frame}/less", "Less", merges[0], limit, dtype=dtypes.bool_, **_TYPE)
+        test = self.add(f"{frame}/cond", "LoopCond", less, dtype=dtypes.bool_)
+        switches = [self.add(f"{frame}/switch{i}", "Switch", m, test, outputs=2) for i, m in enumerate(merges)]
+        exits = [self.add(f"{frame}/exit{i}", "Exit", s) for i, s in enumerate(switches)]
+        values = body([Edge(s.node, 1) for s in switches], limit)
+        for i, value in enumerate(values):
+            back = self.add(f"{frame}/next{i}", "NextIteration", value)
+            merge = self.nodes[f"{frame}/merge{i}"]
+            self.nodes[merge.name] = Node(merge.name, "Merge", (*merge.inputs, back), (), {}, merge.outputs)
+        return exits
+
+    def graph(self, *fetches: Edge) -> ClientGraph:
+        for i, edge in enumerate(fetches):
+            self.add(f"_retval_{i}", "_Retval", edge, outputs=0, index=i)
+        return ClientGraph(self.nodes, self.feeds, len(fetches))
+
+
+def counting() -> ClientGraph:
+    """i += 1, total += i, and a pair that changes places, while i < n."""
+    b = Loops()
+    n, zero, one = b.feed(), b.feed(), b.feed()
+
+    def body(v: list[Edge], limit: Edge) -> list[Edge]:
+        i = b.add("inc", "AddV2", v[0], one_inside(b, v[0]), **_TYPE)
+        return [i, b.add("sum", "AddV2", v[1], i, **_TYPE), v[3], v[2]]
+
+    exits = b.loop("loop", [zero, zero, zero, one], n, body)
+    return b.graph(*exits)
+
+
+def one_inside(b: Loops, like: Edge) -> Edge:
+    """A one made inside the loop: x // x would fail for 0, so from a comparison."""
+    same = b.add(f"same/{like.node}", "Equal", like, like, dtype=dtypes.bool_, incompatible_shape_error=True, **_TYPE)
+    return b.add(f"one/{like.node}", "Cast", same, SrcT=dtypes.bool_, DstT=dtypes.int32, Truncate=False)
+
+
+def nested() -> ClientGraph:
+    """total += m for each i < n, where m is counted by an inner loop."""
+    b = Loops()
+    n, zero = b.feed(), b.feed()
+
+    def outer(v: list[Edge], limit: Edge) -> list[Edge]:
+        start = b.add("start", "Sub", v[0], v[0], **_TYPE)
+        (count,) = b.loop(
+            "inner", [start], limit, lambda w, _: [b.add("inc", "AddV2", w[0], one_inside(b, w[0]), **_TYPE)]
+        )
+        return [b.add("i", "AddV2", v[0], one_inside(b, v[0]), **_TYPE), b.add("t", "AddV2", v[1], count, **_TYPE)]
+
+    return b.graph(*b.loop("outer", [zero, zero], n, outer))
+
+
+def _primitive(graph: ClientGraph) -> Dataflow:
+    return Dataflow(graph, bind_graph(graph, load_backend("numpy"), ResourceManager(), {}), _THREADS, 1e-3)
+
+
+def _executable(graph: ClientGraph) -> Executable:
+    return Executable(graph, load_backend("numpy"), ResourceManager(), {}, _THREADS, SessionConfig())
+
+
+@pytest.mark.parametrize("make", [counting, nested])
+@pytest.mark.parametrize("n", [0, 1, 2, 25])
+async def test_lifted_equals_primitive(make: Any, n: int) -> None:
+    graph = make()
+    feeds = [np.int32(n), np.int32(0), np.int32(1)][: graph.feeds]
+    expected = await _primitive(graph).run(feeds, Step())
+    assert await _executable(graph).run(feeds, Step()) == expected
+    if make is counting:
+        assert expected == [n, n * (n + 1) // 2, n % 2, 1 - n % 2]
+    else:
+        assert expected == [n, n * n]
+
+
+@pytest.mark.parametrize("make", [counting, nested])
+def test_nothing_of_the_loops_is_left(make: Any) -> None:
+    graph = make()
+    bound = bind_graph(graph, load_backend("numpy"), ResourceManager(), {})
+    lifted, _ = lift_loops(graph, bound)
+    assert not [n for n in lifted.nodes.values() if n.op in CONTROL_FLOW]
+    assert sum(n.op == "_Loop" for n in lifted.nodes.values()) == 1
+
+
+async def test_a_lifted_loop_stops_when_asked() -> None:
+    executable = _executable(counting())
+    step = Step()
+
+    async def stopped() -> None:
+        with pytest.raises(CancelledError, match="enough"):
+            await executable.run([np.int32(2**31 - 1), np.int32(0), np.int32(1)], step)
+
+    async with asyncio.TaskGroup() as tg:
+        tg.create_task(stopped())
+        await asyncio.sleep(0.05)
+        started = time.perf_counter()
+        step.stop(CancelledError("enough"))
+    assert time.perf_counter() - started < 1
+
+
+async def test_an_error_in_a_lifted_loop_names_its_node() -> None:
+    b = Loops()
+    n, zero = b.feed(), b.feed()
+
+    def body(v: list[Edge], limit: Edge) -> list[Edge]:
+        return [b.add("divide", "FloorDiv", v[0], v[0], **_TYPE)]
+
+    graph = b.graph(*b.loop("loop", [zero], n, body))
+    for run in (_executable(graph), _primitive(graph)):
+        with pytest.raises(InvalidArgumentError) as caught:
+            await run.run([np.int32(5), np.int32(0)], Step())
+        assert caught.value.node == "divide"
