@@ -24,7 +24,7 @@ from aioflow.runtime.lift import lift_loops
 from aioflow.runtime.step import Step
 
 _THREADS = DeviceThreads("-test", 2)
-_TYPE = {"T": dtypes.int32}
+_TYPE: dict[str, Any] = {"T": dtypes.int32}
 
 
 class Loops:
@@ -44,7 +44,7 @@ class Loops:
 
     def loop(self, frame: str, start: list[Edge], invariant: Edge, body: Any) -> list[Edge]:
         """while v[0] < invariant: v = body(v, invariant); returns the Exits."""
-        attrs = {"frame_name": frame, "parallel_iterations": 10}
+        attrs: dict[str, Any] = {"frame_name": frame, "parallel_iterations": 10}
         limit = self.add(f"{frame}/limit", "Enter", invariant, is_constant=True, **attrs)
         merges = [
             self.add(
