@@ -17,7 +17,7 @@ __all__ = ["crc32c", "masked_crc32c"]
 
 _POLYNOMIAL: Final = 0x82F63B78  # bits reversed, as the register shifts right
 _ONES: Final = 0xFFFFFFFF
-_SHORT: Final = 64  # bytes: below this the plain loop is faster
+_SHORT: Final = 384  # bytes: below this the plain loop is faster
 _WIDE_LEVELS: Final = 6  # levels that are large enough for tables of 64 Ki entries to pay
 _MASK_DELTA: Final = 0xA282EAD8
 
@@ -52,14 +52,15 @@ def masked_crc32c(data: bytes | bytearray | memoryview) -> int:
 
 def _tree(data: bytes | bytearray | memoryview) -> int:
     size = len(data)
-    words = 1 << ((size + 1) // 2 - 1).bit_length()
-    padded = np.zeros(2 * words, np.uint8)  # zeros in front leave an empty register empty
-    start = 2 * words - size
+    start = size % 2
+    padded = np.zeros(start + size, np.uint8)  # zeros in front leave an empty register empty
     padded[start:] = np.frombuffer(data, np.uint8)
     padded[start : start + 4] ^= 0xFF  # the same as a register that starts with ones
     registers = _word_table()[padded.view("<u2")]
     level = 1
     while registers.size > 1:
+        if registers.size % 2:
+            registers = np.concatenate([np.zeros(1, np.uint32), registers])
         pairs = registers.reshape(-1, 2)
         registers = _shifted(pairs[:, 0], _shift_tables(level)) ^ pairs[:, 1]
         level += 1

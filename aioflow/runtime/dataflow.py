@@ -34,6 +34,7 @@ class Dataflow:
         self._threads = threads
         self._budget = budget
         self._collect = {n: _collector(n) for n in self._program.nodes.values() if n.bound is not None}
+        self._pack = {n: _packer(n.bound) for n in self._program.nodes.values() if n.bound is not None}
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run one step and return the fetched values in order; the caller of the session must not get them uncopied.
@@ -94,7 +95,7 @@ class Dataflow:
         except Exception as error:
             failure = kernel_error(error, bound.node)
             raise failure from failure.__cause__
-        return _outputs(bound, result)
+        return self._pack[node](result)
 
     async def _await_rest(self, core: Propagator, waiting: list[Activation], step: Step) -> None:
         """Await async kernels and run what they make ready, until nothing is left."""
@@ -132,16 +133,25 @@ class Dataflow:
             step.stop(failure)
             raise failure from failure.__cause__
         step.pending.discard(bound.node.name)
-        outputs = _outputs(bound, result)
+        outputs = self._pack[activation.node](result)
         if report is not None:
             report(bound, outputs)
         finished.put_nowait((activation, outputs))
 
 
-def _outputs(bound: BoundNode, result: Any) -> Sequence[Any]:
+def _packer(bound: BoundNode) -> Callable[[Any], Sequence[Any]]:
+    """A function from what a kernel returns to its outputs."""
     if bound.unpacks:
-        return tuple(result)
-    return (result,) if bound.node.outputs else ()
+        return tuple
+    return _one if bound.node.outputs else _none
+
+
+def _one(result: Any) -> Sequence[Any]:
+    return (result,)
+
+
+def _none(result: Any) -> Sequence[Any]:
+    return ()
 
 
 def _collector(node: FlowNode) -> Collect:

@@ -18,19 +18,19 @@ from aioflow.runtime.bind import BoundNode
 __all__ = ["FlowNode", "Frame", "Kind", "Program"]
 
 
-class Kind(enum.Enum):
-    """What a node is to the propagator."""
+class Kind(enum.IntEnum):
+    """What a node is to the propagator, which keeps its rules in a table in this order."""
 
-    KERNEL = "kernel"
-    FEED = "feed"
-    FETCH = "fetch"
-    SWITCH = "switch"
-    MERGE = "merge"
-    ENTER = "enter"
-    EXIT = "exit"
-    NEXT = "next iteration"
-    IDENTITY = "loop condition"
-    TRIGGER = "control trigger"
+    KERNEL = 0
+    SWITCH = 1
+    MERGE = 2
+    ENTER = 3
+    EXIT = 4
+    NEXT = 5
+    LOOP_CONDITION = 6
+    TRIGGER = 7
+    FETCH = 8
+    FEED = 9
 
 
 _KINDS: Final[Mapping[str, Kind]] = {
@@ -41,7 +41,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "Enter": Kind.ENTER,
     "Exit": Kind.EXIT,
     "NextIteration": Kind.NEXT,
-    "LoopCond": Kind.IDENTITY,
+    "LoopCond": Kind.LOOP_CONDITION,
     "ControlTrigger": Kind.TRIGGER,
 }
 
@@ -68,6 +68,8 @@ class FlowNode:
     control_edges: list[FlowNode] = field(default_factory=list)
     child: Frame | None = None
     is_constant: bool = False
+    is_merge: bool = False
+    computes: bool = False
     first_inputs: int = 0
     later_inputs: int = 0
 
@@ -155,6 +157,8 @@ class Program:
     def _connect(self, node: FlowNode, frame: Frame) -> None:
         origin = node.origin
         node.local = len(frame.first_pending)
+        node.is_merge = node.kind is Kind.MERGE
+        node.computes = node.kind is Kind.KERNEL
         node.arity = 2 if node.kind is Kind.MERGE else len(origin.inputs)
         node.index = origin.attrs["index"] if node.kind in (Kind.FEED, Kind.FETCH) else 0
         for slot, edge in enumerate(origin.inputs):

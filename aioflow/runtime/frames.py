@@ -149,8 +149,9 @@ class Propagator:
         """Hand the outputs of a node to their consumers in the same iteration."""
         for port, slot, consumer in node.data_edges:
             self._arrive(consumer, iteration, slot, outputs[port])
-        for consumer in node.control_edges:
-            self._arrive_control(consumer, iteration, _FINISHED)
+        if node.control_edges:
+            for consumer in node.control_edges:
+                self._arrive_control(consumer, iteration, _FINISHED)
 
     def _deliver_dead(self, node: FlowNode, iteration: _Iteration) -> None:
         for _, slot, consumer in node.data_edges:
@@ -163,20 +164,20 @@ class Propagator:
         inputs = iteration.inputs[local]
         if inputs is None:
             inputs = iteration.inputs[local] = [None] * node.arity
-        pending = iteration.pending
-        if node.kind is Kind.MERGE:
+        if node.is_merge:
             self._arrive_at_merge(node, iteration, slot, value, inputs)
             return
         inputs[slot] = value
         if value is DEAD:
             iteration.dead[local] += 1
-        pending[local] -= 1
-        if pending[local] == 0:
+        left = iteration.pending[local] - 1
+        iteration.pending[local] = left
+        if left == 0:
             self._activate(node, iteration, inputs, iteration.dead[local] > 0)
 
     def _arrive_control(self, node: FlowNode, iteration: _Iteration, value: Any) -> None:
         local = node.local
-        if node.kind is Kind.MERGE:
+        if node.is_merge:
             iteration.pending[local] -= 2  # a dead control input does not deaden a Merge: it is only counted
             self._check_merge(node, iteration)
             return
@@ -215,7 +216,7 @@ class Propagator:
 
     def _activate(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
         iteration.outstanding += 1
-        if node.kind is Kind.KERNEL and not dead:
+        if node.computes and not dead:
             self._ready.append(Activation(node, iteration, inputs))
         else:
             self._internal.append((node, iteration, inputs, dead))
@@ -226,7 +227,7 @@ class Propagator:
     def _run_dead_kernel(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
         self._deliver_dead(node, iteration)
 
-    def _run_identity(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
+    def _run_loop_condition(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
         if dead:
             self._deliver_dead(node, iteration)
         else:
@@ -341,14 +342,15 @@ class Propagator:
                     self._deliver(node, frame.iterations[frame.newest], (value,))
 
 
-_RULES: Final = {
-    Kind.KERNEL: Propagator._run_dead_kernel,
-    Kind.SWITCH: Propagator._run_switch,
-    Kind.MERGE: Propagator._run_merge,
-    Kind.ENTER: Propagator._run_enter,
-    Kind.EXIT: Propagator._run_exit,
-    Kind.NEXT: Propagator._run_next,
-    Kind.IDENTITY: Propagator._run_identity,
-    Kind.TRIGGER: Propagator._run_trigger,
-    Kind.FETCH: Propagator._run_fetch,
-}
+# In the order of `Kind`; a feed has no rule, since it is there from the start.
+_RULES: Final = (
+    Propagator._run_dead_kernel,
+    Propagator._run_switch,
+    Propagator._run_merge,
+    Propagator._run_enter,
+    Propagator._run_exit,
+    Propagator._run_next,
+    Propagator._run_loop_condition,
+    Propagator._run_trigger,
+    Propagator._run_fetch,
+)

@@ -1,0 +1,276 @@
+"""TFRecord files: each record is its length, the length's checksum, the data, the data's checksum.
+
+The checksums are masked CRC-32C. A file may be compressed as a whole (gzip or zlib).
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, BinaryIO, ClassVar, Final, Protocol
+
+from aioflow.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+from aioflow.kernels.crc32c import masked_crc32c
+from aioflow.kernels.files import file_errors
+
+__all__ = [
+    "ByteStream",
+    "RecordFile",
+    "TFRecordCompressionType",
+    "TFRecordOptions",
+    "TFRecordWriter",
+    "open_stream",
+    "tf_record_iterator",
+]
+
+_HEADER: Final = struct.Struct("<QI")
+_CHECKSUM: Final = struct.Struct("<I")
+_CHUNK: Final = 1 << 18
+_LARGE: Final = 1 << 24
+
+
+class ByteStream(Protocol):
+    """What record files are read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; fewer only at the end."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+class _Inflated:
+    """The contents of a zlib file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._inflater = zlib.decompressobj()
+        self._ready = bytearray()
+
+    def read(self, size: int, /) -> bytes:
+        while len(self._ready) < size and not self._inflater.eof:
+            tail = self._inflater.unconsumed_tail or self._file.read(_CHUNK)
+            if not tail:
+                raise EOFError("the compressed data ends early")
+            self._ready += self._inflater.decompress(tail, _CHUNK)
+        taken = bytes(self._ready[:size])
+        del self._ready[:size]
+        return taken
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def open_stream(path: str, compression: str = "") -> ByteStream:
+    """Open a file for reading, decompressed on the way.
+
+    Args:
+        compression: "", "GZIP" or "ZLIB".
+
+    Raises:
+        NotFoundError, PermissionDeniedError, …: the file cannot be opened.
+        InvalidArgumentError: no such compression.
+    """
+    _check_compression(compression)
+    with file_errors(path):
+        file: Any = open(path, "rb", buffering=_CHUNK)  # noqa: SIM115: the caller closes it
+    if compression == "GZIP":
+        return gzip.GzipFile(fileobj=file, mode="rb")
+    return _Inflated(file) if compression == "ZLIB" else file
+
+
+def _check_compression(compression: str) -> None:
+    if compression not in ("", "GZIP", "ZLIB"):
+        raise InvalidArgumentError("no such compression", expected="'', 'GZIP' or 'ZLIB'", actual=repr(compression))
+
+
+class RecordFile:
+    """Reads the records of one file in order, and checks them.
+
+    Attributes:
+        offset: Where the next record starts, counted in decompressed bytes.
+    """
+
+    def __init__(self, path: str, compression: str = "") -> None:
+        self.path = path
+        self.offset = 0
+        self._limit = os.path.getsize(path) if compression == "" and os.path.isfile(path) else None
+        self._stream = open_stream(path, compression)
+
+    def read(self) -> bytes | None:
+        """The next record, or None at the end.
+
+        Raises:
+            DataLossError: it is truncated or altered; the file is of no more use then.
+        """
+        header = self._take(_HEADER.size, self.offset, may_end=True)
+        if not header:
+            return None
+        length, checksum = _HEADER.unpack(header)
+        self._check(header[:8], checksum, "length")
+        end = self.offset + _HEADER.size + length + _CHECKSUM.size
+        if self._limit is not None and end > self._limit:
+            raise self._lost("is truncated", f"{end} bytes", f"{self._limit} bytes")
+        body = self._take(length + _CHECKSUM.size, self.offset + _HEADER.size)
+        data = body[:length]
+        self._check(data, _CHECKSUM.unpack_from(body, length)[0], "data")
+        self.offset = end
+        return data
+
+    def _take(self, size: int, offset: int, may_end: bool = False) -> bytes:
+        try:
+            with file_errors(self.path):
+                found = self._stream.read(size) if size <= _CHUNK else self._read_large(size)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise self._lost("cannot be decompressed", "whole data", error) from error
+        if len(found) < size and not (may_end and not found):
+            raise self._lost("is truncated", f"{size} bytes at {offset}", f"{len(found)} bytes")
+        return found
+
+    def _read_large(self, size: int) -> bytes:
+        """Piece by piece, since a size that is made up must not get its memory in advance."""
+        pieces: list[bytes] = []
+        while size > 0 and (piece := self._stream.read(min(size, _LARGE))):
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+    def _check(self, data: bytes, stored: int, what: str) -> None:
+        if masked_crc32c(data) != stored:
+            raise self._lost(
+                f"is altered: the checksum of its {what} does not fit", f"{stored:#010x}", f"{masked_crc32c(data):#010x}"
+            )
+
+    def _lost(self, what: str, expected: Any, actual: Any) -> DataLossError:
+        return DataLossError(
+            f"{self.path}: the record at byte {self.offset} {what}", expected=expected, actual=str(actual)
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+class TFRecordCompressionType:
+    """How a record file is compressed as a whole."""
+
+    NONE: ClassVar[int] = 0
+    ZLIB: ClassVar[int] = 1
+    GZIP: ClassVar[int] = 2
+
+
+_COMPRESSIONS: Final[dict[Any, str]] = {None: "", 0: "", 1: "ZLIB", 2: "GZIP", "": "", "ZLIB": "ZLIB", "GZIP": "GZIP"}
+
+
+class TFRecordOptions:
+    """How record files are written and read.
+
+    Args:
+        compression_type: "", "GZIP", "ZLIB", or a member of `TFRecordCompressionType`.
+        compression_level: 0 to 9; the library's default without it.
+    """
+
+    def __init__(self, compression_type: Any = None, *, compression_level: int | None = None) -> None:
+        if compression_type not in _COMPRESSIONS:
+            raise InvalidArgumentError(
+                "no such compression", expected="'', 'GZIP' or 'ZLIB'", actual=repr(compression_type)
+            )
+        self.compression_type = _COMPRESSIONS[compression_type]
+        self.compression_level = -1 if compression_level is None else compression_level
+
+    @classmethod
+    def get_compression_type_string(cls, options: Any) -> str:
+        """The compression of `options`, which may be such an object, a type, a name, or None."""
+        return cls.of(options).compression_type
+
+    @classmethod
+    def of(cls, options: Any) -> TFRecordOptions:
+        """`options` itself, or made of a compression type."""
+        return options if isinstance(options, TFRecordOptions) else cls(options)
+
+
+class TFRecordWriter:
+    """Writes records to a file, which it replaces. Also a context manager, which closes it.
+
+    Writing blocks: call it from a thread where an event loop must go on.
+
+    Args:
+        path: The file.
+        options: A `TFRecordOptions` or the name of a compression.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], options: Any = None) -> None:
+        chosen = TFRecordOptions.of(options)
+        self._path = os.fspath(path)
+        with file_errors(self._path):
+            self._file: BinaryIO | None = open(self._path, "wb", buffering=_CHUNK)  # noqa: SIM115: closed by `close`
+        self._packer: Any = None
+        if chosen.compression_type:
+            window = zlib.MAX_WBITS + (16 if chosen.compression_type == "GZIP" else 0)
+            self._packer = zlib.compressobj(chosen.compression_level, zlib.DEFLATED, window)
+
+    def write(self, record: bytes) -> None:
+        """Append a record.
+
+        Raises:
+            FailedPreconditionError: the writer is closed.
+        """
+        length = struct.pack("<Q", len(record))
+        self._put(b"".join((length, _CHECKSUM.pack(masked_crc32c(length)), record)))
+        self._put(_CHECKSUM.pack(masked_crc32c(record)))
+
+    def flush(self) -> None:
+        """Hand what has been written so far to the operating system."""
+        if self._packer is not None:
+            self._put(self._packer.flush(zlib.Z_SYNC_FLUSH), packed=True)
+        with file_errors(self._path):
+            self._open().flush()
+
+    def close(self) -> None:
+        """Finish the file. Closing twice does no harm."""
+        if self._file is None:
+            return
+        try:
+            if self._packer is not None:
+                self._put(self._packer.flush(), packed=True)
+        finally:
+            file, self._file = self._file, None
+            with file_errors(self._path):
+                file.close()
+
+    def _open(self) -> BinaryIO:
+        if self._file is None:
+            raise FailedPreconditionError("the writer is closed", expected="an open writer", actual=self._path)
+        return self._file
+
+    def _put(self, data: bytes, packed: bool = False) -> None:
+        file = self._open()
+        with file_errors(self._path):
+            file.write(data if packed or self._packer is None else self._packer.compress(data))
+
+    def __enter__(self) -> TFRecordWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def tf_record_iterator(path: str | os.PathLike[str], options: Any = None) -> Iterator[bytes]:
+    """The records of a file, in order. Reading blocks: iterate in a thread where an event loop must go on.
+
+    Raises:
+        NotFoundError: there is no such file.
+        DataLossError: a record is truncated or altered.
+    """
+    file = RecordFile(os.fspath(path), TFRecordOptions.get_compression_type_string(options))
+    try:
+        while (record := file.read()) is not None:
+            yield record
+    finally:
+        file.close()

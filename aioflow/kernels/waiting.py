@@ -1,0 +1,108 @@
+"""Waiting inside a step: how a kernel waits for a resource, says what for, and leaves no trace if it is cancelled.
+
+A resource's core is sans-IO: it is told of an attempt by a `Ticket` and answers with the tickets that are settled now.
+`Waiting` drives one attempt on an event loop. Those who wait may be on several loops in several threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
+
+__all__ = ["Ticket", "Waiting", "wake_all"]
+
+
+class Ticket:
+    """One attempt at a resource. The core that holds it settles it once, under the core's lock.
+
+    Attributes:
+        settled: Whether the attempt is over.
+        value: What it gave.
+        error: Why it failed, or None.
+        wake: Called, without the lock, when somebody else's event has settled it.
+    """
+
+    __slots__ = ("error", "settled", "value", "wake")
+
+    def __init__(self, wake: Callable[[], None] | None = None) -> None:
+        self.settled = False
+        self.value: Any = None
+        self.error: Exception | None = None
+        self.wake = wake
+
+    def settle(self, value: Any = None, error: Exception | None = None) -> None:
+        """The attempt is over."""
+        self.settled = True
+        self.value = value
+        self.error = error
+
+
+def wake_all(settled: Iterable[Ticket]) -> None:
+    """Tell those who wait that they need not wait any more. Call it without the core's lock."""
+    for ticket in settled:
+        if ticket.wake is not None:
+            ticket.wake()
+
+
+class Waiting:
+    """What an async kernel returns where it has to wait: an awaitable that can say what it waits for.
+
+    Args:
+        submit: Hand the core a ticket; it returns all tickets that this settles, perhaps the same one.
+        withdraw: Take the ticket back, also one that is settled and whose value nobody has taken; returns what that
+            settles.
+        make: Makes the ticket, given its `wake`.
+        describe: What is being waited for, in words.
+        finish: What the value becomes.
+    """
+
+    __slots__ = ("_finish", "_make", "_submit", "_withdraw", "describe")
+
+    def __init__(
+        self,
+        submit: Callable[[Any], Iterable[Ticket]],
+        withdraw: Callable[[Any], Iterable[Ticket]],
+        make: Callable[[Callable[[], None]], Ticket],
+        describe: Callable[[], str],
+        finish: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._submit = submit
+        self._withdraw = withdraw
+        self._make = make
+        self._finish = finish
+        self.describe = describe
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> Any:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        ticket = self._make(_waker(loop, future))
+        wake_all(self._submit(ticket))
+        try:
+            await future
+        except BaseException:
+            wake_all(self._withdraw(ticket))
+            raise
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.value if self._finish is None else self._finish(ticket.value)
+
+
+def _waker(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> Callable[[], None]:
+    home = threading.get_ident()
+
+    def resolve() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    def wake() -> None:
+        if threading.get_ident() == home:
+            resolve()
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(resolve)
+
+    return wake

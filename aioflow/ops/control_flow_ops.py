@@ -1,0 +1,182 @@
+"""The ops that steer values: Switch, Merge, and those of loops, which the run-time interprets; and Assert, Print, Abort.
+
+`Enter` brings a value into a loop's frame, `NextIteration` into the next iteration, `Exit` back to the frame around;
+`Switch` hands it to one side and leaves the other dead, `Merge` takes whichever of its inputs is alive.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.errors import UnimplementedError
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.shapes import Dims
+from aioflow.ops.apply import TensorLike, apply_op, convert_n_to_tensor, convert_to_tensor
+from aioflow.ops.core import unchanged
+
+__all__ = ["Assert", "Print"]
+
+
+def _switch(ctx: ShapeContext) -> list[Dims]:
+    ctx.require_rank("pred", 0)
+    return [ctx.dims("data")] * 2
+
+
+def _merge(ctx: ShapeContext) -> list[Dims]:
+    first, *others = ctx.dims_list("inputs")
+    for dims in others:
+        if first is None or dims is None or len(first) != len(dims):
+            return [None, ()]
+        first = tuple(a if a == b else None for a, b in zip(first, dims, strict=True))
+    return [first, ()]
+
+
+def _loop_cond(ctx: ShapeContext) -> Dims:
+    return ctx.require_rank("input", 0)
+
+
+define_op("Switch", "data: T, pred: bool", "output_false: T, output_true: T", ["T: type"], shape=_switch)
+define_op("Merge", "inputs: N*T", "output: T, value_index: int32", ["T: type", "N: int >= 1"], shape=_merge)
+define_op(
+    "Enter",
+    "data: T",
+    "output: T",
+    ["T: type", "frame_name: string", "is_constant: bool = False", "parallel_iterations: int = 10"],
+    shape=unchanged,
+)
+define_op("Exit", "data: T", "output: T", ["T: type"], shape=unchanged)
+define_op("NextIteration", "data: T", "output: T", ["T: type"], shape=unchanged)
+define_op("LoopCond", "input: bool", "output: bool", shape=_loop_cond)
+define_op("ControlTrigger")
+define_op("Abort", "", "", ["error_msg: string = ''", "exit_without_error: bool = False"])
+define_op(
+    "Assert",
+    "condition: bool, data: list:T",
+    "",
+    ["T: list(type) >= 1", "summarize: int = 3"],
+    stateful=True,
+)
+define_op(
+    "Print",
+    "input: T, data: list:U",
+    "output: T",
+    [
+        "T: type",
+        "U: list(type)",
+        "message: string = ''",
+        "first_n: int = -1",
+        "summarize: int = 3",
+    ],
+    shape=unchanged,
+    stateful=True,
+)
+define_op(
+    "PrintV2", "input: string", "", ["output_stream: string = 'stderr'", "end: string = '\\n'"], stateful=True
+)
+
+not_differentiable("LoopCond", "ControlTrigger", "Abort", "Assert", "PrintV2")
+
+
+@gradient("Print")
+def _print_grad(op: Operation, grad: Tensor) -> list[Any]:
+    return [grad] + [None] * (len(op.inputs) - 1)
+
+
+@gradient("Switch")
+def _switch_grad(op: Operation, grad_false: Tensor, grad_true: Tensor) -> list[Any]:
+    """What comes back on the side that was taken. The other side's gradient, zeros if need be, is as dead as it."""
+    _refuse_in_loop(op)
+    return [merge_branches(op.inputs[1], grad_false, grad_true), None]
+
+
+@gradient("Merge")
+def _merge_grad(op: Operation, *grads: Tensor) -> list[Any]:
+    raise UnimplementedError(
+        "the gradient of a Merge is known only where `cond` made it", expected="a Merge of a cond", actual=op.name
+    ).at(op.name, op.type, op.source)
+
+
+@gradient("Enter")
+def _enter_grad(op: Operation, grad: Tensor) -> Tensor:
+    _refuse_in_loop(op)
+    return grad
+
+
+@gradient("Exit", "NextIteration")
+def _loop_grad(op: Operation, grad: Tensor) -> Tensor:
+    raise _no_loop_gradient(op)
+
+
+def _refuse_in_loop(op: Operation) -> None:
+    """Raise for a node of a loop's own, unless the gradient is made within that very iteration."""
+    context = op.control_flow_context
+    if context is not None and context.is_loop and not context.is_open():
+        raise _no_loop_gradient(op)
+
+
+def _no_loop_gradient(op: Operation) -> UnimplementedError:
+    error = UnimplementedError(
+        "the gradient of a while loop is not implemented yet",
+        expected="no while_loop between ys and xs, or stop_gradient around it",
+        actual=f"a path through {op.name!r}",
+    )
+    error.at(op.name, op.type, op.source)
+    return error
+
+
+def merge_branches(pred: Tensor, if_false: Any, if_true: Any) -> Tensor:
+    """The value of the side that `pred` takes, with its gradient."""
+    sides = [convert_to_tensor(if_false), convert_to_tensor(if_true)]
+    merged: Tensor = apply_op("Merge", sides)[0]
+
+    def split(op: Operation, grad: Any, index: Any) -> list[Tensor]:
+        return list(apply_op("Switch", convert_to_tensor(grad), pred))
+
+    merged.op.gradient_function = split
+    return merged
+
+
+def Assert(  # noqa: N802  # TensorFlow's name
+    condition: TensorLike, data: list[TensorLike], summarize: int | None = None, name: str | None = None
+) -> Operation:
+    """A node that fails the step unless `condition` holds.
+
+    Args:
+        condition: A bool scalar.
+        data: Tensors that the error shows.
+        summarize: How many elements of each it shows; 3 if not given, -1 for all.
+
+    Raises:
+        InvalidArgumentError: at run time, where the condition is false.
+    """
+    shown = 3 if summarize is None else summarize
+    result: Operation = apply_op("Assert", condition, convert_n_to_tensor(data), summarize=shown, name=name)
+    return result
+
+
+def Print(  # noqa: N802  # TensorFlow's name
+    input_: TensorLike,
+    data: list[TensorLike],
+    message: str | None = None,
+    first_n: int | None = None,
+    summarize: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """`input_` itself; whenever it is computed, `data` is written to the standard error stream.
+
+    Args:
+        message: What is written first.
+        first_n: Write only so many times in a session.
+        summarize: How many elements of each tensor are written; 3 if not given, -1 for all.
+    """
+    result: Tensor = apply_op(
+        "Print",
+        convert_to_tensor(input_),
+        convert_n_to_tensor(data),
+        message=message or "",
+        first_n=-1 if first_n is None else first_n,
+        summarize=3 if summarize is None else summarize,
+        name=name,
+    )
+    return result

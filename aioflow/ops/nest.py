@@ -1,0 +1,89 @@
+"""Nested structures of tensors: lists, tuples, named tuples and mappings, the keys of a mapping in sorted order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+
+__all__ = ["check_same_structure", "flatten", "is_nested", "map_structure", "pack"]
+
+
+def is_nested(structure: Any) -> bool:
+    """Whether it is a container, and not a leaf."""
+    return isinstance(structure, list | tuple | Mapping)
+
+
+def flatten(structure: Any) -> list[Any]:
+    """The leaves in order."""
+    if not is_nested(structure):
+        return [structure]
+    return [leaf for item in _items(structure) for leaf in flatten(item)]
+
+
+def pack(structure: Any, leaves: Sequence[Any]) -> Any:
+    """The leaves in the place of those of `structure`, in containers of the same kinds.
+
+    Raises:
+        InvalidArgumentError: there are not as many.
+    """
+    count = len(flatten(structure))
+    if count != len(leaves):
+        raise InvalidArgumentError("the structure has another number of leaves", expected=count, actual=len(leaves))
+    return _pack(structure, iter(leaves))
+
+
+def map_structure(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
+    """`function` of each leaf, in the same structure; the others must be alike."""
+    for other in others:
+        check_same_structure(structure, other)
+    columns = [flatten(s) for s in (structure, *others)]
+    return pack(structure, [function(*row) for row in zip(*columns, strict=True)])
+
+
+def check_same_structure(expected: Any, actual: Any, what: str = "the structures differ") -> None:
+    """Raise InvalidArgumentError unless both are nested alike; a list and a tuple count as the same."""
+    if _outline(expected) != _outline(actual):
+        raise InvalidArgumentError(what, expected=describe(expected), actual=describe(actual))
+
+
+def describe(structure: Any) -> str:
+    """The structure with "." in the place of each leaf, for errors."""
+    if isinstance(structure, Mapping):
+        return "{" + ", ".join(f"{k!r}: {describe(structure[k])}" for k in _keys(structure)) + "}"
+    if is_nested(structure):
+        inside = ", ".join(describe(item) for item in structure)
+        return f"[{inside}]" if isinstance(structure, list) else f"({inside})"
+    return "."
+
+
+def _outline(structure: Any) -> Any:
+    if isinstance(structure, Mapping):
+        return ("mapping", *((key, _outline(structure[key])) for key in _keys(structure)))
+    if is_nested(structure):
+        fields = getattr(type(structure), "_fields", None)
+        return (fields, *map(_outline, structure))
+    return None
+
+
+def _keys(mapping: Mapping[Any, Any]) -> list[Any]:
+    return sorted(mapping)
+
+
+def _items(structure: Any) -> Iterator[Any]:
+    if isinstance(structure, Mapping):
+        return (structure[key] for key in _keys(structure))
+    return iter(structure)
+
+
+def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
+    if isinstance(structure, Mapping):
+        packed = {key: _pack(structure[key], leaves) for key in _keys(structure)}
+        kind: Any = type(structure)
+        return kind((key, packed[key]) for key in structure)
+    if not is_nested(structure):
+        return next(leaves)
+    items = [_pack(item, leaves) for item in structure]
+    kind = type(structure)
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)

@@ -1,0 +1,276 @@
+"""Partial runs: one step that is fed and fetched bit by bit.
+
+The step is an ordinary one whose feeds and fetches are async nodes. It starts when it is set up and runs as far as its
+feeds go, so every node runs once, stateful ones too, and what has been computed stays where it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from aioflow.compiler.ir import ClientGraph, Node, Part
+from aioflow.compiler.pipeline import compile_step
+from aioflow.compiler.place import ClusterView
+from aioflow.compiler.prune import StepRequest
+from aioflow.config import SessionConfig
+from aioflow.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+)
+from aioflow.graph.graph import Tensor
+from aioflow.kernels.background import Background
+from aioflow.kernels.partial_run import EXCHANGE, Exchange
+from aioflow.runtime.bind import own
+from aioflow.runtime.codegen import finish
+from aioflow.runtime.step import Probe, Step
+from aioflow.runtime.worker import Worker
+
+__all__ = ["PartialRuns"]
+
+_IDS: Final = itertools.count(1)
+_polish: Final = finish(None, owned=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A set-up that has been compiled.
+
+    Attributes:
+        handle: Of the registered part.
+        needs: For each fetch the feeds that it is computed from, by index.
+    """
+
+    handle: int
+    needs: tuple[frozenset[int], ...]
+
+
+class _PartialRun:
+    """One step under way: what it has been fed, what has been fetched."""
+
+    def __init__(self, request: StepRequest, prepared: _Prepared) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.needs = prepared.needs
+        self.feeds = {tensor: i for i, tensor in enumerate(request.feeds)}
+        self.fetches = {tensor: i for i, tensor in enumerate(request.fetches)}
+        self.unfed = set(self.feeds.values())
+        self.unfetched = set(self.fetches.values())
+        self.error: BaseException | None = None
+        self.ended = asyncio.Event()
+        self.exchange = Exchange(
+            tuple(self.loop.create_future() for _ in self.feeds), tuple(self.loop.create_future() for _ in self.fetches)
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything has been fed and fetched."""
+        return not self.unfed and not self.unfetched
+
+    def check(self, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Any]) -> None:
+        """Raises InvalidArgumentError: a feed or fetch was not set up, comes twice, or comes too early."""
+        for tensor in feeds:
+            _check_once("feed", "fed", tensor, self.feeds, self.unfed)
+        unfed = self.unfed - {self.feeds[t] for t in feeds}
+        for tensor in fetches:
+            _check_once("fetch", "fetched", tensor, self.fetches, self.unfetched)
+            missing = self.needs[self.fetches[tensor]] & unfed
+            if missing:
+                names = [t.name for t, i in self.feeds.items() if i in missing]
+                raise InvalidArgumentError(
+                    f"the fetch {tensor.name} cannot be computed from the feeds that have been fed so far",
+                    expected=f"feeds for {', '.join(names)}",
+                    actual="not fed yet",
+                )
+
+    def feed(self, feeds: Mapping[Tensor, Any]) -> None:
+        """Let the step go on with these values, which have been checked."""
+        for tensor, value in feeds.items():
+            index = self.feeds[tensor]
+            self.unfed.discard(index)
+            future = self.exchange.feeds[index]
+            if not future.done():  # it is, where the step has failed
+                future.set_result(own(value))
+
+    def end(self, error: BaseException | None) -> None:
+        """The step is over: whoever waits for something learns so."""
+        self.error = error
+        for future in (*self.exchange.fetches, *self.exchange.feeds):
+            if not future.done():
+                future.cancel()
+        self.ended.set()
+
+
+def _check_once(what: str, done: str, tensor: Tensor, known: Mapping[Tensor, int], left: set[int]) -> None:
+    if tensor not in known:
+        raise InvalidArgumentError(
+            f"the {what} {tensor.name} was not specified in partial_run_setup",
+            expected=f"one of {[t.name for t in known]}",
+            actual=tensor.name,
+        )
+    if known[tensor] not in left:
+        raise InvalidArgumentError(
+            f"the {what} {tensor.name} has already been {done}", expected="once", actual=tensor.name
+        )
+
+
+class PartialRuns:
+    """The partial runs of one session."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        session: int,
+        config: SessionConfig,
+        background: Background,
+        steps: dict[Step, asyncio.AbstractEventLoop],
+    ) -> None:
+        """`steps` are those of the session that are running; it stops them when it is closed."""
+        self._worker = worker
+        self._session = session
+        self._config = replace(config, executor="strands")  # the plain executor does one thing after another
+        self._background = background
+        self._steps = steps
+        self._runs: dict[str, _PartialRun] = {}
+        self._prepared: dict[Hashable, _Prepared] = {}
+
+    async def begin(self, request: StepRequest, mutations: int, probe: Probe | None) -> str:
+        """Start the step; returns the handle for `advance`."""
+        key = (request, mutations)
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = await asyncio.to_thread(self._prepare, request)
+            while len(self._prepared) >= self._config.plan_cache_size:
+                await self._worker.deregister(self._prepared.pop(next(iter(self._prepared))).handle)
+            self._prepared[key] = prepared
+        run = _PartialRun(request, prepared)
+        await self._background.start(self._drive(run, prepared.handle, Step(probe)))
+        handle = f"partial_run_{self._session}_{next(_IDS)}"
+        self._runs[handle] = run
+        return handle
+
+    def _prepare(self, request: StepRequest) -> _Prepared:
+        cluster = ClusterView(tuple(self._worker.devices), self._config.allow_soft_placement)
+        (part,) = compile_step(request, cluster).parts.values()
+        needs = [frozenset[int]()] * len(request.fetches)
+        subgraphs = {}
+        for device, graph in part.subgraphs.items():
+            for index, needed in _feeds_needed(graph):
+                needs[index] = needed
+            subgraphs[device] = _with_exchanges(graph)
+        handle = self._worker.register_now(Part(part.task, subgraphs), self._session, self._config)
+        return _Prepared(handle, tuple(needs))
+
+    async def _drive(self, run: _PartialRun, handle: int, step: Step) -> None:
+        EXCHANGE.set(run.exchange)  # in the context of this task and of those of the step
+        self._steps[step] = run.loop
+        error: BaseException | None = CancelledError("the session was closed while the step ran")
+        try:
+            await self._worker.run(handle, [], step)
+            error = None
+        except Exception as raised:
+            error = raised
+        finally:
+            del self._steps[step]
+            step.finish()
+            run.end(error)
+
+    async def advance(
+        self, handle: str, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Any], timeout: float | None
+    ) -> list[Any]:
+        """Feed and fetch a part.
+
+        Raises:
+            InvalidArgumentError: no such run, or a feed or fetch that it does not take now. Nothing has been fed then.
+            DeadlineExceededError: the fetches did not come in time; they may be asked for again.
+            OpError: the step failed. It is over then.
+        """
+        run = self._runs.get(handle)
+        if run is None:
+            raise InvalidArgumentError(
+                "partial_run_setup must come before partial_run",
+                expected="the handle of a partial run that is not complete",
+                actual=handle,
+            )
+        if run.loop is not asyncio.get_running_loop():
+            raise FailedPreconditionError("the partial run was set up on another event loop")
+        run.check(fetches, feeds)
+        positions = [run.fetches[t] for t in fetches]
+        run.unfetched.difference_update(positions)
+        run.feed(feeds)
+        try:
+            results = await self._results(run, positions, timeout)
+        except (asyncio.CancelledError, DeadlineExceededError):
+            run.unfetched.update(positions)
+            raise
+        finally:
+            if run.ended.is_set() and (run.error is not None or run.complete):
+                self._runs.pop(handle, None)
+        return results
+
+    async def _results(self, run: _PartialRun, positions: Sequence[int], timeout: float | None) -> list[Any]:
+        futures = [run.exchange.fetches[i] for i in positions]
+        limit = timeout if timeout is not None else self._config.operation_timeout
+        try:
+            async with asyncio.timeout(limit) as deadline:
+                if futures:
+                    await asyncio.wait(futures)
+                if run.complete:
+                    await run.ended.wait()
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise DeadlineExceededError(
+                "the fetches did not come in time", expected=f"at most {limit} s", actual="not there yet"
+            ) from error
+        if any(f.cancelled() for f in futures) and not run.ended.is_set():
+            await run.ended.wait()
+        if run.error is not None:
+            raise run.error if isinstance(run.error, OpError) else CancelledError("the step was stopped")
+        if any(f.cancelled() for f in futures):
+            raise InvalidArgumentError("a fetch has no value: it is on a branch that was not taken")
+        return [_polished(f.result()) for f in futures]
+
+
+def _polished(value: Any) -> Any:
+    return value if _polish is None else _polish(value)
+
+
+def _feeds_needed(graph: ClientGraph) -> list[tuple[int, frozenset[int]]]:
+    """For each fetch, by index, the indices of the feeds upstream."""
+    return [(n.attrs["index"], _upstream_feeds(graph, n)) for n in graph.nodes.values() if n.op == "_Retval"]
+
+
+def _upstream_feeds(graph: ClientGraph, node: Node) -> frozenset[int]:
+    seen = {node.name}
+    stack = [node.name]
+    found: set[int] = set()
+    while stack:
+        current = graph.nodes[stack.pop()]
+        if current.op == "_Arg":
+            found.add(current.attrs["index"])
+        for name in current.predecessors():
+            if name not in seen:
+                seen.add(name)
+                stack.append(name)
+    return frozenset(found)
+
+
+def _with_exchanges(graph: ClientGraph) -> ClientGraph:
+    """The graph with nodes that meet the caller in the place of feeds and fetches."""
+    return ClientGraph({name: _exchange(node) for name, node in graph.nodes.items()}, 0, 0)
+
+
+def _exchange(node: Node) -> Node:
+    if node.op == "_Arg":
+        (spec,) = node.outputs
+        attrs = {"dtype": spec.dtype, "shape": spec.dims, "index": node.attrs["index"]}
+        return replace(node, op="_PartialFeed", attrs=attrs)
+    if node.op == "_Retval":
+        return replace(node, op="_PartialFetch", attrs={"T": node.attrs["T"], "index": node.attrs["index"]})
+    return node
