@@ -77,6 +77,7 @@ from aioflow.ops.linalg_norm import *
 from aioflow.ops.segment import *
 from aioflow.ops.sorting import *
 from aioflow.ops.random import *
+from aioflow.ops.py_func import *
 
 # What is imported for what it registers: kernels, ops without a builder at this level, operators of tensors.
 from aioflow.kernels import core as _core_kernels
@@ -104,6 +105,10 @@ from aioflow.kernels import matrix as _matrix_kernels
 from aioflow.kernels import linalg as _linalg_kernels
 from aioflow.kernels import segment as _segment_kernels
 from aioflow.kernels import sorting as _sorting_kernels
+from aioflow.kernels import py_func as _py_func_kernels
+from aioflow.kernels import async_source as _async_source_kernels
+from aioflow.ops import partial_run as _partial_run_ops
+from aioflow.kernels import partial_run as _partial_run_kernels
 
 # The namespaces.
 from aioflow import bitwise as bitwise

@@ -27,6 +27,9 @@ class SessionConfig:
             in the device's threads.
         yield_every: Seconds of inline work after which a run lets the event loop serve others.
         threads: Threads of each CPU device's executor; 0 means one a processor.
+        switch_interval: Seconds. The interpreter's thread switch interval is lowered to it, for the whole process: a
+            kernel's thread that runs Python keeps the event loop waiting for that long, which is 5 ms by Python's own
+            setting. None leaves it as it is.
         check_finite: Check every floating result of every node, and fail on the first that is NaN or infinite.
         plan_cache_size: How many compiled steps are kept; the oldest goes first.
         operation_timeout: Seconds that a run may take unless it is given its own `timeout`; None for no limit.
@@ -38,6 +41,7 @@ class SessionConfig:
     inline_budget: float = 200e-6
     yield_every: float = 1e-3
     threads: int = 0
+    switch_interval: float | None = 5e-4
     check_finite: bool = False
     plan_cache_size: int = 1024
     operation_timeout: float | None = None

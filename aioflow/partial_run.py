@@ -26,7 +26,7 @@ from aioflow.errors import (
 )
 from aioflow.graph.graph import Tensor
 from aioflow.kernels.background import Background
-from aioflow.kernels.partial_run import EXCHANGE, Exchange
+from aioflow.kernels.exchange import EXCHANGE, Exchange
 from aioflow.runtime.bind import own
 from aioflow.runtime.codegen import finish
 from aioflow.runtime.step import Probe, Step

@@ -11,9 +11,9 @@ import itertools
 import logging
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import Token
+from contextvars import Token, copy_context
 from time import perf_counter
 from typing import Any, Final
 
@@ -34,10 +34,12 @@ from aioflow.fetches import FetchPlan, feed_converter, fetch_key
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import pop_session, push_session
 from aioflow.graph.graph import Graph, Tensor
+from aioflow.partial_run import PartialRuns
 from aioflow.runtime.executable import Executable
 from aioflow.runtime.stats import FiniteProbe, RunMetadata, TraceProbe
-from aioflow.runtime.step import Probe, Step
+from aioflow.runtime.step import Probe, Step, StuckStep
 from aioflow.runtime.worker import Worker
+from aioflow.streaming import FeedSource, Stream
 
 __all__ = ["Session"]
 
@@ -95,6 +97,8 @@ class Session:
         self._growth = _GrowthWatch(self.graph)
         self._tokens: list[tuple[Token[Any], Any]] = []
         self._runner: asyncio.Runner | None = None
+        self._background = self.worker.background(self._id)
+        self._partial_runs = PartialRuns(self.worker, self._id, self.config, self._background, self._steps)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -137,19 +141,24 @@ class Session:
         return self._closed
 
     async def close(self) -> None:
-        """Stop the steps that are running (they raise `errors.CancelledError`) and refuse new ones."""
+        """Stop the steps that are running (they raise `errors.CancelledError`), close what reads ahead for them, and
+        refuse new ones.
+        """
         self._close_now()
         here = asyncio.get_running_loop()
         for step in [s for s, loop in self._steps.items() if loop is here]:
             await step.finished()
+        await self._background.close()
 
     def _close_now(self) -> None:
         self._closed = True
         for step, loop in list(self._steps.items()):
             loop.call_soon_threadsafe(step.stop, CancelledError("the session was closed while the step ran"))
         self._prepared.clear()
+        self._background.stop()
         self.worker.forget_session(self._id)
         if self._runner is not None:
+            self._runner.run(self._background.close())
             self._runner.close()
             self._runner = None
 
@@ -234,7 +243,7 @@ class Session:
         except TimeoutError as error:
             if not deadline.expired():
                 raise
-            waiting = f"; waiting for {', '.join(sorted(step.pending))}" if step.pending else ""
+            waiting = f"; waiting for {', '.join(sorted(map(str, step.waiting)))}" if step.waiting else ""
             raise DeadlineExceededError(
                 f"the step did not finish in time{waiting}", expected=f"at most {limit} s", actual="stopped"
             ) from error
@@ -244,6 +253,13 @@ class Session:
         if trace is not None and run_metadata is not None:
             trace.fill(run_metadata, next(iter(self.worker.devices)))
         return result
+
+    async def stuck_report(self) -> list[StuckStep]:
+        """The steps that are running now, longest first, with the async nodes that each waits for, and why.
+
+        Printed, each is a line a node: for how long it has waited, and for which queue, lock or coroutine.
+        """
+        return sorted((step.report() for step in list(self._steps)), key=lambda s: -s.seconds)
 
     def _probe(self, trace: TraceProbe | None) -> Probe | None:
         if not self.config.check_finite:
@@ -280,6 +296,69 @@ class Session:
                 self._runner = asyncio.Runner()
             return self._runner.run(self.run(fetches, feed_dict, **kwargs))
         return _run_in_thread(self.run(fetches, feed_dict, **kwargs))
+
+    def stream(
+        self, fetches: Any, feeds: FeedSource = None, *, prefetch: int = 0, timeout: float | None = None
+    ) -> Stream:
+        """Step after step: an async iterator over what `run(fetches)` gives each time, until the data ends.
+
+            async with session.stream(train_op) as steps:
+                async for result in steps: ...
+
+        A step that raises OutOfRangeError ends the loop, as the end of `feeds` does; any other error is raised.
+
+        Args:
+            feeds: None, one feed dictionary for every step, or an iterable or async iterable of them, one a step.
+            prefetch: How many steps may be in flight besides the one whose result is due. They run at the same time,
+                and their results come in order. With 0, a step begins when its result is asked for.
+            timeout: Seconds for each step.
+
+        Leaving the `async with` block cancels what is in flight and waits for it. Without the block, leaving the loop
+        early cancels it too, and closing the session waits for it.
+        """
+        self._check_open()
+        return Stream(self.run, self._background, fetches, feeds, prefetch, timeout)
+
+    async def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> str:
+        """Begin a step that is fed and fetched bit by bit, by `partial_run`; returns its handle.
+
+        Args:
+            fetches: All that will be fetched; operations among them are run.
+            feeds: All that will be fed.
+
+        Each node runs once in the whole step, as soon as what it needs is there.
+
+        Raises:
+            InvalidArgumentError, NotFoundError, …: the request is wrong.
+            ClosedSessionError: the session is closed.
+        """
+        self._check_open()
+        plan, fed = FetchPlan(self.graph, fetches), self._fed_tensors(feeds or ())
+        request = StepRequest(tuple(fed), tuple(plan.tensors), tuple(plan.targets))
+        return await self._partial_runs.begin(request, self.graph.mutations, self._probe(None))
+
+    async def partial_run(
+        self, handle: str, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, *, timeout: float | None = None
+    ) -> Any:
+        """Feed a part of what was set up, and return a part of the fetches in their structure.
+
+        Raises:
+            InvalidArgumentError: there is no such partial run (it ends when all has been fed and fetched); a feed or
+                fetch was not set up, has been given already, or cannot be computed yet. Nothing has been fed then.
+            DeadlineExceededError: `timeout`, in seconds, ran out; the fetches may be asked for again.
+            OpError: the step failed, and is over.
+        """
+        self._check_open()
+        feeds = feed_dict or {}
+        plan, fed = FetchPlan(self.graph, fetches), self._fed_tensors(feeds)
+        if plan.targets:
+            raise InvalidArgumentError(
+                "a partial run fetches tensors; operations belong into the set-up",
+                expected="tensors",
+                actual=[op.name for op in plan.targets],
+            )
+        values = {t: feed_converter(t)(v) for t, v in zip(fed, feeds.values(), strict=True)}
+        return plan.take(await self._partial_runs.advance(handle, plan.tensors, values, timeout))
 
     # -- preparing ----------------------------------------------------------------------------------------------------
 
@@ -327,7 +406,7 @@ class Session:
         converters = tuple(feed_converter(t) for t in fed)
         return PreparedStep(converters, plan, handle, self.worker.executable(handle), mutations)
 
-    def _fed_tensors(self, feeds: Mapping[Any, Any]) -> list[Tensor]:
+    def _fed_tensors(self, feeds: Iterable[Any]) -> list[Tensor]:
         fed: list[Tensor] = []
         for key in feeds:
             tensor = self.graph.as_graph_element(key, allow_operation=False)
@@ -381,7 +460,7 @@ def _run_in_thread(coroutine: Any) -> Any:
         except BaseException as error:
             outcome.extend((False, error))
 
-    thread = threading.Thread(target=work, name="aioflow-run-sync")
+    thread = threading.Thread(target=copy_context().run, args=(work,), name="aioflow-run-sync")
     thread.start()
     thread.join()
     if not outcome[0]:

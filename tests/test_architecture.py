@@ -27,7 +27,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("autodiff", "compiler"), 3),
     **dict.fromkeys(("runtime",), 4),
     **dict.fromkeys(("net", "fetches"), 5),
-    **dict.fromkeys(("session", "cluster", "checkpoint"), 6),
+    **dict.fromkeys(("session", "streaming", "partial_run", "cluster", "checkpoint"), 6),
     **dict.fromkeys(("train", "serve", "interop", "observe", "layers", "dataset", "data"), 6),
     # The public namespaces, which re-export, and the entry points.
     **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "random", "losses", "initializers"), 7),

@@ -26,7 +26,7 @@ NAMESPACES = {
 }  # fmt: skip
 
 # What TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a name of its.
-OWN = {"SessionConfig", "TraceLevel", "extend"}
+OWN = {"SessionConfig", "TraceLevel", "extend", "from_async_iterator", "py_coroutine"}
 
 # Where the arguments differ on purpose.
 DIFFERENT = {

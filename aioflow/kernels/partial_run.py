@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from aioflow.kernels.exchange import EXCHANGE
 from aioflow.kernels.registry import kernel
 
-__all__ = ["EXCHANGE", "Exchange"]
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """Where one step meets its caller: a future for each feed and each fetch."""
-
-    feeds: tuple[asyncio.Future[Any], ...]
-    fetches: tuple[asyncio.Future[Any], ...]
-
-
-EXCHANGE: Final[ContextVar[Exchange]] = ContextVar("aioflow_partial_run")  # of the step that runs in this context
+__all__: list[str] = []
 
 
 @kernel("_PartialFeed", fresh=True)

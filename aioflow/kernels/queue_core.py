@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from aioflow.errors import CancelledError, OutOfRangeError
@@ -105,7 +105,6 @@ class PriorityStore:
         self._heap: list[tuple[Any, int, Any]] = []
         self._key = key
         self._count = 0
-        self._popped: dict[int, tuple[Any, int, Any]] = {}
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -130,8 +129,8 @@ class PriorityStore:
         return size if size >= min(wanted, capacity) else 0
 
     def arrange(self, elements: list[Any]) -> list[Any]:
-        """In order."""
-        return sorted(elements, key=lambda entry: entry[:2])
+        """In order, and without their places."""
+        return [entry[2] for entry in sorted(elements, key=lambda entry: entry[:2])]
 
 
 class Enqueue(Ticket):
@@ -191,29 +190,47 @@ class QueueCore:
         waiting = f"{len(self._writers)} enqueuing, {len(self._readers)} dequeuing"
         return f"queue {self.name!r} (size {len(self._store)}, {limit}, {state}; waiting: {waiting})"
 
-    def try_put(self, element: Any) -> bool:
-        """Put one element in if that needs no waiting and nobody waits for one. Otherwise submit an `Enqueue`."""
+    def try_put(self, element: Any) -> Sequence[Ticket] | None:
+        """Put one element in, if that needs no waiting: what this settles. None: submit an `Enqueue`."""
         with self._lock:
-            if self.closed or self._writers or self._readers or len(self._store) >= self.capacity:
-                return False
+            if self.closed or self._writers or len(self._store) >= self.capacity:
+                return None
             self._store.push(element)
-            return True
+            return self._flush() if self._readers else ()
 
-    def try_take(self) -> Any:
-        """Take one element if that needs no waiting and nobody waits with one; or None: submit a `Dequeue`."""
+    def try_take(self) -> tuple[Any, Sequence[Ticket]] | None:
+        """Take one element, if that needs no waiting, with what this settles. None: submit a `Dequeue`."""
         with self._lock:
             store = self._store
-            if self._writers or self._readers or not store.available(1, self.capacity, self.closed):
+            if self._readers or not store.available(1, self.capacity, self.closed):
                 return None
-            return store.arrange([store.pop()])[0]
+            element = store.arrange([store.pop()])[0]
+            return element, self._flush() if self._writers else ()
+
+    def try_submit(self, ticket: Enqueue | Dequeue) -> list[Ticket] | None:
+        """`submit`, if that settles the ticket for good; otherwise None, and nothing has changed."""
+        with self._lock:
+            store = self._store
+            line: Sequence[Ticket] = self._readers if isinstance(ticket, Dequeue) else self._writers
+            if isinstance(ticket, Dequeue):
+                enough = store.available(ticket.count, self.capacity, self.closed) >= ticket.count
+            else:
+                enough = not self.closed and len(store) + len(ticket.elements) <= self.capacity
+            if line or not enough:
+                return None
+            self._line_up(ticket)
+            return self._flush()
+
+    def _line_up(self, ticket: Ticket) -> None:
+        if isinstance(ticket, Dequeue):
+            self._readers.append(ticket)
+        else:
+            self._writers.append(ticket)
 
     def submit(self, ticket: Ticket) -> list[Ticket]:
         """Get in line; returns every ticket that this settles."""
         with self._lock:
-            if isinstance(ticket, Dequeue):
-                self._readers.append(ticket)
-            else:
-                self._writers.append(ticket)
+            self._line_up(ticket)
             return self._flush()
 
     def withdraw(self, ticket: Ticket) -> list[Ticket]:
@@ -311,7 +328,3 @@ class QueueCore:
         self._store.restore(ticket.taken)
         ticket.taken = []
 
-
-def settled_values(tickets: Iterable[Ticket]) -> list[Any]:
-    """The values of tickets, for tests and drivers."""
-    return [t.value for t in tickets]

@@ -101,7 +101,8 @@ class KernelDef:
         dtypes: For some type attributes, the dtypes that this kernel takes.
         host: Inputs that must live in host memory, each with a converter that is applied before the body sees it (once
             only, if the input is a constant).
-        is_async: The body is a coroutine function.
+        is_async: The body is a coroutine function, or one that returns its result where it need not wait, and else an
+            awaitable; a method `describe` of that says what it waits for (see `kernels/waiting.py`).
         fresh: Every output is a new buffer: no input, resource or constant shares its memory.
         retains: The body may keep an input beyond the call (a variable assigned, an element enqueued).
         takes_out: The body accepts a keyword argument `out`: None, or the buffer for its (single) output, which may be

@@ -116,7 +116,8 @@ class Dataflow:
                             running += 1
                 guard.cancel()
         except BaseExceptionGroup as group:
-            raise root_cause(group) from None
+            cause = root_cause(group)
+            raise cause from cause.__cause__
 
     async def _await_kernel(
         self, activation: Activation, finished: asyncio.Queue[tuple[Activation, Sequence[Any]]], step: Step
@@ -124,15 +125,15 @@ class Dataflow:
         bound = activation.node.bound
         if bound is None:
             return
-        step.pending.add(bound.node.name)
         report = step.probe.begin() if step.probe is not None else None
         try:
-            result = await bound.call(*self._collect[activation.node](activation.inputs))
+            result = bound.call(*self._collect[activation.node](activation.inputs))
+            if hasattr(result, "__await__"):
+                result = await step.wait_for(bound.node.name, result)
         except Exception as error:
             failure = kernel_error(error, bound.node)
             step.stop(failure)
             raise failure from failure.__cause__
-        step.pending.discard(bound.node.name)
         outputs = self._pack[activation.node](result)
         if report is not None:
             report(bound, outputs)

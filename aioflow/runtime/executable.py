@@ -7,6 +7,7 @@ one task group, so that the first failure stops the others. A subgraph with bran
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,6 +65,8 @@ class Executable:
         self._units = split(graph, self.bound, self._constants)
         self._fed = fed_values(graph, self.bound)
         self._strands = [None if u.is_async else self._strand(u, threads, config.inline_budget) for u in self._units]
+        # A coroutine runs as a task; any other async kernel may give its result straight away.
+        self._tasks = [u.is_async and inspect.iscoroutinefunction(u.nodes[0].call) for u in self._units]
         self._finish = [self._finisher(i, edge) for i, edge in enumerate(self._fetched)]
         self._polish = [(i, f) for i, f in enumerate(self._finish) if f is not None]
         self._single = self._strands[0] if len(self._units) == 1 and not self._reference else None
@@ -142,27 +145,57 @@ class Executable:
         return fetches
 
     async def _run_units(self, values: dict[Edge, Any], step: Step) -> None:
+        rest = self._run_ready(values, step)
+        if not rest:
+            return
         loop = asyncio.get_running_loop()
-        done = [loop.create_future() for _ in self._units]
+        done = {index: loop.create_future() for index in rest}
         try:
             async with asyncio.TaskGroup() as outer_group:
                 guard = outer_group.create_task(step.watch())
                 async with asyncio.TaskGroup() as unit_group:
-                    for index in range(len(self._units)):
-                        unit_group.create_task(self._run_unit(index, values, done, step))
+                    for index in rest:
+                        unit_group.create_task(self._run_unit(index, values, done, step, rest[index]))
                 guard.cancel()
         except BaseExceptionGroup as group:
-            raise root_cause(group) from None
+            cause = root_cause(group)
+            raise cause from cause.__cause__
+
+    def _run_ready(self, values: dict[Edge, Any], step: Step) -> dict[int, Any]:
+        """Run what needs neither a thread nor any waiting; the units that are left, with what a kernel returned that
+        has to be awaited.
+        """
+        rest: dict[int, Any] = {}
+        if step.probe is not None or step.requested:
+            return dict.fromkeys(range(len(self._units)))
+        for index, (unit, strand) in enumerate(zip(self._units, self._strands, strict=True)):
+            if (rest and not rest.keys().isdisjoint(unit.needs)) or self._tasks[index]:
+                rest[index] = None
+            elif strand is not None:
+                outputs = strand.try_inline([values[e] for e in unit.inputs])
+                if outputs is None:
+                    rest[index] = None
+                else:
+                    values.update(zip(unit.outputs, outputs, strict=True))
+            else:
+                bound = unit.nodes[0]
+                result = self._call_async(bound, values)
+                if hasattr(result, "__await__"):
+                    rest[index] = result
+                else:
+                    self._keep(bound, result, values)
+        return rest
 
     async def _run_unit(
-        self, index: int, values: dict[Edge, Any], done: list[asyncio.Future[None]], step: Step
+        self, index: int, values: dict[Edge, Any], done: dict[int, asyncio.Future[None]], step: Step, begun: Any
     ) -> None:
         unit, strand = self._units[index], self._strands[index]
         for need in unit.needs:
-            await done[need]
+            if need in done:
+                await done[need]
         try:
             if strand is None:
-                await self._run_async(unit.nodes[0], values, step)
+                await self._run_async(unit.nodes[0], values, step, begun)
             else:
                 outputs = await strand.run([values[e] for e in unit.inputs], step)
                 values.update(zip(unit.outputs, outputs, strict=True))
@@ -171,16 +204,27 @@ class Executable:
             raise
         done[index].set_result(None)
 
-    async def _run_async(self, bound: BoundNode, values: dict[Edge, Any], step: Step) -> None:
-        step.pending.add(bound.node.name)
-        report = step.probe.begin() if step.probe is not None else None
+    def _call_async(self, bound: BoundNode, values: dict[Edge, Any]) -> Any:
         try:
-            result = await bound.call(*gather(bound, values, self._fed))
+            return bound.call(*gather(bound, values, self._fed))
         except Exception as error:
             failure = kernel_error(error, bound.node)
             raise failure from failure.__cause__
-        step.pending.discard(bound.node.name)  # one that is cancelled stays, so that a timeout can name it
-        outputs = tuple(result) if bound.unpacks else (result,) if bound.node.outputs else ()
-        values.update((Edge(bound.node.name, port), value) for port, value in enumerate(outputs))
+
+    async def _run_async(self, bound: BoundNode, values: dict[Edge, Any], step: Step, begun: Any) -> None:
+        report = step.probe.begin() if step.probe is not None else None
+        result = self._call_async(bound, values) if begun is None else begun
+        if hasattr(result, "__await__"):
+            try:
+                result = await step.wait_for(bound.node.name, result)
+            except Exception as error:
+                failure = kernel_error(error, bound.node)
+                raise failure from failure.__cause__
+        outputs = self._keep(bound, result, values)
         if report is not None:
             report(bound, outputs)
+
+    def _keep(self, bound: BoundNode, result: Any, values: dict[Edge, Any]) -> tuple[Any, ...]:
+        outputs = tuple(result) if bound.unpacks else (result,) if bound.node.outputs else ()
+        values.update((Edge(bound.node.name, port), value) for port, value in enumerate(outputs))
+        return outputs

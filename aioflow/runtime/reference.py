@@ -51,7 +51,7 @@ async def _compute(bound: BoundNode, values: dict[Edge, Any], fed: frozenset[Edg
     try:
         with np.errstate(all="ignore"):
             result = bound.call(*gather(bound, values, fed))
-        if bound.kernel.is_async:
+        if bound.kernel.is_async and hasattr(result, "__await__"):
             result = await result
     except Exception as error:
         failure = kernel_error(error, bound.node)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Protocol
 
 from aioflow.errors import AioflowError, CancelledError, OpError
 
-__all__ = ["Probe", "Step", "root_cause"]
+__all__ = ["Probe", "Step", "StuckStep", "Wait", "root_cause"]
 
 
 class Probe(Protocol):
@@ -18,6 +20,38 @@ class Probe(Protocol):
         """A unit starts: the reporter for its nodes."""
 
 
+class Wait:
+    """An async node that is being awaited: since when, and what says what it waits for."""
+
+    __slots__ = ("describe", "node", "since")
+
+    def __init__(self, node: str, describe: Callable[[], str] | None) -> None:
+        self.node = node
+        self.describe = describe
+        self.since = monotonic()
+
+    def __str__(self) -> str:
+        return self.node if self.describe is None else f"{self.node} on {self.describe()}"
+
+
+@dataclass(frozen=True, slots=True)
+class StuckStep:
+    """A step that is running, and what it waits for.
+
+    Attributes:
+        seconds: How long it has been running.
+        waiting: For each async node that is being awaited: its name, for how many seconds, and what it waits for.
+    """
+
+    seconds: float
+    waiting: tuple[tuple[str, float, str], ...]
+
+    def __str__(self) -> str:
+        lines = [f"a step has been running for {self.seconds:.3f} s"]
+        lines += [f"  {node} has waited for {seconds:.3f} s: {what}" for node, seconds, what in self.waiting]
+        return "\n".join(lines)
+
+
 class Step:
     """A step in flight.
 
@@ -25,16 +59,18 @@ class Step:
 
     Attributes:
         probe: Watches every node, or None.
-        pending: Names of the async nodes that are being awaited.
+        waiting: The async nodes that are being awaited.
+        since: When it began, by the monotonic clock.
     """
 
-    __slots__ = ("_finished", "_stopped", "error", "pending", "probe", "requested")
+    __slots__ = ("_finished", "_stopped", "error", "probe", "requested", "since", "waiting")
 
     def __init__(self, probe: Probe | None = None) -> None:
         self.probe = probe
         self.requested = False
         self.error: OpError | None = None
-        self.pending: set[str] = set()
+        self.waiting: dict[Wait, None] = {}
+        self.since = monotonic()
         self._stopped: asyncio.Event | None = None
         self._finished: asyncio.Event | None = None
 
@@ -47,6 +83,20 @@ class Step:
         self.requested = True
         if self._stopped is not None:
             self._stopped.set()
+
+    async def wait_for(self, node: str, result: Awaitable[Any]) -> Any:
+        """Await what an async kernel returned. One that is cancelled stays in `waiting`, so that a timeout names it."""
+        wait = Wait(node, getattr(result, "describe", None))
+        self.waiting[wait] = None
+        value = await result
+        del self.waiting[wait]
+        return value
+
+    def report(self) -> StuckStep:
+        """What the step is waiting for."""
+        now = monotonic()
+        waits = tuple((w.node, now - w.since, w.describe() if w.describe else "its kernel") for w in self.waiting)
+        return StuckStep(now - self.since, waits)
 
     def halt(self) -> None:
         """Raise: the step was asked to stop."""

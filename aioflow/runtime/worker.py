@@ -6,6 +6,7 @@ A session talks to a `WorkerAPI` and does not care whether the worker is in its 
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -65,6 +66,8 @@ class Worker:
 
     def __init__(self, config: SessionConfig | None = None) -> None:
         settings = config or SessionConfig()
+        if settings.switch_interval is not None:
+            sys.setswitchinterval(min(sys.getswitchinterval(), settings.switch_interval))
         name = f"{LOCAL_TASK}/device:CPU:0"
         self.devices = {name: Device(name, load_backend("numpy"), shared_threads("-cpu0", settings.threads))}
         self._handles = itertools.count(1)

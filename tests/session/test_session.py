@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import warnings
 from collections import OrderedDict, namedtuple
 from typing import Any
@@ -237,6 +238,17 @@ async def test_a_session_on_the_worker_of_another_shares_its_variables() -> None
         async with af.Session() as separate:
             with pytest.raises(af.errors.FailedPreconditionError):
                 await separate.run(weight)
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(None, 5e-3), (1e-3, 1e-3), (1.0, 5e-3)])
+async def test_the_switch_interval_is_lowered_and_never_raised(asked: float | None, expected: float) -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(5e-3)
+    try:
+        async with af.Session(config=af.SessionConfig(switch_interval=asked)):
+            assert sys.getswitchinterval() == pytest.approx(expected)
+    finally:
+        sys.setswitchinterval(before)
 
 
 async def test_the_placement_can_be_logged(caplog: pytest.LogCaptureFixture) -> None:

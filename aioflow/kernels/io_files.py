@@ -1,0 +1,65 @@
+"""Kernels that read, write and list files, in threads."""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.arrays import string_array
+from aioflow.kernels.files import file_errors, in_thread, path_text
+from aioflow.kernels.registry import kernel
+
+__all__: list[str] = []
+
+
+def _bytes(value: Any, what: str) -> bytes:
+    array = np.asarray(value, dtype=object)
+    if array.ndim:
+        raise InvalidArgumentError(f"the {what} must be a scalar", expected=(), actual=array.shape)
+    found: bytes = array.item()
+    return found
+
+
+def read_whole(path: str) -> bytes:
+    """The contents of a file.
+
+    Raises:
+        NotFoundError, PermissionDeniedError, …: it cannot be read.
+    """
+    with file_errors(path), open(path, "rb") as file:
+        return file.read()
+
+
+def _write(path: str, contents: bytes) -> None:
+    with file_errors(path):
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(contents)
+
+
+def _list(patterns: list[bytes]) -> Any:
+    found: list[str] = []
+    for pattern in patterns:
+        path = path_text(pattern)
+        with file_errors(path):
+            found.extend(glob.glob(path, include_hidden=True))
+    return string_array([os.fsencode(name) for name in sorted(found)])
+
+
+@kernel("ReadFile", fresh=True)
+async def read_file(filename: Any) -> bytes:
+    return await in_thread(read_whole, path_text(_bytes(filename, "file name")))
+
+
+@kernel("WriteFile")
+async def write_file(filename: Any, contents: Any) -> None:
+    await in_thread(_write, path_text(_bytes(filename, "file name")), _bytes(contents, "contents"))
+
+
+@kernel("MatchingFiles", fresh=True)
+async def matching_files(pattern: Any) -> Any:
+    return await in_thread(_list, np.asarray(pattern, dtype=object).reshape(-1).tolist())

@@ -1,0 +1,238 @@
+"""Readers: resources that take file names from a queue and give records.
+
+A reader's files are read in threads, a few hundred records ahead, so that most reads cost no change of threads. Reads of
+one reader take turns. Whatever a cancelled read has fetched stays in the reader for the next one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import DataLossError, InvalidArgumentError, OpError
+from aioflow.graph import dtypes
+from aioflow.kernels.convert import as_int
+from aioflow.kernels.files import in_thread
+from aioflow.kernels.queue_core import Dequeue
+from aioflow.kernels.record_sources import (
+    Record,
+    fixed_length_records,
+    identity_record,
+    text_lines,
+    tf_records,
+    whole_file,
+)
+from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.turns import Turns
+
+__all__ = ["Reader"]
+
+_AHEAD_RECORDS: Final = 256
+_AHEAD_BYTES: Final = 1 << 20
+
+
+class Reader:
+    """One reader.
+
+    Attributes:
+        name: For messages.
+        kind: The op that makes it.
+        produced, completed: How many records have been given, and how many files are done with.
+    """
+
+    def __init__(self, name: str, kind: str, source: Callable[[bytes], Iterator[Record]], single: bool) -> None:
+        self.name = name
+        self.kind = kind
+        self.produced = 0
+        self.completed = 0
+        self._source = source
+        self._single = single  # one record a file: it ends with its record, rather than when no other is found
+        self._turns = Turns(f"reader {name!r}")
+        self._ready: deque[Record] = deque()
+        self._work: bytes | None = None
+        self._records: Iterator[Record] | None = None
+        self._ended = False
+        self._failure: OpError | None = None
+
+    async def take(self, queue: Any, count: int) -> list[Record]:
+        """The next records, at least one and at most `count`, all from one file.
+
+        Raises:
+            OutOfRangeError: the queue is closed and empty.
+            NotFoundError, …: the file cannot be read; the next read goes on with the next file.
+            DataLossError: the file is damaged; further reads give the same until the reader is reset.
+        """
+        async with self._turns.taking():
+            while True:
+                if self._work is None:
+                    self._start(await _next_work(queue))
+                while len(self._ready) < count and not self._ended:
+                    await in_thread(self._read_ahead)
+                taken = [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
+                self.produced += len(taken)
+                if not taken and self._failure is not None:
+                    raise self._fail(self._failure)
+                if self._ended and self._failure is None and not self._ready and (len(taken) < count or self._single):
+                    self.completed += 1
+                    self._forget()
+                if taken:
+                    return taken
+
+    def _start(self, work: bytes) -> None:
+        self._work, self._records = work, self._source(work)
+
+    def _forget(self) -> None:
+        records = self._records
+        self._work = self._records = self._failure = None
+        self._ended = False
+        self._ready.clear()
+        if records is not None and hasattr(records, "close"):
+            records.close()
+
+    def _fail(self, failure: OpError) -> OpError:
+        if not isinstance(failure, DataLossError):
+            self._forget()
+        return copy.copy(failure)  # each node that gets it names itself in its copy
+
+    def _read_ahead(self) -> None:
+        """Runs in a thread, while this reader's turn is held."""
+        size = 0
+        try:
+            for _ in range(_AHEAD_RECORDS):
+                record = None if self._records is None else next(self._records, None)
+                if record is None:
+                    self._ended = True
+                    return
+                self._ready.append(record)
+                size += len(record[1])
+                if size > _AHEAD_BYTES:
+                    break
+            self._ended = self._single
+        except OpError as error:
+            self._failure, self._ended = error, True
+
+    async def reset(self) -> None:
+        """As new: no file, nothing counted."""
+        async with self._turns.taking():
+            await in_thread(self._forget)
+            self.produced = self.completed = 0
+
+
+async def _next_work(queue: Any) -> bytes:
+    if tuple(queue.dtypes) != (dtypes.string,):
+        raise InvalidArgumentError(
+            f"a reader needs a queue of file names, which {queue.name!r} is not",
+            expected="one component, string",
+            actual=", ".join(t.name for t in queue.dtypes),
+        )
+    elements = await queue.waiting(partial(Dequeue, 1, False))
+    work = np.asarray(elements[0][0], dtype=object)
+    if work.size != 1:
+        raise InvalidArgumentError("a reader takes one file name at a time", expected="one string", actual=work.shape)
+    found: bytes = work.item()
+    return found
+
+
+# ── handles ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _identity(binding: Binding) -> Callable[[bytes], Iterator[Record]]:
+    return identity_record
+
+
+def _whole(binding: Binding) -> Callable[[bytes], Iterator[Record]]:
+    return whole_file
+
+
+def _lines(binding: Binding) -> Callable[[bytes], Iterator[Record]]:
+    return partial(text_lines, skip=binding.attrs["skip_header_lines"])
+
+
+def _tf_records(binding: Binding) -> Callable[[bytes], Iterator[Record]]:
+    return partial(tf_records, compression=binding.attrs["compression_type"])
+
+
+def _fixed(binding: Binding) -> Callable[[bytes], Iterator[Record]]:
+    attrs = binding.attrs
+    sizes = {name: attrs[f"{name}_bytes"] for name in ("header", "record", "footer", "hop")}
+    if sizes["record"] <= 0 or min(sizes.values()) < 0:
+        raise InvalidArgumentError("sizes of fixed-length records", expected="record > 0, others >= 0", actual=sizes)
+    if attrs["encoding"] not in ("", "ZLIB", "GZIP"):
+        raise InvalidArgumentError("no such encoding", expected="'', 'ZLIB' or 'GZIP'", actual=attrs["encoding"])
+    return partial(fixed_length_records, compression=attrs["encoding"], **sizes)
+
+
+def _handle(
+    make_source: Callable[[Binding], Callable[[bytes], Iterator[Record]]], single: bool, binding: Binding
+) -> Callable[[], Reader]:
+    resources, kind = binding.resources, binding.op_type
+    name: str = binding.attrs["shared_name"] or binding.name
+    source = make_source(binding)
+
+    def handle() -> Reader:
+        found: Any = resources.get_or_create(
+            binding.attrs["container"], name, lambda: Reader(name, kind, source, single)
+        )
+        actual = found.kind if isinstance(found, Reader) else type(found).__name__
+        if actual != kind:
+            raise InvalidArgumentError(f"resource {name!r} is of another kind", expected=kind, actual=actual)
+        reader: Reader = found
+        return reader
+
+    return handle
+
+
+binder("IdentityReaderV2")(partial(_handle, _identity, True))
+binder("WholeFileReaderV2")(partial(_handle, _whole, True))
+binder("TextLineReaderV2")(partial(_handle, _lines, False))
+binder("FixedLengthRecordReaderV2")(partial(_handle, _fixed, False))
+binder("TFRecordReaderV2")(partial(_handle, _tf_records, False))
+
+
+# ── what is done with them ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _strings(items: list[bytes]) -> Any:
+    made = np.empty(len(items), dtype=object)
+    made[:] = items
+    return made
+
+
+def _string(item: bytes) -> Any:
+    made = np.empty((), dtype=object)
+    made[()] = item
+    return made
+
+
+@kernel("ReaderReadV2", fresh=True)
+async def read(reader: Reader, queue: Any) -> tuple[Any, Any]:
+    ((key, value),) = await reader.take(queue, 1)
+    return _string(key), _string(value)
+
+
+@kernel("ReaderReadUpToV2", fresh=True, host={"num_records": as_int})
+async def read_up_to(reader: Reader, queue: Any, num_records: int) -> tuple[Any, Any]:
+    if num_records < 1:
+        raise InvalidArgumentError("num_records must be positive", expected=">= 1", actual=num_records)
+    records = await reader.take(queue, num_records)
+    return _strings([key for key, _ in records]), _strings([value for _, value in records])
+
+
+@kernel("ReaderNumRecordsProducedV2", fresh=True)
+def produced(reader: Reader) -> Any:
+    return np.int64(reader.produced)
+
+
+@kernel("ReaderNumWorkUnitsCompletedV2", fresh=True)
+def completed(reader: Reader) -> Any:
+    return np.int64(reader.completed)
+
+
+@kernel("ReaderResetV2")
+async def reset(reader: Reader) -> None:
+    await reader.reset()

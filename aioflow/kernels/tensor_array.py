@@ -1,0 +1,261 @@
+"""Kernels of tensor arrays. The handle is the array itself: made by its node, gone with the step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, UnimplementedError
+from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
+from aioflow.kernels.convert import as_int, as_ints
+from aioflow.kernels.registry import Binding, binder, kernel
+
+__all__ = ["TensorArrayValue"]
+
+_CLEARED: Any = object()
+
+
+class TensorArrayValue:
+    """The tensors of one array, written once each; those of a gradient are added up."""
+
+    def __init__(self, name: str, size: int, attrs: Any) -> None:
+        self.name = name
+        self.items: list[Any] = [None] * size
+        self.dtype = attrs["dtype"]
+        self.dims: Dims = attrs["element_shape"]
+        self.dynamic_size: bool = attrs["dynamic_size"]
+        self.clear_after_read: bool = attrs["clear_after_read"]
+        self.identical: bool = attrs["identical_element_shapes"]
+        self.adds_up = False
+        self.closed = False
+        self.gradients: dict[str, TensorArrayValue] = {}
+        self.lock = threading.Lock()  # several iterations may write at once
+
+    def write(self, index: int, value: Any) -> None:
+        """Set the tensor at `index`.
+
+        Raises:
+            OutOfRangeError: the array does not grow so far.
+            InvalidArgumentError: the shape does not fit, or there is a tensor already.
+        """
+        with self.lock:
+            self._check_open()
+            if index >= len(self.items) and self.dynamic_size:
+                self.items.extend([None] * (index + 1 - len(self.items)))
+            self._check_index(index)
+            self._check_shape(index, np.shape(value))
+            present = self.items[index]
+            if present is None:
+                self.items[index] = value
+            elif self.adds_up and present is not _CLEARED:
+                self.items[index] = present + value
+            else:
+                raise InvalidArgumentError(
+                    f"could not write to index {index} of tensor array {self.name}: it has been written to already",
+                    expected="one write an index",
+                    actual=index,
+                )
+
+    def read(self, xp: Any, index: int) -> Any:
+        """The tensor at `index`.
+
+        Raises:
+            OutOfRangeError: there is no such index.
+            InvalidArgumentError: nothing has been written there.
+            FailedPreconditionError: it has been read already, and the array clears after a read.
+        """
+        with self.lock:
+            self._check_open()
+            self._check_index(index)
+            value = self.items[index]
+            if value is _CLEARED:
+                raise FailedPreconditionError(
+                    f"could not read index {index} of tensor array {self.name} twice",
+                    expected="clear_after_read=False",
+                    actual="cleared by an earlier read",
+                )
+            if value is None:
+                return self._zeros(xp, index)
+            if self.clear_after_read:
+                self.items[index] = _CLEARED
+            return value
+
+    def resize_for(self, count: int) -> None:
+        """Make room for `count` tensors, or check that there is."""
+        with self.lock:
+            self._check_open()
+            if count > len(self.items) and self.dynamic_size:
+                self.items.extend([None] * (count - len(self.items)))
+
+    def gradient(self, source: str) -> TensorArrayValue:
+        """The array of the gradients that flow to this one, one for each name."""
+        with self.lock:
+            self._check_open()
+            found = self.gradients.get(source)
+            if found is None:
+                attrs = {
+                    "dtype": self.dtype,
+                    "element_shape": self.dims,
+                    "dynamic_size": False,
+                    "clear_after_read": False,
+                    "identical_element_shapes": self.identical,
+                }
+                found = self.gradients[source] = TensorArrayValue(f"{self.name}/{source}", len(self.items), attrs)
+                found.adds_up = True
+            return found
+
+    def close(self) -> None:
+        """Drop the tensors."""
+        self.closed = True
+        self.items = []
+
+    def _zeros(self, xp: Any, index: int) -> Any:
+        """What was never written reads as zeros where the shape is known."""
+        if self.dims is None or None in self.dims:
+            raise InvalidArgumentError(
+                f"could not read index {index} of tensor array {self.name}: nothing has been written there",
+                expected="a write before, or an element_shape",
+                actual=format_dims(self.dims),
+            )
+        return xp.zeros(tuple(d for d in self.dims if d is not None), self.dtype.np_dtype)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise InvalidArgumentError(f"tensor array {self.name} is closed", expected="an open one", actual="closed")
+
+    def _check_index(self, index: int) -> None:
+        if not 0 <= index < len(self.items):
+            raise OutOfRangeError(
+                f"tensor array {self.name} has no index {index}",
+                expected=f"an index below {len(self.items)}",
+                actual=index,
+            )
+
+    def _check_shape(self, index: int, shape: tuple[int, ...]) -> None:
+        if not is_compatible(self.dims, shape):
+            raise InvalidArgumentError(
+                f"could not write to index {index} of tensor array {self.name}: the shape does not fit",
+                expected=format_dims(self.dims),
+                actual=shape,
+            )
+        if self.identical:
+            self.dims = merge_dims(self.dims, shape)
+
+
+@binder("TensorArrayV3", host={"size": as_int})
+def tensor_array(binding: Binding) -> Callable[[int], Any]:
+    name = binding.attrs["tensor_array_name"] or binding.name
+    flow = np.float32(0)
+
+    def make(size: int) -> Any:
+        if size < 0:
+            raise InvalidArgumentError("a tensor array cannot have a negative size", expected=">= 0", actual=size)
+        return TensorArrayValue(name, size, binding.attrs), flow
+
+    return make
+
+
+@kernel("TensorArrayGradV3")
+def gradient(handle: Any, flow: Any, *, source: str) -> Any:
+    return handle.gradient(source), flow
+
+
+@kernel("TensorArrayWriteV3", host={"index": as_int}, retains=True)
+def write(handle: Any, index: int, value: Any, flow: Any) -> Any:
+    handle.write(index, value)
+    return flow
+
+
+@kernel("TensorArrayReadV3", host={"index": as_int})
+def read(xp: Any, handle: Any, index: int, flow: Any) -> Any:
+    return handle.read(xp, index)
+
+
+@kernel("TensorArrayGatherV3", host={"indices": as_ints}, fresh=True)
+def gather(xp: Any, handle: Any, indices: Sequence[int], flow: Any, *, dtype: Any, element_shape: Any) -> Any:
+    items = [handle.read(xp, i) for i in indices]
+    if not items:
+        dims = merge_dims(element_shape, handle.dims)
+        if dims is None or None in dims:
+            raise UnimplementedError(
+                f"tensor array {handle.name} has no elements and no known element shape",
+                expected="a known element_shape",
+                actual=format_dims(dims),
+            )
+        return xp.zeros((0, *dims), dtype.np_dtype)
+    return xp.stack(_alike(handle, items, 0))
+
+
+@kernel("TensorArrayScatterV3", host={"indices": as_ints}, retains=True)
+def scatter(handle: Any, indices: Sequence[int], value: Any, flow: Any) -> Any:
+    if np.ndim(value) == 0 or np.shape(value)[0] != len(indices):
+        raise InvalidArgumentError(
+            f"the value does not fit the indices of tensor array {handle.name}",
+            expected=f"a first dimension of {len(indices)}",
+            actual=np.shape(value),
+        )
+    handle.resize_for(max(indices, default=-1) + 1)
+    for i, index in enumerate(indices):
+        handle.write(index, value[i])
+    return flow
+
+
+@kernel("TensorArraySplitV3", host={"lengths": as_ints}, retains=True)
+def split(handle: Any, value: Any, lengths: Sequence[int], flow: Any) -> Any:
+    if np.ndim(value) == 0 or sum(lengths) != np.shape(value)[0] or min(lengths, default=0) < 0:
+        raise InvalidArgumentError(
+            f"the lengths do not fit the value split into tensor array {handle.name}",
+            expected=f"lengths that sum to the first dimension of {np.shape(value)}",
+            actual=lengths,
+        )
+    handle.resize_for(len(lengths))
+    if len(lengths) != len(handle.items):
+        raise InvalidArgumentError(
+            f"tensor array {handle.name} is not of that size", expected=len(handle.items), actual=len(lengths)
+        )
+    start = 0
+    for index, length in enumerate(lengths):
+        handle.write(index, value[start : start + length])
+        start += length
+    return flow
+
+
+@kernel("TensorArrayConcatV3", fresh=True)
+def concat(xp: Any, handle: Any, flow: Any, *, dtype: Any, element_shape_except0: Any) -> Any:
+    items = [handle.read(xp, i) for i in range(len(handle.items))]
+    if not items:
+        rest = element_shape_except0
+        if rest is None or None in rest:
+            raise UnimplementedError(f"tensor array {handle.name} has no elements and no known element shape")
+        return xp.zeros((0, *rest), dtype.np_dtype), np.zeros(0, np.int64)
+    if any(np.ndim(item) == 0 for item in items):
+        raise InvalidArgumentError(
+            f"the elements of tensor array {handle.name} are scalars and cannot be joined",
+            expected="rank >= 1",
+            actual="rank 0",
+        )
+    joined = xp.concatenate(_alike(handle, items, 1))
+    return joined, np.array([item.shape[0] for item in items], np.int64)
+
+
+def _alike(handle: Any, items: list[Any], axis: int) -> list[Any]:
+    shapes = [np.shape(item)[axis:] for item in items]
+    if any(shape != shapes[0] for shape in shapes):
+        other = next(shape for shape in shapes if shape != shapes[0])
+        raise InvalidArgumentError(
+            f"the elements of tensor array {handle.name} differ in shape", expected=shapes[0], actual=other
+        )
+    return items
+
+
+@kernel("TensorArraySizeV3", fresh=True)
+def size(handle: Any, flow: Any) -> Any:
+    return np.int32(len(handle.items))
+
+
+@kernel("TensorArrayCloseV3")
+def close(handle: Any) -> None:
+    handle.close()

@@ -1,0 +1,172 @@
+"""How `while_loop` is put together: Enter, Merge, LoopCond, Switch, the body, NextIteration and its back edge, Exit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.graph import Graph, Tensor
+from aioflow.graph.shapes import Dims, dims_of, format_dims
+from aioflow.ops import nest
+from aioflow.ops.apply import apply_op, constant, convert_to_tensor
+from aioflow.ops.control_flow_contexts import WhileContext
+from aioflow.ops.core import identity
+
+__all__ = ["LoopBuilder", "tensor_of", "with_tensor"]
+
+
+def tensor_of(value: Any, like: Tensor | None = None) -> Tensor:
+    """The tensor that a leaf travels as: of a tensor array its flow, otherwise itself."""
+    flow = getattr(value, "flow", None)
+    if isinstance(flow, Tensor):
+        return flow
+    return convert_to_tensor(value, dtype_hint=None if like is None else like.dtype)
+
+
+def with_tensor(value: Any, tensor: Tensor) -> Any:
+    """The leaf again, as `tensor` carries it."""
+    with_flow = getattr(value, "with_flow", None)
+    return tensor if with_flow is None else with_flow(tensor)
+
+
+class LoopBuilder:
+    """One call of `while_loop`.
+
+    Raises:
+        InvalidArgumentError: the shape invariants do not fit the loop variables.
+    """
+
+    def __init__(self, graph: Graph, loop_vars: Any, shape_invariants: Any, maximum: Tensor | None) -> None:
+        self._graph = graph
+        self._leaves = nest.flatten(loop_vars)
+        self._structure = nest.pack(loop_vars, self._leaves)
+        self._maximum = maximum
+        self._starts = [tensor_of(leaf) for leaf in self._leaves]
+        self._invariants = self._shapes(shape_invariants)
+        self._context: WhileContext = WhileContext(graph, graph.get_name_scope())
+
+    def configure(self, parallel_iterations: int, back_prop: bool, swap_memory: bool) -> None:
+        """Set what the loop remembers about how it is to be run."""
+        self._context.parallel_iterations = parallel_iterations
+        self._context.back_prop = back_prop
+        self._context.swap_memory = swap_memory
+        self._context.maximum_iterations = self._maximum
+
+    def build(self, condition: Callable[..., Any], body: Callable[..., Any]) -> Any:
+        """The nodes of the loop; returns its results, in the structure that `body` returns."""
+        context, starts, shapes = self._context, self._starts, self._invariants
+        if self._maximum is not None:
+            zero = constant(0, self._maximum.dtype, name="iteration_counter")
+            starts, shapes = [zero, *starts], [(), *shapes]
+        context.enters = [context.enter(t, False, dims) for t, dims in zip(starts, shapes, strict=True)]
+        with context.opened():
+            context.merges = [apply_op("Merge", [t, t])[0] for t in context.enters]
+            context.pivot = context.merges[0].op
+            context.condition = apply_op("LoopCond", self._predicate(condition), name="LoopCond")
+            sides = [apply_op("Switch", t, context.condition) for t in context.merges]
+            inside = [identity(side.output_true) for side in sides]
+            context.pivot = inside[0].op
+            made, results = self._body(body, inside)
+            self._close([apply_op("NextIteration", t) for t in results])
+        context.exits = [apply_op("Exit", side.output_false, name="Exit") for side in sides]
+        exits = context.exits[self._counters :]
+        return nest.pack(made, [with_tensor(leaf, t) for leaf, t in zip(nest.flatten(made), exits, strict=True)])
+
+    @property
+    def _counters(self) -> int:
+        """How many loop variables come before those of the caller."""
+        return 0 if self._maximum is None else 1
+
+    def _packed(self, tensors: Sequence[Tensor]) -> Any:
+        leaves = [with_tensor(leaf, t) for leaf, t in zip(self._leaves, tensors[self._counters :], strict=True)]
+        return nest.pack(self._structure, leaves)
+
+    def _call(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
+        packed = self._packed(tensors)
+        if isinstance(packed, list | tuple):
+            return function(*packed)
+        return function(**packed) if isinstance(packed, dict) else function(*packed.values())
+
+    def _predicate(self, condition: Callable[..., Any]) -> Tensor:
+        merges = self._context.merges
+        wanted = convert_to_tensor(self._call(condition, merges))
+        if wanted.dtype is not dtypes.bool_:
+            raise DTypeError("cond must return a bool scalar", expected="bool", actual=repr(wanted)).at(
+                wanted.op.name, wanted.op.type, wanted.op.source
+            )
+        if self._maximum is None:
+            return wanted
+        below: Tensor = apply_op("LogicalAnd", apply_op("Less", merges[0], self._maximum), wanted)
+        return below
+
+    def _body(self, body: Callable[..., Any], inside: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
+        """What the body returns, and as what tensors it travels to the next iteration."""
+        counted = [apply_op("AddV2", inside[0], constant(1, inside[0].dtype))] if self._counters else []
+        made = self._call(body, inside)
+        if not nest.is_nested(made):
+            made = [made]
+        if nest.is_nested(made) and len(self._structure) == 1 and len(made) != 1:
+            made = [made]  # the body of a single nested variable may return it bare
+        nest.check_same_structure(self._structure, made, "body returns another structure than the loop variables'")
+        results = [tensor_of(v, like) for v, like in zip(nest.flatten(made), self._starts, strict=True)]
+        return made, [*counted, *(self._context.capture(t) for t in results)]
+
+    def _close(self, nexts: Sequence[Tensor]) -> None:
+        """The back edges, after a check that dtypes and static shapes stay as they are."""
+        for merge, enter, following in zip(self._context.merges, self._context.enters, nexts, strict=True):
+            origin = following.op.inputs[0].op
+            if following.dtype is not merge.dtype:
+                raise DTypeError(
+                    f"loop variable {enter.op.inputs[0].name!r} changes its dtype",
+                    expected=merge.dtype.name,
+                    actual=following.dtype.name,
+                ).at(origin.name, origin.type, origin.source)
+            if not _no_wider(following.dims, merge.dims):
+                raise InvalidArgumentError(
+                    f"loop variable {enter.op.inputs[0].name!r} has shape {format_dims(merge.dims)} on entry but "
+                    f"{format_dims(following.dims)} after one iteration; say in shape_invariants what may vary",
+                    expected=format_dims(merge.dims),
+                    actual=format_dims(following.dims),
+                ).at(origin.name, origin.type, origin.source)
+            merge.op.update_input(1, following)
+
+    def _shapes(self, given: Any) -> list[Dims]:
+        """The static shape of each loop variable in all iterations."""
+        if given is None:
+            return [t.dims for t in self._starts]
+        shapes = [dims_of(shape) for shape in _flatten_up_to(self._structure, given)]
+        for start, dims in zip(self._starts, shapes, strict=True):
+            if not _no_wider(start.dims, dims):
+                raise InvalidArgumentError(
+                    f"the shape invariant of {start.name!r} does not hold on entry",
+                    expected=format_dims(dims),
+                    actual=format_dims(start.dims),
+                ).at(start.op.name, start.op.type, start.op.source)
+        return shapes
+
+
+def _no_wider(dims: Dims, bound: Dims) -> bool:
+    """Whether every shape that `dims` allows is one that `bound` allows."""
+    if bound is None:
+        return True
+    if dims is None or len(dims) != len(bound):
+        return False
+    return all(wanted is None or size == wanted for size, wanted in zip(dims, bound, strict=True))
+
+
+def _flatten_up_to(structure: Any, shapes: Any) -> list[Any]:
+    """The parts of `shapes` in the places of the leaves of `structure`: a shape may be a list itself."""
+    if not nest.is_nested(structure):
+        return [shapes]
+    fits = nest.is_nested(shapes) and len(shapes) == len(structure)
+    if not fits:
+        raise InvalidArgumentError(
+            "shape_invariants do not fit the loop variables",
+            expected=nest.describe(structure),
+            actual=repr(shapes),
+        )
+    if isinstance(structure, dict):
+        return [s for key in sorted(structure) for s in _flatten_up_to(structure[key], shapes[key])]
+    return [s for part, own in zip(structure, shapes, strict=True) for s in _flatten_up_to(part, own)]

@@ -1,0 +1,125 @@
+"""Definitions of the queue ops. Their builders are the methods of the classes in `aioflow.ops.queues`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.shapes import Dims, format_dims
+from aioflow.ops.core import scalar
+
+__all__: list[str] = []
+
+_KINDS = ("FIFOQueueV2", "PaddingFIFOQueueV2", "RandomShuffleQueueV2", "PriorityQueueV2")
+_NAMES = ["container: string = ''", "shared_name: string = ''"]
+_TYPES = "component_types: list(type) >= 1"
+_SHAPES = "shapes: list(shape) = []"
+_CAPACITY = "capacity: int = -1"
+_TIMEOUT = "timeout_ms: int = -1"
+
+
+def _queue_node(handle: Tensor) -> Operation | None:
+    op = handle.op
+    while op.type in ("Identity", "Enter", "Switch"):
+        op = op.inputs[0].op
+    return op if op.type in _KINDS else None
+
+
+def _element_shapes(ctx: ShapeContext) -> list[Dims]:
+    """Shapes of the components, as far as the handle tells."""
+    node = _queue_node(ctx.tensors[0])
+    shapes: Any = () if node is None else node.attrs["shapes"]
+    return list(shapes) or [None] * len(ctx.attrs["component_types"])
+
+
+def _batch_shapes(ctx: ShapeContext, size: int | None) -> list[Dims]:
+    if ctx.dims("n") not in (None, ()):
+        raise InvalidArgumentError("n must be a scalar", expected="()", actual=format_dims(ctx.dims("n")))
+    return [None if dims is None else (size, *dims) for dims in _element_shapes(ctx)]
+
+
+def _many(ctx: ShapeContext) -> list[Dims]:
+    known = ctx.value("n")
+    if known is not None and int(known) < 0:
+        raise InvalidArgumentError("cannot dequeue a negative number", expected="n >= 0", actual=int(known))
+    return _batch_shapes(ctx, None if known is None else int(known))
+
+
+def _up_to(ctx: ShapeContext) -> list[Dims]:
+    return _batch_shapes(ctx, None)
+
+
+_FIFO = [_TYPES, _SHAPES, _CAPACITY]
+define_op("FIFOQueueV2", "", "handle: resource", [*_FIFO, *_NAMES], shape=scalar, stateful=True)
+define_op("PaddingFIFOQueueV2", "", "handle: resource", [*_FIFO, *_NAMES], shape=scalar, stateful=True)
+define_op(
+    "RandomShuffleQueueV2",
+    "",
+    "handle: resource",
+    [*_FIFO, "min_after_dequeue: int = 0", "seed: int = 0", "seed2: int = 0", *_NAMES],
+    shape=scalar,
+    stateful=True,
+)
+define_op(
+    "PriorityQueueV2",
+    "",
+    "handle: resource",
+    ["component_types: list(type) = []", "shapes: list(shape)", _CAPACITY, *_NAMES],
+    shape=scalar,
+    stateful=True,
+)
+define_op(
+    "QueueEnqueueV2",
+    "handle: resource, components: list:Tcomponents",
+    "",
+    ["Tcomponents: list(type) >= 1", _TIMEOUT],
+    stateful=True,
+)
+define_op(
+    "QueueEnqueueManyV2",
+    "handle: resource, components: list:Tcomponents",
+    "",
+    ["Tcomponents: list(type) >= 1", _TIMEOUT],
+    stateful=True,
+)
+define_op(
+    "QueueDequeueV2",
+    "handle: resource",
+    "components: list:component_types",
+    [_TYPES, _TIMEOUT],
+    shape=_element_shapes,
+    stateful=True,
+)
+define_op(
+    "QueueDequeueManyV2",
+    "handle: resource, n: int32",
+    "components: list:component_types",
+    [_TYPES, _TIMEOUT],
+    shape=_many,
+    stateful=True,
+)
+define_op(
+    "QueueDequeueUpToV2",
+    "handle: resource, n: int32",
+    "components: list:component_types",
+    [_TYPES, _TIMEOUT],
+    shape=_up_to,
+    stateful=True,
+)
+define_op("QueueCloseV2", "handle: resource", "", ["cancel_pending_enqueues: bool = False"], stateful=True)
+define_op("QueueSizeV2", "handle: resource", "size: int32", shape=scalar, stateful=True)
+define_op("QueueIsClosedV2", "handle: resource", "is_closed: bool", shape=scalar, stateful=True)
+
+not_differentiable(
+    *_KINDS,
+    "QueueEnqueueV2",
+    "QueueEnqueueManyV2",
+    "QueueDequeueV2",
+    "QueueDequeueManyV2",
+    "QueueDequeueUpToV2",
+    "QueueCloseV2",
+    "QueueSizeV2",
+    "QueueIsClosedV2",
+)

@@ -1,0 +1,238 @@
+"""Readers: they take file names from a queue and give records. The classes are TensorFlow 1's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.shapes import Dims
+from aioflow.ops.apply import TensorLike, apply_op
+from aioflow.ops.core import scalar
+
+__all__ = [
+    "FixedLengthRecordReader",
+    "IdentityReader",
+    "ReaderBase",
+    "TFRecordReader",
+    "TextLineReader",
+    "WholeFileReader",
+]
+
+_NAMED = ["container: string = ''", "shared_name: string = ''"]
+
+define_op("WholeFileReaderV2", "", "reader_handle: resource", _NAMED, stateful=True, shape=scalar)
+define_op("IdentityReaderV2", "", "reader_handle: resource", _NAMED, stateful=True, shape=scalar)
+define_op(
+    "TextLineReaderV2",
+    "",
+    "reader_handle: resource",
+    ["skip_header_lines: int = 0", *_NAMED],
+    stateful=True,
+    shape=scalar,
+)
+define_op(
+    "FixedLengthRecordReaderV2",
+    "",
+    "reader_handle: resource",
+    [
+        "header_bytes: int = 0",
+        "record_bytes: int",
+        "footer_bytes: int = 0",
+        "hop_bytes: int = 0",
+        *_NAMED,
+        "encoding: string = ''",
+    ],
+    stateful=True,
+    shape=scalar,
+)
+define_op(
+    "TFRecordReaderV2",
+    "",
+    "reader_handle: resource",
+    [*_NAMED, "compression_type: string = ''"],
+    stateful=True,
+    shape=scalar,
+)
+
+
+def _pair(ctx: ShapeContext) -> list[Dims]:
+    ctx.require_rank("reader_handle", 0)
+    ctx.require_rank("queue_handle", 0)
+    return [(), ()]
+
+
+def _pairs(ctx: ShapeContext) -> list[Dims]:
+    _pair(ctx)
+    ctx.require_rank("num_records", 0)
+    return [(None,), (None,)]
+
+
+define_op(
+    "ReaderReadV2",
+    "reader_handle: resource, queue_handle: resource",
+    "key: string, value: string",
+    stateful=True,
+    shape=_pair,
+)
+define_op(
+    "ReaderReadUpToV2",
+    "reader_handle: resource, queue_handle: resource, num_records: int64",
+    "keys: string, values: string",
+    stateful=True,
+    shape=_pairs,
+)
+define_op(
+    "ReaderNumRecordsProducedV2", "reader_handle: resource", "records_produced: int64", stateful=True, shape=scalar
+)
+define_op(
+    "ReaderNumWorkUnitsCompletedV2", "reader_handle: resource", "units_completed: int64", stateful=True, shape=scalar
+)
+define_op("ReaderResetV2", "reader_handle: resource", "", stateful=True)
+
+not_differentiable(
+    "WholeFileReaderV2",
+    "IdentityReaderV2",
+    "TextLineReaderV2",
+    "FixedLengthRecordReaderV2",
+    "TFRecordReaderV2",
+    "ReaderReadV2",
+    "ReaderReadUpToV2",
+    "ReaderNumRecordsProducedV2",
+    "ReaderNumWorkUnitsCompletedV2",
+    "ReaderResetV2",
+)
+
+
+class ReaderBase:
+    """What all readers do: give the next record, and open the next file from the queue when one has ended.
+
+    Several nodes, and several steps at once, may read from one reader; they take turns.
+
+    Args:
+        reader_ref: The handle of a reader.
+        supports_serialize: Whether its state can be saved, which no reader of aioflow's can.
+    """
+
+    def __init__(self, reader_ref: Tensor, supports_serialize: bool = False) -> None:
+        if supports_serialize:
+            raise UnimplementedError("the state of readers is not serialized", expected="False", actual="True")
+        self._handle = reader_ref
+
+    @property
+    def reader_ref(self) -> Tensor:
+        """The handle."""
+        return self._handle
+
+    @property
+    def supports_serialize(self) -> bool:
+        """Whether its state can be saved: no."""
+        return False
+
+    def read(self, queue: Any, name: str | None = None) -> Any:
+        """The next record, as a named tuple of scalar strings `key` and `value`.
+
+        Args:
+            queue: Where file names come from: a queue or the handle of one, of scalar strings.
+
+        Raises:
+            OutOfRangeError: no file is left: the queue is closed and empty.
+            NotFoundError, DataLossError, …: the file cannot be read, or is damaged.
+        """
+        return apply_op("ReaderReadV2", self._handle, _queue_handle(queue), name=name)
+
+    def read_up_to(self, queue: Any, num_records: TensorLike, name: str | None = None) -> Any:
+        """The next records of one file, at most `num_records`, as a named tuple of string vectors `keys`, `values`."""
+        return apply_op("ReaderReadUpToV2", self._handle, _queue_handle(queue), num_records, name=name)
+
+    def num_records_produced(self, name: str | None = None) -> Tensor:
+        """How many records the reader has given, a scalar int64."""
+        result: Tensor = apply_op("ReaderNumRecordsProducedV2", self._handle, name=name)
+        return result
+
+    def num_work_units_completed(self, name: str | None = None) -> Tensor:
+        """How many files the reader is done with, a scalar int64."""
+        result: Tensor = apply_op("ReaderNumWorkUnitsCompletedV2", self._handle, name=name)
+        return result
+
+    def reset(self, name: str | None = None) -> Operation:
+        """A node that makes the reader as new: it drops its file and counts from zero."""
+        result: Operation = apply_op("ReaderResetV2", self._handle, name=name)
+        return result
+
+
+def _queue_handle(queue: Any) -> Tensor:
+    handle = getattr(queue, "queue_ref", queue)
+    if not isinstance(handle, Tensor):
+        raise InvalidArgumentError("a reader takes its files from a queue", expected="a queue", actual=repr(queue))
+    return handle
+
+
+class WholeFileReader(ReaderBase):
+    """Gives each file as one record: its name and its contents."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(apply_op("WholeFileReaderV2", name=name))
+
+
+class IdentityReader(ReaderBase):
+    """Gives each string of the queue as a record, key and value alike."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(apply_op("IdentityReaderV2", name=name))
+
+
+class TextLineReader(ReaderBase):
+    """Gives the lines of text files, without their ends. The key is "name:line", counted from one.
+
+    Args:
+        skip_header_lines: How many lines to leave out at the start of each file.
+    """
+
+    def __init__(self, skip_header_lines: int | None = None, name: str | None = None) -> None:
+        super().__init__(apply_op("TextLineReaderV2", skip_header_lines=skip_header_lines or 0, name=name))
+
+
+class FixedLengthRecordReader(ReaderBase):
+    """Gives records that have one size. The key is "name:number", counted from zero.
+
+    Args:
+        record_bytes: The size.
+        header_bytes, footer_bytes: What to leave out at the start and at the end of each file.
+        hop_bytes: From the start of one record to the start of the next, where not `record_bytes`.
+        encoding: "" or the files' compression, "ZLIB" or "GZIP".
+    """
+
+    def __init__(
+        self,
+        record_bytes: int,
+        header_bytes: int | None = None,
+        footer_bytes: int | None = None,
+        hop_bytes: int | None = None,
+        name: str | None = None,
+        encoding: str | None = None,
+    ) -> None:
+        super().__init__(
+            apply_op(
+                "FixedLengthRecordReaderV2",
+                record_bytes=record_bytes,
+                header_bytes=header_bytes or 0,
+                footer_bytes=footer_bytes or 0,
+                hop_bytes=hop_bytes or 0,
+                encoding=encoding or "",
+                name=name,
+            )
+        )
+
+
+class TFRecordReader(ReaderBase):
+    """Gives the records of TFRecord files, with their checksums checked. The key is "name:byte".
+
+    Args:
+        options: A `TFRecordOptions`, or the name of a compression.
+    """
+
+    def __init__(self, name: str | None = None, options: Any = None) -> None:
+        compression = getattr(options, "compression_type", options) or ""
+        super().__init__(apply_op("TFRecordReaderV2", compression_type=compression, name=name))

@@ -1,0 +1,320 @@
+"""`TensorArray`: tensors by index within one step, as loops fill and read them.
+
+Order comes from the *flow*, a scalar that every write takes and gives: what is read after a write reads its flow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, is_compatible, merge_dims
+from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.core import identity, scalar
+
+__all__ = ["TensorArray"]
+
+_FLOW = "flow_in: float32"
+
+
+def _flow(ctx: ShapeContext) -> list[Dims]:
+    return [()]
+
+
+def _gathered(ctx: ShapeContext) -> Dims:
+    indices, dims = ctx.require_rank("indices", 1), ctx.attrs["element_shape"]
+    return None if dims is None else (None if indices is None else indices[0], *dims)
+
+
+def _joined(ctx: ShapeContext) -> list[Dims]:
+    rest = ctx.attrs["element_shape_except0"]
+    return [None if rest is None else (None, *rest), (None,)]
+
+
+define_op(
+    "TensorArrayV3",
+    "size: int32",
+    "handle: resource, flow: float32",
+    [
+        "dtype: type",
+        "element_shape: shape = None",
+        "dynamic_size: bool = False",
+        "clear_after_read: bool = True",
+        "identical_element_shapes: bool = False",
+        "tensor_array_name: string = ''",
+    ],
+    shape=lambda ctx: [(), ()],
+    stateful=True,
+)
+define_op(
+    "TensorArrayGradV3",
+    f"handle: resource, {_FLOW}",
+    "grad_handle: resource, flow_out: float32",
+    ["source: string"],
+    shape=lambda ctx: [(), ()],
+    stateful=True,
+)
+define_op(
+    "TensorArrayWriteV3",
+    f"handle: resource, index: int32, value: T, {_FLOW}",
+    "flow_out: float32",
+    ["T: type"],
+    shape=_flow,
+    stateful=True,
+)
+define_op(
+    "TensorArrayReadV3",
+    f"handle: resource, index: int32, {_FLOW}",
+    "value: dtype",
+    ["dtype: type"],
+    stateful=True,
+)
+define_op(
+    "TensorArrayGatherV3",
+    f"handle: resource, indices: int32, {_FLOW}",
+    "value: dtype",
+    ["dtype: type", "element_shape: shape = None"],
+    shape=_gathered,
+    stateful=True,
+)
+define_op(
+    "TensorArrayScatterV3",
+    f"handle: resource, indices: int32, value: T, {_FLOW}",
+    "flow_out: float32",
+    ["T: type"],
+    shape=_flow,
+    stateful=True,
+)
+define_op(
+    "TensorArraySplitV3",
+    f"handle: resource, value: T, lengths: int64, {_FLOW}",
+    "flow_out: float32",
+    ["T: type"],
+    shape=_flow,
+    stateful=True,
+)
+define_op(
+    "TensorArrayConcatV3",
+    f"handle: resource, {_FLOW}",
+    "value: dtype, lengths: int64",
+    ["dtype: type", "element_shape_except0: shape = None"],
+    shape=_joined,
+    stateful=True,
+)
+define_op("TensorArraySizeV3", f"handle: resource, {_FLOW}", "size: int32", shape=scalar, stateful=True)
+define_op("TensorArrayCloseV3", "handle: resource", "", stateful=True)
+
+not_differentiable("TensorArrayV3", "TensorArrayGradV3", "TensorArraySizeV3", "TensorArrayCloseV3")
+
+
+class TensorArray:
+    """Tensors by index, each written once, that live as long as the step.
+
+    A write returns the array as it is afterwards; use that one from then on. Where it is a loop variable, the loop
+    carries its flow.
+
+    Args:
+        dtype: Of the elements.
+        size: How many there are; 0 if not given.
+        dynamic_size: Whether writes beyond the end make it larger.
+        clear_after_read: Drop an element when it has been read; it cannot be read again then. True if not given.
+        tensor_array_name: A name for errors.
+        handle, flow: Of an array that exists already, in the place of `size`.
+        infer_shape: Elements are of one static shape, as far as it is known.
+        element_shape: Static shape of the elements.
+        colocate_with_first_write_call: Accepted for published code.
+    """
+
+    def __init__(
+        self,
+        dtype: Any,
+        size: TensorLike = None,
+        dynamic_size: bool | None = None,
+        clear_after_read: bool | None = None,
+        tensor_array_name: str | None = None,
+        handle: Tensor | None = None,
+        flow: Tensor | None = None,
+        infer_shape: bool = True,
+        element_shape: Any = None,
+        colocate_with_first_write_call: bool = True,
+        name: str | None = None,
+    ) -> None:
+        if handle is not None and (size is not None or dynamic_size is not None or clear_after_read is not None):
+            raise InvalidArgumentError("an array is made anew or from a handle", expected="size or handle", actual="both")
+        self._dtype = as_dtype(dtype)
+        self._dims: Dims = dims_of(element_shape)
+        self._infer_shape = infer_shape
+        self._dynamic_size = bool(dynamic_size)
+        self._size: Dims = None
+        if handle is not None:
+            self._handle = handle
+            self._flow = constant(0.0) if flow is None else flow
+            return
+        made = apply_op(
+            "TensorArrayV3",
+            0 if size is None else size,
+            dtype=self._dtype,
+            element_shape=self._dims,
+            dynamic_size=self._dynamic_size,
+            clear_after_read=clear_after_read is None or clear_after_read,
+            identical_element_shapes=infer_shape,
+            tensor_array_name=tensor_array_name or "",
+            name=name or "TensorArray",
+        )
+        self._handle, self._flow = made if flow is None else (made[0], flow)
+
+    @property
+    def dtype(self) -> DType:
+        """Of the elements."""
+        return self._dtype
+
+    @property
+    def handle(self) -> Tensor:
+        """The array as a resource."""
+        return self._handle
+
+    @property
+    def flow(self) -> Tensor:
+        """The scalar that orders what is done with the array."""
+        return self._flow
+
+    @property
+    def dynamic_size(self) -> bool:
+        """Whether it grows."""
+        return self._dynamic_size
+
+    @property
+    def element_shape(self) -> TensorShape:
+        """Static shape of the elements."""
+        return TensorShape(self._dims)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that the array belongs to."""
+        return self._flow.op.graph
+
+    def with_flow(self, flow: Tensor) -> TensorArray:
+        """The same array after what made `flow`."""
+        after = object.__new__(TensorArray)
+        after.__dict__.update(self.__dict__)
+        after._flow = flow
+        return after
+
+    def identity(self) -> TensorArray:
+        """The same array, its flow in a node of its own: to hang control dependencies on."""
+        return self.with_flow(identity(self._flow))
+
+    def read(self, index: TensorLike, name: str | None = None) -> Tensor:
+        """The element at `index`, a scalar.
+
+        Raises:
+            OutOfRangeError, InvalidArgumentError, FailedPreconditionError: at run time, where there is no such index,
+                nothing was written, or it was read and cleared.
+        """
+        value: Tensor = apply_op(
+            "TensorArrayReadV3", self._handle, index, self._flow, dtype=self._dtype, name=name
+        )
+        value.set_shape(self._dims)
+        return value
+
+    def write(self, index: TensorLike, value: TensorLike, name: str | None = None) -> TensorArray:
+        """Set the element at `index`; returns the array after that."""
+        tensor = self._converted(value)
+        learned = self._learned(tensor.dims)
+        flow = apply_op("TensorArrayWriteV3", self._handle, index, tensor, self._flow, name=name)
+        return self._after(flow, learned)
+
+    def stack(self, name: str | None = None) -> Tensor:
+        """All elements, in one tensor [size] + element_shape."""
+        with self.graph.as_default(), self.graph.name_scope(name or "TensorArrayStack"):
+            return self.gather(apply_op("Range", 0, self.size(), 1), name=name)
+
+    def gather(self, indices: TensorLike, name: str | None = None) -> Tensor:
+        """The elements at `indices`, a vector, in one tensor [n] + element_shape."""
+        gathered: Tensor = apply_op(
+            "TensorArrayGatherV3",
+            self._handle,
+            indices,
+            self._flow,
+            dtype=self._dtype,
+            element_shape=self._dims,
+            name=name,
+        )
+        if self._dims is not None:
+            gathered.set_shape((None, *self._dims))
+        return gathered
+
+    def concat(self, name: str | None = None) -> Tensor:
+        """All elements, joined along their first axis."""
+        rest = None if self._dims is None else self._dims[1:]
+        value: Tensor = apply_op(
+            "TensorArrayConcatV3", self._handle, self._flow, dtype=self._dtype, element_shape_except0=rest, name=name
+        )[0]
+        return value
+
+    def unstack(self, value: TensorLike, name: str | None = None) -> TensorArray:
+        """Write the rows of `value` to 0, 1, 2, …; returns the array after that."""
+        graph = self.graph
+        with graph.as_default(), graph.name_scope(name or "TensorArrayUnstack"):
+            tensor = self._converted(value)
+            count = apply_op("StridedSlice", apply_op("Shape", tensor), [0], [1], [1], shrink_axis_mask=1)
+            return self.scatter(apply_op("Range", 0, count, 1), tensor, name=name)
+
+    def scatter(self, indices: TensorLike, value: TensorLike, name: str | None = None) -> TensorArray:
+        """Write the rows of `value` to `indices`, a vector; returns the array after that."""
+        tensor = self._converted(value)
+        learned = self._learned(None if tensor.dims is None else tensor.dims[1:])
+        flow = apply_op("TensorArrayScatterV3", self._handle, indices, tensor, self._flow, name=name)
+        return self._after(flow, learned)
+
+    def split(self, value: TensorLike, lengths: TensorLike, name: str | None = None) -> TensorArray:
+        """Write parts of `value`, cut along its first axis by `lengths`; returns the array after that."""
+        tensor = self._converted(value)
+        sizes = apply_op("Cast", convert_to_tensor(lengths), DstT="int64")
+        learned = self._learned(None if tensor.dims is None else (None, *tensor.dims[1:]))
+        flow = apply_op("TensorArraySplitV3", self._handle, tensor, sizes, self._flow, name=name)
+        return self._after(flow, learned)
+
+    def size(self, name: str | None = None) -> Tensor:
+        """How many elements there are, an int32 scalar."""
+        count: Tensor = apply_op("TensorArraySizeV3", self._handle, self._flow, name=name)
+        return count
+
+    def close(self, name: str | None = None) -> Operation:
+        """A node that drops the elements before the step ends."""
+        op: Operation = apply_op("TensorArrayCloseV3", self._handle, name=name)
+        return op
+
+    def grad(self, source: str, flow: Tensor | None = None, name: str | None = None) -> TensorArray:
+        """The array of the gradients that flow to this one; `source` tells one differentiation from another."""
+        handle, after = apply_op(
+            "TensorArrayGradV3", self._handle, self._flow if flow is None else flow, source=source, name=name
+        )
+        return TensorArray(
+            self._dtype, handle=handle, flow=after, infer_shape=self._infer_shape, element_shape=self._dims
+        )
+
+    def _converted(self, value: TensorLike) -> Tensor:
+        with self.graph.as_default():
+            tensor = convert_to_tensor(value, dtype_hint=self._dtype, name="value")
+        if tensor.dtype is not self._dtype:
+            raise DTypeError("the array has another dtype", expected=self._dtype.name, actual=repr(tensor))
+        return tensor
+
+    def _learned(self, dims: Dims) -> Dims:
+        """The static shape of the elements, with what a write of that shape says about it."""
+        if not is_compatible(self._dims, dims):
+            raise InvalidArgumentError(
+                "the elements of the array have another shape",
+                expected=format_dims(self._dims),
+                actual=format_dims(dims),
+            )
+        return merge_dims(self._dims, dims) if self._infer_shape else self._dims
+
+    def _after(self, flow: Tensor, dims: Dims) -> TensorArray:
+        after = self.with_flow(flow)
+        after._dims = dims
+        return after
