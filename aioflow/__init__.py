@@ -77,6 +77,11 @@ from aioflow.ops.linalg_norm import *
 from aioflow.ops.segment import *
 from aioflow.ops.sorting import *
 from aioflow.ops.random import *
+from aioflow.ops.queues import *
+from aioflow.ops.control_flow_ops import *
+from aioflow.ops.control_flow import *
+from aioflow.ops.tensor_array import *
+from aioflow.ops.functional import *
 from aioflow.ops.py_func import *
 
 # What is imported for what it registers: kernels, ops without a builder at this level, operators of tensors.
@@ -105,6 +110,10 @@ from aioflow.kernels import matrix as _matrix_kernels
 from aioflow.kernels import linalg as _linalg_kernels
 from aioflow.kernels import segment as _segment_kernels
 from aioflow.kernels import sorting as _sorting_kernels
+from aioflow.ops import queue_ops as _queue_ops
+from aioflow.kernels import queues as _queue_kernels
+from aioflow.kernels import control_flow as _control_flow_kernels
+from aioflow.kernels import tensor_array as _tensor_array_kernels
 from aioflow.kernels import py_func as _py_func_kernels
 from aioflow.kernels import async_source as _async_source_kernels
 from aioflow.ops import partial_run as _partial_run_ops

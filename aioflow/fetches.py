@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.shapes import format_dims, is_compatible
 
-__all__ = ["FetchPlan", "IndexedSlicesValue", "feed_converter", "fetch_key"]
+__all__ = ["FetchPlan", "IndexedSlicesValue", "fed_tensors", "feed_converter", "fetch_key"]
 
 IndexedSlicesValue = namedtuple("IndexedSlicesValue", ["values", "indices", "dense_shape"])
 Take = Callable[[Sequence[Any]], Any]
@@ -127,6 +127,23 @@ class _Again(_Take):
 
 def _nothing(values: Sequence[Any]) -> None:
     return None
+
+
+def fed_tensors(graph: Graph, feeds: Iterable[Any]) -> list[Tensor]:
+    """The tensors that the keys of a feed dictionary stand for.
+
+    Raises:
+        InvalidArgumentError: one may not be fed, or is given twice.
+    """
+    fed: list[Tensor] = []
+    for key in feeds:
+        tensor = graph.as_graph_element(key, allow_operation=False)
+        if not isinstance(tensor, Tensor) or not graph.is_feedable(tensor):
+            raise InvalidArgumentError(f"{key!r} may not be fed", expected="a feedable tensor", actual=repr(tensor))
+        if tensor in fed:
+            raise InvalidArgumentError(f"{tensor.name!r} is fed twice", expected="one value a tensor", actual=repr(key))
+        fed.append(tensor)
+    return fed
 
 
 def feed_converter(tensor: Tensor) -> Callable[[Any], Any]:

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import threading
-import warnings
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Token, copy_context
 from time import perf_counter
 from typing import Any, Final
 
-from aioflow.compiler.ir import Plan
-from aioflow.compiler.pipeline import compile_step
-from aioflow.compiler.place import ClusterView
 from aioflow.compiler.prune import StepRequest
 from aioflow.config import RunOptions, SessionConfig, TraceLevel
 from aioflow.errors import (
@@ -28,14 +23,13 @@ from aioflow.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
     NotFoundError,
-    SourceLine,
 )
-from aioflow.fetches import FetchPlan, feed_converter, fetch_key
+from aioflow.fetches import FetchPlan, fed_tensors, feed_converter, fetch_key
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import pop_session, push_session
-from aioflow.graph.graph import Graph, Tensor
+from aioflow.graph.graph import Graph
 from aioflow.partial_run import PartialRuns
-from aioflow.runtime.executable import Executable
+from aioflow.prepared import PreparedStep, StepCache
 from aioflow.runtime.stats import FiniteProbe, RunMetadata, TraceProbe
 from aioflow.runtime.step import Probe, Step, StuckStep
 from aioflow.runtime.worker import Worker
@@ -43,28 +37,7 @@ from aioflow.streaming import FeedSource, Stream
 
 __all__ = ["Session"]
 
-_LOGGER: Final = logging.getLogger("aioflow.placement")
 _IDS: Final = itertools.count(1)
-_LARGE_GRAPH: Final = 256  # nodes: a larger graph is compiled in a thread, so that the loop goes on
-_GROWTH_LIMIT: Final = 100  # new steps in a row for which the graph had grown
-
-Converters = tuple[Callable[[Any], Any], ...]
-
-
-class PreparedStep:
-    """A signature that has been compiled: how to convert its feeds, what to run, how to give the result back."""
-
-    __slots__ = ("converters", "executable", "handle", "mutations", "plan", "single", "take")
-
-    def __init__(
-        self, converters: Converters, fetches: FetchPlan, handle: int, executable: Executable, mutations: int
-    ) -> None:
-        self.converters = converters
-        self.take = fetches.take
-        self.single = fetches.single is not None
-        self.handle = handle
-        self.executable = executable
-        self.mutations = mutations
 
 
 class Session:
@@ -90,11 +63,9 @@ class Session:
         self._id = next(_IDS)
         self._special = self.config.check_finite or self.config.operation_timeout is not None
         self._closed = False
-        self._prepared: dict[Hashable, PreparedStep] = {}
-        self._preparing: dict[Hashable, asyncio.Future[PreparedStep]] = {}
+        self._cache = StepCache(self.graph, self.worker, self._id, self.config)
         self._steps: dict[Step, asyncio.AbstractEventLoop] = {}
         self._debt = 0.0
-        self._growth = _GrowthWatch(self.graph)
         self._tokens: list[tuple[Token[Any], Any]] = []
         self._runner: asyncio.Runner | None = None
         self._background = self.worker.background(self._id)
@@ -154,7 +125,7 @@ class Session:
         self._closed = True
         for step, loop in list(self._steps.items()):
             loop.call_soon_threadsafe(step.stop, CancelledError("the session was closed while the step ran"))
-        self._prepared.clear()
+        self._cache.steps.clear()
         self._background.stop()
         self.worker.forget_session(self._id)
         if self._runner is not None:
@@ -203,9 +174,10 @@ class Session:
         Cancelling the task stops the step at the next kernel boundary; the session stays usable.
         """
         feeds = feed_dict or {}
-        prepared = self._prepared.get((fetch_key(fetches), *feeds))
+        prepared = self._cache.steps.get((fetch_key(fetches), *feeds))
         if prepared is None or prepared.mutations != self.graph.mutations:
-            prepared = await self._prepare(fetches, feeds)
+            self._check_open()
+            prepared = await self._cache.prepare(fetches, feeds)
         values = [convert(value) for convert, value in zip(prepared.converters, feeds.values(), strict=True)]
         if timeout is None and options is None:
             return await self._execute(prepared, values)
@@ -217,12 +189,16 @@ class Session:
             started = perf_counter()
             done = prepared.executable.run_inline(values)
             if done is not None:
-                self._debt += perf_counter() - started
-                if self._debt > self.config.yield_every:
-                    self._debt = 0.0
-                    await asyncio.sleep(0)
+                await self._share(started)
                 return done[0] if prepared.single else prepared.take(done)
         return prepared.take(await self._run_step(prepared, values, None, None, None))
+
+    async def _share(self, started: float) -> None:
+        """Let others run once the steps that never waited have taken `yield_every` of the loop's time."""
+        self._debt += perf_counter() - started
+        if self._debt > self.config.yield_every:
+            self._debt = 0.0
+            await asyncio.sleep(0)
 
     async def _run_step(
         self,
@@ -237,6 +213,7 @@ class Session:
         trace = TraceProbe() if options is not None and options.trace_level is TraceLevel.FULL else None
         step = Step(self._probe(trace))
         self._steps[step] = asyncio.get_running_loop()
+        started = perf_counter()
         try:
             async with asyncio.timeout(limit) as deadline:
                 result = await self.worker.run(prepared.handle, values, step)
@@ -250,6 +227,7 @@ class Session:
         finally:
             del self._steps[step]
             step.finish()
+        await self._share(started)
         if trace is not None and run_metadata is not None:
             trace.fill(run_metadata, next(iter(self.worker.devices)))
         return result
@@ -275,7 +253,7 @@ class Session:
         async def call(*values: Any) -> Any:
             if len(values) != len(keys):
                 raise InvalidArgumentError("wrong number of feeds", expected=len(keys), actual=len(values))
-            prepared = self._prepared.get(key)
+            prepared = self._cache.steps.get(key)
             if prepared is not None and prepared.mutations == self.graph.mutations:
                 fed = [convert(value) for convert, value in zip(prepared.converters, values, strict=True)]
                 return await self._execute(prepared, fed)
@@ -333,7 +311,7 @@ class Session:
             ClosedSessionError: the session is closed.
         """
         self._check_open()
-        plan, fed = FetchPlan(self.graph, fetches), self._fed_tensors(feeds or ())
+        plan, fed = FetchPlan(self.graph, fetches), fed_tensors(self.graph, feeds or ())
         request = StepRequest(tuple(fed), tuple(plan.tensors), tuple(plan.targets))
         return await self._partial_runs.begin(request, self.graph.mutations, self._probe(None))
 
@@ -350,7 +328,7 @@ class Session:
         """
         self._check_open()
         feeds = feed_dict or {}
-        plan, fed = FetchPlan(self.graph, fetches), self._fed_tensors(feeds)
+        plan, fed = FetchPlan(self.graph, fetches), fed_tensors(self.graph, feeds)
         if plan.targets:
             raise InvalidArgumentError(
                 "a partial run fetches tensors; operations belong into the set-up",
@@ -359,96 +337,6 @@ class Session:
             )
         values = {t: feed_converter(t)(v) for t, v in zip(fed, feeds.values(), strict=True)}
         return plan.take(await self._partial_runs.advance(handle, plan.tensors, values, timeout))
-
-    # -- preparing ----------------------------------------------------------------------------------------------------
-
-    async def _prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
-        """Compile a signature, or wait for whoever is compiling it."""
-        self._check_open()
-        key = (fetch_key(fetches), *feeds)
-        while (running := self._preparing.get(key)) is not None:
-            await asyncio.wait([running])
-            prepared = self._prepared.get(key)
-            if prepared is not None and prepared.mutations == self.graph.mutations:
-                return prepared
-        turn: asyncio.Future[PreparedStep] = asyncio.get_running_loop().create_future()
-        self._preparing[key] = turn
-        try:
-            prepared = await self._compile(fetches, feeds)
-            self._growth.note()
-            while len(self._prepared) >= self.config.plan_cache_size:
-                oldest = next(iter(self._prepared))
-                await self.worker.deregister(self._prepared.pop(oldest).handle)
-            self._prepared[key] = prepared
-            return prepared
-        finally:
-            del self._preparing[key]
-            turn.cancel()
-
-    async def _compile(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
-        mutations = self.graph.mutations
-        plan = FetchPlan(self.graph, fetches)
-        fed = self._fed_tensors(feeds)
-        request = StepRequest(tuple(fed), tuple(plan.tensors), tuple(plan.targets))
-        cluster = ClusterView(tuple(self.worker.devices), self.config.allow_soft_placement)
-
-        def build() -> int:
-            made = compile_step(request, cluster)
-            if self.config.log_device_placement:
-                _log_placement(made)
-            (part,) = made.parts.values()
-            return self.worker.register_now(part, self._id, self.config)
-
-        if self.graph.version > _LARGE_GRAPH:
-            handle = await asyncio.get_running_loop().run_in_executor(None, build)
-        else:
-            handle = build()
-        converters = tuple(feed_converter(t) for t in fed)
-        return PreparedStep(converters, plan, handle, self.worker.executable(handle), mutations)
-
-    def _fed_tensors(self, feeds: Iterable[Any]) -> list[Tensor]:
-        fed: list[Tensor] = []
-        for key in feeds:
-            tensor = self.graph.as_graph_element(key, allow_operation=False)
-            if not isinstance(tensor, Tensor) or not self.graph.is_feedable(tensor):
-                raise InvalidArgumentError(f"{key!r} may not be fed", expected="a feedable tensor", actual=repr(tensor))
-            if tensor in fed:
-                raise InvalidArgumentError(
-                    f"{tensor.name!r} is fed twice", expected="one value a tensor", actual=repr(key)
-                )
-            fed.append(tensor)
-        return fed
-
-
-class _GrowthWatch:
-    """Warns when every run makes new nodes: a graph built in a loop grows until memory ends."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._version = graph.version
-        self._count = 0
-
-    def note(self) -> None:
-        """A step was compiled."""
-        grown = self._graph.version > self._version
-        self._version = self._graph.version
-        self._count = self._count + 1 if grown else 0
-        if self._count == _GROWTH_LIMIT:
-            operations = self._graph.get_operations()
-            line: SourceLine | None = operations[-1].source if operations else None
-            warnings.warn(
-                f"the graph has grown before each of the last {_GROWTH_LIMIT} runs that had to be compiled; "
-                f"nodes are being added in a loop at {line}. Build once, then run; `graph.finalize()` finds the place.",
-                ResourceWarning,
-                stacklevel=2,
-            )
-
-
-def _log_placement(plan: Plan) -> None:
-    for part in plan.parts.values():
-        for device, graph in part.subgraphs.items():
-            for node in graph.nodes.values():
-                _LOGGER.info("%s: (%s): %s", node.name, node.op, device)
 
 
 def _run_in_thread(coroutine: Any) -> Any:

@@ -43,9 +43,11 @@ class Context(Protocol):
 
     Attributes:
         outer: The one around it, None at the top.
+        is_loop: Whether what is inside runs any number of times.
     """
 
     outer: Any
+    is_loop: bool
 
     def admit(
         self, name: str, op_type: str, inputs: tuple[Tensor, ...], control: tuple[Operation, ...]
@@ -117,6 +119,14 @@ def enter_scope(graph: Graph, scope: Scope) -> Iterator[Scope]:
         yield scope
     finally:
         _SCOPES.reset(token)
+
+
+def in_loop(scope: Scope) -> bool:
+    """Whether new nodes run once an iteration of some loop."""
+    context = scope.context
+    while context is not None and not context.is_loop:
+        context = context.outer
+    return context is not None
 
 
 @contextmanager

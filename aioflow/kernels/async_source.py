@@ -264,9 +264,7 @@ async def _next_item(iterator: AsyncIterator[Any]) -> _Item:
 def async_iterator_next(binding: Binding) -> Callable[[], Awaitable[tuple[Any, ...]]]:
     function = find_function(binding.attrs["token"])
     check = ResultCheck(binding)
-    source = binding.shared(
-        lambda: AsyncSource(function, binding.attrs["prefetch"], background_of(binding.state))
-    )
+    source = binding.shared(lambda: AsyncSource(function, binding.attrs["prefetch"], background_of(binding.state)))
 
     async def take() -> tuple[Any, ...]:
         element = await source.next()

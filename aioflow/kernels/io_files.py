@@ -6,18 +6,17 @@ import glob
 import os
 from typing import Any
 
-import numpy as np
-
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.arrays import string_array
 from aioflow.kernels.files import file_errors, in_thread, path_text
 from aioflow.kernels.registry import kernel
+from aioflow.kernels.strings import as_strings, string_values
 
 __all__: list[str] = []
 
 
 def _bytes(value: Any, what: str) -> bytes:
-    array = np.asarray(value, dtype=object)
+    array = string_values(value)
     if array.ndim:
         raise InvalidArgumentError(f"the {what} must be a scalar", expected=(), actual=array.shape)
     found: bytes = array.item()
@@ -51,8 +50,9 @@ def _list(patterns: list[bytes]) -> Any:
 
 
 @kernel("ReadFile", fresh=True)
-async def read_file(filename: Any) -> bytes:
-    return await in_thread(read_whole, path_text(_bytes(filename, "file name")))
+async def read_file(filename: Any) -> Any:
+    contents = await in_thread(read_whole, path_text(_bytes(filename, "file name")))
+    return as_strings([contents], ())
 
 
 @kernel("WriteFile")
@@ -62,4 +62,4 @@ async def write_file(filename: Any, contents: Any) -> None:
 
 @kernel("MatchingFiles", fresh=True)
 async def matching_files(pattern: Any) -> Any:
-    return await in_thread(_list, np.asarray(pattern, dtype=object).reshape(-1).tolist())
+    return await in_thread(_list, string_values(pattern).reshape(-1).tolist())

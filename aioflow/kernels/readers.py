@@ -28,6 +28,7 @@ from aioflow.kernels.record_sources import (
     whole_file,
 )
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.strings import as_strings, string_values
 from aioflow.kernels.turns import Turns
 
 __all__ = ["Reader"]
@@ -131,7 +132,7 @@ async def _next_work(queue: Any) -> bytes:
             actual=", ".join(t.name for t in queue.dtypes),
         )
     elements = await queue.waiting(partial(Dequeue, 1, False))
-    work = np.asarray(elements[0][0], dtype=object)
+    work = string_values(elements[0][0])
     if work.size != 1:
         raise InvalidArgumentError("a reader takes one file name at a time", expected="one string", actual=work.shape)
     found: bytes = work.item()
@@ -197,22 +198,10 @@ binder("TFRecordReaderV2")(partial(_handle, _tf_records, False))
 # ── what is done with them ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _strings(items: list[bytes]) -> Any:
-    made = np.empty(len(items), dtype=object)
-    made[:] = items
-    return made
-
-
-def _string(item: bytes) -> Any:
-    made = np.empty((), dtype=object)
-    made[()] = item
-    return made
-
-
 @kernel("ReaderReadV2", fresh=True)
 async def read(reader: Reader, queue: Any) -> tuple[Any, Any]:
     ((key, value),) = await reader.take(queue, 1)
-    return _string(key), _string(value)
+    return as_strings([key], ()), as_strings([value], ())
 
 
 @kernel("ReaderReadUpToV2", fresh=True, host={"num_records": as_int})
@@ -220,7 +209,7 @@ async def read_up_to(reader: Reader, queue: Any, num_records: int) -> tuple[Any,
     if num_records < 1:
         raise InvalidArgumentError("num_records must be positive", expected=">= 1", actual=num_records)
     records = await reader.take(queue, num_records)
-    return _strings([key for key, _ in records]), _strings([value for _, value in records])
+    return as_strings([key for key, _ in records]), as_strings([value for _, value in records])
 
 
 @kernel("ReaderNumRecordsProducedV2", fresh=True)

@@ -1,4 +1,4 @@
-"""The ops that steer values: Switch, Merge, and those of loops, which the run-time interprets; and Assert, Print, Abort.
+"""The ops that steer values, which the run-time interprets: Switch, Merge, those of loops; and Assert, Print, Abort.
 
 `Enter` brings a value into a loop's frame, `NextIteration` into the next iteration, `Exit` back to the frame around;
 `Switch` hands it to one side and leaves the other dead, `Merge` takes whichever of its inputs is alive.
@@ -71,9 +71,7 @@ define_op(
     shape=unchanged,
     stateful=True,
 )
-define_op(
-    "PrintV2", "input: string", "", ["output_stream: string = 'stderr'", "end: string = '\\n'"], stateful=True
-)
+define_op("PrintV2", "input: string", "", ["output_stream: string = 'stderr'", "end: string = '\\n'"], stateful=True)
 
 not_differentiable("LoopCond", "ControlTrigger", "Abort", "Assert", "PrintV2")
 
@@ -131,13 +129,17 @@ def merge_branches(pred: Tensor, if_false: Any, if_true: Any) -> Tensor:
     merged: Tensor = apply_op("Merge", sides)[0]
 
     def split(op: Operation, grad: Any, index: Any) -> list[Tensor]:
-        return list(apply_op("Switch", convert_to_tensor(grad), pred))
+        """The gradient on the side that was taken, where it has the shape that this side has."""
+        dense = convert_to_tensor(grad)
+        specs = [(dense.dtype, side.dims) for side in sides]
+        switch = dense.op.graph.create_op("Switch", [dense, pred], {"T": dense.dtype}, specs, name="Switch")
+        return switch.outputs
 
     merged.op.gradient_function = split
     return merged
 
 
-def Assert(  # noqa: N802  # TensorFlow's name
+def Assert(
     condition: TensorLike, data: list[TensorLike], summarize: int | None = None, name: str | None = None
 ) -> Operation:
     """A node that fails the step unless `condition` holds.
@@ -155,7 +157,7 @@ def Assert(  # noqa: N802  # TensorFlow's name
     return result
 
 
-def Print(  # noqa: N802  # TensorFlow's name
+def Print(
     input_: TensorLike,
     data: list[TensorLike],
     message: str | None = None,

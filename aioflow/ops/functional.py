@@ -113,9 +113,7 @@ def _fold(
             at = count - 1 - i if backwards else i
             return i + 1, fn(held, nest.pack(elems, [ta.read(at) for ta in sources]))
 
-        _, result = while_loop(
-            lambda i, _: i < count, step, (start, state), maximum_iterations=remaining, **options
-        )
+        _, result = while_loop(lambda i, _: i < count, step, (start, state), maximum_iterations=remaining, **options)
         return result
 
 
@@ -155,17 +153,18 @@ def scan(
         ]
         if initializer is None:
             arrays = [ta.write(last if reverse else 0, t) for ta, t in zip(arrays, state, strict=True)]
-        start = 0 if initializer is None else None
 
         def step(i: Tensor, held: list[Tensor], made: list[TensorArray]) -> Any:
             at = last - i if reverse else i
             row = nest.pack(elems, [ta.read(at) for ta in sources])
             result = fn(nest.pack(structure, held), row)
             nest.check_same_structure(structure, result, "fn returns another structure than it was given")
-            flat = [convert_to_tensor(t, dtype_hint=old.dtype) for t, old in zip(nest.flatten(result), held, strict=True)]
+            flat = [
+                convert_to_tensor(t, dtype_hint=old.dtype) for t, old in zip(nest.flatten(result), held, strict=True)
+            ]
             return i + 1, flat, [ta.write(at, t) for ta, t in zip(made, flat, strict=True)]
 
-        first = 1 if start == 0 else 0
+        first = 1 if initializer is None else 0
         _, _, arrays = while_loop(
             lambda i, *_: i < count,
             step,

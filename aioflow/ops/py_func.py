@@ -251,5 +251,3 @@ def _shapes(shapes: Any, types: Sequence[dtypes.DType], Tout: Any) -> tuple[Dims
     if len(found) != len(types):
         raise InvalidArgumentError("another number of shapes than dtypes", expected=len(types), actual=len(found))
     return found
-
-

@@ -14,6 +14,7 @@ from aioflow.graph import dtypes as _dtypes
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, merge_dims
 from aioflow.ops.apply import apply_op, convert_to_tensor
 from aioflow.ops.random import get_seed
@@ -266,7 +267,7 @@ class _Typed(QueueBase):
             component_types=types,
             shapes=dims or [],
             capacity=capacity,
-            container=default_graph().scopes.container if hasattr(default_graph(), "scopes") else "",
+            container=current_scope(default_graph()).container,
             shared_name=shared_name or "",
             name=name,
             **attrs,

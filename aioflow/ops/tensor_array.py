@@ -143,7 +143,9 @@ class TensorArray:
         name: str | None = None,
     ) -> None:
         if handle is not None and (size is not None or dynamic_size is not None or clear_after_read is not None):
-            raise InvalidArgumentError("an array is made anew or from a handle", expected="size or handle", actual="both")
+            raise InvalidArgumentError(
+                "an array is made anew or from a handle", expected="size or handle", actual="both"
+            )
         self._dtype = as_dtype(dtype)
         self._dims: Dims = dims_of(element_shape)
         self._infer_shape = infer_shape
@@ -214,9 +216,7 @@ class TensorArray:
             OutOfRangeError, InvalidArgumentError, FailedPreconditionError: at run time, where there is no such index,
                 nothing was written, or it was read and cleared.
         """
-        value: Tensor = apply_op(
-            "TensorArrayReadV3", self._handle, index, self._flow, dtype=self._dtype, name=name
-        )
+        value: Tensor = apply_op("TensorArrayReadV3", self._handle, index, self._flow, dtype=self._dtype, name=name)
         value.set_shape(self._dims)
         return value
 

@@ -228,8 +228,13 @@ class Variable(SparseUpdates):
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def value(self) -> Tensor:
-        """The value as a tensor: one that all share or, inside control dependencies, a read that waits for them."""
-        if scopes.current_scope(self.graph).controllers:
+        """The value as a tensor: one that all share or, inside control dependencies, a read that waits for them.
+
+        In the body of a loop it is a read of its own too, which sees what earlier iterations assigned, unless the
+        variable has a caching device.
+        """
+        scope = scopes.current_scope(self.graph)
+        if scope.controllers or (self._caching_device is None and scopes.in_loop(scope)):
             return self.read_value()
         return self._cached
 

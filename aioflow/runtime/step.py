@@ -63,7 +63,7 @@ class Step:
         since: When it began, by the monotonic clock.
     """
 
-    __slots__ = ("_finished", "_stopped", "error", "probe", "requested", "since", "waiting")
+    __slots__ = ("_ended", "_finished", "_stopped", "error", "probe", "requested", "since", "waiting")
 
     def __init__(self, probe: Probe | None = None) -> None:
         self.probe = probe
@@ -73,6 +73,7 @@ class Step:
         self.since = monotonic()
         self._stopped: asyncio.Event | None = None
         self._finished: asyncio.Event | None = None
+        self._ended = False
 
     def stop(self, error: OpError | None = None) -> None:
         """Ask the step to stop at the next kernel boundary, because of `error`. Call on the step's loop.
@@ -111,13 +112,15 @@ class Step:
 
     def finish(self) -> None:
         """The step has ended, one way or another."""
+        self._ended = True
         if self._finished is not None:
             self._finished.set()
 
     async def finished(self) -> None:
-        """Wait for `finish`."""
-        self._finished = self._finished or asyncio.Event()
-        await self._finished.wait()
+        """Wait for `finish`, unless it has been called."""
+        if not self._ended:
+            self._finished = self._finished or asyncio.Event()
+            await self._finished.wait()
 
 
 def root_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

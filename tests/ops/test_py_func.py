@@ -98,7 +98,7 @@ async def test_what_the_function_keeps_may_change_later() -> None:
         (np.zeros(2, np.float64), af.errors.DTypeError, "float32", "float64"),
         (np.int64(1), af.errors.DTypeError, "float32", "int64"),
         ("text", af.errors.DTypeError, None, None),
-        (np.zeros(3, np.float32), af.errors.InvalidArgumentError, "[2]", (3,)),
+        (np.zeros(3, np.float32), af.errors.InvalidArgumentError, "(2,)", (3,)),
         ((1.0, 2.0), af.errors.InvalidArgumentError, 1, 2),
         (None, af.errors.InvalidArgumentError, 1, 0),
         ([[1.0], [2.0, 3.0]], af.errors.InvalidArgumentError, 1, 2),

@@ -1,0 +1,139 @@
+"""The compiled steps of a session, by signature: each is compiled once, however many callers wait for it.
+
+A signature is the structure of the fetches with the keys of the feeds. The graph is append-only, so a step stays valid
+when nodes are added; a change to an existing node (`Graph.mutations`) makes it stale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final
+
+from aioflow.compiler.ir import Plan
+from aioflow.compiler.pipeline import compile_step
+from aioflow.compiler.place import ClusterView
+from aioflow.compiler.prune import StepRequest
+from aioflow.config import SessionConfig
+from aioflow.errors import SourceLine
+from aioflow.fetches import FetchPlan, fed_tensors, feed_converter, fetch_key
+from aioflow.graph.graph import Graph
+from aioflow.runtime.executable import Executable
+from aioflow.runtime.worker import Worker
+
+__all__ = ["PreparedStep", "StepCache"]
+
+_LOGGER: Final = logging.getLogger("aioflow.placement")
+_LARGE_GRAPH: Final = 256  # nodes: a larger graph is compiled in a thread, so that the loop goes on
+_GROWTH_LIMIT: Final = 100  # new steps in a row for which the graph had grown
+
+Converters = tuple[Callable[[Any], Any], ...]
+
+
+class PreparedStep:
+    """A signature that has been compiled: how to convert its feeds, what to run, how to give the result back."""
+
+    __slots__ = ("converters", "executable", "handle", "mutations", "plan", "single", "take")
+
+    def __init__(
+        self, converters: Converters, fetches: FetchPlan, handle: int, executable: Executable, mutations: int
+    ) -> None:
+        self.converters = converters
+        self.take = fetches.take
+        self.single = fetches.single is not None
+        self.handle = handle
+        self.executable = executable
+        self.mutations = mutations
+
+
+class StepCache:
+    """The prepared steps of one session.
+
+    Attributes:
+        steps: By signature, the oldest first; at most `SessionConfig.plan_cache_size` of them.
+    """
+
+    def __init__(self, graph: Graph, worker: Worker, session: int, config: SessionConfig) -> None:
+        self.steps: dict[Hashable, PreparedStep] = {}
+        self._graph = graph
+        self._worker = worker
+        self._session = session
+        self._config = config
+        self._preparing: dict[Hashable, asyncio.Future[PreparedStep]] = {}
+        self._growth = _GrowthWatch(graph)
+
+    async def prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
+        """Compile a signature, or wait for whoever is compiling it."""
+        key = (fetch_key(fetches), *feeds)
+        while (running := self._preparing.get(key)) is not None:
+            await asyncio.wait([running])
+            prepared = self.steps.get(key)
+            if prepared is not None and prepared.mutations == self._graph.mutations:
+                return prepared
+        turn: asyncio.Future[PreparedStep] = asyncio.get_running_loop().create_future()
+        self._preparing[key] = turn
+        try:
+            prepared = await self._compile(fetches, feeds)
+            self._growth.note()
+            while len(self.steps) >= self._config.plan_cache_size:
+                oldest = next(iter(self.steps))
+                await self._worker.deregister(self.steps.pop(oldest).handle)
+            self.steps[key] = prepared
+            return prepared
+        finally:
+            del self._preparing[key]
+            turn.cancel()
+
+    async def _compile(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
+        mutations = self._graph.mutations
+        plan = FetchPlan(self._graph, fetches)
+        fed = fed_tensors(self._graph, feeds)
+        request = StepRequest(tuple(fed), tuple(plan.tensors), tuple(plan.targets))
+        cluster = ClusterView(tuple(self._worker.devices), self._config.allow_soft_placement)
+
+        def build() -> int:
+            made = compile_step(request, cluster)
+            if self._config.log_device_placement:
+                _log_placement(made)
+            (part,) = made.parts.values()
+            return self._worker.register_now(part, self._session, self._config)
+
+        if self._graph.version > _LARGE_GRAPH:
+            handle = await asyncio.get_running_loop().run_in_executor(None, build)
+        else:
+            handle = build()
+        converters = tuple(feed_converter(t) for t in fed)
+        return PreparedStep(converters, plan, handle, self._worker.executable(handle), mutations)
+
+
+class _GrowthWatch:
+    """Warns when every run makes new nodes: a graph built in a loop grows until memory ends."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._version = graph.version
+        self._count = 0
+
+    def note(self) -> None:
+        """A step was compiled."""
+        grown = self._graph.version > self._version
+        self._version = self._graph.version
+        self._count = self._count + 1 if grown else 0
+        if self._count == _GROWTH_LIMIT:
+            operations = self._graph.get_operations()
+            line: SourceLine | None = operations[-1].source if operations else None
+            warnings.warn(
+                f"the graph has grown before each of the last {_GROWTH_LIMIT} runs that had to be compiled; "
+                f"nodes are being added in a loop at {line}. Build once, then run; `graph.finalize()` finds the place.",
+                ResourceWarning,
+                stacklevel=2,
+            )
+
+
+def _log_placement(plan: Plan) -> None:
+    for part in plan.parts.values():
+        for device, graph in part.subgraphs.items():
+            for node in graph.nodes.values():
+                _LOGGER.info("%s: (%s): %s", node.name, node.op, device)

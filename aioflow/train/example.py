@@ -1,0 +1,152 @@
+"""`Example` and its parts: records of named lists, as TensorFlow writes them, without its protocol buffer classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.kernels.example_format import FeatureList, Kind, decode_example, encode_example
+
+__all__ = ["BytesList", "Example", "Feature", "Features", "FloatList", "Int64List"]
+
+
+class _Values:
+    """A list of values of one kind."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Iterable[Any] | None = None) -> None:
+        self.value: list[Any] = [self._checked(item) for item in value or ()]
+
+    @staticmethod
+    def _checked(item: Any) -> Any:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.value == getattr(other, "value", None)
+
+    __hash__ = None  # type: ignore[assignment]  # it can change
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(value={self.value!r})"
+
+
+class BytesList(_Values):
+    """A list of byte strings, `value`."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _checked(item: Any) -> bytes:
+        if not isinstance(item, bytes):
+            raise DTypeError("a BytesList holds bytes", expected="bytes", actual=repr(item)[:80])
+        return item
+
+
+class FloatList(_Values):
+    """A list of numbers, `value`, written as float32."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _checked(item: Any) -> float:
+        if isinstance(item, str | bytes):
+            raise DTypeError("a FloatList holds numbers", expected="numbers", actual=repr(item)[:80])
+        return float(item)
+
+
+class Int64List(_Values):
+    """A list of integers, `value`, of 64 bits."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _checked(item: Any) -> int:
+        if not hasattr(item, "__index__"):
+            raise DTypeError("an Int64List holds integers", expected="integers", actual=repr(item)[:80])
+        number = int(item.__index__())
+        if not -(2**63) <= number < 2**63:
+            raise InvalidArgumentError("the value does not fit", expected="64 bits", actual=number)
+        return number
+
+
+class Feature:
+    """One list of one kind, or none: give at most one of the three."""
+
+    __slots__ = ("bytes_list", "float_list", "int64_list")
+
+    def __init__(
+        self,
+        bytes_list: BytesList | None = None,
+        float_list: FloatList | None = None,
+        int64_list: Int64List | None = None,
+    ) -> None:
+        given = [part for part in (bytes_list, float_list, int64_list) if part is not None]
+        if len(given) > 1:
+            raise InvalidArgumentError("a feature has one kind", expected="one list", actual=repr(given))
+        self.bytes_list = bytes_list or BytesList()
+        self.float_list = float_list or FloatList()
+        self.int64_list = int64_list or Int64List()
+
+    def _stored(self) -> tuple[Kind | None, list[Any]]:
+        if self.bytes_list.value:
+            return "bytes", self.bytes_list.value
+        if self.float_list.value:
+            return "float", self.float_list.value
+        return ("int64", self.int64_list.value) if self.int64_list.value else (None, [])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Feature) and self._stored() == other._stored()
+
+    __hash__ = None  # type: ignore[assignment]  # it can change
+
+    def __repr__(self) -> str:
+        return f"Feature({self._stored()!r})"
+
+
+class Features:
+    """Features by name, in the dict `feature`."""
+
+    __slots__ = ("feature",)
+
+    def __init__(self, feature: Mapping[str, Feature] | None = None) -> None:
+        self.feature: dict[str, Feature] = dict(feature or {})
+
+
+class Example:
+    """A record: named lists, in `features.feature`.
+
+    `Example(features=Features(feature={"label": Feature(int64_list=Int64List(value=[3]))}))`
+    """
+
+    __slots__ = ("features",)
+
+    def __init__(self, features: Features | None = None) -> None:
+        self.features = features or Features()
+
+    def SerializeToString(self) -> bytes:  # noqa: N802: the public name
+        """The bytes to write into a record file. Equal examples give equal bytes."""
+        return encode_example({name.encode(): part._stored() for name, part in self.features.feature.items()})
+
+    @classmethod
+    def FromString(cls, data: bytes) -> Example:  # noqa: N802: the public name
+        """The example that the bytes stand for.
+
+        Raises:
+            DataLossError: they are no Example.
+        """
+        return cls(Features({_text(name): _feature(part) for name, part in decode_example(data).items()}))
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="surrogateescape")
+
+
+def _feature(part: FeatureList) -> Feature:
+    values = [v.item() if hasattr(v, "item") else v for v in part.values]
+    if part.kind == "bytes":
+        return Feature(bytes_list=BytesList(values))
+    if part.kind == "float":
+        return Feature(float_list=FloatList(values))
+    return Feature(int64_list=Int64List(values)) if part.kind == "int64" else Feature()

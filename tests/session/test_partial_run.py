@@ -1,0 +1,217 @@
+"""Partial runs: what may be fed and fetched when, that every node runs once, errors, time limits, closing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+
+REFUSED = af.errors.InvalidArgumentError
+
+
+def three() -> tuple[list[af.Tensor], af.Tensor, af.Tensor]:
+    a, b, c = (af.placeholder("float32", [], name=n) for n in "abc")
+    r1 = af.add(a, b, name="r1")
+    return [a, b, c], r1, af.multiply(r1, c, name="r2")
+
+
+async def test_feeds_and_fetches_bit_by_bit() -> None:
+    (a, b, c), r1, r2 = three()
+    async with af.Session() as session:
+        handle = await session.partial_run_setup([r1, r2], [a, b, c])
+        assert await session.partial_run(handle, r1, {a: 1, b: 2}) == 3
+        assert await session.partial_run(handle, {"second": r2}, {c: 17}) == {"second": 51}
+        with pytest.raises(REFUSED, match="partial_run_setup must come before"):
+            await session.partial_run(handle, r2, {c: 1})
+
+
+async def test_feeding_without_fetching_and_names() -> None:
+    (a, b, c), r1, r2 = three()
+    async with af.Session() as session:
+        handle = await session.partial_run_setup(["r1:0", "r2:0"], ["a:0", "b:0", "c:0"])
+        assert await session.partial_run(handle, [], {"a:0": 1}) == []
+        assert await session.partial_run(handle, [], {b: 1, c: 5}) == []
+        assert await session.partial_run(handle, [r2, r1]) == [10, 2]
+
+
+async def test_runs_are_independent() -> None:
+    (a, b, c), r1, r2 = three()
+    async with af.Session() as session:
+        one = await session.partial_run_setup([r1, r2], [a, b, c])
+        two = await session.partial_run_setup([r1, r2], [a, b, c])
+        assert one != two
+        assert await session.partial_run(one, r1, {a: 1, b: 2}) == 3
+        assert await session.partial_run(two, r1, {a: 5, b: 5}) == 10
+        assert await session.partial_run(two, r2, {c: 2}) == 20
+        assert await session.partial_run(one, r2, {c: 2}) == 6
+
+
+async def test_what_is_refused_changes_nothing() -> None:
+    (a, b, c), r1, r2 = three()
+    other = af.placeholder("float32", [], name="other")
+    async with af.Session() as session:
+        with pytest.raises(REFUSED, match="must come before"):
+            await session.partial_run("nothing", r1, {a: 1})
+        handle = await session.partial_run_setup([r1, r2], [a, b, c])
+        with pytest.raises(REFUSED, match=r"cannot be computed.*") as early:
+            await session.partial_run(handle, r2, {a: 1, b: 2})
+        assert early.value.expected == "feeds for c:0"
+        for fetches, feeds, words in (
+            ([r1], {other: 1}, "feed other:0 was not specified"),
+            ([other], {a: 1}, "fetch other:0 was not specified"),
+            ([r1.op], {a: 1}, "fetches tensors"),
+        ):
+            with pytest.raises(REFUSED, match=words):
+                await session.partial_run(handle, fetches, feeds)
+        with pytest.raises(af.errors.DTypeError):
+            await session.partial_run(handle, r1, {a: "text", b: 1})
+        assert await session.partial_run(handle, r1, {a: 1, b: 2}) == 3
+        with pytest.raises(REFUSED, match="a:0 has already been fed"):
+            await session.partial_run(handle, r2, {a: 1, c: 1})
+        with pytest.raises(REFUSED, match="r1:0 has already been fetched"):
+            await session.partial_run(handle, [r1, r2], {c: 1})
+        assert await session.partial_run(handle, r2, {c: 2}) == 6
+
+
+async def test_set_up_is_checked() -> None:
+    (a, _, _), r1, _ = three()
+    session = af.Session()
+    with pytest.raises(REFUSED, match="fed twice"):
+        await session.partial_run_setup([r1], [a, a])
+    with pytest.raises(af.errors.NotFoundError):
+        await session.partial_run_setup(["nothing:0"], [a])
+    await session.close()
+    with pytest.raises(af.errors.ClosedSessionError):
+        await session.partial_run_setup([r1], [a])
+
+
+async def test_stateful_nodes_run_once() -> None:
+    calls: list[float] = []
+
+    async def count(x: Any) -> Any:
+        calls.append(float(x))
+        return x
+
+    a, b = af.placeholder("float32", []), af.placeholder("float32", [])
+    counter = af.Variable(0.0)
+    first = af.py_coroutine(count, [a], "float32", shapes=[])
+    noise = af.random_uniform([]) + 0.0 * first
+    with af.control_dependencies([first]):
+        added = counter.assign_add(1.0, read_value=True)
+    second = noise + b
+    async with af.Session() as session:
+        await session.run(counter.initializer)
+        handle = await session.partial_run_setup([noise, added, second], [a, b])
+        drawn, one = await session.partial_run(handle, [noise, added], {a: 4.0})
+        assert one == 1
+        assert await session.partial_run(handle, second, {b: 1.0}) == pytest.approx(drawn + 1)
+        assert calls == [4.0]
+        assert await session.run(counter) == 1
+
+
+async def test_nodes_run_as_soon_as_they_can() -> None:
+    """The whole step begins with the set-up, as TensorFlow's does."""
+    ran = asyncio.Event()
+
+    async def mark() -> None:
+        ran.set()
+
+    a = af.placeholder("float32", [])
+    op = af.py_coroutine(mark, [], [])
+    async with af.Session() as session:
+        handle = await session.partial_run_setup([a * 2.0, op], [a])
+        await asyncio.wait_for(ran.wait(), 5)
+        del handle
+
+
+async def test_values_belong_to_nobody_else() -> None:
+    a, b = af.placeholder("float32", [2]), af.placeholder("float32", [2])
+    y = af.identity(a)
+    z = y + b
+    fed = np.array([1, 2], np.float32)
+    async with af.Session() as session:
+        handle = await session.partial_run_setup([y, z, a], [a, b])
+        first, again = await session.partial_run(handle, [y, a], {a: fed})
+        first[:], again[:], fed[:] = 7, 8, 9
+        assert (await session.partial_run(handle, z, {b: [0, 0]})).tolist() == [1, 2]
+
+
+async def test_an_error_ends_it() -> None:
+    a, b = af.placeholder("int32", []), af.placeholder("int32", [])
+    good, bad = a + 1, af.floordiv(a, b)
+    async with af.Session() as session:
+        handle = await session.partial_run_setup([good, bad], [a, b])
+        assert await session.partial_run(handle, good, {a: 1}) == 2
+        with pytest.raises(REFUSED) as caught:
+            await session.partial_run(handle, bad, {b: 0})
+        assert caught.value.node == bad.op.name
+        with pytest.raises(REFUSED, match="must come before"):
+            await session.partial_run(handle, bad)
+        assert (await session.worker.state()).running == 0
+
+
+async def test_a_fetch_that_was_given_up_may_be_asked_for_again() -> None:
+    release = asyncio.Event()
+
+    async def slow(x: Any) -> Any:
+        await release.wait()
+        return x
+
+    a = af.placeholder("float32", [])
+    y = af.py_coroutine(slow, [a], "float32")
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        handle = await session.partial_run_setup([y], [a])
+        with pytest.raises(af.errors.DeadlineExceededError):
+            await session.partial_run(handle, y, {a: 3.0}, timeout=0.01)
+        task = tg.create_task(session.partial_run(handle, y))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        release.set()
+        assert await session.partial_run(handle, y) == 3
+
+
+async def test_closing_the_session_ends_it() -> None:
+    (a, b, c), r1, r2 = three()
+    session = af.Session()
+    handle = await session.partial_run_setup([r1, r2], [a, b, c])
+    slow = af.py_coroutine(asyncio.Event().wait, [], "float32")
+    waiting = await session.partial_run_setup([slow], [])
+
+    async def stopped() -> None:
+        with pytest.raises(af.errors.CancelledError, match="closed"):
+            await session.partial_run(waiting, slow)
+
+    async with asyncio.TaskGroup() as tg:
+        tg.create_task(stopped())
+        await asyncio.sleep(0.01)
+        await session.close()
+    with pytest.raises(af.errors.ClosedSessionError):
+        await session.partial_run(handle, r1, {a: 1, b: 2})
+    assert (await session.worker.state()).running == 0
+
+
+@pytest.mark.parametrize("executor", ["strands", "reference"])
+async def test_settings_of_the_session(executor: str) -> None:
+    a, b = af.placeholder("float32", []), af.placeholder("float32", [])
+    y, z = af.log(a), af.log(b)
+    async with af.Session(config=af.SessionConfig(check_finite=True, executor=executor)) as session:
+        handle = await session.partial_run_setup([y, z], [a, b])
+        assert await session.partial_run(handle, z, {b: 1.0}) == 0
+        with pytest.raises(REFUSED):
+            await session.partial_run(handle, y, {a: 0.0})
+
+
+async def test_a_grown_graph() -> None:
+    a = af.placeholder("float32", [])
+    y = a * 2.0
+    async with af.Session() as session:
+        for _ in range(3):
+            handle = await session.partial_run_setup([y], [a])
+            assert await session.partial_run(handle, y, {a: 2.0}) == 4
+            y = y + 0.0

@@ -1,0 +1,424 @@
+"""Async iterators as sources, and `Session.stream`: order, backpressure, ends, errors, leaving early, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import aioflow as af
+from aioflow.kernels.async_source import SourceCore
+
+
+class Numbers:
+    """An async iterable whose progress can be seen and held up."""
+
+    def __init__(self, count: int, fail_at: int = -1) -> None:
+        self.count = count
+        self.fail_at = fail_at
+        self.read = 0
+        self.opened = 0
+        self.closed = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self) -> AsyncIterator[Any]:
+        self.opened += 1
+        try:
+            for i in range(self.count):
+                await self.gate.wait()
+                if i == self.fail_at:
+                    raise KeyError(f"no {i}")
+                self.read += 1
+                yield np.float32(i)
+        finally:
+            self.closed += 1
+
+
+def node(source: Any, **options: Any) -> af.Tensor:
+    found: af.Tensor = af.from_async_iterator(source, "float32", shapes=[], **options)
+    return found
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+# ── sources ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_every_step_gets_the_next_element() -> None:
+    numbers = Numbers(3)
+    x = node(numbers)
+    y = x * 10.0
+    async with af.Session() as session:
+        assert [await session.run([x, y]) for _ in range(3)] == [[0, 0], [1, 10], [2, 20]]
+        for _ in range(2):
+            with pytest.raises(af.errors.OutOfRangeError) as caught:
+                await session.run(y)
+            assert caught.value.node == x.op.name
+    assert (numbers.opened, numbers.closed) == (1, 1)
+
+
+async def test_several_components_and_checks() -> None:
+    async def pairs() -> AsyncIterator[Any]:
+        yield np.int32(1), [1.0, 2.0]
+        yield np.int32(1), [1.0]
+        yield np.int64(1), [1.0, 2.0]
+        yield np.int32(2), [3.0, 4.0]
+
+    a, b = af.from_async_iterator(pairs, ["int32", "float32"], shapes=[[], [2]])
+    async with af.Session() as session:
+        first = await session.run([a, b])
+        assert (first[0], first[1].tolist()) == (1, [1, 2])
+        with pytest.raises(af.errors.InvalidArgumentError, match="another shape"):
+            await session.run(a)
+        with pytest.raises(af.errors.DTypeError):
+            await session.run(a)
+        assert await session.run(a) == 2
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+async def test_it_reads_ahead_so_far_and_no_further(prefetch: int) -> None:
+    numbers = Numbers(100)
+    x = node(numbers, prefetch=prefetch)
+    async with af.Session() as session:
+        assert numbers.opened == 0
+        for i in range(3):
+            assert await session.run(x) == i
+            await settle()
+            assert numbers.read == i + 1 + prefetch
+    assert numbers.closed == 1
+
+
+async def test_an_error_comes_in_the_place_of_its_element() -> None:
+    x = node(Numbers(5, fail_at=2), prefetch=4)
+    async with af.Session() as session:
+        assert [await session.run(x) for _ in range(2)] == [0, 1]
+        with pytest.raises(af.errors.UnknownError, match="no 2") as caught:
+            await session.run(x)
+        assert isinstance(caught.value.__cause__, KeyError)
+        with pytest.raises(af.errors.OutOfRangeError):
+            await session.run(x)
+
+
+async def test_steps_are_served_in_order_and_a_cancelled_one_loses_nothing() -> None:
+    numbers = Numbers(10)
+    numbers.gate.clear()
+    x = node(numbers, prefetch=0)
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        tasks = [tg.create_task(session.run(x)) for _ in range(4)]
+        await settle()
+        tasks[1].cancel()
+        await settle()
+        numbers.gate.set()
+        assert [await tasks[i] for i in (0, 2, 3)] == [0, 1, 2]
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[1]
+        with pytest.raises(af.errors.DeadlineExceededError):
+            numbers.gate.clear()
+            await session.run(x, timeout=0.01)
+        numbers.gate.set()
+        assert await session.run(x) == 3
+
+
+async def test_closing_the_session_closes_the_iterator_and_wakes_who_waits() -> None:
+    numbers = Numbers(10)
+    numbers.gate.clear()
+    x = node(numbers)
+    session = af.Session()
+
+    async def stopped() -> None:
+        with pytest.raises(af.errors.CancelledError, match="closed"):
+            await session.run(x)
+
+    async with asyncio.TaskGroup() as tg:
+        tg.create_task(stopped())
+        await settle()
+        await session.close()
+    assert (numbers.opened, numbers.closed) == (1, 1)
+
+
+async def test_factories_are_read_by_every_session_and_iterators_by_one() -> None:
+    numbers = Numbers(3)
+    x, once = node(numbers), node(numbers())
+    async with af.Session() as one, af.Session() as two:
+        assert [await one.run(x), await two.run(x), await one.run(x)] == [0, 0, 1]
+        assert await one.run(once) == 0
+        with pytest.raises(af.errors.FailedPreconditionError, match="another session"):
+            await two.run(once)
+        assert await one.run(once) == 1
+    assert (numbers.opened, numbers.closed) == (3, 3)
+
+
+async def test_what_is_no_async_iterable() -> None:
+    with pytest.raises(af.errors.DTypeError):
+        node([1, 2])
+    with pytest.raises(af.errors.InvalidArgumentError):
+        node(Numbers(1), prefetch=-1)
+    async with af.Session() as session:
+        x = node(lambda: [1.0])
+        with pytest.raises(af.errors.DTypeError, match="factory"):
+            await session.run(x)
+
+
+async def test_a_step_on_another_loop() -> None:
+    numbers = Numbers(50)
+    x = node(numbers)
+    outcome: list[Any] = []
+    async with af.Session() as session:
+        assert await session.run(x) == 0
+        thread = threading.Thread(target=lambda: outcome.extend(asyncio.run(_several(session, x))))
+        thread.start()
+        while thread.is_alive():
+            await asyncio.sleep(0.001)
+        thread.join()
+        assert outcome == [1, 2, 3, 4]
+        assert await session.run(x) == 5
+
+
+async def _several(session: af.Session, x: af.Tensor) -> list[Any]:
+    return [await session.run(x) for _ in range(4)]
+
+
+def test_scripts() -> None:
+    closed: list[bool] = []
+
+    async def count() -> AsyncIterator[Any]:
+        try:
+            for i in range(10):
+                yield float(i)
+        finally:
+            closed.append(True)
+
+    x = node(count)
+    with af.Session() as session:
+        assert [session.run_sync(x) for _ in range(3)] == [0, 1, 2]
+    assert closed == [True]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 3), st.lists(st.sampled_from(["ask", "read", "leave", "leave late"]), max_size=40))
+def test_the_core_loses_and_doubles_nothing(depth: int, events: list[str]) -> None:
+    core: SourceCore[int, int] = SourceCore(depth)
+    waiting: list[int] = []
+    taken: list[int] = []
+    given_back: list[int] = []
+    read = asked = 0
+    for event in events:
+        if event == "ask":
+            item = core.ask(asked)
+            if item is None:
+                waiting.append(asked)
+            else:
+                taken.append(item)
+            asked += 1
+        elif event == "read" and core.wants_more:
+            waiter = core.put(read + 1)
+            read += 1
+            if waiter is not None:
+                assert waiter == waiting.pop(0)
+                taken.append(read)
+        elif event == "leave" and waiting:
+            core.withdraw(waiting.pop())
+        elif event == "leave late" and taken and not core.items:
+            waiter = core.put_back(taken.pop())
+            if waiter is not None:
+                assert waiter == waiting.pop(0)
+                given_back.append(waiter)
+                taken.append(read)
+        assert list(core.waiters) == waiting
+        assert not (core.items and core.waiters)
+        assert len(core.items) <= depth + 1
+        assert sorted([*taken, *core.items]) == list(range(1, read + 1))
+    assert core.end() == waiting
+
+
+# ── streams ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 4, 20])
+async def test_a_stream_runs_until_the_data_ends(prefetch: int) -> None:
+    y = node(Numbers(10)) * 2.0
+    async with af.Session() as session:
+        async with session.stream({"y": y}, prefetch=prefetch) as steps:
+            assert [r async for r in steps] == [{"y": 2 * i} for i in range(10)]
+            assert [r async for r in steps] == []
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("kind", ["list", "generator", "async"])
+async def test_feeds(prefetch: int, kind: str) -> None:
+    x = af.placeholder("float32", [])
+
+    def plain() -> Iterator[Any]:
+        yield from ({x: float(i)} for i in range(7))
+
+    async def slow() -> AsyncIterator[Any]:
+        for feeds in plain():
+            await asyncio.sleep(0)
+            yield feeds
+
+    feeds: Any = {"list": list(plain()), "generator": plain(), "async": slow()}[kind]
+    async with af.Session() as session:
+        assert [r async for r in session.stream(x + 1.0, feeds, prefetch=prefetch)] == list(range(1, 8))
+
+
+async def test_one_dictionary_for_every_step() -> None:
+    x = af.placeholder("float32", [])
+    y = node(Numbers(3)) + x
+    async with af.Session() as session:
+        assert [r async for r in session.stream(y, {x: 5.0})] == [5, 6, 7]
+        with pytest.raises(af.errors.DTypeError):
+            session.stream(y, 5)  # type: ignore[arg-type]
+        with pytest.raises(af.errors.InvalidArgumentError):
+            session.stream(y, prefetch=-1)
+    with pytest.raises(af.errors.ClosedSessionError):
+        session.stream(y)
+
+
+async def test_results_come_in_order_though_steps_finish_in_any() -> None:
+    events = [asyncio.Event() for _ in range(5)]
+    done: list[int] = []
+
+    async def wait(i: Any) -> Any:
+        await events[int(i)].wait()
+        done.append(int(i))
+        return i
+
+    x = af.placeholder("float32", [])
+    y = af.py_coroutine(wait, [x], "float32", shapes=[])
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        steps = session.stream(y, [{x: float(i)} for i in range(5)], prefetch=4)
+        task = tg.create_task(anext(steps))
+        await settle()
+        for event in reversed(events):
+            event.set()
+            await settle()
+        assert await task == 0
+        assert [r async for r in steps] == [1, 2, 3, 4]
+    assert done == [4, 3, 2, 1, 0]
+
+
+async def test_as_many_steps_are_in_flight_as_asked_for() -> None:
+    flying: set[int] = set()
+    gate = asyncio.Event()
+
+    async def wait(i: Any) -> Any:
+        flying.add(int(i))
+        await gate.wait()
+        return i
+
+    x = af.placeholder("float32", [])
+    y = af.py_coroutine(wait, [x], "float32", shapes=[])
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        async with session.stream(y, ({x: float(i)} for i in range(100)), prefetch=3) as steps:
+            task = tg.create_task(anext(steps))
+            await settle()
+            assert flying == {0, 1, 2, 3}
+            gate.set()
+            assert await task == 0
+
+
+@pytest.mark.parametrize("way", ["block", "break", "close"])
+async def test_leaving_early_stops_what_runs_ahead(way: str) -> None:
+    running = 0
+
+    async def work(i: Any) -> Any:
+        nonlocal running
+        running += 1
+        try:
+            if i:
+                await asyncio.Event().wait()
+            return i
+        finally:
+            running -= 1
+
+    x = af.placeholder("float32", [])
+    y = af.py_coroutine(work, [x], "float32", shapes=[])
+    feeds = [{x: float(i)} for i in range(100)]
+    async with af.Session() as session:
+        if way == "block":
+            async with session.stream(y, feeds, prefetch=3) as steps:
+                assert await anext(steps) == 0
+                await settle()
+                assert running == 3
+            assert running == 0
+        elif way == "break":
+            async for result in session.stream(y, feeds, prefetch=3):
+                assert result == 0
+                await settle()
+                assert running == 3
+                break
+            gc.collect()
+            await settle()
+            assert running == 0
+        else:
+            steps = session.stream(y, feeds, prefetch=3)
+            assert await anext(steps) == 0
+            await settle()
+            assert running == 3
+    assert running == 0
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+async def test_an_error_is_raised_in_its_turn_and_ends_the_stream(prefetch: int) -> None:
+    x = af.placeholder("int32", [])
+    feeds = [{x: v} for v in (2, 1, 0, 1)]
+    async with af.Session() as session:
+        steps = session.stream(af.floordiv(2, x), feeds, prefetch=prefetch)
+        assert [await anext(steps), await anext(steps)] == [1, 2]
+        with pytest.raises(af.errors.InvalidArgumentError):
+            await anext(steps)
+        assert [r async for r in steps] == []
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+async def test_a_time_limit_for_each_step(prefetch: int) -> None:
+    numbers = Numbers(3)
+    x = node(numbers, prefetch=0)
+    async with af.Session() as session:
+        numbers.gate.clear()
+        with pytest.raises(af.errors.DeadlineExceededError):
+            await anext(session.stream(x, prefetch=prefetch, timeout=0.01))
+        numbers.gate.set()
+        assert [r async for r in session.stream(x)] == [0, 1, 2]
+
+
+async def test_closing_the_session_ends_a_stream() -> None:
+    numbers = Numbers(3)
+    numbers.gate.clear()
+    x = node(numbers)
+    session = af.Session()
+
+    async def stopped() -> None:
+        with pytest.raises(af.errors.CancelledError):
+            await anext(session.stream(x, prefetch=2))
+
+    async with asyncio.TaskGroup() as tg:
+        tg.create_task(stopped())
+        await settle()
+        await session.close()
+    assert (await session.worker.state()).running == 0
+
+
+async def test_a_stream_has_one_reader() -> None:
+    numbers = Numbers(3)
+    numbers.gate.clear()
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        steps = session.stream(node(numbers), prefetch=1)
+        task = tg.create_task(anext(steps))
+        await settle()
+        with pytest.raises(af.errors.FailedPreconditionError, match="being read"):
+            await anext(steps)
+        numbers.gate.set()
+        assert await task == 0
+        await steps.aclose()
