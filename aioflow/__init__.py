@@ -78,6 +78,10 @@ from aioflow.ops.segment import *
 from aioflow.ops.sorting import *
 from aioflow.ops.random import *
 from aioflow.ops.queues import *
+from aioflow.ops.io_files import *
+from aioflow.ops.readers import *
+from aioflow.ops.strings import *
+from aioflow.ops.parsing import *
 from aioflow.ops.control_flow_ops import *
 from aioflow.ops.control_flow import *
 from aioflow.ops.tensor_array import *
@@ -112,6 +116,10 @@ from aioflow.kernels import segment as _segment_kernels
 from aioflow.kernels import sorting as _sorting_kernels
 from aioflow.ops import queue_ops as _queue_ops
 from aioflow.kernels import queues as _queue_kernels
+from aioflow.kernels import io_files as _file_kernels
+from aioflow.kernels import readers as _reader_kernels
+from aioflow.kernels import strings as _string_kernels
+from aioflow.kernels import parsing as _parsing_kernels
 from aioflow.kernels import control_flow as _control_flow_kernels
 from aioflow.kernels import tensor_array as _tensor_array_kernels
 from aioflow.kernels import py_func as _py_func_kernels
@@ -132,6 +140,7 @@ from aioflow import math as math
 from aioflow import nn as nn
 from aioflow import random as random
 from aioflow import raw_ops as raw_ops
+from aioflow import strings as strings
 from aioflow import train as train
 
 get_default_session = _current_session
@@ -152,6 +161,7 @@ _NAMESPACES = (
     "nn",
     "random",
     "raw_ops",
+    "strings",
     "train",
 )
 

@@ -33,6 +33,7 @@ async def _main(names: list[str], rounds: int) -> list[str]:
     import tensorflow.compat.v1 as tf  # heavy, and only this function needs it
 
     tf.disable_eager_execution()
+    tf.disable_control_flow_v2()  # loops in the form that both have
     rows = []
     for name in names:
         measured = await measure(CASES[name], tf, aioflow, rounds)

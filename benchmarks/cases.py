@@ -103,6 +103,13 @@ def lenet_inference(m: Any) -> tuple[Any, dict[Any, Any]]:
     return logits, {k: v for k, v in feeds.items() if v.ndim == 4}
 
 
+def while_loop(m: Any) -> tuple[Any, dict[Any, Any]]:
+    """1,000 iterations of a counter and an accumulator."""
+    limit = m.placeholder(m.int32, [])
+    start = [m.constant(0), m.constant(0)]
+    return m.while_loop(lambda i, total: i < limit, lambda i, total: (i + 1, total + i), start), {limit: 1000}
+
+
 CASES: dict[str, Case] = {
     "add": Case("`run` of one scalar add, fed and fetched", scalar_add, 0.15),
     "chain": Case("chain of 2,000 scalar operations", chain, 2.5, per=2000, rewrite=False),
@@ -111,5 +118,6 @@ CASES: dict[str, Case] = {
     "mlp_inference": Case("MLP 784-512-512-10, inference, batch 128", mlp_inference(512, 128), 0.9),
     "mlp_large": Case("MLP 784-1024-1024-10, training step, batch 1024", mlp_training(1024, 1024), 1.2),
     "lenet": Case("LeNet, training step, batch 64", lenet_training, 2.5),
+    "while": Case("`while_loop` of 1,000 iterations, counter and accumulator", while_loop, 0.5, per=1000),
     "lenet_inference": Case("LeNet, inference, batch 64", lenet_inference, 2.5),
 }

@@ -47,7 +47,7 @@ class Measured:
 
     def row(self) -> str:
         """A line of the table."""
-        unit = " a node" if self.case.per > 1 else ""
+        unit = " each" if self.case.per > 1 else ""
         ours, theirs = (f"{t / self.case.per * 1e6:.2f} µs{unit}" for t in (self.ours, self.theirs))
         verdict = "yes" if self.ratio <= self.case.target else "**no**"
         return f"| {self.case.name} | {theirs} | {ours} | {self.ratio:.3f} | ≤ {self.case.target} | {verdict} |"

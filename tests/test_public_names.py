@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 NAMESPACES = {
     "bitwise", "dtypes", "errors", "extend", "initializers", "io", "linalg", "losses", "math", "nn", "random",
-    "raw_ops", "train",
+    "raw_ops", "strings", "train",
 }  # fmt: skip
 
 # What TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a name of its.

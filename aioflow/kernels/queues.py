@@ -260,11 +260,11 @@ def _batch(xp: Any, queue: Queue, elements: list[tuple[Any, ...]]) -> tuple[Any,
 def _stack(xp: Any, column: Sequence[Any], dtype: Any, dims: Dims) -> Any:
     if dims is None:
         raise InvalidArgumentError("a component of unknown rank cannot be batched", expected="a rank", actual=None)
-    if dims == () and dtype != object and column:
+    if dims == () and dtype.kind != "O" and column:
         return xp.array(column, dtype=dtype)
     sizes = [max((v.shape[i] for v in column), default=0) if d is None else d for i, d in enumerate(dims)]
     made = xp.empty((len(column), *sizes), dtype=dtype)
-    made.fill(b"" if dtype == object else 0)
+    made.fill(b"" if dtype.kind == "O" else 0)
     for i, value in enumerate(column):
         made[(i, *(slice(0, size) for size in value.shape))] = value[()] if dims == () else value
     return made

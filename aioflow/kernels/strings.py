@@ -19,8 +19,8 @@ def string_values(value: Any) -> Any:
     return value if isinstance(value, np.ndarray) else np.asarray(value, dtype=object)
 
 
-def as_strings(items: list[bytes], shape: tuple[int, ...]) -> Any:
-    """An object array of that shape."""
+def as_strings(items: list[bytes], shape: tuple[int, ...] = (-1,)) -> Any:
+    """An object array of that shape, by default a vector."""
     made = np.empty(len(items), dtype=object)
     made[:] = items
     return made.reshape(shape)

@@ -14,6 +14,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.shapes import Dims
 from aioflow.ops.apply import TensorLike, apply_op, convert_n_to_tensor, convert_to_tensor
 from aioflow.ops.core import unchanged
+from aioflow.ops.state import handle_dtype
 
 __all__ = ["Assert", "Print"]
 
@@ -85,7 +86,22 @@ def _print_grad(op: Operation, grad: Tensor) -> list[Any]:
 def _switch_grad(op: Operation, grad_false: Tensor, grad_true: Tensor) -> list[Any]:
     """What comes back on the side that was taken. The other side's gradient, zeros if need be, is as dead as it."""
     _refuse_in_loop(op)
-    return [merge_branches(op.inputs[1], grad_false, grad_true), None]
+    sides = [_or_zeros(side, grad) for side, grad in zip(op.outputs, (grad_false, grad_true), strict=True)]
+    return [merge_branches(op.inputs[1], *sides), None]
+
+
+def _or_zeros(side: Tensor, grad: Any) -> Any:
+    """The gradient of one side of a Switch; where nothing flows to a variable's handle, zeros of its shape."""
+    if grad is not None:
+        return grad
+    dtype = handle_dtype(side)
+    if dtype is None:
+        raise UnimplementedError(
+            "the gradient of one side of a branch is missing",
+            expected="a float, complex or variable",
+            actual=repr(side),
+        ).at(side.op.name, side.op.type, side.op.source)
+    return apply_op("ZerosLike", apply_op("ReadVariableOp", side, dtype=dtype))
 
 
 @gradient("Merge")

@@ -1,6 +1,6 @@
 """Queues between steps: bounded, shared by name, with backpressure in both directions.
 
-A queue is a node that names a resource; what happens to it are nodes as well. An enqueue into a full queue and a dequeue
+A queue is a node that names a resource; what is done to it are nodes too. An enqueue into a full queue and a dequeue
 from an empty one wait, in line, without holding up anything but what needs them.
 """
 

@@ -51,6 +51,13 @@ def handle_dims(handle: Tensor) -> Dims:
     return dims
 
 
+def handle_dtype(handle: Tensor) -> DType | None:
+    """Dtype of the variable behind a handle, None where the tensor is no such handle."""
+    op = _handle_node(handle)
+    dtype: DType | None = None if op is None else op.attrs["dtype"]
+    return dtype
+
+
 def _handle_shape(ctx: ShapeContext) -> Dims:
     """The variable's shape, its dtype checked against the node's."""
     op = _handle_node(ctx.tensors[0])

@@ -336,8 +336,8 @@ class QueueMachine(RuleBasedStateMachine):
         if self.readers:
             assert len(self.core) == 0
             assert all(not t.taken for t in self.readers[1:]), "only the first in line collects"
-        assert [t for t in self.core._writers] == self.writers
-        assert [t for t in self.core._readers] == self.readers
+        assert list(self.core._writers) == self.writers
+        assert list(self.core._readers) == self.readers
 
 
 TestQueueMachine = QueueMachine.TestCase

@@ -271,9 +271,7 @@ async def test_retries() -> None:
         waits.append(seconds)
 
     def node(retries: int, **options: Any) -> af.Tensor:
-        found: af.Tensor = af.py_coroutine(
-            flaky, [], "float32", timeout=0.01, retries=retries, sleep=sleep, **options
-        )
+        found: af.Tensor = af.py_coroutine(flaky, [], "float32", timeout=0.01, retries=retries, sleep=sleep, **options)
         return found
 
     async with af.Session() as session:
@@ -311,11 +309,12 @@ async def test_context_variables_of_the_caller() -> None:
 
 
 async def test_a_plain_function_runs_in_a_thread_and_the_loop_goes_on() -> None:
-    release = threading.Event()
+    begun, release = threading.Event(), threading.Event()
     threads: list[int] = []
 
     def block(x: Any) -> Any:
         threads.append(threading.get_ident())
+        begun.set()
         release.wait(5)
         return x
 
@@ -324,8 +323,7 @@ async def test_a_plain_function_runs_in_a_thread_and_the_loop_goes_on() -> None:
     assert y.shape.rank is None
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         task = tg.create_task(session.run(y, {x: [1, 2, 3]}))
-        while not threads:
-            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(begun.wait, 5)
         release.set()
         assert (await task).tolist() == [1, 2, 3]
     assert threads != [threading.get_ident()]
@@ -343,8 +341,7 @@ async def test_a_cancelled_step_waits_for_the_thread() -> None:
     y = af.py_func(block, [], "float32")
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         task = tg.create_task(session.run(y))
-        while not begun.is_set():
-            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(begun.wait, 5)
         task.cancel()
         await asyncio.sleep(0.01)
         task.cancel()

@@ -30,7 +30,7 @@ async def test_feeds_and_fetches_bit_by_bit() -> None:
 
 
 async def test_feeding_without_fetching_and_names() -> None:
-    (a, b, c), r1, r2 = three()
+    (_, b, c), r1, r2 = three()
     async with af.Session() as session:
         handle = await session.partial_run_setup(["r1:0", "r2:0"], ["a:0", "b:0", "c:0"])
         assert await session.partial_run(handle, [], {"a:0": 1}) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -123,8 +122,8 @@ async def test_steps_are_served_in_order_and_a_cancelled_one_loses_nothing() -> 
         assert [await tasks[i] for i in (0, 2, 3)] == [0, 1, 2]
         with pytest.raises(asyncio.CancelledError):
             await tasks[1]
+        numbers.gate.clear()
         with pytest.raises(af.errors.DeadlineExceededError):
-            numbers.gate.clear()
             await session.run(x, timeout=0.01)
         numbers.gate.set()
         assert await session.run(x) == 3
@@ -176,11 +175,7 @@ async def test_a_step_on_another_loop() -> None:
     outcome: list[Any] = []
     async with af.Session() as session:
         assert await session.run(x) == 0
-        thread = threading.Thread(target=lambda: outcome.extend(asyncio.run(_several(session, x))))
-        thread.start()
-        while thread.is_alive():
-            await asyncio.sleep(0.001)
-        thread.join()
+        await asyncio.to_thread(lambda: outcome.extend(asyncio.run(_several(session, x))))
         assert outcome == [1, 2, 3, 4]
         assert await session.run(x) == 5
 
@@ -248,10 +243,9 @@ def test_the_core_loses_and_doubles_nothing(depth: int, events: list[str]) -> No
 @pytest.mark.parametrize("prefetch", [0, 1, 4, 20])
 async def test_a_stream_runs_until_the_data_ends(prefetch: int) -> None:
     y = node(Numbers(10)) * 2.0
-    async with af.Session() as session:
-        async with session.stream({"y": y}, prefetch=prefetch) as steps:
-            assert [r async for r in steps] == [{"y": 2 * i} for i in range(10)]
-            assert [r async for r in steps] == []
+    async with af.Session() as session, session.stream({"y": y}, prefetch=prefetch) as steps:
+        assert [r async for r in steps] == [{"y": 2 * i} for i in range(10)]
+        assert [r async for r in steps] == []
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
@@ -320,12 +314,13 @@ async def test_as_many_steps_are_in_flight_as_asked_for() -> None:
     x = af.placeholder("float32", [])
     y = af.py_coroutine(wait, [x], "float32", shapes=[])
     async with af.Session() as session, asyncio.TaskGroup() as tg:
-        async with session.stream(y, ({x: float(i)} for i in range(100)), prefetch=3) as steps:
-            task = tg.create_task(anext(steps))
-            await settle()
-            assert flying == {0, 1, 2, 3}
-            gate.set()
-            assert await task == 0
+        steps = session.stream(y, ({x: float(i)} for i in range(100)), prefetch=3)
+        task = tg.create_task(anext(steps))
+        await settle()
+        assert flying == {0, 1, 2, 3}
+        gate.set()
+        assert await task == 0
+        await steps.aclose()
 
 
 @pytest.mark.parametrize("way", ["block", "break", "close"])

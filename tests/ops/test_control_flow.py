@@ -1,0 +1,498 @@
+"""Branches, loops, tensor arrays and the functions over rows: values, structure of the graph, errors, gradients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow import errors, raw_ops
+from aioflow.ops import nest
+from aioflow.testing.evaluate import evaluate
+from aioflow.testing.gradcheck import check_gradients
+
+
+def value(tensor: Any, feeds: Any = None) -> Any:
+    return evaluate([tensor], feeds)[0].tolist()
+
+
+def types(graph: af.Graph) -> Counter[str]:
+    return Counter(op.type for op in graph.get_operations())
+
+
+# ── cond ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_only_the_side_taken_runs(graph: af.Graph) -> None:
+    v = af.Variable(0.0)
+    pred = af.placeholder("bool", ())
+    taken = af.cond(pred, lambda: v.assign_add(1.0).value(), lambda: v.assign_add(100.0).value())
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        assert await session.run(taken, {pred: True}) == 1
+        assert await session.run(taken, {pred: False}) == 101
+        assert await session.run(v) == 101
+
+
+def test_a_tensor_from_outside_gets_one_switch_a_side(graph: af.Graph) -> None:
+    x = af.placeholder("float32", ())
+    af.cond(x > 0, lambda: x * x + x, lambda: x - 1.0)
+    assert types(graph)["Switch"] == 3  # the predicate's, and one a side
+    assert types(graph)["Merge"] == 1
+
+
+async def test_what_is_inside_may_be_neither_fed_nor_fetched(graph: af.Graph) -> None:
+    inner: list[af.Tensor] = []
+
+    def keep(x: af.Tensor) -> af.Tensor:
+        inner.append(x + 1)
+        return inner[-1]
+
+    af.cond(af.constant(True), lambda: keep(af.constant(1)), lambda: af.constant(2))
+    af.while_loop(lambda i: i < 3, keep, [0])
+    assert len(inner) == 2
+    for tensor in inner:
+        assert not graph.is_fetchable(tensor)
+        assert not graph.is_feedable(tensor)
+    async with af.Session() as session:
+        for tensor in inner:
+            with pytest.raises(errors.InvalidArgumentError, match="may not be fetched"):
+                await session.run(tensor)
+
+
+def test_what_is_made_inside_waits_for_its_side(graph: af.Graph) -> None:
+    af.cond(af.placeholder("bool", ()), lambda: af.constant(1.0, name="one"), lambda: af.constant(2.0, name="two"))
+    assert [c.name for c in graph.get_operation_by_name("cond/one").control_inputs] == ["cond/switch_t"]
+    assert [c.name for c in graph.get_operation_by_name("cond/two").control_inputs] == ["cond/switch_f"]
+
+
+def test_a_tensor_of_a_branch_is_dead_outside_where_it_was_not_taken(graph: af.Graph) -> None:
+    leaked: list[af.Tensor] = []
+    pred = af.placeholder("bool", ())
+
+    def side() -> af.Tensor:
+        leaked.append(af.constant(1.0) + 1.0)
+        return leaked[0]
+
+    af.cond(pred, side, lambda: af.constant(0.0))
+    outside = af.identity(leaked[0])
+    assert value(outside, {pred: True}) == 2
+    with pytest.raises(errors.InvalidArgumentError, match="does not have a value"):
+        value(outside, {pred: False})
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "said"),
+    [
+        (lambda p: af.cond(True, lambda: 1, lambda: 2), errors.DTypeError, "Python bool"),
+        (lambda p: af.cond(p, 1, lambda: 2), errors.DTypeError, "not a function"),  # type: ignore[arg-type]
+        (lambda p: af.cond(p, lambda: 1), errors.DTypeError, "true_fn and false_fn"),
+        (lambda p: af.cond(p, lambda: None, lambda: 2), errors.InvalidArgumentError, "true_fn must return"),
+        (lambda p: af.cond(p, lambda: 1, lambda: None), errors.InvalidArgumentError, "false_fn must return"),
+        (lambda p: af.cond(p, lambda: 1, lambda: 2.0), errors.DTypeError, "different dtypes"),
+        (lambda p: af.cond(p, lambda: (1, 2), lambda: (2, 1, 3)), errors.InvalidArgumentError, "structures"),
+        (lambda p: af.cond(af.constant(3), lambda: 1, lambda: 2), errors.DTypeError, "dtype"),
+        (lambda p: af.cond(af.constant([True]), lambda: 1, lambda: 2), errors.InvalidArgumentError, "rank"),
+        (lambda p: af.case([]), errors.DTypeError, "pairs"),
+        (lambda p: af.case([(1, lambda: 2)]), errors.DTypeError, "bool tensor"),
+        (lambda p: af.case([p]), errors.DTypeError, "pair"),
+        (lambda p: af.switch_case(0, []), errors.DTypeError, "no branches"),
+        (lambda p: af.switch_case(0, [(0, lambda: 1), (0, lambda: 2)]), errors.InvalidArgumentError, "two branches"),
+    ],
+)
+def test_what_cond_refuses(graph: af.Graph, build: Callable[[Any], Any], error: type, said: str) -> None:
+    with pytest.raises(error, match=said):
+        build(af.placeholder("bool", ()))
+
+
+def test_strict_keeps_a_list_of_one(graph: af.Graph) -> None:
+    pred = af.constant(True)
+    assert isinstance(af.cond(pred, lambda: [1], lambda: [2]), af.Tensor)
+    assert isinstance(af.cond(pred, lambda: [1], lambda: [2], strict=True), list)
+
+
+def test_case_without_a_default_fails_where_nothing_holds(graph: af.Graph) -> None:
+    x = af.placeholder("float32", ())
+    chosen = af.case([(x > 1, lambda: x), (x > 2, lambda: x * 2.0)])
+    assert value(chosen, {x: 3.0}) == 3
+    with pytest.raises(errors.InvalidArgumentError, match="none of the conditions"):
+        value(chosen, {x: 0.0})
+    both = af.case([(x > 1, lambda: x), (x > 2, lambda: x * 2.0)], default=lambda: -x, exclusive=True)
+    assert value(both, {x: 1.5}) == 1.5
+    assert value(both, {x: 0.5}) == -0.5
+    with pytest.raises(errors.InvalidArgumentError, match="more than one condition"):
+        value(both, {x: 3.0})
+
+
+BRANCHES: list[Callable[..., Any]] = [
+    lambda x, y: af.cond(af.reduce_sum(x) > 0, lambda: x * y, lambda: x + y * y),
+    lambda x, y: af.cond(af.reduce_sum(x) > 0, lambda: x, lambda: x * 2.0) * y,
+    lambda x, y: af.cond(af.reduce_sum(x) > 0, lambda: (x, y), lambda: (y * y, x)),
+    lambda x, y: af.cond(y[0] > 0, lambda: af.cond(x[0] > 0, lambda: x * y, lambda: y * 3.0), lambda: af.exp(x)),
+    lambda x, y: af.cond(x[0] > 0, lambda: af.concat([x, y], 0), lambda: x * 3.0),  # shapes differ
+    lambda x, y: af.cond(x[0] > 0, lambda: af.gather(x, [0, 0]), lambda: af.gather(x * y, [1])),
+]
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("build", BRANCHES)
+def test_gradients_of_branches(build: Callable[..., Any], sign: float) -> None:
+    check_gradients(build, sign * np.array([0.5, 1.5]), np.array([2.0, -0.7]))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_second_gradients_of_branches(sign: float) -> None:
+    def slope(x: af.Tensor) -> Any:
+        return af.gradients(af.cond(x[0] > 0, lambda: x**3, lambda: af.exp(x * 2.0)), x)[0]
+
+    check_gradients(slope, sign * np.array([0.5, 1.5]))
+
+
+async def test_gradients_by_a_variable_that_one_side_reads(graph: af.Graph) -> None:
+    v = af.Variable([1.0, 2.0])
+    pred = af.placeholder("bool", ())
+    made = af.cond(pred, lambda: v.read_value() * 3.0, lambda: af.zeros([2]))
+    gathered = af.cond(pred, lambda: v.sparse_read([1, 1]), lambda: af.zeros([2]))
+    grads = af.gradients([made, gathered], v)
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        assert (await session.run(grads, {pred: True}))[0].tolist() == [3, 5]
+        assert (await session.run(grads, {pred: False}))[0].tolist() == [0, 0]
+
+
+# ── while_loop ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_nodes_of_a_loop(graph: af.Graph) -> None:
+    n = af.placeholder("int32", ())
+    result = af.while_loop(lambda i: i < n, lambda i: i + 1, [0])
+    found = types(graph)
+    assert {t: found[t] for t in ("Enter", "Merge", "LoopCond", "Switch", "NextIteration", "Exit")} == {
+        "Enter": 2, "Merge": 1, "LoopCond": 1, "Switch": 1, "NextIteration": 1, "Exit": 1,
+    }  # fmt: skip
+    merge = graph.get_operation_by_name("while/Merge")
+    assert [t.op.name for t in merge.inputs] == ["while/Enter", "while/NextIteration"]
+    invariant = graph.get_operation_by_name("while/Less/Enter")
+    assert invariant.get_attr("is_constant")
+    assert invariant.get_attr("frame_name") == "while"
+    assert result.op.control_flow_context is None
+    assert merge.control_flow_context.exits == [result]
+    constant = graph.get_operation_by_name("while/add/y")
+    assert [c.name for c in constant.control_inputs] == ["while/Identity"]
+    assert value(result, {n: 4}) == 4
+
+
+def test_an_invariant_enters_once(graph: af.Graph) -> None:
+    x = af.placeholder("float32", ())
+    af.while_loop(lambda s: s < x, lambda s: s + x * x, [x])
+    assert types(graph)["Enter"] == 2
+
+
+async def test_nodes_of_invariants_alone_run_once_an_iteration(graph: af.Graph) -> None:
+    """They would run once more, when the loop has ended, but for their edge from the pivot."""
+    v = af.Variable(0.0)
+    one = af.constant(1.0)
+
+    def body(i: af.Tensor) -> Any:
+        with af.control_dependencies([v.assign_add(one, read_value=False)]):
+            return i + 1
+
+    loop = af.while_loop(lambda i: i < 5, body, [0])
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        assert await session.run(loop) == 5
+        assert await session.run(v) == 5
+
+
+async def test_control_dependencies_from_outside(graph: af.Graph) -> None:
+    v = af.Variable(0.0)
+    before = v.assign_add(10.0, read_value=False)
+
+    def body(i: af.Tensor, s: af.Tensor) -> Any:
+        with af.control_dependencies([before]):
+            return i + 1, s + v
+
+    _, total = af.while_loop(lambda i, s: i < 3, body, [0, 0.0])
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        assert await session.run(total) == 30
+        assert await session.run(v) == 10
+
+
+async def test_a_variable_made_inside_is_made_outside(graph: af.Graph) -> None:
+    def body(i: af.Tensor, s: af.Tensor) -> Any:
+        return i + 1, s + af.get_variable("w", initializer=2.0)
+
+    _, total = af.while_loop(lambda i, s: i < 3, body, [0, 0.0])
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        assert await session.run(total) == 6
+
+
+def leak(graph: af.Graph) -> Any:
+    inside: list[af.Tensor] = []
+
+    def body(i: af.Tensor) -> af.Tensor:
+        inside.append(i + 1)
+        return inside[0]
+
+    af.while_loop(lambda i: i < 3, body, [0])
+    return inside[0]
+
+
+def test_what_is_inside_a_loop_stays_there(graph: af.Graph) -> None:
+    inside = leak(graph)
+    with pytest.raises(errors.InvalidArgumentError, match="inside a while loop") as caught:
+        af.identity(inside)
+    assert caught.value.node == "while/add"
+    with pytest.raises(errors.InvalidArgumentError, match="inside a while loop"):
+        af.while_loop(lambda i: i < 3, lambda i: i + inside, [0])
+    with pytest.raises(errors.InvalidArgumentError, match="inside a while loop"), af.control_dependencies([inside]):
+        af.constant(1)
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "said"),
+    [
+        (lambda x: af.while_loop(lambda: True, lambda: 1, []), errors.InvalidArgumentError, "no loop variables"),
+        (lambda x: af.while_loop(True, lambda i: i, [0]), errors.DTypeError, "not a function"),  # type: ignore[arg-type]
+        (lambda x: af.while_loop(lambda i: i, lambda i: i, [0]), errors.DTypeError, "bool scalar"),
+        (lambda x: af.while_loop(lambda a: a > 0, lambda a: a, [x]), errors.InvalidArgumentError, "rank"),
+        (
+            lambda x: af.while_loop(lambda i: i < 1, lambda i: i, [0], parallel_iterations=0),
+            errors.DTypeError,
+            ">= 1|positive",
+        ),
+        (lambda x: af.while_loop(lambda i: i < 1, lambda i: (i, i), [0]), errors.InvalidArgumentError, "structure"),
+        (lambda x: af.while_loop(lambda i: i < 1, lambda i: x[0], [0]), errors.DTypeError, "changes its dtype"),
+        (
+            lambda x: af.while_loop(lambda i, a: i < 1, lambda i, a: (i, af.concat([a, a], 0)), [0, x]),
+            errors.InvalidArgumentError,
+            r"has shape \(3,\) on entry but \(6,\) after one iteration",
+        ),
+        (
+            lambda x: af.while_loop(lambda i, a: i < 1, lambda i, a: (i, a), [0, x], [(), (4,)]),
+            errors.InvalidArgumentError,
+            "does not hold on entry",
+        ),
+        (
+            lambda x: af.while_loop(lambda i, a: i < 1, lambda i, a: (i, a), [0, x], [()]),
+            errors.InvalidArgumentError,
+            "shape_invariants do not fit",
+        ),
+        (
+            lambda x: af.while_loop(lambda i: i < 1, lambda i: i, [0], maximum_iterations=[1, 2]),
+            errors.InvalidArgumentError,
+            "must be a scalar",
+        ),
+    ],
+)
+def test_what_while_loop_refuses(graph: af.Graph, build: Callable[[Any], Any], error: type, said: str) -> None:
+    with pytest.raises(error, match=said):
+        build(af.placeholder("float32", (3,)))
+
+
+def test_the_gradient_of_a_loop_is_refused(graph: af.Graph) -> None:
+    x = af.placeholder("float32", ())
+    _, y = af.while_loop(lambda i, s: i < 3, lambda i, s: (i + 1, s * x), [0, x])
+    with pytest.raises(errors.UnimplementedError, match="gradient of a while loop") as caught:
+        af.gradients(y, x)
+    assert caught.value.node == "while/Exit_1"
+    assert af.gradients(af.stop_gradient(y) * x, x)[0] is not None
+
+
+def test_gradients_within_a_body(graph: af.Graph) -> None:
+    """Newton's method: the derivative is made anew in each iteration."""
+
+    def body(i: af.Tensor, x: af.Tensor) -> Any:
+        y = x * x - 2.0
+        return i + 1, x - y / af.gradients(y, x)[0]
+
+    _, root = af.while_loop(lambda i, x: i < 6, body, [0, 1.0])
+    assert value(root) == pytest.approx(2**0.5, rel=1e-6)
+
+
+def test_update_input_is_checked(graph: af.Graph) -> None:
+    x, y = af.constant(1.0), af.constant(2)
+    merge = raw_ops.Merge(inputs=[x, x]).output.op
+    before = graph.mutations
+    with pytest.raises(errors.DTypeError):
+        merge.update_input(1, y)
+    with pytest.raises(errors.InvalidArgumentError, match="no such input"):
+        merge.update_input(2, x)
+    with af.Graph().as_default(), pytest.raises(errors.InvalidArgumentError, match="another graph"):
+        merge.update_input(1, af.constant(1.0))
+    assert graph.mutations == before
+    z = af.constant(3.0)
+    merge.update_input(1, z)
+    assert merge.inputs == (x, z)
+    assert graph.mutations == before + 1
+
+
+def test_a_merge_made_by_hand_has_no_gradient(graph: af.Graph) -> None:
+    x = af.constant(1.0)
+    with pytest.raises(errors.UnimplementedError, match="Merge"):
+        af.gradients(raw_ops.Merge(inputs=[x, x]).output, x)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "expected"),
+    [(((2, 3), (2, 3)), [2, 3]), (((2, 3), (4, 3)), [None, 3]), (((2, 3), (3,)), None), (((2,), None), None)],
+)
+def test_shapes_of_merge(graph: af.Graph, shapes: Any, expected: Any) -> None:
+    merged = raw_ops.Merge(inputs=[af.placeholder("float32", s) for s in shapes])
+    assert (None if merged.output.dims is None else list(merged.output.dims)) == expected
+    assert merged.value_index.dims == ()
+
+
+# ── Assert, Print, Abort ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_assert(graph: af.Graph) -> None:
+    x = af.placeholder("float32", (None,))
+    check = af.Assert(af.reduce_all(x > 0), [af.constant(b"x must be positive:"), x], summarize=2)
+    with af.control_dependencies([check]):
+        y = af.identity(x)
+    assert value(y, {x: [1.0, 2.0]}) == [1, 2]
+    with pytest.raises(errors.InvalidArgumentError, match=r"x must be positive: \[-1.0 2.0...\]") as caught:
+        value(y, {x: [-1.0, 2.0, 3.0]})
+    assert caught.value.node == "Assert"
+
+
+def test_print(graph: af.Graph, capfd: pytest.CaptureFixture[str]) -> None:
+    x = af.placeholder("int32", (None,))
+    state: dict[str, Any] = {}
+    shown = af.Print(x, [x, af.constant(2.5)], "seen: ", first_n=2, summarize=3)
+    for _ in range(3):
+        assert evaluate([shown], {x: [1, 2, 3, 4]}, state=state)[0].tolist() == [1, 2, 3, 4]
+    assert capfd.readouterr().err == "seen: [1 2 3...][2.5]\n" * 2
+    evaluate([], {}, targets=[raw_ops.PrintV2(input="done", output_stream="stdout")])
+    assert capfd.readouterr().out == "done\n"
+    check_gradients(lambda x: af.Print(x, [x]) * x, np.array([1.0, 2.0]))
+
+
+def test_abort(graph: af.Graph) -> None:
+    with pytest.raises(errors.AbortedError, match="enough"):
+        evaluate([], {}, targets=[raw_ops.Abort(error_msg="enough")])
+    evaluate([], {}, targets=[raw_ops.Abort(error_msg="enough", exit_without_error=True)])
+
+
+# ── TensorArray ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def array(**options: Any) -> af.TensorArray:
+    return af.TensorArray("float32", **options)
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "said"),
+    [
+        (lambda: array(size=2).write(2, 1.0).flow, errors.OutOfRangeError, "has no index 2"),
+        (lambda: array(size=2, dynamic_size=True).write(-1, 1.0).flow, errors.OutOfRangeError, "has no index -1"),
+        (lambda: array(size=2).write(0, 1.0).write(0, 1.0).flow, errors.InvalidArgumentError, "written to already"),
+        (lambda: array(size=2).read(0), errors.InvalidArgumentError, "nothing has been written"),
+        (lambda: array(size=-1).flow, errors.InvalidArgumentError, "negative size"),
+        (lambda: array(size=2).unstack(af.zeros([3])).flow, errors.OutOfRangeError, "has no index 2"),
+        (lambda: array(size=2).split(af.zeros([3]), [1, 1]).flow, errors.InvalidArgumentError, "lengths do not fit"),
+        (lambda: array(size=0, infer_shape=False).stack(), errors.UnimplementedError, "no elements"),
+        (lambda: array(size=1).write(0, 1.0).concat(), errors.InvalidArgumentError, "scalars"),
+    ],
+)
+def test_errors_of_tensor_arrays(graph: af.Graph, build: Callable[[], Any], error: type, said: str) -> None:
+    with pytest.raises(error, match=said):
+        value(build())
+
+
+def test_an_element_is_read_once_unless_it_is_kept(graph: af.Graph) -> None:
+    for clear in (True, False):
+        filled = array(size=1, clear_after_read=clear).write(0, 1.0)
+        first = filled.read(0)
+        with af.control_dependencies([first]):
+            second = filled.read(0)
+        if clear:
+            with pytest.raises(errors.FailedPreconditionError, match="twice"):
+                value(second)
+        else:
+            assert value(second) == 1
+
+
+def test_static_errors_of_tensor_arrays(graph: af.Graph) -> None:
+    with pytest.raises(errors.DTypeError, match="another dtype"):
+        array(size=2).write(0, af.constant(1))
+    with pytest.raises(errors.InvalidArgumentError, match="another shape"):
+        array(size=2).write(0, [1.0]).write(1, [1.0, 2.0])
+    with pytest.raises(errors.InvalidArgumentError, match="anew or from a handle"):
+        array(size=2, handle=array(size=1).handle)
+
+
+def test_what_is_never_written_is_zero_where_the_shape_is_known(graph: af.Graph) -> None:
+    assert value(array(size=3, element_shape=[2]).write(1, [1.0, 2.0]).stack()) == [[0, 0], [1, 2], [0, 0]]
+
+
+def test_gradient_arrays_add_up(graph: af.Graph) -> None:
+    source = array(size=2)
+    grads = source.grad("g").write(0, 1.0).write(0, 2.0).write(1, 5.0)
+    assert value(grads.stack()) == [3, 5]
+    assert value(source.grad("g", flow=grads.flow).read(0)) == 3
+    assert value(grads.size()) == 2
+
+
+def test_a_closed_array_is_refused(graph: af.Graph) -> None:
+    made = array(size=1).write(0, 1.0)
+    with af.control_dependencies([made.flow]), af.control_dependencies([made.close()]):
+        after = made.identity().read(0)
+    with pytest.raises(errors.InvalidArgumentError, match="is closed"):
+        value(after)
+
+
+async def test_steps_do_not_share_an_array(graph: af.Graph) -> None:
+    x = af.placeholder("float32", ())
+    stacked = array(size=1).write(0, x).stack()
+    async with af.Session() as session:
+        for i in (1.0, 2.0):
+            assert (await session.run(stacked, {x: i})).tolist() == [i]
+
+
+# ── functions over rows ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_functions_over_no_rows(graph: af.Graph) -> None:
+    none = af.placeholder("float32", (None, 2))
+    empty = np.zeros((0, 2), np.float32)
+    total = af.foldl(lambda a, row: a + af.reduce_sum(row), none, initializer=af.constant(3.0))
+    assert value(total, {none: empty}) == 3
+    with pytest.raises(errors.InvalidArgumentError, match="no rows"):
+        af.foldl(lambda a, row: a + row, af.zeros([0, 2]))
+    for function in (af.map_fn, af.scan, af.foldl, af.foldr):
+        with pytest.raises(errors.InvalidArgumentError, match="a scalar has no rows"):
+            function(lambda *rows: rows[0], 1.0)  # type: ignore[operator]
+        with pytest.raises(errors.DTypeError, match="not a function"):
+            function(3, [1.0])  # type: ignore[operator]
+
+
+def test_map_fn_checks_its_structure(graph: af.Graph) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="another structure"):
+        af.map_fn(lambda row: (row, row), af.constant([1.0, 2.0]))
+    with pytest.raises(errors.InvalidArgumentError, match="first dimensions differ"):
+        af.map_fn(lambda rows: rows[0], (af.zeros([2]), af.zeros([3])), dtype="float32")
+
+
+# ── nest ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nest() -> None:
+    structure = {"b": (1, [2, 3]), "a": 4}
+    assert nest.flatten(structure) == [4, 1, 2, 3]
+    assert nest.pack(structure, [40, 10, 20, 30]) == {"b": (10, [20, 30]), "a": 40}
+    assert list(nest.pack(structure, [40, 10, 20, 30])) == ["b", "a"]
+    assert nest.map_structure(lambda x, y: x + y, structure, structure) == {"b": (2, [4, 6]), "a": 8}
+    assert nest.describe(structure) == "{'a': ., 'b': (., [., .])}"
+    with pytest.raises(errors.InvalidArgumentError):
+        nest.pack(structure, [1])
+    with pytest.raises(errors.InvalidArgumentError):
+        nest.check_same_structure([1, 2], [1, [2]])
+    nest.check_same_structure([1, (2,)], (1, [2]))

@@ -1,0 +1,184 @@
+"""The same queue programs in both systems: values, static shapes and kinds of errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow
+
+Program = Callable[[Any], list[tuple[Any, dict[Any, Any]]]]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value if value is None or isinstance(value, bytes) else np.asarray(value).tolist()
+
+
+def _theirs(tf: Any, program: Program) -> list[Any]:
+    found = []
+    with tf.Graph().as_default():
+        steps = program(tf)
+        config = tf.ConfigProto(operation_timeout_in_ms=200)
+        with tf.Session(config=config) as session:
+            for fetch, feeds in steps:
+                try:
+                    found.append(_plain(session.run(fetch, feeds)))
+                except tf.errors.OpError as error:
+                    found.append(type(error).__name__)
+    return found
+
+
+def _ours(program: Program) -> list[Any]:
+    async def run() -> list[Any]:
+        found = []
+        with aioflow.Graph().as_default():
+            steps = program(aioflow)
+            async with aioflow.Session(config=aioflow.SessionConfig(operation_timeout=0.05)) as session:
+                for fetch, feeds in steps:
+                    try:
+                        found.append(_plain(await session.run(fetch, feeds)))
+                    except aioflow.errors.OpError as error:
+                        found.append(type(error).__name__)
+        return found
+
+    return asyncio.run(run())
+
+
+def _steps(*fetches: Any) -> list[tuple[Any, dict[Any, Any]]]:
+    return [(f, {}) for f in fetches]
+
+
+def fifo(m: Any) -> Any:
+    q = m.FIFOQueue(5, ["float32", "int32"], shapes=[[2], []])
+    rows = q.enqueue_many([[[3.0, 4.0], [5.0, 6.0]], [8, 9]])
+    return _steps(q.enqueue([[1.0, 2.0], 7]), rows, q.size(), q.dequeue(), q.dequeue_many(2), q.size())
+
+
+def blocking(m: Any) -> Any:
+    q = m.FIFOQueue(2, ["int32"], shapes=[[]])
+    return _steps(
+        q.dequeue(), q.enqueue_many([[1, 2]]), q.enqueue(3), q.size(), q.dequeue_many(3), q.size(), q.dequeue_up_to(3),
+        q.enqueue_many([[5]]), q.size(), q.dequeue_many(2), q.dequeue_many(0), q.dequeue_up_to(0),
+    )  # fmt: skip
+
+
+def partly_in(m: Any) -> Any:
+    q = m.FIFOQueue(2, ["int32"], shapes=[[]])
+    return _steps(q.enqueue_many([[1, 2, 3]]), q.size(), q.dequeue_many(2))
+
+
+def wider_than_its_capacity(m: Any) -> Any:
+    q = m.FIFOQueue(2, ["int32"], shapes=[[]])
+    return [([q.dequeue_many(5), q.enqueue_many([[1, 2, 3, 4, 5]])], {}), *_steps(q.size())]
+
+
+def closing(m: Any) -> Any:
+    q = m.FIFOQueue(5, ["int32"], shapes=[[]])
+    return _steps(
+        q.enqueue_many([[1, 2, 3]]), q.is_closed(), q.close(), q.is_closed(), q.close(), q.close(True), q.enqueue(1),
+        q.enqueue_many([[1]]), q.dequeue_many(5), q.size(), q.dequeue(), q.dequeue_up_to(5), q.dequeue_up_to(5),
+        q.dequeue(), q.dequeue_many(1), q.dequeue_many(0),
+    )  # fmt: skip
+
+
+def padding(m: Any) -> Any:
+    q = m.PaddingFIFOQueue(9, ["int32", "string"], shapes=[[None], []])
+    wrong = m.placeholder("int32")
+    return [
+        *_steps(q.enqueue([[1], "a"]), q.enqueue([[1, 2, 3], "b"]), q.enqueue([[4, 5], "c"])),
+        (q.enqueue([wrong, "d"]), {wrong: [[1]]}),
+        *_steps(q.dequeue_many(2), q.close(), q.dequeue_up_to(4)),
+    ]
+
+
+def priority(m: Any) -> Any:
+    q = m.PriorityQueue(9, ["string"], shapes=[[]])
+    puts = [q.enqueue((m.constant(p, "int64"), v)) for p, v in ((3, "c"), (1, "a"), (3, "d"), (2, "b"), (0, "z"))]
+    return _steps(*puts, q.size(), q.dequeue(), q.dequeue_many(2), q.dequeue(), q.dequeue(), q.dequeue())
+
+
+def shuffled(m: Any) -> Any:
+    q = m.RandomShuffleQueue(9, 2, ["int32"], shapes=[[]], seed=4)
+    total = m.reduce_sum(m.stack([q.dequeue(), q.dequeue(), q.dequeue()]))
+    q2 = m.RandomShuffleQueue(2, 3, ["int32"])
+    return _steps(
+        q.enqueue_many([[1, 1, 1, 1, 1]]), total, q.dequeue(), q.size(), q.close(), q.dequeue_many(2), q.dequeue(),
+        q2.size(),
+    )  # fmt: skip
+
+
+def names(m: Any) -> Any:
+    q = m.FIFOQueue(3, ["int32", "float32"], shapes=[[], [1]], names=["a", "b"])
+    return _steps(q.enqueue({"b": [2.0], "a": 1}), q.enqueue({"b": [4.0], "a": 3}), q.dequeue(), q.dequeue_many(1))
+
+
+def wrong_values(m: Any) -> Any:
+    q, free, value = m.FIFOQueue(2, ["float32"], shapes=[[2]]), m.FIFOQueue(2, ["float32"]), m.placeholder("float32")
+    return [
+        (q.enqueue(value), {value: [1.0, 2.0, 3.0]}),
+        (q.enqueue_many(value), {value: [[1.0, 2.0, 3.0]]}),
+        (q.enqueue_many(value), {value: 1.0}),
+        (free.enqueue(value), {value: [1.0]}),
+        (free.enqueue(value), {value: [[1.0]]}),
+        *_steps(free.dequeue(), free.dequeue_many(1), q.size()),
+    ]
+
+
+def shared(m: Any) -> Any:
+    a = m.FIFOQueue(3, ["int32"], shapes=[[]], shared_name="s")
+    b = m.FIFOQueue(3, ["int32"], shapes=[[]], shared_name="s")
+    clash = m.FIFOQueue(3, ["float32"], shapes=[[]], shared_name="s")
+    return _steps(a.enqueue(1), b.size(), b.dequeue(), clash.size())
+
+
+PROGRAMS = [
+    fifo, blocking, partly_in, wider_than_its_capacity, closing, padding, priority, shuffled, names, wrong_values,
+    shared,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_programs(tf: Any, program: Program) -> None:
+    assert _ours(program) == _theirs(tf, program)
+
+
+def test_static_shapes(tf: Any) -> None:
+    def shapes(m: Any) -> list[Any]:
+        with m.Graph().as_default():
+            q = m.PaddingFIFOQueue(5, ["float32", "int32"], shapes=[[None, 2], []])
+            free = m.FIFOQueue(5, ["float32"])
+            many = m.placeholder("int32", [])
+            batches = [*q.dequeue(), *q.dequeue_many(3), *q.dequeue_many(many), *q.dequeue_up_to(3)]
+            tensors = [*batches, free.dequeue(), free.dequeue_many(2), q.size(), q.is_closed()]
+            return [None if t.shape.ndims is None else t.shape.as_list() for t in tensors]
+
+    assert shapes(aioflow) == shapes(tf)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda m: m.FIFOQueue(2, ["float32", "int32"], shapes=[[2], []]).enqueue([[1.0, 2.0, 3.0], 1]),
+        lambda m: m.FIFOQueue(2, ["float32", "int32"], shapes=[[2], []]).enqueue([1.0]),
+        lambda m: m.FIFOQueue(2, ["float32"], shapes=[[2]]).enqueue_many([[[1.0]]]),
+        lambda m: m.FIFOQueue(2, ["float32", "int32"]).enqueue_many([[1.0], [1, 2]]),
+        lambda m: m.FIFOQueue(2, ["int32"], shapes=[[]]).dequeue_many(-1),
+        lambda m: m.FIFOQueue(3, ["int32"], shapes=[[None]]),
+        lambda m: m.FIFOQueue(3, ["int32"], shapes=[[], []]),
+        lambda m: m.FIFOQueue(3, ["int32"], names=["a", "b"]),
+        lambda m: m.FIFOQueue(3, ["int32"]).enqueue({"a": 1}),
+        lambda m: m.FIFOQueue(3, ["int32"], names=["a"]).enqueue([1]),
+    ],
+)
+def test_refused_when_the_graph_is_built(tf: Any, build: Callable[[Any], Any]) -> None:
+    for module in (tf, aioflow):
+        with module.Graph().as_default(), pytest.raises(ValueError):
+            build(module)
