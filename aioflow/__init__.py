@@ -78,6 +78,7 @@ from aioflow.ops.segment import *
 from aioflow.ops.sorting import *
 from aioflow.ops.random import *
 from aioflow.ops.queues import *
+from aioflow.ops.accumulators import *
 from aioflow.ops.io_files import *
 from aioflow.ops.readers import *
 from aioflow.ops.strings import *
@@ -116,6 +117,7 @@ from aioflow.kernels import segment as _segment_kernels
 from aioflow.kernels import sorting as _sorting_kernels
 from aioflow.ops import queue_ops as _queue_ops
 from aioflow.kernels import queues as _queue_kernels
+from aioflow.kernels import accumulators as _accumulator_kernels
 from aioflow.kernels import io_files as _file_kernels
 from aioflow.kernels import readers as _reader_kernels
 from aioflow.kernels import strings as _string_kernels

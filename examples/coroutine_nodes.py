@@ -1,8 +1,8 @@
 """Coroutines as nodes: a step that asks many services at once and runs a model on their answers.
 
-A request names a few users. For each of them the graph asks two services, at most `LIMIT` questions at a time; a service
-that does not answer in time, or drops the connection, is asked again. The answers go into a small model. All of it is
-one `session.run`, and any number of requests may be in flight.
+A request names a few users. For each of them the graph asks two services, at most `LIMIT` questions at a time; one that
+does not answer in time, or drops the connection, is asked again. The answers go into a small model. All of it is one
+`session.run`, and any number of requests may be in flight.
 
     python examples/coroutine_nodes.py
 """
@@ -42,17 +42,22 @@ class Service:
         """The features of a user."""
         async with self.limit:
             self.asked += 1
+            lost = self.asked % 10 == 0
             self.requests.add(REQUEST.get())
             self._open += 1
             self.most = max(self.most, self._open)
             try:
                 await asyncio.sleep(self.seconds)
-                if self.asked % 10 == 0:
+                if lost:
                     raise ConnectionError(f"{self.name} hung up")
             finally:
                 self._open -= 1
         rng = np.random.default_rng([int(user), len(self.name)])
         return rng.standard_normal(FEATURES).astype(np.float32)
+
+
+def _soon(attempt: int) -> float:
+    return 0.001 * attempt
 
 
 def build(services: list[Service]) -> tuple[af.Tensor, af.Tensor]:

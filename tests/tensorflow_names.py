@@ -66,6 +66,8 @@ complex128
 complex64
 concat(values, axis, name)
 cond(pred, true_fn, false_fn, strict, name, fn1, fn2)
+ConditionalAccumulator(dtype, shape, shared_name, name, reduction_type)
+ConditionalAccumulatorBase(dtype, shape, accumulator_ref)
 confusion_matrix(labels, predictions, num_classes, dtype, name, weights)
 conj(x, name)
 constant(value, dtype, shape, name, verify_shape)

@@ -327,4 +327,3 @@ class QueueCore:
     def _give_back(self, ticket: Dequeue) -> None:
         self._store.restore(ticket.taken)
         ticket.taken = []
-

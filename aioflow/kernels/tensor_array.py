@@ -31,7 +31,9 @@ class TensorArrayValue:
         self.identical: bool = attrs["identical_element_shapes"]
         self.adds_up = False
         self.closed = False
+        self.forward: TensorArrayValue | None = None
         self.gradients: dict[str, TensorArrayValue] = {}
+        self.shapes: dict[int, tuple[int, ...]] = {}
         self.lock = threading.Lock()  # several iterations may write at once
 
     def write(self, index: int, value: Any) -> None:
@@ -46,7 +48,8 @@ class TensorArrayValue:
             if index >= len(self.items) and self.dynamic_size:
                 self.items.extend([None] * (index + 1 - len(self.items)))
             self._check_index(index)
-            self._check_shape(index, np.shape(value))
+            shape = self.shapes[index] = np.shape(value)
+            self._check_shape(index, shape)
             present = self.items[index]
             if present is None:
                 self.items[index] = value
@@ -105,6 +108,7 @@ class TensorArrayValue:
                 }
                 found = self.gradients[source] = TensorArrayValue(f"{self.name}/{source}", len(self.items), attrs)
                 found.adds_up = True
+                found.forward = self
             return found
 
     def close(self) -> None:
@@ -113,14 +117,17 @@ class TensorArrayValue:
         self.items = []
 
     def _zeros(self, xp: Any, index: int) -> Any:
-        """What was never written reads as zeros where the shape is known."""
-        if self.dims is None or None in self.dims:
+        """What was never written reads as zeros where the shape is known; for a gradient, from the forward array."""
+        dims = self.dims
+        if self.forward is not None and index in self.forward.shapes:
+            dims = self.forward.shapes[index]
+        if dims is None or None in dims:
             raise InvalidArgumentError(
                 f"could not read index {index} of tensor array {self.name}: nothing has been written there",
                 expected="a write before, or an element_shape",
-                actual=format_dims(self.dims),
+                actual=format_dims(dims),
             )
-        return xp.zeros(tuple(d for d in self.dims if d is not None), self.dtype.np_dtype)
+        return xp.zeros(tuple(d for d in dims if d is not None), self.dtype.np_dtype)
 
     def _check_open(self) -> None:
         if self.closed:

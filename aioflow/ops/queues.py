@@ -243,7 +243,9 @@ def _shape_list(shapes: Any, count: int, partial: bool) -> list[Dims] | None:
         raise InvalidArgumentError("the queue needs a shape a component", expected=count, actual=len(dims))
     if not partial and any(d is None or None in d for d in dims):
         raise InvalidArgumentError(
-            "the shapes of this queue must be fully known", expected="known sizes", actual=[format_dims(d) for d in dims]
+            "the shapes of this queue must be fully known",
+            expected="known sizes",
+            actual=[format_dims(d) for d in dims],
         )
     return dims
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims
 from aioflow.ops.apply import TensorLike, apply_op
 from aioflow.ops.core import scalar
@@ -169,18 +171,24 @@ def _queue_handle(queue: Any) -> Tensor:
     return handle
 
 
+def _reader(op_type: str, name: str | None, **attrs: Any) -> Tensor:
+    container = current_scope(default_graph()).container
+    handle: Tensor = apply_op(op_type, container=container, name=name, **attrs)
+    return handle
+
+
 class WholeFileReader(ReaderBase):
     """Gives each file as one record: its name and its contents."""
 
     def __init__(self, name: str | None = None) -> None:
-        super().__init__(apply_op("WholeFileReaderV2", name=name))
+        super().__init__(_reader("WholeFileReaderV2", name))
 
 
 class IdentityReader(ReaderBase):
     """Gives each string of the queue as a record, key and value alike."""
 
     def __init__(self, name: str | None = None) -> None:
-        super().__init__(apply_op("IdentityReaderV2", name=name))
+        super().__init__(_reader("IdentityReaderV2", name))
 
 
 class TextLineReader(ReaderBase):
@@ -191,7 +199,7 @@ class TextLineReader(ReaderBase):
     """
 
     def __init__(self, skip_header_lines: int | None = None, name: str | None = None) -> None:
-        super().__init__(apply_op("TextLineReaderV2", skip_header_lines=skip_header_lines or 0, name=name))
+        super().__init__(_reader("TextLineReaderV2", name, skip_header_lines=skip_header_lines or 0))
 
 
 class FixedLengthRecordReader(ReaderBase):
@@ -214,14 +222,14 @@ class FixedLengthRecordReader(ReaderBase):
         encoding: str | None = None,
     ) -> None:
         super().__init__(
-            apply_op(
+            _reader(
                 "FixedLengthRecordReaderV2",
+                name,
                 record_bytes=record_bytes,
                 header_bytes=header_bytes or 0,
                 footer_bytes=footer_bytes or 0,
                 hop_bytes=hop_bytes or 0,
                 encoding=encoding or "",
-                name=name,
             )
         )
 
@@ -235,4 +243,4 @@ class TFRecordReader(ReaderBase):
 
     def __init__(self, name: str | None = None, options: Any = None) -> None:
         compression = getattr(options, "compression_type", options) or ""
-        super().__init__(apply_op("TFRecordReaderV2", compression_type=compression, name=name))
+        super().__init__(_reader("TFRecordReaderV2", name, compression_type=compression))

@@ -10,7 +10,7 @@ from typing import Any
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graph import Graph, Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
 from aioflow.ops.core import identity, scalar
@@ -108,6 +108,51 @@ define_op("TensorArraySizeV3", f"handle: resource, {_FLOW}", "size: int32", shap
 define_op("TensorArrayCloseV3", "handle: resource", "", stateful=True)
 
 not_differentiable("TensorArrayV3", "TensorArrayGradV3", "TensorArraySizeV3", "TensorArrayCloseV3")
+
+
+def _gradients_of(op: Operation, dtype: DType, flow: Tensor) -> TensorArray:
+    """The array of the gradients of the array that `op` uses, one for each call of `gradients`."""
+    source = op.graph.get_name_scope().rpartition(f"{op.name}_grad")[0].strip("/")
+    forward = TensorArray(dtype, handle=op.inputs[0], flow=flow, infer_shape=False)
+    return forward.grad(source or "gradients", flow=flow)
+
+
+@gradient("TensorArrayReadV3")
+def _read_grad(op: Operation, grad: Tensor) -> list[Any]:
+    _, index, flow = op.inputs
+    return [None, None, _gradients_of(op, grad.dtype, flow).write(index, grad).flow]
+
+
+@gradient("TensorArrayWriteV3")
+def _write_grad(op: Operation, flow: Tensor) -> list[Any]:
+    _, index, value, _ = op.inputs
+    grad = _gradients_of(op, value.dtype, flow).read(index)
+    return [None, None, grad, flow]
+
+
+@gradient("TensorArrayGatherV3")
+def _gather_grad(op: Operation, grad: Tensor) -> list[Any]:
+    _, indices, flow = op.inputs
+    return [None, None, _gradients_of(op, grad.dtype, flow).scatter(indices, grad).flow]
+
+
+@gradient("TensorArrayScatterV3")
+def _scatter_grad(op: Operation, flow: Tensor) -> list[Any]:
+    _, indices, value, _ = op.inputs
+    grad = _gradients_of(op, value.dtype, flow).gather(indices)
+    return [None, None, grad, flow]
+
+
+@gradient("TensorArraySplitV3")
+def _split_grad(op: Operation, flow: Tensor) -> list[Any]:
+    grad = _gradients_of(op, op.inputs[1].dtype, flow).concat()
+    return [None, grad, None, flow]
+
+
+@gradient("TensorArrayConcatV3")
+def _concat_grad(op: Operation, grad: Tensor, lengths_grad: Any) -> list[Any]:
+    flow = op.inputs[1]
+    return [None, _gradients_of(op, grad.dtype, flow).split(grad, op.outputs[1]).flow]
 
 
 class TensorArray:

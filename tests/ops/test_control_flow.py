@@ -441,6 +441,37 @@ def test_gradient_arrays_add_up(graph: af.Graph) -> None:
     assert value(grads.size()) == 2
 
 
+ARRAYS: list[Callable[..., Any]] = [
+    lambda x: rows(x).stack(),
+    lambda x: rows(x).gather([1, 1, 0]),
+    lambda x: rows(x).read(1) * rows(x).read(0),
+    lambda x: rows(x).concat(),
+    lambda x: af.TensorArray("float64", size=2, clear_after_read=False).write(0, x[1]).write(1, x[0] * x[1]).stack(),
+    lambda x: af.TensorArray("float64", size=3, infer_shape=False).split(x, [1, 0, 1]).concat(),
+    lambda x: (
+        af.TensorArray("float64", size=4, infer_shape=False, clear_after_read=False)
+        .scatter([3, 0], x)
+        .gather([0, 3, 0])
+    ),
+]
+
+
+def rows(x: af.Tensor) -> af.TensorArray:
+    return af.TensorArray("float64", size=2, clear_after_read=False).unstack(x)
+
+
+@pytest.mark.parametrize("build", ARRAYS)
+def test_gradients_of_tensor_arrays(build: Callable[..., Any]) -> None:
+    check_gradients(build, np.array([[0.5, 1.5, -1.0], [2.0, 0.3, 0.7]]))
+
+
+def test_two_differentiations_do_not_mix(graph: af.Graph) -> None:
+    x = af.constant([[1.0], [2.0]])
+    y = array(size=2).unstack(x).stack()
+    first, second = (af.gradients(y * y, x)[0] for _ in range(2))
+    assert [v.tolist() for v in evaluate([first, second])] == [[[2.0], [4.0]]] * 2
+
+
 def test_a_closed_array_is_refused(graph: af.Graph) -> None:
     made = array(size=1).write(0, 1.0)
     with af.control_dependencies([made.flow]), af.control_dependencies([made.close()]):
@@ -467,11 +498,12 @@ def test_functions_over_no_rows(graph: af.Graph) -> None:
     assert value(total, {none: empty}) == 3
     with pytest.raises(errors.InvalidArgumentError, match="no rows"):
         af.foldl(lambda a, row: a + row, af.zeros([0, 2]))
-    for function in (af.map_fn, af.scan, af.foldl, af.foldr):
+    functions: list[Any] = [af.map_fn, af.scan, af.foldl, af.foldr]
+    for function in functions:
         with pytest.raises(errors.InvalidArgumentError, match="a scalar has no rows"):
-            function(lambda *rows: rows[0], 1.0)  # type: ignore[operator]
+            function(lambda *rows: rows[0], 1.0)
         with pytest.raises(errors.DTypeError, match="not a function"):
-            function(3, [1.0])  # type: ignore[operator]
+            function(3, [1.0])
 
 
 def test_map_fn_checks_its_structure(graph: af.Graph) -> None:

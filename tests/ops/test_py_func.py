@@ -353,6 +353,30 @@ async def test_a_cancelled_step_waits_for_the_thread() -> None:
     assert log == ["function", "step"]
 
 
+async def test_inside_control_flow() -> None:
+    asked: list[float] = []
+
+    async def grow(v: Any) -> Any:
+        asked.append(float(v))
+        await asyncio.sleep(0)
+        return v + np.float32(1)
+
+    def ask(v: Any) -> af.Tensor:
+        found: af.Tensor = af.py_coroutine(grow, [v], "float32", shapes=[])
+        return found
+
+    _, total = af.while_loop(lambda i, v: i < 5, lambda i, v: (i + 1, ask(v)), [af.constant(0), af.constant(0.0)])
+    wanted = af.placeholder("bool", [])
+    chosen = af.cond(wanted, lambda: ask(af.constant(10.0)), lambda: af.constant(-1.0))
+    async with af.Session() as session:
+        assert await session.run(total) == 5
+        assert asked == [0, 1, 2, 3, 4]
+        assert await session.run(chosen, {wanted: False}) == -1
+        assert len(asked) == 5
+        handle = await session.partial_run_setup([chosen], [wanted])
+        assert await session.partial_run(handle, chosen, {wanted: True}) == 11
+
+
 # ── gradients, lifetimes ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -1,0 +1,164 @@
+"""Conditional accumulators: gradients of many steps are added up, and taken when enough of them are in.
+
+This is how synchronous training with backup workers waits for the first m of n gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.graph import dtypes as _dtypes
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.scopes import current_scope
+from aioflow.graph.shapes import Dims, dims_of, merge_dims
+from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
+from aioflow.ops.core import scalar
+
+__all__ = ["ConditionalAccumulator", "ConditionalAccumulatorBase"]
+
+
+_DTYPE = "dtype: {numbertype}"
+
+
+def _taken_shape(ctx: ShapeContext) -> Dims:
+    op = ctx.tensors[0].op
+    dims: Dims = op.attrs["shape"] if op.type == "ResourceConditionalAccumulator" else None
+    return dims
+
+
+define_op(
+    "ResourceConditionalAccumulator",
+    "",
+    "handle: resource",
+    [
+        _DTYPE,
+        "shape: shape",
+        "container: string = ''",
+        "shared_name: string = ''",
+        "reduction_type: {'MEAN', 'SUM'} = 'MEAN'",
+    ],
+    shape=scalar,
+    stateful=True,
+)
+define_op(
+    "ResourceAccumulatorApplyGradient",
+    "handle: resource, local_step: int64, gradient: dtype",
+    "",
+    [_DTYPE],
+    stateful=True,
+)
+define_op(
+    "ResourceAccumulatorTakeGradient",
+    "handle: resource, num_required: int32",
+    "average: dtype",
+    [_DTYPE],
+    shape=_taken_shape,
+    stateful=True,
+)
+define_op(
+    "ResourceAccumulatorNumAccumulated", "handle: resource", "num_accumulated: int32", shape=scalar, stateful=True
+)
+define_op("ResourceAccumulatorSetGlobalStep", "handle: resource, new_global_step: int64", "", stateful=True)
+not_differentiable(
+    "ResourceConditionalAccumulator",
+    "ResourceAccumulatorApplyGradient",
+    "ResourceAccumulatorTakeGradient",
+    "ResourceAccumulatorNumAccumulated",
+    "ResourceAccumulatorSetGlobalStep",
+)
+
+
+class ConditionalAccumulatorBase:
+    """What accumulators have in common.
+
+    Args:
+        dtype: Dtype of the gradients.
+        shape: Their static shape, or None.
+        accumulator_ref: The handle tensor.
+    """
+
+    def __init__(self, dtype: Any, shape: Any, accumulator_ref: Tensor) -> None:
+        self._dtype = _dtypes.as_dtype(dtype)
+        self._dims = dims_of(shape)
+        self._accumulator_ref = accumulator_ref
+
+    @property
+    def accumulator_ref(self) -> Tensor:
+        """The handle."""
+        return self._accumulator_ref
+
+    @property
+    def name(self) -> str:
+        """Name of the node that makes the handle."""
+        return self._accumulator_ref.op.name
+
+    @property
+    def dtype(self) -> DType:
+        """Dtype of the gradients."""
+        return self._dtype
+
+    def num_accumulated(self, name: str | None = None) -> Tensor:
+        """How many gradients have been added since the last take, an int32 scalar."""
+        result: Tensor = apply_op("ResourceAccumulatorNumAccumulated", self._accumulator_ref, name=name)
+        return result
+
+    def set_global_step(self, new_global_step: TensorLike, name: str | None = None) -> Operation:
+        """A node that goes on to a later step: gradients of earlier ones are stale. It never goes back."""
+        step = convert_to_tensor(new_global_step, _dtypes.int64)
+        result: Operation = apply_op("ResourceAccumulatorSetGlobalStep", self._accumulator_ref, step, name=name)
+        return result
+
+
+class ConditionalAccumulator(ConditionalAccumulatorBase):
+    """Adds dense gradients up, and gives out their mean once there are enough.
+
+    Args:
+        dtype, shape: Of the gradients; the shape may be open.
+        shared_name: Accumulators of one name, in any session of a worker, are one.
+        reduction_type: "MEAN" or "SUM".
+    """
+
+    def __init__(
+        self,
+        dtype: Any,
+        shape: Any = None,
+        shared_name: str | None = None,
+        name: str = "conditional_accumulator",
+        reduction_type: str = "MEAN",
+    ) -> None:
+        handle = apply_op(
+            "ResourceConditionalAccumulator",
+            dtype=_dtypes.as_dtype(dtype),
+            shape=dims_of(shape),
+            container=current_scope(default_graph()).container,
+            shared_name=shared_name or "",
+            reduction_type=reduction_type,
+            name=name,
+        )
+        super().__init__(dtype, shape, handle)
+
+    def apply_grad(self, grad: TensorLike, local_step: TensorLike = 0, name: str | None = None) -> Operation:
+        """A node that adds a gradient, or drops it where `local_step` is earlier than the accumulator's step.
+
+        Raises:
+            InvalidArgumentError: the gradient has another shape.
+        """
+        tensor = convert_to_tensor(grad, self._dtype)
+        merge_dims(tensor.dims, self._dims)
+        step = convert_to_tensor(local_step, _dtypes.int64)
+        result: Operation = apply_op("ResourceAccumulatorApplyGradient", self._accumulator_ref, step, tensor, name=name)
+        return result
+
+    def take_grad(self, num_required: TensorLike, name: str | None = None) -> Tensor:
+        """The mean (or sum) of all that has been added, once that is at least `num_required` gradients.
+
+        Taking it empties the accumulator and advances its step by one.
+        """
+        count = convert_to_tensor(num_required, _dtypes.int32)
+        result: Tensor = apply_op(
+            "ResourceAccumulatorTakeGradient", self._accumulator_ref, count, dtype=self._dtype, name=name
+        )
+        return result

@@ -1,0 +1,173 @@
+"""`QueueRunner`: tasks that keep a queue filled by running its enqueue nodes again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError, OpError, OutOfRangeError, UnimplementedError
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.default_session import session_for
+from aioflow.graph.graph import GraphKeys, Operation
+from aioflow.ops.queues import QueueBase
+from aioflow.train.coordinator import Coordinator
+
+__all__ = ["QueueRunner", "add_queue_runner", "start_queue_runners"]
+
+
+class QueueRunner:
+    """Fills a queue: one task an enqueue node, all in the task group of a `Coordinator`.
+
+    When the input of all enqueue nodes has ended the queue is closed; when the coordinator stops, it is closed and
+    waiting enqueues are cancelled.
+
+    Args:
+        queue: The queue.
+        enqueue_ops: Nodes that put elements in; one may come several times.
+        close_op, cancel_op: Nodes that close it, softly and at once; made here where they are not given.
+        queue_closed_exception_types: Exceptions of an enqueue node that mean that its input has ended; by default
+            `OutOfRangeError`.
+        queue_runner_def, import_scope: Not supported: runners are not stored with graphs.
+    """
+
+    def __init__(
+        self,
+        queue: QueueBase | None = None,
+        enqueue_ops: Sequence[Operation] | None = None,
+        close_op: Operation | None = None,
+        cancel_op: Operation | None = None,
+        queue_closed_exception_types: Iterable[type[OpError]] | None = None,
+        queue_runner_def: Any = None,
+        import_scope: str | None = None,
+    ) -> None:
+        if queue_runner_def is not None or import_scope is not None:
+            raise UnimplementedError("runners are not stored with graphs", expected="queue and enqueue_ops")
+        if queue is None or not enqueue_ops:
+            raise InvalidArgumentError("a runner needs a queue and enqueue nodes", expected="both", actual=enqueue_ops)
+        self._queue = queue
+        self._enqueue_ops = list(enqueue_ops)
+        self._close_op = close_op if close_op is not None else queue.close()
+        self._cancel_op = cancel_op if cancel_op is not None else queue.close(cancel_pending_enqueues=True)
+        types = (OutOfRangeError,) if queue_closed_exception_types is None else tuple(queue_closed_exception_types)
+        self._closed_types = types
+        self._exceptions: list[BaseException] = []
+
+    @property
+    def queue(self) -> QueueBase:
+        """The queue that is filled."""
+        return self._queue
+
+    @property
+    def enqueue_ops(self) -> list[Operation]:
+        """The nodes that fill it."""
+        return list(self._enqueue_ops)
+
+    @property
+    def close_op(self) -> Operation:
+        """The node that closes the queue when its input has ended."""
+        return self._close_op
+
+    @property
+    def cancel_op(self) -> Operation:
+        """The node that closes the queue at once."""
+        return self._cancel_op
+
+    @property
+    def queue_closed_exception_types(self) -> tuple[type[OpError], ...]:
+        """Exceptions that mean that the input of an enqueue node has ended."""
+        return self._closed_types
+
+    @property
+    def exceptions_raised(self) -> list[BaseException]:
+        """What enqueue nodes have raised, other than that their input has ended."""
+        return list(self._exceptions)
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._queue.name
+
+    def create_threads(
+        self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = True
+    ) -> list[asyncio.Task[None]]:
+        """Start the tasks (no threads) in the coordinator's task group, and return them.
+
+        Args:
+            sess: The session that runs the nodes.
+            coord: The owner of the tasks; required.
+            daemon: No matter: tasks end with their coordinator.
+            start: Must be True: a task starts when it is made.
+
+        Raises:
+            InvalidArgumentError: there is no coordinator, or `start` is False.
+        """
+        if coord is None:
+            raise InvalidArgumentError("somebody must own the tasks", expected="coord=", actual="None")
+        if not start:
+            raise InvalidArgumentError("a task starts when it is made", expected="start=True", actual="start=False")
+        left = _Countdown(len(self._enqueue_ops))
+        tasks = [coord.start(self._fill(sess, coord, op, left)) for op in self._enqueue_ops]
+        tasks.append(coord.start(self._close_on_stop(sess, coord), attendant=True))
+        return tasks
+
+    async def _fill(self, session: Any, coord: Coordinator, op: Operation, left: _Countdown) -> None:
+        enqueue = session.make_callable(op)
+        try:
+            while not coord.should_stop():
+                await enqueue()
+        except self._closed_types:
+            pass
+        except Exception as error:
+            if not coord.should_stop():
+                self._exceptions.append(error)
+            raise
+        if left.count_down() and not coord.should_stop():
+            with suppress(OpError):  # closed by somebody else
+                await session.run(self._close_op)
+
+    async def _close_on_stop(self, session: Any, coord: Coordinator) -> None:
+        await coord.wait_for_stop()
+        with suppress(OpError):  # the session, or the queue, has been closed meanwhile
+            await session.run(self._cancel_op)
+
+
+class _Countdown:
+    """How many enqueue tasks of one session still go on."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def count_down(self) -> bool:
+        """One has ended; whether it was the last."""
+        self._count -= 1
+        return self._count == 0
+
+
+def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS) -> None:
+    """Add a runner to a collection of the default graph, for `start_queue_runners`."""
+    default_graph().add_to_collection(collection, qr)
+
+
+def start_queue_runners(
+    sess: Any = None,
+    coord: Coordinator | None = None,
+    daemon: bool = True,
+    start: bool = True,
+    collection: str = GraphKeys.QUEUE_RUNNERS,
+) -> list[asyncio.Task[None]]:
+    """Start all queue runners of the session's graph as tasks of `coord`, and return the tasks.
+
+    Args:
+        sess: The session; the default one without it.
+        coord: A `Coordinator`, inside its `async with` block; required.
+        daemon, start: As in `QueueRunner.create_threads`.
+
+    Raises:
+        FailedPreconditionError: there is no session.
+        InvalidArgumentError: there is no coordinator.
+    """
+    session = session_for(sess, default_graph())
+    runners = session.graph.get_collection(collection)
+    return [task for runner in runners for task in runner.create_threads(session, coord, daemon, start)]

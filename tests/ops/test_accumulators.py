@@ -1,0 +1,66 @@
+"""Conditional accumulators through sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import aioflow as af
+from aioflow import errors
+
+
+async def test_the_mean_is_taken_when_enough_is_in(graph: af.Graph) -> None:
+    gradients = af.ConditionalAccumulator("float32", shape=[2], name="grads")
+    value = af.placeholder("float32", [2])
+    add, count, taken = gradients.apply_grad(value), gradients.num_accumulated(), gradients.take_grad(2)
+    assert taken.shape == (2,)
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        task = tg.create_task(session.run(taken))
+        await session.run(add, {value: [1.0, 2.0]})
+        for _ in range(100):
+            await asyncio.sleep(0)
+        (report,) = await session.stuck_report()
+        assert "accumulator 'grads' (1 of 2 gradients, step 0)" in str(report)
+        assert not task.done()
+        await session.run(add, {value: [3.0, 4.0]})
+        assert (await task).tolist() == [2.0, 3.0]
+        assert await session.run(count) == 0
+
+
+async def test_stale_gradients_are_dropped(graph: af.Graph) -> None:
+    gradients = af.ConditionalAccumulator("float32", shape=[], reduction_type="SUM")
+    count = gradients.num_accumulated()
+    async with af.Session() as session:
+        await session.run(gradients.set_global_step(2))
+        await session.run(gradients.set_global_step(1))
+        await session.run(gradients.apply_grad(1.0, local_step=1))
+        assert await session.run(count) == 0
+        for step in (2, 3):
+            await session.run(gradients.apply_grad(5.0, local_step=step))
+        assert await session.run(gradients.take_grad(1)) == 10.0
+        await session.run(gradients.apply_grad(1.0, local_step=2))
+        assert await session.run(count) == 0
+
+
+async def test_a_cancelled_taker_leaves_no_trace(graph: af.Graph) -> None:
+    gradients = af.ConditionalAccumulator("float32", shape=[])
+    async with af.Session() as session:
+        with pytest.raises(errors.DeadlineExceededError, match="accumulator"):
+            await session.run(gradients.take_grad(1), timeout=0.01)
+        await session.run(gradients.apply_grad(3.0))
+        assert await session.run(gradients.num_accumulated()) == 1
+        assert await session.run(gradients.take_grad(1)) == 3.0
+
+
+async def test_what_does_not_fit(graph: af.Graph) -> None:
+    gradients = af.ConditionalAccumulator("float32", shape=[2])
+    value = af.placeholder("float32")
+    with pytest.raises(errors.InvalidArgumentError):
+        gradients.apply_grad([1.0])
+    wrong: list[tuple[Any, Any]] = [(gradients.apply_grad(value), {value: [1.0]}), (gradients.take_grad(0), None)]
+    async with af.Session() as session:
+        for fetch, feeds in wrong:
+            with pytest.raises(errors.InvalidArgumentError):
+                await session.run(fetch, feeds)
