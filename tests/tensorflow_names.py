@@ -727,16 +727,26 @@ substr(input, pos, len, name, unit)
 to_number(string_tensor, out_type, name, input)
 """,
     "train": """
+
 AdadeltaOptimizer(learning_rate, rho, epsilon, use_locking, name)
 AdagradOptimizer(learning_rate, initial_accumulator_value, use_locking, name)
 AdamOptimizer(learning_rate, beta1, beta2, epsilon, use_locking, name, use_own_namescope_for_non_slot_vars)
+add_queue_runner(qr, collection)
 assert_global_step(global_step_tensor)
+batch(tensors, batch_size, num_threads, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name, name)
+batch_join(tensors_list, batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name, name)
+BytesList
 checkpoint_exists(checkpoint_prefix)
+Coordinator(clean_stop_exception_types)
 cosine_decay(learning_rate, global_step, decay_steps, alpha, name)
 cosine_decay_restarts(learning_rate, global_step, first_decay_steps, t_mul, m_mul, alpha, name)
 create_global_step(graph)
+Example
 exponential_decay(learning_rate, global_step, decay_steps, decay_rate, staircase, name)
 ExponentialMovingAverage(decay, num_updates, zero_debias, name)
+Feature
+Features
+FloatList
 FtrlOptimizer(learning_rate, learning_rate_power, initial_accumulator_value, l1_regularization_strength,
     l2_regularization_strength, use_locking, name, accum_name, linear_name,
     l2_shrinkage_regularization_strength, beta)
@@ -746,12 +756,16 @@ get_global_step(graph)
 get_or_create_global_step(graph)
 global_step(sess, global_step_tensor)
 GradientDescentOptimizer(learning_rate, use_locking, name)
+input_producer(input_tensor, element_shape, num_epochs, shuffle, seed, capacity, shared_name, summary_name, name, cancel_op)
+Int64List
 inverse_time_decay(learning_rate, global_step, decay_steps, decay_rate, staircase, name)
 latest_checkpoint(checkpoint_dir, latest_filename)
+limit_epochs(tensor, num_epochs, name)
 linear_cosine_decay(learning_rate, global_step, decay_steps, num_periods, alpha, beta, name)
 list_variables(ckpt_dir_or_file)
 load_checkpoint(ckpt_dir_or_file)
 load_variable(ckpt_dir_or_file, name)
+match_filenames_once(pattern, name)
 MomentumOptimizer(learning_rate, momentum, use_locking, name, use_nesterov)
 natural_exp_decay(learning_rate, global_step, decay_steps, decay_rate, staircase, name)
 noisy_linear_cosine_decay(learning_rate, global_step, decay_steps, initial_variance, variance_decay,
@@ -764,10 +778,17 @@ ProximalAdagradOptimizer(learning_rate, initial_accumulator_value, l1_regulariza
     l2_regularization_strength, use_locking, name)
 ProximalGradientDescentOptimizer(learning_rate, l1_regularization_strength, l2_regularization_strength,
     use_locking, name)
+QueueRunner(queue, enqueue_ops, close_op, cancel_op, queue_closed_exception_types, queue_runner_def, import_scope)
+range_input_producer(limit, num_epochs, shuffle, seed, capacity, shared_name, name)
 remove_checkpoint(checkpoint_prefix, checkpoint_format_version, meta_graph_suffix)
 RMSPropOptimizer(learning_rate, decay, momentum, epsilon, use_locking, centered, name)
 Saver(var_list, reshape, sharded, max_to_keep, keep_checkpoint_every_n_hours, name, restore_sequentially,
     saver_def, builder, defer_build, allow_empty, write_version, pad_step_number, save_relative_paths, filename)
+shuffle_batch(tensors, batch_size, capacity, min_after_dequeue, num_threads, seed, enqueue_many, shapes, allow_smaller_final_batch, shared_name, name)
+shuffle_batch_join(tensors_list, batch_size, capacity, min_after_dequeue, seed, enqueue_many, shapes, allow_smaller_final_batch, shared_name, name)
+slice_input_producer(tensor_list, num_epochs, shuffle, seed, capacity, shared_name, name)
+start_queue_runners(sess, coord, daemon, start, collection)
+string_input_producer(string_tensor, num_epochs, shuffle, seed, capacity, shared_name, name, cancel_op)
 update_checkpoint_state(save_dir, model_checkpoint_path, all_model_checkpoint_paths, latest_filename,
     all_model_checkpoint_timestamps, last_preserved_timestamp)
 write_graph(graph_or_graph_def, logdir, name, as_text)

@@ -106,6 +106,7 @@ def import_graph_def(
         work = _Import(graph, graph_def, prefix, _mapped(graph, input_map or {}), known)
         for node in work.in_order():
             work.build(node)
+        work.close_loops()
         work.check_map()
         return None if return_elements is None else [work.element(_text(e)) for e in return_elements]
 
@@ -146,6 +147,7 @@ class _Import:
         self.nodes: dict[str, NodeDef] = {}
         self.made: dict[str, Operation] = {}
         self.used: set[InputRef] = set()
+        self.back_edges: dict[str, list[tuple[int, InputRef]]] = {}
         for node in graph_def.nodes:
             if node.name in self.nodes:
                 raise _at(InvalidArgumentError(f"the definition has two nodes {node.name!r}"), node)
@@ -177,9 +179,11 @@ class _Import:
 
     def _needed(self, node: NodeDef) -> set[str]:
         needed: set[str] = set()
-        for ref in node.refs():
+        for index, ref in enumerate(node.refs()):
             if ref in self.mapped:
                 self.used.add(ref)
+            elif index > 0 and self._is_back_edge(node, ref):
+                self.back_edges.setdefault(node.name, []).append((index, ref))
             elif ref.node in self.nodes:
                 needed.add(ref.node)
             else:
@@ -187,6 +191,20 @@ class _Import:
                     InvalidArgumentError(f"unknown input {str(ref)!r}", expected="a node of the definition"), node
                 )
         return needed
+
+    def _is_back_edge(self, node: NodeDef, ref: InputRef) -> bool:
+        """Whether the input closes a loop: it is there only when the rest of the loop is."""
+        source = self.nodes.get(ref.node)
+        return node.op == "Merge" and source is not None and source.op == "NextIteration" and ref.port >= 0
+
+    def close_loops(self) -> None:
+        """Give the Merge nodes of loops their inputs from NextIteration, in whose place others stand in."""
+        for name, edges in self.back_edges.items():
+            for index, ref in edges:
+                try:
+                    self.made[name].update_input(index, self._tensor(ref))
+                except OpError as error:
+                    raise _at(error, self.nodes[name]) from error.__cause__
 
     def _cycle(self, left: set[str], missing: Mapping[str, set[str]]) -> OpError:
         """The error for nodes that wait for one another. Whoever waits has an unfinished input, so walking back along
@@ -217,10 +235,13 @@ class _Import:
     def _build(self, node: NodeDef) -> Operation:
         op_def = OPS.get(node.op)
         refs = node.refs()
-        data = [self._tensor(ref) for ref in refs if ref.port >= 0]
+        later = {ref for _, ref in self.back_edges.get(node.name, ())}
+        data = [self._tensor(refs[0] if ref in later else ref) for ref in refs if ref.port >= 0]
         control = [self.mapped.get(ref) or self.made[ref.node] for ref in refs if ref.port < 0]
         attrs = self._attrs(node, op_def)
         shapes = attrs.pop(_SHAPES, None)
+        if node.op == "Enter":  # a definition that is imported twice is two loops
+            attrs["frame_name"] = self.prefix + attrs["frame_name"]
         inputs = _by_name(op_def, data, attrs)
         resolved = infer_attrs(op_def, inputs, attrs)
         for arg in op_def.inputs:

@@ -45,26 +45,6 @@ class QueueBase:
         self._names: list[str] | None = list(names) if names is not None else None
         self._queue_ref = queue_ref
 
-    @staticmethod
-    def from_list(index: Tensor, queues: Sequence[QueueBase]) -> QueueBase:
-        """The queue at `index`, an integer tensor, of a list of queues with the same dtypes and names.
-
-        Its shapes are what all of them have in common, or open.
-
-        Raises:
-            InvalidArgumentError: the list is empty, or the queues differ.
-        """
-        kinds = {(tuple(q._dtypes), None if q._names is None else tuple(q._names)) for q in queues}
-        if len(kinds) != 1:
-            raise InvalidArgumentError(
-                "the queues must have the same components", expected="one kind", actual=f"{len(kinds)} kinds"
-            )
-        first = queues[0]
-        same = all(q._dims == first._dims for q in queues)
-        shapes = first._dims if same and None not in first._dims else None
-        handles = apply_op("Pack", [q._queue_ref for q in queues], axis=0)
-        return QueueBase(first._dtypes, shapes, first._names, apply_op("GatherV2", handles, index, 0))
-
     @property
     def queue_ref(self) -> Tensor:
         """The handle."""

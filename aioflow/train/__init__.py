@@ -15,6 +15,7 @@ from aioflow.train.checkpoint_state import load_checkpoint as load_checkpoint
 from aioflow.train.checkpoint_state import load_variable as load_variable
 from aioflow.train.checkpoint_state import remove_checkpoint as remove_checkpoint
 from aioflow.train.checkpoint_state import update_checkpoint_state as update_checkpoint_state
+from aioflow.train.coordinator import Coordinator as Coordinator
 from aioflow.train.decay import cosine_decay as cosine_decay
 from aioflow.train.decay import cosine_decay_restarts as cosine_decay_restarts
 from aioflow.train.decay import exponential_decay as exponential_decay
@@ -25,14 +26,33 @@ from aioflow.train.decay import noisy_linear_cosine_decay as noisy_linear_cosine
 from aioflow.train.decay import piecewise_constant as piecewise_constant
 from aioflow.train.decay import piecewise_constant_decay as piecewise_constant_decay
 from aioflow.train.decay import polynomial_decay as polynomial_decay
+from aioflow.train.example import BytesList as BytesList
+from aioflow.train.example import Example as Example
+from aioflow.train.example import Feature as Feature
+from aioflow.train.example import Features as Features
+from aioflow.train.example import FloatList as FloatList
+from aioflow.train.example import Int64List as Int64List
 from aioflow.train.ftrl import FtrlOptimizer as FtrlOptimizer
 from aioflow.train.gradient_descent import GradientDescentOptimizer as GradientDescentOptimizer
 from aioflow.train.gradient_descent import ProximalGradientDescentOptimizer as ProximalGradientDescentOptimizer
 from aioflow.train.graph_io import read_graph as read_graph
 from aioflow.train.graph_io import write_graph as write_graph
+from aioflow.train.input import batch as batch
+from aioflow.train.input import batch_join as batch_join
+from aioflow.train.input import input_producer as input_producer
+from aioflow.train.input import limit_epochs as limit_epochs
+from aioflow.train.input import match_filenames_once as match_filenames_once
+from aioflow.train.input import range_input_producer as range_input_producer
+from aioflow.train.input import shuffle_batch as shuffle_batch
+from aioflow.train.input import shuffle_batch_join as shuffle_batch_join
+from aioflow.train.input import slice_input_producer as slice_input_producer
+from aioflow.train.input import string_input_producer as string_input_producer
 from aioflow.train.momentum import MomentumOptimizer as MomentumOptimizer
 from aioflow.train.moving_averages import ExponentialMovingAverage as ExponentialMovingAverage
 from aioflow.train.optimizer import Optimizer as Optimizer
+from aioflow.train.queue_runner import QueueRunner as QueueRunner
+from aioflow.train.queue_runner import add_queue_runner as add_queue_runner
+from aioflow.train.queue_runner import start_queue_runners as start_queue_runners
 from aioflow.train.rmsprop import RMSPropOptimizer as RMSPropOptimizer
 from aioflow.train.saver import Saver as Saver
 from aioflow.train.step import assert_global_step as assert_global_step
@@ -45,18 +65,29 @@ __all__ = [
     "AdadeltaOptimizer",
     "AdagradOptimizer",
     "AdamOptimizer",
+    "BytesList",
     "CheckpointReader",
     "CheckpointState",
+    "Coordinator",
+    "Example",
     "ExponentialMovingAverage",
+    "Feature",
+    "Features",
+    "FloatList",
     "FtrlOptimizer",
     "GradientDescentOptimizer",
+    "Int64List",
     "MomentumOptimizer",
     "Optimizer",
     "ProximalAdagradOptimizer",
     "ProximalGradientDescentOptimizer",
+    "QueueRunner",
     "RMSPropOptimizer",
     "Saver",
+    "add_queue_runner",
     "assert_global_step",
+    "batch",
+    "batch_join",
     "checkpoint_exists",
     "cosine_decay",
     "cosine_decay_restarts",
@@ -67,19 +98,28 @@ __all__ = [
     "get_global_step",
     "get_or_create_global_step",
     "global_step",
+    "input_producer",
     "inverse_time_decay",
     "latest_checkpoint",
+    "limit_epochs",
     "linear_cosine_decay",
     "list_variables",
     "load_checkpoint",
     "load_variable",
+    "match_filenames_once",
     "natural_exp_decay",
     "noisy_linear_cosine_decay",
     "piecewise_constant",
     "piecewise_constant_decay",
     "polynomial_decay",
+    "range_input_producer",
     "read_graph",
     "remove_checkpoint",
+    "shuffle_batch",
+    "shuffle_batch_join",
+    "slice_input_producer",
+    "start_queue_runners",
+    "string_input_producer",
     "update_checkpoint_state",
     "write_graph",
 ]

@@ -349,6 +349,18 @@ def test_shapes_of_merge(graph: af.Graph, shapes: Any, expected: Any) -> None:
     assert merged.value_index.dims == ()
 
 
+def test_loops_and_branches_are_exported_and_imported(graph: af.Graph) -> None:
+    n = af.placeholder("int32", (), name="n")
+    looped = af.while_loop(lambda i, s: i < n, lambda i, s: (i + 1, s + i * n), [0, 0])[1]
+    chosen = af.cond(looped > 10, lambda: looped * 2, lambda: looped)
+    definition = graph.as_graph_def()
+    with af.Graph().as_default():
+        m = af.placeholder("int32", ())
+        found = [af.import_graph_def(definition, {"n": m}, [chosen.name], name=name)[0] for name in ("one", "two")]
+        assert [v.tolist() for v in evaluate(found, {m: 4})] == [48, 48]
+        assert [v.tolist() for v in evaluate(found, {m: 2})] == [2, 2]
+
+
 # ── Assert, Print, Abort ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

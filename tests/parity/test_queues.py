@@ -191,14 +191,14 @@ def test_refused_when_the_graph_is_built(tf: Any, build: Callable[[Any], Any]) -
 def accumulated(m: Any) -> Any:
     a = m.ConditionalAccumulator("float32", shape=[2])
     value = m.placeholder("float32")
-    total = m.ConditionalAccumulator("int32", shape=[], reduction_type="SUM")
+    total = m.ConditionalAccumulator("float64", shape=[], reduction_type="SUM")
     return [
         *_steps(a.apply_grad([1.0, 2.0]), a.apply_grad([3.0, 5.0]), a.num_accumulated(), a.take_grad(2)),
         *_steps(a.apply_grad([1.0, 1.0], local_step=0), a.num_accumulated(), a.take_grad(1)),
         *_steps(a.apply_grad([1.0, 1.0], local_step=1), a.set_global_step(0), a.set_global_step(5), a.take_grad(1)),
         *_steps(a.apply_grad([1.0, 1.0], local_step=5), a.num_accumulated(), a.take_grad(0), a.take_grad(-1)),
         (a.apply_grad(value, local_step=9), {value: [1.0, 1.0, 1.0]}),
-        *_steps(total.apply_grad(4), total.apply_grad(5), total.take_grad(1), total.num_accumulated()),
+        *_steps(total.apply_grad(4.0), total.apply_grad(5.0), total.take_grad(1), total.num_accumulated()),
     ]
 
 

@@ -1,0 +1,313 @@
+"""Coordinator, queue runners, producers and batches."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow import errors, train
+
+
+async def drain(fetches: Any, limit: int = 100, close: bool = True) -> list[Any]:
+    """What a pipeline gives until it ends."""
+    found: list[Any] = []
+    async with af.Session() as session:
+        await session.run([af.local_variables_initializer(), af.global_variables_initializer()])
+        async with train.Coordinator() as coord:
+            train.start_queue_runners(session, coord)
+            for _ in range(limit):
+                found.append(await session.run(fetches))
+    return found
+
+
+# ── the coordinator ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_tasks_end_when_a_stop_is_requested() -> None:
+    ended = []
+
+    async def work(number: int) -> None:
+        await coord.wait_for_stop()
+        ended.append(number)
+
+    async with train.Coordinator() as coord:
+        for number in range(3):
+            coord.start(work(number))
+        await asyncio.sleep(0)
+        assert not coord.should_stop()
+        coord.request_stop()
+        await coord.join()
+    assert (sorted(ended), coord.joined) == ([0, 1, 2], True)
+
+
+async def test_the_first_failure_stops_all_and_is_raised() -> None:
+    async def fail() -> None:
+        raise errors.DataLossError("broken")
+
+    async def follow() -> None:
+        await coord.wait_for_stop()
+        raise errors.InternalError("a consequence")
+
+    with pytest.raises(errors.DataLossError, match="broken"):
+        async with train.Coordinator() as coord:
+            coord.start(follow())
+            coord.start(fail())
+            await coord.wait_for_stop()
+
+
+@pytest.mark.parametrize("clean", [None, [KeyError]])
+async def test_a_clean_exception_ends_the_block(clean: Any) -> None:
+    async with train.Coordinator(clean) as coord:
+        raise errors.OutOfRangeError("the end") if clean is None else KeyError("the end")
+    assert coord.should_stop()
+    coord.raise_requested_exception()
+
+
+async def test_another_exception_goes_on() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with train.Coordinator() as coord:
+            coord.start(asyncio.sleep(0))
+            _ = 1 / 0
+
+
+async def test_join_returns_when_the_tasks_are_done_and_raises_their_error() -> None:
+    async with train.Coordinator() as coord:
+        coord.start(asyncio.sleep(0))
+        await coord.join()
+        assert not coord.should_stop()
+    with pytest.raises(KeyError):
+        async with train.Coordinator() as coord:
+            with coord.stop_on_exception():
+                raise KeyError
+            await coord.join()
+
+
+async def test_a_task_that_does_not_end_is_cancelled_after_the_grace_period() -> None:
+    cancelled = []
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(True)
+
+    async with train.Coordinator() as coord:
+        coord.start(stubborn())
+        await asyncio.sleep(0)
+        coord.request_stop()
+        await coord.join(stop_grace_period_secs=0.01)
+        assert cancelled == [True]
+
+
+async def test_cancelling_the_block_cancels_the_tasks() -> None:
+    cancelled = []
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(True)
+
+    async def block() -> None:
+        async with train.Coordinator() as coord:
+            coord.start(stubborn())
+            await asyncio.Event().wait()
+
+    async with asyncio.TaskGroup() as tg:
+        task = tg.create_task(block())
+        await asyncio.sleep(0.01)
+        task.cancel()
+    assert task.cancelled()
+    assert cancelled == [True]
+
+
+async def test_waiting_with_a_timeout_and_clearing() -> None:
+    coord = train.Coordinator()
+    assert not await coord.wait_for_stop(0.001)
+    coord.request_stop(KeyError())
+    assert await coord.wait_for_stop(0.001)
+    coord.clear_stop()
+    assert not coord.should_stop()
+    coord.raise_requested_exception()
+
+
+async def test_tasks_belong_inside_the_block() -> None:
+    with pytest.raises(errors.FailedPreconditionError):
+        train.Coordinator().start(asyncio.sleep(0))
+
+
+async def test_a_stop_may_come_from_another_thread() -> None:
+    async with train.Coordinator() as coord:
+        await asyncio.to_thread(coord.request_stop)
+        assert await coord.wait_for_stop(1)
+
+
+# ── runners ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_runner_fills_its_queue_and_lets_go_of_it() -> None:
+    queue = af.FIFOQueue(3, [af.float32], [[]])
+    runner = train.QueueRunner(queue, [queue.enqueue([1.0])] * 2)
+    dequeue, size, closed = queue.dequeue(), queue.size(), queue.is_closed()
+    async with af.Session() as session:
+        async with train.Coordinator() as coord:
+            tasks = runner.create_threads(session, coord)
+            assert len(tasks) == 3
+            assert [await session.run(dequeue) for _ in range(10)] == [1.0] * 10
+            while await session.run(size) < 3:
+                await asyncio.sleep(0)
+        assert await session.run(closed)
+        assert all(task.done() for task in tasks)
+    assert runner.exceptions_raised == []
+    assert (runner.queue, len(runner.enqueue_ops), runner.name) == (queue, 2, queue.name)
+
+
+async def test_an_error_of_a_runner_ends_the_pipeline_with_that_error() -> None:
+    source = af.constant([1.0, 0.0])
+    bad = af.check_numerics(1.0 / train.input_producer(source, shuffle=False).dequeue(), "division")
+    with pytest.raises(errors.InvalidArgumentError, match="division"):
+        await drain(train.batch([bad], 4))
+
+
+async def test_a_runner_needs_an_owner() -> None:
+    queue = af.FIFOQueue(3, [af.float32], [[]])
+    runner = train.QueueRunner(queue, [queue.enqueue([1.0])])
+    async with af.Session() as session:
+        with pytest.raises(errors.InvalidArgumentError):
+            runner.create_threads(session)
+        async with train.Coordinator() as coord:
+            with pytest.raises(errors.InvalidArgumentError):
+                runner.create_threads(session, coord, start=False)
+    with pytest.raises(errors.InvalidArgumentError):
+        train.QueueRunner(queue, [])
+    with pytest.raises(errors.UnimplementedError):
+        train.QueueRunner(queue_runner_def=object())
+
+
+# ── producers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_input_producer_gives_rows_epoch_by_epoch() -> None:
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    queue = train.input_producer(rows, num_epochs=2, shuffle=False)
+    found = await drain(queue.dequeue())
+    np.testing.assert_array_equal(found, np.concatenate([rows, rows]))
+
+
+async def test_a_shuffled_epoch_has_each_row_once() -> None:
+    queue = train.range_input_producer(20, num_epochs=3, seed=5)
+    found = [int(v) for v in await drain(queue.dequeue())]
+    epochs = [found[i : i + 20] for i in (0, 20, 40)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(20))] * 3
+    assert epochs[0] != epochs[1]
+
+
+async def test_a_slice_producer_keeps_rows_together() -> None:
+    x = af.constant(np.arange(8, dtype=np.int32))
+    first, second = train.slice_input_producer([x, x * 10], num_epochs=1)
+    found = await drain([first, second])
+    assert sorted(int(a) for a, _ in found) == list(range(8))
+    assert all(b == 10 * a for a, b in found)
+
+
+async def test_strings_must_be_there() -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="needs strings"):
+        train.string_input_producer([])
+    queue = train.string_input_producer(af.placeholder_with_default(np.array([], dtype=object), [None]), shuffle=False)
+    with pytest.raises(errors.InvalidArgumentError, match="at least one string"):
+        await drain(queue.dequeue())
+
+
+async def test_file_names_are_matched_once(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt", "c.csv"):
+        (tmp_path / name).write_text(name)
+    names = train.match_filenames_once(str(tmp_path / "*.txt"))
+    queue = train.string_input_producer(names, num_epochs=1, shuffle=False)
+    key, value = af.WholeFileReader().read(queue)
+    assert await drain([key, value]) == [[str(tmp_path / n).encode(), n.encode()] for n in ("a.txt", "b.txt")]
+
+
+async def test_epochs_are_counted() -> None:
+    limited = train.limit_epochs([1, 2], 2)
+    async with af.Session() as session:
+        await session.run(af.local_variables_initializer())
+        for _ in range(2):
+            assert (await session.run(limited)).tolist() == [1, 2]
+        with pytest.raises(errors.OutOfRangeError):
+            await session.run(limited)
+    with pytest.raises(errors.InvalidArgumentError):
+        train.limit_epochs([1], 0)
+
+
+# ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def numbers(count: int) -> af.Tensor:
+    made: af.Tensor = train.range_input_producer(count, num_epochs=1, shuffle=False).dequeue()
+    return made
+
+
+@pytest.mark.parametrize(("smaller", "expected"), [(False, [[0, 1, 2], [3, 4, 5]]), (True, [[0, 1, 2], [3, 4, 5], [6]])])
+async def test_batches_come_in_order(smaller: bool, expected: list[list[int]]) -> None:
+    x = numbers(7)
+    both = train.batch([x, x + 1], 3, allow_smaller_final_batch=smaller)
+    assert [t.shape.as_list() for t in both] == [[None if smaller else 3]] * 2
+    found = await drain(both)
+    assert [a.tolist() for a, _ in found] == expected
+    assert all((b == a + 1).all() for a, b in found)
+
+
+async def test_the_form_of_the_elements_is_kept() -> None:
+    x = numbers(2)
+    batch = train.batch({"b": x, "a": x * 2}, 2)
+    (found,) = await drain(batch)
+    assert {k: v.tolist() for k, v in found.items()} == {"a": [0, 2], "b": [0, 1]}
+    assert isinstance(train.batch([numbers(2)], 2), af.Tensor)
+    assert isinstance(train.batch(numbers(2), 2), af.Tensor)
+
+
+async def test_many_elements_at_once_and_padding() -> None:
+    x = numbers(3)
+    many = train.batch(af.stack([x, x]), 3, enqueue_many=True)
+    assert [v.tolist() for v in await drain(many)] == [[0, 0, 1], [1, 2, 2]]
+    with af.Graph().as_default():
+        x = numbers(3)
+        padded = train.batch([af.fill(af.reshape(x, [1]), 7)], 3, dynamic_pad=True)
+        assert [v.tolist() for v in await drain(padded)] == [[[0, 0], [7, 0], [7, 7]]]
+
+
+async def test_several_sources_and_tasks_lose_nothing() -> None:
+    joined = train.batch_join([[numbers(10)], [numbers(10)]], 4)
+    found = np.concatenate(await drain(joined))
+    assert sorted(found.tolist()) == sorted([*range(10), *range(10)])
+    with af.Graph().as_default():
+        found = np.concatenate(await drain(train.batch(numbers(40), 8, num_threads=4, capacity=5)))
+        assert sorted(found.tolist()) == list(range(40))
+
+
+@pytest.mark.parametrize("join", [False, True])
+async def test_shuffled_batches_have_everything_once(join: bool) -> None:
+    if join:
+        batch = train.shuffle_batch_join([[numbers(25)], [numbers(25)]], 10, 30, 20, seed=1)
+    else:
+        batch = train.shuffle_batch([numbers(50)], 10, 30, 20, seed=1, allow_smaller_final_batch=True)
+    found = np.concatenate(await drain(batch)).tolist()
+    assert sorted(found) == (sorted([*range(25), *range(25)]) if join else list(range(50)))
+    assert found != sorted(found)
+
+
+def test_what_cannot_be_batched_is_refused() -> None:
+    unknown = af.placeholder(af.float32)
+    for wrong in (lambda: train.batch([unknown], 2), lambda: train.batch([], 2), lambda: train.batch_join([], 2)):
+        with pytest.raises(errors.InvalidArgumentError):
+            wrong()
+    with pytest.raises(errors.InvalidArgumentError, match="dtypes"):
+        train.batch_join([[af.constant(1.0)], [af.constant(1)]], 2)
+    with pytest.raises(errors.InvalidArgumentError, match="keys"):
+        train.batch_join([{"a": af.constant(1.0)}, {"b": af.constant(1.0)}], 2)
+    assert train.batch([unknown], 2, shapes=[[3]]).shape.as_list() == [2, 3]
