@@ -1,8 +1,8 @@
 """CRC-32C (the Castagnoli polynomial), which record files use and Python's standard library lacks.
 
 A checksum register is linear over GF(2), so a long message is summed as a tree: the registers of all its 16-bit words
-first, then of pairs of neighbours, and so on, each level by table lookups over whole arrays. Joining two blocks means to
-shift the left one's register past the right one's length and to XOR; the tables of that shift are made once a level.
+first, then of pairs of neighbours, and so on, each level by table lookups over whole arrays. Joining two blocks means
+to shift the left one's register past the right one's length and to XOR; the tables of that shift are made once a level.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def decode_raw(binding: Binding) -> Callable[[Any], Any]:
         raw = np.frombuffer(b"".join(texts), np.uint8)
         if not little:
             raw = raw.reshape(-1, part)[:, ::-1].reshape(-1)
-        found = raw != 0 if dtype == bool else np.frombuffer(raw.tobytes(), dtype).copy()
+        found = raw != 0 if dtype.kind == "b" else np.frombuffer(raw.tobytes(), dtype).copy()
         return found.reshape((*strings.shape, size // dtype.itemsize))
 
     return decode

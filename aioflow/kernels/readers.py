@@ -1,7 +1,7 @@
 """Readers: resources that take file names from a queue and give records.
 
-A reader's files are read in threads, a few hundred records ahead, so that most reads cost no change of threads. Reads of
-one reader take turns. Whatever a cancelled read has fetched stays in the reader for the next one.
+A reader's files are read in threads, a few hundred records ahead, so that most reads cost no change of threads. Reads
+of one reader take turns. Whatever a cancelled read has fetched stays in the reader for the next one.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from aioflow.kernels.record_sources import (
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.strings import as_strings, string_values
 from aioflow.kernels.turns import Turns
+from aioflow.kernels.waiting import wake_all
 
 __all__ = ["Reader"]
 
@@ -59,6 +60,18 @@ class Reader:
         self._records: Iterator[Record] | None = None
         self._ended = False
         self._failure: OpError | None = None
+
+    def try_take(self, count: int) -> list[Record] | None:
+        """`count` records that are there already, where nobody else is reading; otherwise None: use `take`."""
+        if self._single or len(self._ready) < count or not self._turns.try_enter():
+            return None
+        try:
+            if len(self._ready) < count:
+                return None
+            self.produced += count
+            return [self._ready.popleft() for _ in range(count)]
+        finally:
+            wake_all(self._turns.leave())
 
     async def take(self, queue: Any, count: int) -> list[Record]:
         """The next records, at least one and at most `count`, all from one file.
@@ -198,9 +211,21 @@ binder("TFRecordReaderV2")(partial(_handle, _tf_records, False))
 # ── what is done with them ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel("ReaderReadV2", fresh=True)
-async def read(reader: Reader, queue: Any) -> tuple[Any, Any]:
-    ((key, value),) = await reader.take(queue, 1)
+@binder("ReaderReadV2", is_async=True, fresh=True)
+def read(binding: Binding) -> Callable[[Reader, Any], Any]:
+    def take(reader: Reader, queue: Any) -> Any:
+        ready = reader.try_take(1)
+        return _wait_for_one(reader, queue) if ready is None else _one(ready)
+
+    return take
+
+
+async def _wait_for_one(reader: Reader, queue: Any) -> tuple[Any, Any]:
+    return _one(await reader.take(queue, 1))
+
+
+def _one(records: list[Record]) -> tuple[Any, Any]:
+    ((key, value),) = records
     return as_strings([key], ()), as_strings([value], ())
 
 

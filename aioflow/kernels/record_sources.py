@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from collections.abc import Iterator
 from typing import TypeAlias
@@ -74,5 +73,5 @@ def _read(stream: ByteStream, path: str, size: int) -> bytes:
     try:
         with file_errors(path):
             return stream.read(size) if size > 0 else b""
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error) as error:
         raise DataLossError(f"{path}: cannot be decompressed", expected="whole data", actual=str(error)) from error

@@ -99,7 +99,7 @@ def _cut(text: bytes, pos: int, length: int) -> bytes:
 
 def _cut_characters(text: bytes, pos: int, length: int) -> bytes:
     starts = [i for i, byte in enumerate(text) if byte & 0xC0 != 0x80]
-    chosen = _span(len(starts), pos, length)
+    chosen = _span(len(starts), pos, max(0, length))  # of characters TensorFlow gives none, of bytes all
     starts.append(len(text))
     return text[starts[chosen.start] : starts[min(chosen.stop, len(starts) - 1)]]
 

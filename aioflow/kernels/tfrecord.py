@@ -5,7 +5,6 @@ The checksums are masked CRC-32C. A file may be compressed as a whole (gzip or z
 
 from __future__ import annotations
 
-import gzip
 import os
 import struct
 import zlib
@@ -31,6 +30,7 @@ _HEADER: Final = struct.Struct("<QI")
 _CHECKSUM: Final = struct.Struct("<I")
 _CHUNK: Final = 1 << 18
 _LARGE: Final = 1 << 24
+_WINDOWS: Final = {"ZLIB": zlib.MAX_WBITS, "GZIP": zlib.MAX_WBITS + 16}
 
 
 class ByteStream(Protocol):
@@ -44,22 +44,38 @@ class ByteStream(Protocol):
 
 
 class _Inflated:
-    """The contents of a zlib file."""
+    """The contents of a compressed file: one zlib stream, or gzip members one after another."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, window: int) -> None:
         self._file = file
-        self._inflater = zlib.decompressobj()
+        self._window = window
+        self._inflater = zlib.decompressobj(window)
+        self._begun = False
         self._ready = bytearray()
 
     def read(self, size: int, /) -> bytes:
-        while len(self._ready) < size and not self._inflater.eof:
-            tail = self._inflater.unconsumed_tail or self._file.read(_CHUNK)
-            if not tail:
-                raise EOFError("the compressed data ends early")
-            self._ready += self._inflater.decompress(tail, _CHUNK)
+        while len(self._ready) < size and self._inflate():
+            pass
         taken = bytes(self._ready[:size])
         del self._ready[:size]
         return taken
+
+    def _inflate(self) -> bool:
+        """Decompress some more; whether there was more."""
+        inflater = self._inflater
+        packed = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
+        packed = packed or self._file.read(_CHUNK)
+        if not packed:
+            if self._begun and not inflater.eof:
+                raise EOFError("the compressed data ends early")
+            return False
+        if inflater.eof:
+            if self._window == zlib.MAX_WBITS:
+                raise EOFError("there is more after the compressed data")
+            inflater = self._inflater = zlib.decompressobj(self._window)
+        self._begun = True
+        self._ready += inflater.decompress(packed, _CHUNK)
+        return True
 
     def close(self) -> None:
         self._file.close()
@@ -77,10 +93,8 @@ def open_stream(path: str, compression: str = "") -> ByteStream:
     """
     _check_compression(compression)
     with file_errors(path):
-        file: Any = open(path, "rb", buffering=_CHUNK)  # noqa: SIM115: the caller closes it
-    if compression == "GZIP":
-        return gzip.GzipFile(fileobj=file, mode="rb")
-    return _Inflated(file) if compression == "ZLIB" else file
+        file: Any = open(path, "rb", buffering=_CHUNK)  # noqa: SIM115 (the caller closes it)
+    return _Inflated(file, _WINDOWS[compression]) if compression else file
 
 
 def _check_compression(compression: str) -> None:
@@ -125,7 +139,7 @@ class RecordFile:
         try:
             with file_errors(self.path):
                 found = self._stream.read(size) if size <= _CHUNK else self._read_large(size)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        except (EOFError, zlib.error) as error:
             raise self._lost("cannot be decompressed", "whole data", error) from error
         if len(found) < size and not (may_end and not found):
             raise self._lost("is truncated", f"{size} bytes at {offset}", f"{len(found)} bytes")
@@ -142,7 +156,9 @@ class RecordFile:
     def _check(self, data: bytes, stored: int, what: str) -> None:
         if masked_crc32c(data) != stored:
             raise self._lost(
-                f"is altered: the checksum of its {what} does not fit", f"{stored:#010x}", f"{masked_crc32c(data):#010x}"
+                f"is altered: the checksum of its {what} does not fit",
+                f"{stored:#010x}",
+                f"{masked_crc32c(data):#010x}",
             )
 
     def _lost(self, what: str, expected: Any, actual: Any) -> DataLossError:
@@ -207,10 +223,10 @@ class TFRecordWriter:
         chosen = TFRecordOptions.of(options)
         self._path = os.fspath(path)
         with file_errors(self._path):
-            self._file: BinaryIO | None = open(self._path, "wb", buffering=_CHUNK)  # noqa: SIM115: closed by `close`
+            self._file: BinaryIO | None = open(self._path, "wb", buffering=_CHUNK)  # noqa: SIM115 (closed by `close`)
         self._packer: Any = None
         if chosen.compression_type:
-            window = zlib.MAX_WBITS + (16 if chosen.compression_type == "GZIP" else 0)
+            window = _WINDOWS[chosen.compression_type]
             self._packer = zlib.compressobj(chosen.compression_level, zlib.DEFLATED, window)
 
     def write(self, record: bytes) -> None:

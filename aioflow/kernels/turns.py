@@ -40,6 +40,13 @@ class Turns:
             ticket.settle()
             return [ticket]
 
+    def try_enter(self) -> bool:
+        """Take the turn if nobody holds it; whether that went. Then `leave` it."""
+        with self._guard:
+            free = not self._taken
+            self._taken = True
+            return free
+
     def withdraw(self, ticket: Ticket) -> list[Ticket]:
         """Leave the line, or give up a turn that has come already."""
         with self._guard:

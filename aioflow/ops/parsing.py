@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from aioflow.errors import InvalidArgumentError
@@ -42,7 +43,7 @@ def _csv_shape(ctx: ShapeContext) -> list[Dims]:
         raise InvalidArgumentError(
             "select_cols and record_defaults differ in length", expected=len(defaults), actual=len(columns)
         )
-    if any(b <= a for a, b in zip(columns, columns[1:], strict=False)) or any(c < 0 for c in columns):
+    if any(b <= a for a, b in pairwise(columns)) or any(c < 0 for c in columns):
         raise InvalidArgumentError("select_cols must increase strictly", expected=">= 0", actual=list(columns))
     return [ctx.dims("records")] * len(defaults)
 

@@ -158,6 +158,9 @@ class Executable:
                         unit_group.create_task(self._run_unit(index, values, done, step, rest[index]))
                 guard.cancel()
         except BaseExceptionGroup as group:
+            task = asyncio.current_task()
+            if step.error is None and task is not None and task.cancelling():
+                raise asyncio.CancelledError from None  # a strand's own stop is only how it notices the cancellation
             cause = root_cause(group)
             raise cause from cause.__cause__
 

@@ -178,8 +178,11 @@ def slice_input_producer(
     with default_graph().name_scope(name or "input_producer"):
         tensors = [convert_to_tensor(t) for t in tensor_list]
         count = tensors[0].dims[0] if tensors[0].dims else None
-        rows = count if count is not None else apply_op("StridedSlice", apply_op("Shape", tensors[0]), [0], [1], [1],
-                                                        shrink_axis_mask=1)
+        rows = (
+            count
+            if count is not None
+            else apply_op("StridedSlice", apply_op("Shape", tensors[0]), [0], [1], [1], shrink_axis_mask=1)
+        )
         queue = range_input_producer(rows, num_epochs, shuffle, seed, capacity, shared_name)
         index = queue.dequeue()
         return [apply_op("GatherV2", t, index, 0) for t in tensors]
@@ -375,6 +378,4 @@ def shuffle_batch_join(
 def _shuffled(
     elements: _Elements, capacity: int, least: int, seed: int | None, shared_name: str | None
 ) -> RandomShuffleQueue:
-    return RandomShuffleQueue(
-        capacity, least, elements.dtypes, elements.dims(), seed=seed, shared_name=shared_name
-    )
+    return RandomShuffleQueue(capacity, least, elements.dtypes, elements.dims(), seed=seed, shared_name=shared_name)

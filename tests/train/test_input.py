@@ -13,7 +13,7 @@ import aioflow as af
 from aioflow import errors, train
 
 
-async def drain(fetches: Any, limit: int = 100, close: bool = True) -> list[Any]:
+async def drain(fetches: Any, limit: int = 100) -> list[Any]:
     """What a pipeline gives until it ends."""
     found: list[Any] = []
     async with af.Session() as session:
@@ -21,7 +21,7 @@ async def drain(fetches: Any, limit: int = 100, close: bool = True) -> list[Any]
         async with train.Coordinator() as coord:
             train.start_queue_runners(session, coord)
             for _ in range(limit):
-                found.append(await session.run(fetches))
+                found.append(await session.run(fetches))  # noqa: PERF401 (keeps what there is at the end)
     return found
 
 
@@ -29,7 +29,7 @@ async def drain(fetches: Any, limit: int = 100, close: bool = True) -> list[Any]
 
 
 async def test_tasks_end_when_a_stop_is_requested() -> None:
-    ended = []
+    ended: list[int] = []
 
     async def work(number: int) -> None:
         await coord.wait_for_stop()
@@ -53,7 +53,7 @@ async def test_the_first_failure_stops_all_and_is_raised() -> None:
         await coord.wait_for_stop()
         raise errors.InternalError("a consequence")
 
-    with pytest.raises(errors.DataLossError, match="broken"):
+    with pytest.raises(errors.DataLossError, match="broken"):  # noqa: PT012
         async with train.Coordinator() as coord:
             coord.start(follow())
             coord.start(fail())
@@ -69,7 +69,7 @@ async def test_a_clean_exception_ends_the_block(clean: Any) -> None:
 
 
 async def test_another_exception_goes_on() -> None:
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
         async with train.Coordinator() as coord:
             coord.start(asyncio.sleep(0))
             _ = 1 / 0
@@ -80,10 +80,10 @@ async def test_join_returns_when_the_tasks_are_done_and_raises_their_error() -> 
         coord.start(asyncio.sleep(0))
         await coord.join()
         assert not coord.should_stop()
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError):  # noqa: PT012
         async with train.Coordinator() as coord:
             with coord.stop_on_exception():
-                raise KeyError
+                _ = dict[str, int]()["missing"]
             await coord.join()
 
 
@@ -159,7 +159,7 @@ async def test_a_runner_fills_its_queue_and_lets_go_of_it() -> None:
             tasks = runner.create_threads(session, coord)
             assert len(tasks) == 3
             assert [await session.run(dequeue) for _ in range(10)] == [1.0] * 10
-            while await session.run(size) < 3:
+            while await session.run(size) < 3:  # noqa: ASYNC110 (a queue's size is no event)
                 await asyncio.sleep(0)
         assert await session.run(closed)
         assert all(task.done() for task in tasks)
@@ -252,8 +252,9 @@ def numbers(count: int) -> af.Tensor:
     return made
 
 
-@pytest.mark.parametrize(("smaller", "expected"), [(False, [[0, 1, 2], [3, 4, 5]]), (True, [[0, 1, 2], [3, 4, 5], [6]])])
-async def test_batches_come_in_order(smaller: bool, expected: list[list[int]]) -> None:
+@pytest.mark.parametrize("smaller", [False, True])
+async def test_batches_come_in_order(smaller: bool) -> None:
+    expected = [[0, 1, 2], [3, 4, 5], [6]] if smaller else [[0, 1, 2], [3, 4, 5]]
     x = numbers(7)
     both = train.batch([x, x + 1], 3, allow_smaller_final_batch=smaller)
     assert [t.shape.as_list() for t in both] == [[None if smaller else 3]] * 2
@@ -303,9 +304,11 @@ async def test_shuffled_batches_have_everything_once(join: bool) -> None:
 
 def test_what_cannot_be_batched_is_refused() -> None:
     unknown = af.placeholder(af.float32)
-    for wrong in (lambda: train.batch([unknown], 2), lambda: train.batch([], 2), lambda: train.batch_join([], 2)):
+    for tensors in ([unknown], []):
         with pytest.raises(errors.InvalidArgumentError):
-            wrong()
+            train.batch(tensors, 2)
+    with pytest.raises(errors.InvalidArgumentError):
+        train.batch_join([], 2)
     with pytest.raises(errors.InvalidArgumentError, match="dtypes"):
         train.batch_join([[af.constant(1.0)], [af.constant(1)]], 2)
     with pytest.raises(errors.InvalidArgumentError, match="keys"):

@@ -1,0 +1,239 @@
+"""Records and parsers against TensorFlow: files that each system writes and the other reads, values and refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.testing.evaluate import evaluate
+
+RECORDS = [b"", b"one", b"two" * 500, bytes(range(256)) * 9]
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
+def test_each_reads_what_the_other_writes(parity: Any, tmp_path: Path, compression: str) -> None:
+    tf = parity.tf
+    theirs, ours = str(tmp_path / "theirs"), str(tmp_path / "ours")
+    with tf.io.TFRecordWriter(theirs, compression) as writer, af.io.TFRecordWriter(ours, compression) as mine:
+        for record in RECORDS:
+            writer.write(record)
+            mine.write(record)
+    assert list(af.io.tf_record_iterator(theirs, compression)) == RECORDS
+    options = tf.io.TFRecordOptions(compression_type=compression)
+    assert list(tf.io.tf_record_iterator(ours, options)) == RECORDS
+    if not compression:
+        assert Path(ours).read_bytes() == Path(theirs).read_bytes()
+
+
+def either(parity: Any, build: Any) -> tuple[Any, Any]:
+    """What both systems make of one program; "refused" where it fails, when it is built or when it runs."""
+    tf = parity.tf
+    results: list[Any] = []
+    for module in (tf, af):
+        try:
+            with module.Graph().as_default():
+                made = build(module)
+                values = tf.Session().run(made) if module is tf else evaluate(made)
+            results.append([np.asarray(v, dtype=object if np.asarray(v).dtype.kind in "SUO" else None) for v in values])
+        except (ValueError, tf.errors.OpError, af.OpError):
+            results.append("refused")
+    return results[1], results[0]
+
+
+def same(mine: Any, theirs: Any) -> None:
+    if isinstance(theirs, str) or isinstance(mine, str):
+        assert (mine if isinstance(mine, str) else "values") == (theirs if isinstance(theirs, str) else "values")
+        return
+    for a, b in zip(mine, theirs, strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        np.testing.assert_array_equal(a, b)
+
+
+INTS: list[Any] = [[0], [0]]
+TEXTS: list[Any] = [[""], [""]]
+CSV: list[tuple[Any, list[Any], dict[str, Any]]] = [
+    ("1,2", INTS, {}), ("1,", INTS, {}), (",2", INTS, {}), ("1", INTS, {}), ("1,2,3", INTS, {}), ("1,x", INTS, {}),
+    ("1,2\n", INTS, {}), ("\n1,\r2", INTS, {}), ('"1","2"', INTS, {}), ('"a""b",c', TEXTS, {}),
+    ('"a"b,c', TEXTS, {}), ('a"b,c', TEXTS, {}), ('"a,b",c', TEXTS, {}), ('"a,b,c', TEXTS, {}),
+    ('a"b,c', TEXTS, {"use_quote_delim": False}), ('"a",b', TEXTS, {"use_quote_delim": False}),
+    ("a\tb", TEXTS, {"field_delim": "\t"}), ("NA,2", [[5], [0]], {"na_value": "NA"}),
+    ("a,b,c", [[""]], {"select_cols": [1]}), ("a,b,c", TEXTS, {"select_cols": [0, 2]}),
+    ("a,b,c", TEXTS, {"select_cols": [2, 0]}), ("a,b", [[""]], {"select_cols": [5]}),
+    ("a,b", [[""]], {"select_cols": [0, 1]}), ("", [[""]], {}), (",", TEXTS, {}), (" 1, 2 ", INTS, {}),
+    ("1.5,b", [[0.0], ["x"]], {}), (["1,2", "3,4"], INTS, {}), ([["1,2"]], INTS, {}), (",b", [0.5, "x"], {}),
+    ("a,b", TEXTS, {"field_delim": "ab"}), ("a,b", TEXTS, {"field_delim": ""}), ("99999999999,1", INTS, {}),
+    ("1.5,1", INTS, {}), ("a,b\r\n", TEXTS, {}), ('"a\nb",c', TEXTS, {}), ('"",c', TEXTS, {}), ('"a","', TEXTS, {}),
+    ('"', [[""]], {}), ('"a"\n,b', TEXTS, {}), ("a\nb,c", TEXTS, {"use_quote_delim": False}),
+    ("NA,", [[5], ["q"]], {"na_value": "NA"}), ("1,b", [[1, 2], ["x"]], {}), ('a"",b', TEXTS, {}),
+    ("\n", [[""]], {}), ("a,\n", TEXTS, {}), ("-7,1e3", [np.array([0], np.int64), np.array([0.0])], {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("record", "defaults", "options"), CSV)
+def test_decode_csv(parity: Any, record: Any, defaults: list[Any], options: dict[str, Any]) -> None:
+    same(*either(parity, lambda m: m.decode_csv(record, defaults, **options)))
+
+
+def test_a_required_field(parity: Any) -> None:
+    for record in (",2", "1,2"):
+        same(*either(parity, lambda m, r=record: m.decode_csv(r, [m.constant([], m.int32), [0]])))
+
+
+RAW: list[tuple[Any, str, bool]] = [
+    ([b"abcd", b"efgh"], "int16", True), ([b"abcd"], "int16", False), ([b"abc"], "int16", True),
+    ([b"ab", b"abcd"], "int16", True), (b"", "int16", True), ([b""], "uint8", True), (b"\0\1\0", "bool", True),
+    (b"\0\0\x80\x3f" * 2, "complex64", True), (b"\x3f\x80\0\0" * 2, "complex64", False),
+    ([[b"12345678"]], "float64", True), (b"\0\x3c", "float16", True), (b"\x80\x3f", "bfloat16", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "dtype", "little"), RAW)
+def test_decode_raw(parity: Any, value: Any, dtype: str, little: bool) -> None:
+    same(*either(parity, lambda m: [m.decode_raw(value, dtype, little)]))
+
+
+NUMBERS = [
+    b"1", b" 1 ", b"+1", b"-1", b"- 1", b"1.", b".5", b"1e3", b"1e400", b"1e-400", b"inf", b"-Infinity", b"nan", b"",
+    b" ", b"\t1\n", b"2147483648", b"-2147483649", b"1_0", b"01", b"1e", b"1\0", b"1f", b"1e+3", b"1E3", b"infi",
+    b"++1", b"18446744073709551615", b"9223372036854775808", b"0.1", b"3.4028236e38",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint32", "uint64"])
+def test_string_to_number(parity: Any, dtype: str) -> None:
+    """Hexadecimal floats and nan(…), which TensorFlow takes, are refused here."""
+    for text in NUMBERS:
+        same(*either(parity, lambda m, text=text: [m.string_to_number([text], dtype)]))
+
+
+@pytest.mark.parametrize("unit", ["BYTE", "UTF8_CHAR"])
+def test_substr_and_length(parity: Any, unit: str) -> None:
+    texts: list[Any] = ["hello", "h€llo", "", "äöü", ["one", "€uro"]]
+    for text in texts:
+        same(*either(parity, lambda m, t=text: [m.strings.length(t, unit=unit)]))
+        for pos, length in ((0, 2), (1, 2), (-3, 2), (5, 1), (6, 1), (-6, 1), (1, 99), (1, 0), (1, -1), (-99, 1)):
+            same(*either(parity, lambda m, t=text, p=pos, n=length: [m.substr(t, p, n, unit=unit)]))
+    same(*either(parity, lambda m: [m.substr([["abc", "def"], ["ghi", "jkl"]], [0, 1], [2, 1], unit=unit)]))
+    same(*either(parity, lambda m: [m.substr("abc", [0, 1], [2, 1], unit=unit)]))
+    same(*either(parity, lambda m: [m.substr(["abc"], [0, 1, 2], [2, 1], unit=unit)]))
+
+
+def test_string_join(parity: Any) -> None:
+    for inputs in (["a", ["b", "c"]], [["a"], ["b", "c"]], ["a", "b"], [["a"]], [[["a"]], "x", [["b"]]]):
+        same(*either(parity, lambda m, i=inputs: [m.string_join(i, "-")]))
+    parity(lambda m, x, y: m.string_join([x, y, "."], "+"), np.array(["p", "q"], object), np.array(["r", "s"], object))
+
+
+AS_STRING: list[tuple[Any, dict[str, Any]]] = [
+    ([1.5, -2.0, 1e10, np.nan, np.inf], {}), ([1.5, -2.0], {"precision": 2}), ([1, -2], {"width": 5, "fill": "0"}),
+    ([1, -2], {"width": 5, "fill": "-"}), ([1, -2], {"width": 5}), ([True, False], {}), ([1 + 2j], {"precision": 1}),
+    ([1.5, 1e-10], {"shortest": True}), ([1.5, 1e-10], {"scientific": True}), ([1.5], {"width": 9, "fill": " "}),
+    (["a"], {}), ([1], {"fill": "x"}), ([1], {"precision": 2}), ([1], {"scientific": True}), ([1], {"fill": "00"}),
+    ([1.0], {"scientific": True, "shortest": True}), ([1.0], {"width": 9, "fill": "+"}), (np.uint8(7), {}),
+    (np.int64(-(2**63)), {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "options"), AS_STRING)
+def test_as_string(parity: Any, value: Any, options: dict[str, Any]) -> None:
+    same(*either(parity, lambda m: [m.as_string(value, **options)]))
+
+
+# ── examples ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def example(module: Any, **features: Any) -> bytes:
+    """An Example of that system: bytes, floats or ints by the first value."""
+    made = {}
+    for name, values in features.items():
+        if not values:
+            made[name] = module.train.Feature()
+        elif isinstance(values[0], bytes):
+            made[name] = module.train.Feature(bytes_list=module.train.BytesList(value=values))
+        elif isinstance(values[0], float):
+            made[name] = module.train.Feature(float_list=module.train.FloatList(value=values))
+        else:
+            made[name] = module.train.Feature(int64_list=module.train.Int64List(value=values))
+    data: bytes = module.train.Example(features=module.train.Features(feature=made)).SerializeToString()
+    return data
+
+
+FEATURES: list[dict[str, Any]] = [
+    {"f": [1.5, -2.0], "i": [7], "s": [b"x\0"]},
+    {"f": [3.0, 4.0], "i": [-(2**63)], "s": [b""], "more": [1]},
+    {"f": [0.0, 1e30], "i": [2**63 - 1], "s": [b"\xff"]},
+]
+SPECS: list[Any] = [
+    lambda m: {"f": m.FixedLenFeature([2], m.float32), "i": m.FixedLenFeature([], m.int64),
+               "s": m.FixedLenFeature([1], m.string)},
+    lambda m: {"f": m.FixedLenFeature([1, 2], m.float32), "z": m.FixedLenFeature([2], m.int64, [8, 9])},
+    lambda m: {"z": m.FixedLenFeature([], m.string, "none")},
+    lambda m: {"z": m.FixedLenFeature([], m.float32)},
+    lambda m: {"f": m.FixedLenFeature([3], m.float32)},
+    lambda m: {"f": m.FixedLenFeature([2], m.int64)},
+    lambda m: {"f": m.FixedLenSequenceFeature([], m.float32, allow_missing=True)},
+    lambda m: {"f": m.FixedLenSequenceFeature([2], m.float32, allow_missing=True)},
+    lambda m: {"more": m.FixedLenSequenceFeature([], m.int64, allow_missing=True, default_value=5)},
+    lambda m: {"f": m.FixedLenSequenceFeature([3], m.float32, allow_missing=True)},
+    lambda m: {"f": m.FixedLenFeature([None], m.float32)},
+    lambda m: {},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("single", [False, True])
+def test_parse_example(parity: Any, spec: Any, single: bool) -> None:
+    """Each system parses what the other has written."""
+    for writer in (parity.tf, af):
+        data = [example(writer, **features) for features in FEATURES]
+
+        def build(m: Any, data: list[bytes] = data) -> list[Any]:
+            found = m.parse_single_example(data[1], spec(m)) if single else m.parse_example(data, spec(m))
+            return [found[key] for key in sorted(found)]
+
+        same(*either(parity, build))
+
+
+def test_sparse_features_of_the_raw_op(parity: Any) -> None:
+    data = [example(af, a=[1, 2, 3]), example(af), example(af, a=[4], b=[b"x"])]
+
+    def build(m: Any) -> list[Any]:
+        found = m.raw_ops.ParseExample(
+            serialized=data, names=np.array([], object), sparse_keys=["a", "b"], dense_keys=[], dense_defaults=[],
+            sparse_types=[m.int64, m.string], dense_shapes=[],
+        )  # fmt: skip
+        return [*found.sparse_indices, *found.sparse_values, *found.sparse_shapes]
+
+    same(*either(parity, build))
+
+
+def test_a_damaged_example_gives_no_values_that_tensorflow_would_not(parity: Any) -> None:
+    """Every truncation. A field that is cut short after its tag, TensorFlow takes for the end; here it is refused."""
+    data = example(af, f=[1.5], i=[300, 2], s=[b"abc"])
+    refused = 0
+    for size in range(len(data)):
+
+        def build(m: Any, part: bytes = data[:size]) -> list[Any]:
+            return [m.parse_example([part], {"i": m.FixedLenFeature([2], m.int64, [0, 0])})["i"]]
+
+        mine, theirs = either(parity, build)
+        refused += isinstance(mine, str)
+        if not isinstance(mine, str):
+            same(mine, theirs)
+    assert refused == len(data) - 1  # all but the empty message
+
+
+def test_static_shapes(parity: Any) -> None:
+    for m in (parity.tf, af):
+        with m.Graph().as_default():
+            strings = m.placeholder(m.string, [None])
+            rows = m.FixedLenSequenceFeature([4], m.int64, allow_missing=True)
+            found = m.parse_example(strings, {"f": m.FixedLenFeature([2, 3], m.float32), "g": rows})
+            assert [found[k].shape.as_list() for k in "fg"] == [[None, 2, 3], [None, None, 4]]
+            assert m.decode_raw(strings, m.int16).shape.as_list() == [None, None]
+            assert m.decode_csv(m.placeholder(m.string, [3, 2]), [[0], [""]])[1].shape.as_list() == [3, 2]
+            assert m.string_join([m.placeholder(m.string), m.placeholder(m.string, [3])]).shape.as_list() == [3]
