@@ -58,7 +58,7 @@ def raw(name: str, *names: str) -> Callable[..., Any]:
 
     def build(m: Any, *xs: Any) -> Any:
         if m.__name__ == "aioflow":
-            return m.apply_op(name, *xs)
+            return m.extend.apply_op(name, *xs)
         return getattr(m.raw_ops, name)(**dict(zip(names, xs, strict=True)))
 
     return build
