@@ -195,7 +195,7 @@ SETTINGS = {
     "beta1_power": 0.81,
     "beta2_power": 0.98,
 }
-UPDATES = sorted(d.name for d in OPS if "Apply" in d.name and d.name.startswith("Resource"))
+UPDATES = sorted(d.name for d in OPS if d.name.startswith(("ResourceApply", "ResourceSparseApply")))
 
 
 def one_update(op: Any, dtype: Any, shape: Any, indices: Any, attrs: Any) -> Any:
