@@ -83,11 +83,15 @@ from aioflow.ops.io_files import *
 from aioflow.ops.readers import *
 from aioflow.ops.strings import *
 from aioflow.ops.parsing import *
+from aioflow.ops.tensor_list import *
 from aioflow.ops.control_flow_ops import *
 from aioflow.ops.control_flow import *
 from aioflow.ops.tensor_array import *
 from aioflow.ops.functional import *
 from aioflow.ops.py_func import *
+from aioflow.ops.sparse_tensor import *
+from aioflow.ops.sparse import *
+from aioflow.ops.sparse_math import *
 
 # What is imported for what it registers: kernels, ops without a builder at this level, operators of tensors.
 from aioflow.kernels import core as _core_kernels
@@ -123,8 +127,11 @@ from aioflow.kernels import readers as _reader_kernels
 from aioflow.kernels import strings as _string_kernels
 from aioflow.kernels import parsing as _parsing_kernels
 from aioflow.kernels import control_flow as _control_flow_kernels
+from aioflow.kernels import tensor_list as _tensor_list_kernels
 from aioflow.kernels import tensor_array as _tensor_array_kernels
 from aioflow.kernels import py_func as _py_func_kernels
+from aioflow.kernels import sparse as _sparse_kernels
+from aioflow.kernels import sparse_math as _sparse_math_kernels
 from aioflow.kernels import async_source as _async_source_kernels
 from aioflow.ops import partial_run as _partial_run_ops
 from aioflow.kernels import partial_run as _partial_run_kernels

@@ -13,8 +13,9 @@ from aioflow.graph.arrays import to_array
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.shapes import format_dims, is_compatible
+from aioflow.ops.sparse_tensor import SparseTensor, SparseTensorValue
 
-__all__ = ["FetchPlan", "IndexedSlicesValue", "fed_tensors", "feed_converter", "fetch_key"]
+__all__ = ["FetchPlan", "IndexedSlicesValue", "fed_tensors", "feed_converter", "fetch_key", "flat_feeds"]
 
 IndexedSlicesValue = namedtuple("IndexedSlicesValue", ["values", "indices", "dense_shape"])
 Take = Callable[[Sequence[Any]], Any]
@@ -35,7 +36,7 @@ def fetch_key(fetches: Any) -> Hashable:
         hash(fetches)
     except TypeError as error:
         raise _not_a_fetch(fetches) from error
-    return fetches  # type: ignore[no-any-return]  # variables and IndexedSlices hash by identity
+    return fetches  # type: ignore[no-any-return]  # variables, IndexedSlices and SparseTensors hash by identity
 
 
 def _not_a_fetch(value: Any) -> DTypeError:
@@ -73,6 +74,9 @@ class FetchPlan:
             parts = [fetches.values, fetches.indices, fetches.dense_shape]
             inner = [self._plan(p) if p is not None else _nothing for p in parts]
             return lambda values: IndexedSlicesValue(*(t(values) for t in inner))
+        if isinstance(fetches, SparseTensor):
+            sparse = [self._plan(part) for part in (fetches.indices, fetches.values, fetches.dense_shape)]
+            return lambda values: SparseTensorValue(*(t(values) for t in sparse))
         return self._leaf(fetches)
 
     def _sequence(self, fetches: Any) -> Take:
@@ -127,6 +131,27 @@ class _Again(_Take):
 
 def _nothing(values: Sequence[Any]) -> None:
     return None
+
+
+def flat_feeds(feeds: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Feeds of tensors alone: a `SparseTensor` among the keys becomes its three tensors.
+
+    Raises:
+        InvalidArgumentError: what is fed for one does not have the three parts.
+    """
+    flat: dict[Any, Any] = {}
+    for key, value in feeds.items():
+        if not isinstance(key, SparseTensor):
+            flat[key] = value
+            continue
+        if not isinstance(value, tuple | list) or len(value) != 3:
+            raise InvalidArgumentError(
+                f"cannot feed the value for {key!r}",
+                expected="a SparseTensorValue, or a tuple (indices, values, dense_shape)",
+                actual=repr(value)[:200],
+            )
+        flat.update(zip((key.indices, key.values, key.dense_shape), value, strict=True))
+    return flat
 
 
 def fed_tensors(graph: Graph, feeds: Iterable[Any]) -> list[Tensor]:

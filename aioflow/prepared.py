@@ -65,8 +65,11 @@ class StepCache:
         self._growth = _GrowthWatch(graph)
 
     async def prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
-        """Compile a signature, or wait for whoever is compiling it."""
+        """The step of a signature: compile it, unless it is known, or somebody is compiling it already."""
         key = (fetch_key(fetches), *feeds)
+        known = self.steps.get(key)
+        if known is not None and known.mutations == self._graph.mutations:
+            return known
         while (running := self._preparing.get(key)) is not None:
             await asyncio.wait([running])
             prepared = self.steps.get(key)

@@ -24,7 +24,7 @@ from aioflow.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from aioflow.fetches import FetchPlan, fed_tensors, feed_converter, fetch_key
+from aioflow.fetches import FetchPlan, fed_tensors, feed_converter, fetch_key, flat_feeds
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import pop_session, push_session
 from aioflow.graph.graph import Graph
@@ -160,8 +160,9 @@ class Session:
 
         Args:
             fetches: A tensor, variable, operation or name of one, or nested lists, tuples, dicts and named tuples of
-                them. An operation gives None.
-            feed_dict: Values for tensors. Whatever a fed tensor would be computed from is not run on its account.
+                them. An operation gives None, a `SparseTensor` a `SparseTensorValue`.
+            feed_dict: Values for tensors (for a `SparseTensor` its three parts). Whatever a fed tensor would be computed
+                from is not run on its account.
             timeout: Seconds, after which the step is stopped.
             options, run_metadata: With `RunOptions(trace_level=FULL)`, `run_metadata` gets the time of every node.
 
@@ -177,6 +178,7 @@ class Session:
         prepared = self._cache.steps.get((fetch_key(fetches), *feeds))
         if prepared is None or prepared.mutations != self.graph.mutations:
             self._check_open()
+            feeds = flat_feeds(feeds)  # steps are known by plain tensors: one fed a sparse tensor is looked up here
             prepared = await self._cache.prepare(fetches, feeds)
         values = [convert(value) for convert, value in zip(prepared.converters, feeds.values(), strict=True)]
         if timeout is None and options is None:
@@ -311,7 +313,8 @@ class Session:
             ClosedSessionError: the session is closed.
         """
         self._check_open()
-        plan, fed = FetchPlan(self.graph, fetches), fed_tensors(self.graph, feeds or ())
+        flat = flat_feeds(dict.fromkeys(feeds or (), (None,) * 3))
+        plan, fed = FetchPlan(self.graph, fetches), fed_tensors(self.graph, flat)
         request = StepRequest(tuple(fed), tuple(plan.tensors), tuple(plan.targets))
         return await self._partial_runs.begin(request, self.graph.mutations, self._probe(None))
 
@@ -327,7 +330,7 @@ class Session:
             OpError: the step failed, and is over.
         """
         self._check_open()
-        feeds = feed_dict or {}
+        feeds = flat_feeds(feed_dict or {})
         plan, fed = FetchPlan(self.graph, fetches), fed_tensors(self.graph, feeds)
         if plan.targets:
             raise InvalidArgumentError(

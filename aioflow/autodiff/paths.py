@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aioflow.graph import dtypes
+from aioflow.graph.graph import Operation
+from aioflow.ops.control_flow_contexts import ControlFlowContext, WhileContext
 
 if TYPE_CHECKING:
     from aioflow.graph.dtypes import DType
-    from aioflow.graph.graph import Operation, Tensor
+    from aioflow.graph.graph import Tensor
 
-__all__ = ["Paths", "find_paths", "is_trainable"]
+__all__ = ["Level", "Paths", "Step", "find_paths", "is_trainable"]
 
 _HANDLES: Final = (dtypes.resource, dtypes.variant)
+
+Step: TypeAlias = "Operation | WhileContext"  # what the walk takes in one step: a node, or a loop as a whole
 
 
 def is_trainable(dtype: DType) -> bool:
@@ -23,72 +27,134 @@ def is_trainable(dtype: DType) -> bool:
     return dtype.is_floating or dtype.is_complex or dtype in _HANDLES
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
-    """The nodes between xs and ys.
+def _may_have_gradient(tensor: Tensor) -> bool:
+    """Whether it is trainable, and not a list of handles."""
+    return is_trainable(tensor.dtype) and tensor.op.attrs.get("element_dtype") is not dtypes.resource
 
-    Attributes:
-        pending: For each node on a path, how many gradients its consumers on paths still owe it.
-        ends: The nodes of ys that xs can reach.
-        stops: Nodes whose inputs get nothing: those of `stop_gradients`, and the xs with no further x upstream.
+
+class Level:
+    """The nodes among which a walk goes: those outside of all loops, or those in the body of one.
+
+    A loop in their midst is one step, from what it returns to what enters it.
+
+    Args:
+        body: The loop whose body it is, None outside of loops.
+        home: Where the gradients are made: the branch or loop that is open there, None at the top.
+        around: Go around the loop: what a variable is in one iteration depends on what it was in the one before.
     """
 
-    pending: dict[Operation, int]
-    ends: list[Operation]
-    stops: set[Operation]
+    def __init__(self, body: WhileContext | None, home: ControlFlowContext | None, around: bool = False) -> None:
+        self.body = body
+        self.home = home
+        self._around = around
+        self._open: set[ControlFlowContext | None] = {None, body}
+        self._starts: dict[Operation, Tensor | None] = {}
+        while home is not None:
+            self._open.add(home)
+            if isinstance(home, WhileContext):
+                self._starts |= {v.merge.op: None for v in home.variables}
+            home = home.outer
+        if body is not None:
+            self._starts |= {v.merge.op: v.following for v in body.variables}
+            self._starts |= {t.op: None for t in body.invariants}
+
+    def is_open(self, context: ControlFlowContext | None) -> bool:
+        """Whether the level is inside of that branch or loop."""
+        return context in self._open
+
+    def step(self, op: Operation) -> Step:
+        """The step that takes the node: itself, or the outermost loop of this level that it is in."""
+        found: Step = op
+        context = op.control_flow_context
+        while context not in self._open:
+            if context.is_loop:
+                found = context
+            context = context.outer
+        return found
+
+    def sources(self, step: Step) -> Sequence[Tensor]:
+        """What it reads."""
+        if isinstance(step, WhileContext):
+            entering = [*(v.enter for v in step.variables), *step.invariants]
+            return [t.op.inputs[0] for t in entering]
+        if step in self._starts:
+            following = self._starts[step]
+            return () if following is None or not self._around else (following,)
+        return step.inputs
+
+    @staticmethod
+    def results(step: Step) -> Sequence[Tensor]:
+        """What it makes."""
+        return [v.leaving for v in step.variables] if isinstance(step, WhileContext) else step.outputs
 
 
-def find_paths(ys: Iterable[Operation], xs: Iterable[Operation], stop: Iterable[Operation]) -> Paths:
-    """The nodes between `xs` and `ys`, found in time linear in what `ys` depend on."""
-    ends = list(dict.fromkeys(ys))
-    starts = list(dict.fromkeys(xs))
-    reached = _reachable(starts, _consumers(ends))
-    between = _backward([op for op in ends if op in reached], reached)
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The steps between xs and ys.
+
+    Attributes:
+        pending: For each step on a path, how many gradients its consumers on paths still owe it.
+        ends: The steps of ys that xs can reach.
+        stops: Steps whose sources get nothing: those of `stop_gradients`, and the xs with no further x upstream.
+    """
+
+    pending: dict[Step, int]
+    ends: list[Step]
+    stops: set[Step]
+
+
+def find_paths(ys: Iterable[Operation], xs: Iterable[Operation], stop: Iterable[Operation], level: Level) -> Paths:
+    """The steps between `xs` and `ys`, found in time linear in what `ys` depend on."""
+    ends = list(dict.fromkeys(level.step(op) for op in ys))
+    starts = list(dict.fromkeys(level.step(op) for op in xs))
+    reached = _reachable(starts, _consumers(ends, level), level)
+    between = _backward([step for step in ends if step in reached], reached, level)
     pending = dict.fromkeys(between, 0)
-    for op in between:
-        for tensor in op.inputs:
-            if tensor.op in pending:
-                pending[tensor.op] += 1
-    stops = {op for op in starts if not any(pending.get(t.op, 0) > 0 for t in op.inputs)}
-    return Paths(pending, [op for op in ends if op in pending], stops | set(stop))
+    for step in between:
+        for tensor in level.sources(step):
+            source = level.step(tensor.op)
+            if source in pending:
+                pending[source] += 1
+    stops = {s for s in starts if not any(pending.get(level.step(t.op), 0) > 0 for t in level.sources(s))}
+    return Paths(pending, [step for step in ends if step in pending], stops | set(stop))
 
 
-def _consumers(ends: list[Operation]) -> dict[Tensor, list[Operation]]:
-    """Who reads each tensor, among the nodes that `ends` depend on."""
-    found: dict[Tensor, list[Operation]] = {}
+def _consumers(ends: list[Step], level: Level) -> dict[Tensor, list[Step]]:
+    """Who reads each tensor, among the steps that `ends` depend on."""
+    found: dict[Tensor, list[Step]] = {}
     seen = set(ends)
     queue = deque(ends)
     while queue:
-        op = queue.popleft()
-        for tensor in op.inputs:
-            found.setdefault(tensor, []).append(op)
-            if tensor.op not in seen:
-                seen.add(tensor.op)
-                queue.append(tensor.op)
+        step = queue.popleft()
+        for tensor in level.sources(step):
+            found.setdefault(tensor, []).append(step)
+            source = level.step(tensor.op)
+            if source not in seen:
+                seen.add(source)
+                queue.append(source)
     return found
 
 
-def _reachable(starts: list[Operation], consumers: dict[Tensor, list[Operation]]) -> set[Operation]:
+def _reachable(starts: list[Step], consumers: dict[Tensor, list[Step]], level: Level) -> set[Step]:
     reached = set(starts)
     queue = deque(starts)
     while queue:
-        for tensor in queue.popleft().outputs:
-            if not is_trainable(tensor.dtype):
-                continue
-            for op in consumers.get(tensor, ()):
-                if op not in reached:
-                    reached.add(op)
-                    queue.append(op)
+        for tensor in filter(_may_have_gradient, level.results(queue.popleft())):
+            for step in consumers.get(tensor, ()):
+                if step not in reached:
+                    reached.add(step)
+                    queue.append(step)
     return reached
 
 
-def _backward(ends: list[Operation], reached: set[Operation]) -> list[Operation]:
-    """The reached nodes from which `ends` can be reached, nearest to `ends` first."""
+def _backward(ends: list[Step], reached: set[Step], level: Level) -> list[Step]:
+    """The reached steps from which `ends` can be reached, nearest to `ends` first."""
     found = dict.fromkeys(ends)
     queue = deque(ends)
     while queue:
-        for tensor in queue.popleft().inputs:
-            if tensor.op in reached and tensor.op not in found:
-                found[tensor.op] = None
-                queue.append(tensor.op)
+        for tensor in filter(_may_have_gradient, level.sources(queue.popleft())):
+            source = level.step(tensor.op)
+            if source in reached and source not in found:
+                found[source] = None
+                queue.append(source)
     return list(found)

@@ -4,14 +4,18 @@ whitepaper, 4.2).
 A fed tensor is replaced by an `_Arg` node, so nothing upstream of it is needed on its account; the other outputs of
 its node, and control edges from it, still need the node. A placeholder has nothing to do besides being fed, so control
 edges from a fed placeholder go too.
+
+This is where the graph is read, and so where calls of functions are seen through: an edge from an output of a call is
+one from the tensor that the output stands for, and who waits for a call waits for what it expands to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
+from aioflow.graph.calls import waited_for
 from aioflow.graph.graph import Operation, Tensor
 
 __all__ = ["StepRequest", "prune"]
@@ -30,7 +34,8 @@ def prune(request: StepRequest) -> ClientGraph:
     """The nodes that the step needs, in topological order."""
     fed = {tensor: Edge(f"_arg_{i}", 0) for i, tensor in enumerate(request.feeds)}
     skipped = {t.op for t in request.feeds if t.op.type == "Placeholder"}
-    roots = [t.op for t in request.fetches if t not in fed] + [op for op in request.targets if op not in skipped]
+    fetched = [_source(t, fed) for t in request.fetches]
+    roots = [t.op for t in fetched if t not in fed] + list(_waits(request.targets, skipped))
     nodes: dict[str, Node] = {}
     for i, tensor in enumerate(request.feeds):
         attrs = {"T": tensor.dtype, "index": i}
@@ -40,7 +45,7 @@ def prune(request: StepRequest) -> ClientGraph:
         )
     for op in needed_operations(roots, fed, skipped):
         nodes[op.name] = _node(op, fed, skipped)
-    for i, tensor in enumerate(request.fetches):
+    for i, tensor in enumerate(fetched):
         attrs = {"T": tensor.dtype, "index": i}
         edge = fed.get(tensor) or Edge(tensor.op.name, tensor.value_index)
         nodes[f"_retval_{i}"] = Node(f"_retval_{i}", "_Retval", (edge,), attrs=attrs, source=tensor.op.source)
@@ -65,21 +70,33 @@ def needed_operations(
                 continue
             visited.add(op)
             stack.append((op, True))
-            needed = [t.op for t in op.inputs if t not in fed]
+            needed = [t.op for t in (_source(t, fed) for t in op.inputs) if t not in fed]
             if op.type == "Merge":
                 waiting.extend(source for source in needed if source.type == "NextIteration")
                 needed = [source for source in needed if source.type != "NextIteration"]
-            needed += [c for c in op.control_inputs if c not in skipped]
+            needed += _waits(op.control_inputs, skipped)
             stack.extend((source, False) for source in reversed(needed) if source not in visited)
     return order
+
+
+def _source(tensor: Tensor, fed: Mapping[Tensor, Edge]) -> Tensor:
+    """What is read where `tensor` is: of a call that is not fed, what it expands to."""
+    while tensor.op.expansion is not None and tensor not in fed:
+        tensor = tensor.op.expansion[tensor.value_index]
+    return tensor
+
+
+def _waits(operations: Iterable[Operation], skipped: set[Operation]) -> Iterator[Operation]:
+    """The nodes that must have run before what waits for `operations`."""
+    return (inner for op in operations if op not in skipped for inner in waited_for(op) if inner not in skipped)
 
 
 def _node(op: Operation, fed: Mapping[Tensor, Edge], skipped: set[Operation]) -> Node:
     return Node(
         op.name,
         op.type,
-        tuple(fed.get(t) or Edge(t.op.name, t.value_index) for t in op.inputs),
-        tuple(c.name for c in op.control_inputs if c not in skipped),
+        tuple(fed.get(t) or Edge(t.op.name, t.value_index) for t in (_source(t, fed) for t in op.inputs)),
+        tuple(dict.fromkeys(c.name for c in _waits(op.control_inputs, skipped))),
         op.attrs,
         tuple(OutputSpec(t.dtype, t.dims) for t in op.outputs),
         op.device,

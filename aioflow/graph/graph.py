@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -26,9 +27,10 @@ from aioflow.errors import (
     SourceLine,
 )
 from aioflow.graph import scopes
+from aioflow.graph.calls import EXPANDERS
 from aioflow.graph.default_session import current_session
 from aioflow.graph.dtypes import DType
-from aioflow.graph.graphdef import GraphDef, node_def_of
+from aioflow.graph.graphdef import GraphDef, graph_def_of
 from aioflow.graph.keys import GraphKeys
 from aioflow.graph.opdef import OPS
 from aioflow.graph.operation import Operation
@@ -53,6 +55,7 @@ class Graph:
         self._unfetchable: set[Operation] = set()
         self._finalized = False
         self.held: list[Any] = []  # what lives as long as the graph, such as the Python functions of its nodes
+        self.functions: dict[str, Any] = {}  # what calls name
         self.mutations = 0
         self.seed: int | None = None
 
@@ -88,8 +91,11 @@ class Graph:
         control_inputs: Sequence[Operation] = (),
         device: str = "",
         source: SourceLine | None = None,
+        expand: bool = True,
     ) -> Operation:
         """Append a node whose attributes and output specs are already worked out (`ops.apply` does that).
+
+        A call is expanded with it, unless `expand` is false.
 
         Raises:
             FailedPreconditionError: the graph is finalised.
@@ -118,11 +124,33 @@ class Graph:
             op.device = device
             scopes.request_device(op, scope)
             op.outputs = [Tensor(op, i, dtype, dims) for i, (dtype, dims) in enumerate(output_specs)]
-            op.id = len(self._nodes)
-            self._nodes[full_name] = op
+            op.call = scope.call
+            nodes, _ = self._home()
+            op.id = len(nodes)
+            nodes[full_name] = op
             if scope.context is not None:
                 self._put_inside(op, scope.context)
+            if expand and op_type in EXPANDERS:
+                self._expand(op)
             return op
+
+    def _home(self) -> tuple[dict[str, Operation], dict[str, int]]:
+        """Nodes and names among which a new node goes: the body of a function that is being traced has its own."""
+        body = scopes.body_of(scopes.current_scope(self))
+        return (self._nodes, self._names_in_use) if body is None else (body.nodes, body.names)
+
+    def _expand(self, op: Operation) -> None:
+        nodes, _ = self._home()
+        count = len(nodes) - 1
+        scope = replace(scopes.current_scope(self), name=op.name, call=op, gradients={})
+        with (
+            _undone_on_error(nodes, count),
+            self.as_default(),
+            scopes.enter_scope(self, scope),
+            self.control_dependencies(op.control_inputs),
+            self.device(op.device),
+        ):
+            EXPANDERS[op.type](op)
 
     def _through_context(
         self,
@@ -150,13 +178,15 @@ class Graph:
     def all_or_nothing(self) -> Iterator[None]:
         """Where the block raises, none of the nodes that it added stay. Nobody else adds nodes meanwhile."""
         with self._lock:
-            count, names = len(self._nodes), dict(self._names_in_use)
+            nodes, names = self._home()
+            known, functions = dict(names), dict(self.functions)
             try:
-                yield
+                with _undone_on_error(nodes, len(nodes)):
+                    yield
             except BaseException:
-                for name in list(self._nodes)[count:]:
-                    del self._nodes[name]
-                self._names_in_use = names
+                names.clear()
+                names.update(known)
+                self.functions = functions
                 raise
 
     def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> GraphDef:
@@ -169,14 +199,15 @@ class Graph:
         Raises:
             InvalidArgumentError: an attribute has no plain form, such as a Python function; the error names the node.
         """
-        return GraphDef(tuple(node_def_of(op, add_shapes) for op in self.get_operations()[from_version or 0 :]))
+        return graph_def_of(self.get_operations(), from_version or 0, add_shapes, self.functions)
 
     def _node_name(self, name: str) -> str:
         if name.endswith("/"):  # an absolute name, as given by a name scope
             name = name[:-1]
-            if name in self._nodes:
+            nodes, names = self._home()
+            if name in nodes:
                 raise AlreadyExistsError(f"a node {name!r} exists already", node=name)
-            self._names_in_use.setdefault(name.lower(), 1)
+            names.setdefault(name.lower(), 1)
             return name
         prefix = scopes.current_scope(self).name
         if not name or not _NODE_NAME.fullmatch(f"{prefix}/{name}" if prefix else name):
@@ -209,20 +240,21 @@ class Graph:
         prefix = scopes.current_scope(self).name
         full = f"{prefix}/{name}" if prefix else name
         with self._lock:
+            _, names = self._home()
             key = full.lower()
-            count = self._names_in_use.get(key, 0)
+            count = names.get(key, 0)
             if mark_as_used:
-                self._names_in_use[key] = count + 1
+                names[key] = count + 1
             if count == 0:
                 return full
             while True:
                 candidate = f"{full}_{count}"
-                if candidate.lower() not in self._names_in_use:
+                if candidate.lower() not in names:
                     break
                 count += 1
             if mark_as_used:
-                self._names_in_use[key] = count + 1
-                self._names_in_use[candidate.lower()] = 1
+                names[key] = count + 1
+                names[candidate.lower()] = 1
             return candidate
 
     def get_operations(self) -> list[Operation]:
@@ -389,6 +421,17 @@ class Graph:
     def default_session(self) -> Any:
         """The innermost session opened as default for this graph, or None. (Set by `Session`.)"""
         return current_session(self)
+
+
+@contextmanager
+def _undone_on_error(nodes: dict[str, Operation], count: int) -> Iterator[None]:
+    """Where the block raises, take away the nodes after the first `count`."""
+    try:
+        yield
+    except BaseException:
+        for name in list(nodes)[count:]:
+            del nodes[name]
+        raise
 
 
 def user_line() -> SourceLine | None:

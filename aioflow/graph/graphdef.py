@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -19,18 +19,33 @@ import numpy as np
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.graph import encoding
 from aioflow.graph.arrays import Array
+from aioflow.graph.calls import visible
 from aioflow.graph.dtypes import ALL, DType, as_dtype, string
+from aioflow.graph.shapes import Dims
 
 if TYPE_CHECKING:
     from aioflow.graph.graph import Operation
 
-__all__ = ["GraphDef", "InputRef", "NodeDef", "TensorData", "node_def_of"]
+__all__ = [
+    "FunctionArg",
+    "FunctionDef",
+    "FunctionRef",
+    "GraphDef",
+    "InputRef",
+    "NodeDef",
+    "TensorData",
+    "functions_of",
+    "graph_def_of",
+    "node_def_of",
+]
 
-AttrValue: TypeAlias = "bool | int | float | str | DType | TensorData | tuple[AttrValue, ...] | None"
+AttrValue: TypeAlias = "bool | int | float | str | DType | TensorData | FunctionRef | tuple[AttrValue, ...] | None"
 
 VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 _OP: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.>]*")
+_FUNCTION: Final = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\\/>-]*")
+_ARGUMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _ATTR: Final = re.compile(r"\w+", re.ASCII)
 _DEVICE: Final = re.compile(r"[A-Za-z0-9_.:/@*-]*")
 _INPUT: Final = re.compile(r"(\^?)([A-Za-z0-9.][A-Za-z0-9_.\\/>-]*)(?::([0-9]{1,9}))?")
@@ -98,6 +113,16 @@ def _holds(data: Any, dtype: DType) -> bool:
     if dtype is string:
         return isinstance(data, tuple) and all(isinstance(item, bytes) for item in data)
     return isinstance(data, bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRef:
+    """The value of an attribute that names a function. Raises InvalidArgumentError."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        _require_text(self.name, _FUNCTION, "function name")
 
 
 class InputRef(NamedTuple):
@@ -176,6 +201,63 @@ class NodeDef:
         return [InputRef.parse(text) for text in self.inputs]
 
 
+class FunctionArg(NamedTuple):
+    """One argument or result of a function: its name, dtype, and what is known of its shape."""
+
+    name: str
+    dtype: DType
+    dims: Dims = None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionDef:
+    """A function: nodes that read its arguments under their names.
+
+    Attributes:
+        name: What calls name it by.
+        inputs, outputs: Arguments and results.
+        nodes: The body, in any order.
+        returns: For each output what it is: "node:1", or the name of an argument.
+        control_returns: Names of the nodes that run in any case.
+        gradient: Name of the function that computes its gradient from arguments and gradients of results, or "".
+
+    Raises:
+        InvalidArgumentError: a field is malformed.
+    """
+
+    name: str
+    inputs: tuple[FunctionArg, ...] = ()
+    outputs: tuple[FunctionArg, ...] = ()
+    nodes: tuple[NodeDef, ...] = ()
+    returns: tuple[str, ...] = ()
+    control_returns: tuple[str, ...] = ()
+    gradient: str = ""
+
+    def __post_init__(self) -> None:
+        _require_text(self.name, _FUNCTION, "function name")
+        for arg in (*self.inputs, *self.outputs):
+            _require(isinstance(arg, FunctionArg) and isinstance(arg.dtype, DType), "argument", arg)
+            _require_text(arg.name, _ARGUMENT, "argument name")
+            _require(_is_plain(arg.dims), "shape", arg.dims)
+        for node in self.nodes:
+            _require(isinstance(node, NodeDef), "node", node)
+        if len(self.returns) != len(self.outputs):
+            raise InvalidArgumentError(
+                f"function {self.name!r} does not return its outputs",
+                expected=f"{len(self.outputs)} results",
+                actual=len(self.returns),
+            )
+        for text in (*self.returns, *self.control_returns):
+            InputRef.parse(text)
+        _require(isinstance(self.gradient, str), "name of a gradient function", self.gradient)
+
+    @property
+    def signature(self) -> str:
+        """Name, arguments and results as text."""
+        parts = [", ".join(f"{a.name}: {a.dtype.name}" for a in args) for args in (self.inputs, self.outputs)]
+        return f"{self.name}({parts[0]}) -> ({parts[1]})"
+
+
 @dataclass(frozen=True, slots=True)
 class GraphDef:
     """A graph: its nodes in any order.
@@ -183,16 +265,21 @@ class GraphDef:
     Attributes:
         nodes: The nodes.
         version: The version of the ops that the nodes were written for.
+        functions: What its nodes, and those of one another, call.
     """
 
     nodes: tuple[NodeDef, ...] = ()
     version: int = VERSION
+    functions: tuple[FunctionDef, ...] = ()
 
     def __post_init__(self) -> None:
         _require(isinstance(self.nodes, tuple), "tuple of nodes", self.nodes)
         for node in self.nodes:
             _require(isinstance(node, NodeDef), "node", node)
         _require(type(self.version) is int and 0 < self.version <= 2**31, "version", self.version)
+        _require(isinstance(self.functions, tuple), "tuple of functions", self.functions)
+        names = [function.name for function in self.functions]
+        _require(len(set(names)) == len(names), "library: a function comes twice", names)
 
     @property
     def node(self) -> tuple[NodeDef, ...]:
@@ -245,7 +332,7 @@ def _is_plain(value: Any, depth: int = _MAX_DEPTH) -> bool:
         return len(value) <= 1 << 20 and _is_unicode(value)
     if type(value) is tuple:
         return depth > 0 and all(_is_plain(item, depth - 1) for item in value)
-    return value is None or isinstance(value, bool | float | DType | TensorData)
+    return value is None or isinstance(value, bool | float | DType | TensorData | FunctionRef)
 
 
 def _is_unicode(text: str) -> bool:
@@ -281,6 +368,56 @@ def node_def_of(op: Operation, add_shapes: bool = False) -> NodeDef:
         raise
 
 
+def graph_def_of(
+    operations: Sequence[Operation], start: int, add_shapes: bool, functions: Mapping[str, Any]
+) -> GraphDef:
+    """The definition of a graph: the user's own nodes from the `start`-th on, and the functions that they call."""
+    shown, opened = visible(operations)
+    later = set(operations[start:]) if start else None
+    nodes = [
+        _inlined(op, add_shapes) if op in opened else node_def_of(op, add_shapes)
+        for op in shown
+        if later is None or op in later
+    ]
+    return GraphDef(tuple(nodes), VERSION, functions_of(nodes, functions))
+
+
+def _inlined(op: Operation, add_shapes: bool) -> NodeDef:
+    """A call in whose place its expansion is: the same outputs under the same name."""
+    plain = node_def_of(op, add_shapes)
+    sources = op.expansion or ()
+    inputs = [str(InputRef(t.op.name, t.value_index)) for t in sources]
+    control = sorted(f"^{c.name}" for c in op.finish)
+    attrs = {key: value for key, value in plain.attrs.items() if key.startswith("_")}
+    if not sources:
+        return NodeDef(op.name, "NoOp", tuple(control), op.device, attrs)
+    attrs["T"] = tuple(t.dtype for t in sources)
+    return NodeDef(op.name, "IdentityN", (*inputs, *control), op.device, attrs)
+
+
+def functions_of(nodes: Iterable[NodeDef], functions: Mapping[str, Any]) -> tuple[FunctionDef, ...]:
+    """The definitions of the functions that the nodes call, and of those that these call."""
+    found: dict[str, FunctionDef] = {}
+    waiting = [name for node in nodes for name in _called(node.attrs.values())]
+    while waiting:
+        name = waiting.pop()
+        if name in found or name not in functions:
+            continue
+        definition: FunctionDef = functions[name].definition
+        found[name] = definition
+        waiting += [inner for node in definition.nodes for inner in _called(node.attrs.values())]
+        waiting += [definition.gradient] if definition.gradient else []
+    return tuple(found[name] for name in sorted(found))
+
+
+def _called(values: Iterable[Any]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, FunctionRef):
+            yield value.name
+        elif isinstance(value, tuple):
+            yield from _called(value)
+
+
 def _attr_of(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return TensorData.of(value)
@@ -295,7 +432,14 @@ def _attr_of(value: Any) -> Any:
 
 
 def _document(graph_def: GraphDef) -> dict[str, Any]:
-    nodes = [
+    document = {"version": graph_def.version, "nodes": _node_documents(graph_def.nodes)}
+    if graph_def.functions:
+        document["functions"] = [_function_document(function) for function in graph_def.functions]
+    return document
+
+
+def _node_documents(nodes: Sequence[NodeDef]) -> list[Any]:
+    return [
         {
             "name": node.name,
             "op": node.op,
@@ -303,14 +447,30 @@ def _document(graph_def: GraphDef) -> dict[str, Any]:
             "device": node.device,
             "attrs": {key: _plain(value) for key, value in node.attrs.items()},
         }
-        for node in graph_def.nodes
+        for node in nodes
     ]
-    return {"version": graph_def.version, "nodes": nodes}
+
+
+def _function_document(function: FunctionDef) -> dict[str, Any]:
+    inputs, outputs = (
+        [[a.name, a.dtype.name, _plain(a.dims)] for a in args] for args in (function.inputs, function.outputs)
+    )
+    return {
+        "name": function.name,
+        "inputs": inputs,
+        "outputs": outputs,
+        "nodes": _node_documents(function.nodes),
+        "returns": list(function.returns),
+        "control_returns": list(function.control_returns),
+        "gradient": function.gradient,
+    }
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, DType):
         return {"$dtype": value.name}
+    if isinstance(value, FunctionRef):
+        return {"$function": value.name}
     if isinstance(value, TensorData):
         data = value.data if isinstance(value.data, bytes) else list(value.data)
         return {"$tensor": {"dtype": value.dtype.name, "shape": list(value.shape), "data": data}}
@@ -320,11 +480,35 @@ def _plain(value: Any) -> Any:
 
 
 def _from_document(document: Any) -> GraphDef:
-    fields = _fields(document, "graph definition", "version", "nodes")
+    keys = (
+        ("version", "nodes", "functions")
+        if isinstance(document, dict) and "functions" in document
+        else ("version", "nodes")
+    )
+    fields = _fields(document, "graph definition", *keys)
     version = fields["version"]
     if type(version) is int and version > VERSION:
         raise UnimplementedError("written for a later version", expected=f"at most {VERSION}", actual=version)
-    return GraphDef(tuple(_node(item) for item in _list(fields["nodes"], "list of nodes")), version)
+    functions = tuple(_function(item) for item in _list(fields.get("functions", []), "list of functions"))
+    return GraphDef(_nodes(fields["nodes"]), version, functions)
+
+
+def _nodes(items: Any) -> tuple[NodeDef, ...]:
+    return tuple(_node(item) for item in _list(items, "list of nodes"))
+
+
+def _function(item: Any) -> FunctionDef:
+    fields = _fields(item, "function", "name", "inputs", "outputs", "nodes", "returns", "control_returns", "gradient")
+    inputs, outputs = (
+        tuple(_argument(arg) for arg in _list(fields[k], "list of arguments")) for k in ("inputs", "outputs")
+    )
+    returns, control = (tuple(_list(fields[k], "list of names")) for k in ("returns", "control_returns"))
+    return FunctionDef(fields["name"], inputs, outputs, _nodes(fields["nodes"]), returns, control, fields["gradient"])
+
+
+def _argument(item: Any) -> FunctionArg:
+    _require(isinstance(item, list) and len(item) == 3, "argument", item)
+    return FunctionArg(item[0], _dtype(item[1]), _value(item[2], 1))
 
 
 def _node(item: Any) -> NodeDef:
@@ -348,6 +532,8 @@ def _value(value: Any, depth: int) -> Any:
         return value  # NodeDef checks it
     if "$dtype" in value:
         return _dtype(_fields(value, "dtype", "$dtype")["$dtype"])
+    if "$function" in value:
+        return FunctionRef(_fields(value, "function", "$function")["$function"])
     inner = _fields(_fields(value, "attribute value", "$tensor")["$tensor"], "tensor", "dtype", "shape", "data")
     data = inner["data"]
     return TensorData(

@@ -19,6 +19,7 @@ import numpy as np
 
 from aioflow.errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError, UnimplementedError
 from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.graphdef import FunctionRef
 from aioflow.graph.shapes import Dims, dims_of, format_dims
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "define_op",
     "gradient",
     "not_differentiable",
+    "partial_shape",
 ]
 
 # Named groups of dtypes for the allowed lists, in the notation "{numeric}".
@@ -153,8 +155,11 @@ def _array(value: Any) -> np.ndarray[Any, Any]:
     return value if isinstance(value, np.ndarray) else np.asarray(value)
 
 
-def _function(value: Any) -> Any:
-    return value
+def _function(value: Any) -> FunctionRef:
+    if isinstance(value, FunctionRef):
+        return value
+    name = value if isinstance(value, str) else getattr(value, "name", None)
+    return FunctionRef(name) if isinstance(name, str) else _reject(value)
 
 
 def _reject(value: Any) -> Any:
@@ -211,7 +216,7 @@ class ShapeContext:
 
     def partial_shape(self, name: str) -> Dims:
         """The input of that name read as a shape vector, with None for each element that is not known yet."""
-        return _partial_shape(self._inputs[name], self._value_of)
+        return partial_shape(self._inputs[name], self._value_of)
 
     def rank(self, name: str) -> int | None:
         """Rank of the input of that name, or None."""
@@ -231,7 +236,7 @@ class ShapeContext:
 _ValueOf: TypeAlias = Callable[[Any], "np.ndarray[Any, Any] | None"]
 
 
-def _partial_shape(tensor: Any, value_of: _ValueOf) -> Dims:
+def partial_shape(tensor: Any, value_of: _ValueOf) -> Dims:
     """What is known of a shape vector: from constants, or from how Shape, Pack, ConcatV2 and slices compute it."""
     value = value_of(tensor)
     if value is not None:
@@ -253,12 +258,12 @@ def _packed_sizes(op: Any, value_of: _ValueOf) -> Dims:
 
 
 def _joined_sizes(op: Any, value_of: _ValueOf) -> Dims:
-    parts = [_partial_shape(t, value_of) for t in op.inputs[:-1]]
+    parts = [partial_shape(t, value_of) for t in op.inputs[:-1]]
     return None if any(p is None for p in parts) else tuple(size for p in parts if p is not None for size in p)
 
 
 def _sliced_sizes(op: Any, value_of: _ValueOf) -> Dims:
-    source, bounds = _partial_shape(op.inputs[0], value_of), [value_of(t) for t in op.inputs[1:]]
+    source, bounds = partial_shape(op.inputs[0], value_of), [value_of(t) for t in op.inputs[1:]]
     plain = not any(op.attrs[mask] for mask in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask"))
     if source is None or not plain or any(b is None or len(b) != 1 for b in bounds):
         return None
@@ -268,8 +273,8 @@ def _sliced_sizes(op: Any, value_of: _ValueOf) -> Dims:
 
 _PARTIAL_SHAPES: Final[Mapping[str, Callable[[Any, _ValueOf], Dims]]] = {
     "Shape": _own_dims,
-    "Cast": lambda op, value_of: _partial_shape(op.inputs[0], value_of),
-    "Identity": lambda op, value_of: _partial_shape(op.inputs[0], value_of),
+    "Cast": lambda op, value_of: partial_shape(op.inputs[0], value_of),
+    "Identity": lambda op, value_of: partial_shape(op.inputs[0], value_of),
     "Pack": _packed_sizes,
     "ConcatV2": _joined_sizes,
     "StridedSlice": _sliced_sizes,

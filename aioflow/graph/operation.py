@@ -27,14 +27,20 @@ class Operation:
         device: The requested device, "" for any.
         gradient_function: The gradient of this very node, where it is not that of its op (`custom_gradient`).
         control_flow_context: The branch or loop that its outputs are in, None at the top.
+        expansion: Of a call, the tensors that its outputs stand for; None for every other node.
+        finish: Of a call, the nodes that have run when it has.
+        call: The call whose expansion it belongs to, None for a node of the user's own.
     """
 
     __slots__ = (
         "__weakref__",
         "attrs",
+        "call",
         "control_flow_context",
         "control_inputs",
         "device",
+        "expansion",
+        "finish",
         "gradient_function",
         "graph",
         "id",
@@ -59,6 +65,9 @@ class Operation:
         self.device = ""
         self.gradient_function: Callable[..., Any] | None = None
         self.control_flow_context: Any = None
+        self.expansion: tuple[Tensor, ...] | None = None
+        self.finish: tuple[Operation, ...] = ()
+        self.call: Operation | None = None
         self.source: SourceLine | None = None
         self.outputs: list[Tensor] = []
         self.id = -1

@@ -7,7 +7,7 @@ builds under its own. The value is immutable: entering a scope replaces it, leav
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,17 @@ from aioflow.graph.device_spec import DeviceSpec
 if TYPE_CHECKING:
     from aioflow.graph.graph import Graph, Operation, Tensor
 
-__all__ = ["Context", "Controller", "Scope", "current_scope", "enter_graph", "enter_scope", "innermost_graph"]
+__all__ = [
+    "Body",
+    "Context",
+    "Controller",
+    "Scope",
+    "body_of",
+    "current_scope",
+    "enter_graph",
+    "enter_scope",
+    "innermost_graph",
+]
 
 DeviceLike: TypeAlias = "str | DeviceSpec | Callable[[Operation], Any] | None"
 
@@ -36,6 +46,14 @@ class Controller:
     def __init__(self, inputs: tuple[Operation, ...]) -> None:
         self.inputs = inputs
         self.members: set[Operation] = set()
+
+
+class Body:
+    """A context that keeps its nodes and names to itself: the body of a function, which is no part of the graph."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Operation] = {}
+        self.names: dict[str, int] = {}
 
 
 class Context(Protocol):
@@ -58,6 +76,9 @@ class Context(Protocol):
             InvalidArgumentError: one of them is inside a loop that the node is not in.
         """
 
+    def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """What such a node would give, if that can be had without it; otherwise None."""
+
     def check_readable(self, source: Operation) -> None:
         """Raise InvalidArgumentError where nodes outside may not read or wait for `source`, a node inside."""
 
@@ -74,7 +95,9 @@ class Scope:
     container: str = ""
     variable_scope: Any = None
     context: Context | None = None
+    call: Operation | None = None
     gradients: Mapping[str, str] = field(default_factory=dict)
+    differentiation: str = ""  # the name of the call of `gradients` that makes the node
 
 
 _EMPTY: Final = Scope()
@@ -127,6 +150,14 @@ def in_loop(scope: Scope) -> bool:
     while context is not None and not context.is_loop:
         context = context.outer
     return context is not None
+
+
+def body_of(scope: Scope) -> Body | None:
+    """Where new nodes go: into the function that is being traced, or, if None, into the graph."""
+    context: Any = scope.context
+    while context is not None and not isinstance(context, Body):
+        context = context.outer
+    return context
 
 
 @contextmanager

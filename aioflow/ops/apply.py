@@ -18,6 +18,7 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Graph, Operation, Tensor, user_line
 from aioflow.graph.opdef import OPS, ArgDef, OpDef, ShapeContext
+from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims, dims_of, format_dims, num_elements
 from aioflow.graph.static_value import constant_value
 
@@ -178,6 +179,10 @@ def apply_op(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) 
     """
     op_def = OPS.get(op_type)
     graph = _graph_of(inputs)
+    context = current_scope(graph).context
+    known = None if context is None else context.stand_in(op_type, inputs, attrs)
+    if known is not None:
+        return known
     try:
         op = _make_node(graph, op_def, inputs, dict(attrs), name)
     except OpError as error:

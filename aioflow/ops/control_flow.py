@@ -14,7 +14,7 @@ from aioflow.graph.shapes import format_dims
 from aioflow.ops import nest
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.control_flow_contexts import CondContext
-from aioflow.ops.control_flow_ops import Assert, merge_branches
+from aioflow.ops.control_flow_ops import Assert
 from aioflow.ops.core import identity
 from aioflow.ops.loop_building import LoopBuilder, tensor_of, with_tensor
 
@@ -54,9 +54,10 @@ def cond(
         chosen = identity(side_true.op.inputs[0], name="pred_id")
         for op in (side_true.op, pivots[0].op, pivots[1].op, chosen.op):
             graph.prevent_fetching(op)
-        made_true = _branch(CondContext(chosen, pivots[1].op, 1), if_true, "true_fn", strict)
-        made_false = _branch(CondContext(chosen, pivots[0].op, 0), if_false, "false_fn", strict)
-        return _merged(chosen, made_true, made_false)
+        false_side, true_side = CondContext.pair(chosen, [p.op for p in pivots])
+        made_true = _branch(true_side, if_true, "true_fn", strict)
+        made_false = _branch(false_side, if_false, "false_fn", strict)
+        return _merged(made_true, made_false)
 
 
 def _callable(function: Any, older: Any) -> Callable[[], Any]:
@@ -95,7 +96,7 @@ def _result(context: CondContext, value: Any) -> Any:
     return with_tensor(value, context.capture(tensor))
 
 
-def _merged(pred: Tensor, made_true: Any, made_false: Any) -> Any:
+def _merged(made_true: Any, made_false: Any) -> Any:
     nest.check_same_structure(made_true, made_false, "true_fn and false_fn return different structures")
     merged: list[Any] = []
     for x, y in zip(nest.flatten(made_true), nest.flatten(made_false), strict=True):
@@ -104,7 +105,7 @@ def _merged(pred: Tensor, made_true: Any, made_false: Any) -> Any:
             raise DTypeError(
                 "true_fn and false_fn return different dtypes", expected=repr(if_true), actual=repr(if_false)
             ).at(if_false.op.name, if_false.op.type, if_false.op.source)
-        merged.append(with_tensor(x, merge_branches(pred, if_false, if_true)))
+        merged.append(with_tensor(x, apply_op("Merge", [if_false, if_true])[0]))
     return nest.pack(made_true, merged)
 
 

@@ -7,9 +7,9 @@ is alive just where the branch is taken or the body runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError
@@ -17,14 +17,31 @@ from aioflow.graph import scopes
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.shapes import Dims
 from aioflow.ops.apply import apply_op, constant
+from aioflow.ops.core import identity
+from aioflow.ops.tensor_list import empty_list, hole, push
 
-__all__ = ["CondContext", "ControlFlowContext", "WhileContext", "current_context"]
+__all__ = ["CondContext", "ControlFlowContext", "LoopVariable", "WhileContext", "current_context"]
 
 
 def current_context(graph: Graph) -> ControlFlowContext | None:
     """The innermost branch or loop that is being built here, or None."""
     found: Any = scopes.current_scope(graph).context
     return found  # type: ignore[no-any-return]  # the only implementation of the protocol
+
+
+def placed(graph: Graph, context: ControlFlowContext | None, name: str = "") -> AbstractContextManager[Any]:
+    """A block whose new nodes are in that branch or loop (None: at the top) and under that name, and inherit no more."""
+    scope = scopes.current_scope(graph)
+    plain = replace(
+        scope,
+        name=name or scope.name,
+        context=context,
+        controllers=(),
+        colocation=(),
+        colocated_device="",
+        devices=(),
+    )
+    return scopes.enter_scope(graph, plain)
 
 
 class ControlFlowContext:
@@ -75,6 +92,10 @@ class ControlFlowContext:
             waited = (*waited, self.pivot)
         return read, waited
 
+    def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """What such a node would give, if that can be had without it; otherwise None. Gradients of loops do it."""
+        return None if self.outer is None else self.outer.stand_in(op_type, inputs, attrs)
+
     def check_readable(self, source: Operation) -> None:
         """Nodes at the top may read what is in a branch, which may be dead, but not what is in a loop."""
         context: ControlFlowContext | None = self
@@ -91,7 +112,7 @@ class ControlFlowContext:
         Raises:
             InvalidArgumentError: it is inside a loop that is not open here.
         """
-        if self._holds(tensor.op):
+        if self.holds(tensor.op):
             return tensor
         if tensor not in self._captured:
             if self.outer is not None:
@@ -106,12 +127,7 @@ class ControlFlowContext:
     def _inside(self, outside: Tensor, reader: str) -> Tensor:
         if outside in self._captured:
             return self._captured[outside]
-        scope = scopes.current_scope(self.graph)
-        prefix = reader or scope.name
-        plain = replace(
-            scope, name=prefix, context=self.outer, controllers=(), colocation=(), colocated_device="", devices=()
-        )
-        with scopes.enter_scope(self.graph, plain):
+        with placed(self.graph, self.outer, reader):
             inside = self._bring(outside)
         inside.op.control_flow_context = self
         self.graph.prevent_fetching(inside.op)
@@ -129,7 +145,7 @@ class ControlFlowContext:
     def _is_loose(self, sources: list[Operation], waited: Iterable[Operation]) -> bool:
         raise NotImplementedError
 
-    def _holds(self, op: Operation) -> bool:
+    def holds(self, op: Operation) -> bool:
         """Whether the outputs of `op` are inside, at any depth of branches."""
         context = op.control_flow_context
         crossed = False
@@ -156,13 +172,40 @@ class CondContext(ControlFlowContext):
     Attributes:
         pred: The predicate, outside.
         branch: 0 or 1: which output of each Switch is this side's.
+        other: The other branch.
+        forward: Where this branch holds gradients of nodes of another branch: that one.
     """
 
-    def __init__(self, pred: Tensor, pivot: Operation, branch: int) -> None:
+    other: CondContext
+
+    def __init__(self, pred: Tensor, pivot: Operation, branch: int, forward: CondContext | None = None) -> None:
         super().__init__(pred.graph)
         self.pred = pred
         self.branch = branch
         self.pivot = pivot
+        self.forward = forward
+
+    @classmethod
+    def pair(cls, pred: Tensor, pivots: Sequence[Operation]) -> tuple[CondContext, CondContext]:
+        """The two branches of a new cond: that for false and that for true."""
+        sides = cls(pred, pivots[0], 0), cls(pred, pivots[1], 1)
+        sides[0].other, sides[1].other = sides[1], sides[0]
+        return sides
+
+    def capture(self, tensor: Tensor, reader: str = "") -> Tensor:
+        """The tensor as it is to be read inside. What the branch that is differentiated made is alive here, too."""
+        forward = self.forward
+        if forward is not None and enclosing_loop(forward) is enclosing_loop(self) and forward.holds(tensor.op):
+            return tensor
+        return super().capture(tensor, reader)
+
+    def receive(self, outside: Tensor, dims: Dims) -> Tensor:
+        """The tensor inside, where it has the static shape `dims`, whatever it has in the other branch."""
+        with placed(self.graph, self.outer):
+            specs = [(outside.dtype, dims)] * 2
+            op = self.graph.create_op("Switch", [outside, self.pred], {"T": outside.dtype}, specs, name="Switch")
+        op.control_flow_context = self
+        return op.outputs[self.branch]
 
     def _bring(self, outside: Tensor) -> Tensor:
         inside: Tensor = apply_op("Switch", outside, self.pred)[self.branch]
@@ -170,7 +213,7 @@ class CondContext(ControlFlowContext):
 
     def _capture_control(self, op: Operation, reader: str) -> Operation:
         """A branch is in the frame of what is around it, so a node inside may wait for one outside directly."""
-        if self._holds(op):
+        if self.holds(op):
             return op
         if self.outer is not None:
             return self.outer._capture_control(op, reader)
@@ -179,7 +222,28 @@ class CondContext(ControlFlowContext):
         return op
 
     def _is_loose(self, sources: list[Operation], waited: Iterable[Operation]) -> bool:
-        return not sources and not any(op is self.pivot or self._holds(op) for op in waited)
+        return not sources and not any(op is self.pivot or self.holds(op) for op in waited)
+
+
+@dataclass(slots=True, eq=False)
+class LoopVariable:
+    """A value that a loop carries from one iteration to the next, where it is to be found.
+
+    Attributes:
+        enter: Before the first iteration. merge: At the start of each. inside: In the body. leaving: When the
+            predicate is false. exit: After the loop.
+        following: What the body made of it.
+    """
+
+    enter: Tensor
+    merge: Tensor
+    inside: Tensor
+    leaving: Tensor
+    exit: Tensor
+    following: Tensor
+
+    def __init__(self, enter: Tensor) -> None:
+        self.enter = enter
 
 
 class WhileContext(ControlFlowContext):
@@ -188,12 +252,14 @@ class WhileContext(ControlFlowContext):
     Attributes:
         name: Of the frame.
         parallel_iterations: How many iterations may be under way at once.
-        maximum_iterations: An upper bound, or None.
-        enters, merges, exits: Of the loop variables, in order.
+        maximum_iterations: An upper bound, or None; the first variable counts iterations then.
+        variables: What it carries, in order.
+        invariants: What it reads from outside, as it is inside.
         condition: The LoopCond.
     """
 
     is_loop = True
+    condition: Tensor
 
     def __init__(
         self,
@@ -210,12 +276,66 @@ class WhileContext(ControlFlowContext):
         self.back_prop = back_prop
         self.swap_memory = swap_memory
         self.maximum_iterations = maximum_iterations
-        self.enters: list[Tensor] = []
-        self.merges: list[Tensor] = []
-        self.exits: list[Tensor] = []
-        self.condition: Tensor | None = None
+        self.variables: list[LoopVariable] = []
+        self.invariants: list[Tensor] = []
+        self._count: Tensor | None = None
+        self._stacks: dict[Tensor, Tensor] = {}
 
-    def enter(self, outside: Tensor, is_constant: bool, dims: Dims) -> Tensor:
+    # -- building ----------------------------------------------------------------------------------------------------
+
+    def begin(self, starts: Sequence[Tensor], shapes: Sequence[Dims]) -> list[LoopVariable]:
+        """The variables, up to where the predicate reads them. To be called outside."""
+        made = [LoopVariable(self._enter(t, False, dims)) for t, dims in zip(starts, shapes, strict=True)]
+        with self.opened():
+            for variable in made:
+                variable.merge = apply_op("Merge", [variable.enter] * 2)[0]
+        self.pivot = made[0].merge.op
+        self.variables += made
+        return made
+
+    def decide(self, wanted: Tensor) -> None:
+        """Run the body as long as `wanted` holds. To be called inside."""
+        self.condition = apply_op("LoopCond", wanted, name="LoopCond")
+        switches = [apply_op("Switch", v.merge, self.condition) for v in self.variables]
+        for variable, switch in zip(self.variables, switches, strict=True):
+            self._divide(variable, switch)
+        self.pivot = self.variables[0].inside.op
+
+    def _divide(self, variable: LoopVariable, switch: Any) -> None:
+        variable.leaving = switch.output_false
+        variable.inside = identity(switch.output_true)
+
+    def close(self, variable: LoopVariable, following: Tensor) -> None:
+        """Carry `following` to the next iteration. To be called inside."""
+        variable.following = following
+        variable.merge.op.update_input(1, apply_op("NextIteration", following))
+
+    def leave(self, variables: Sequence[LoopVariable]) -> None:
+        """The values after the loop. To be called outside."""
+        for variable in variables:
+            variable.exit = apply_op("Exit", variable.leaving, name="Exit")
+
+    def carry(self, start: Tensor, step: Callable[[Tensor], Tensor]) -> LoopVariable:
+        """One variable more, of a loop whose predicate is known: it starts as `start`, and `step` goes on from there.
+
+        The loop may be complete, and have been run; to who does not need the new variable, nothing changes.
+        """
+        with self.outside():
+            variable = LoopVariable(self._enter(start, False, start.dims))
+        with self.outside(), self.opened():
+            variable.merge = apply_op("Merge", [variable.enter] * 2)[0]
+            self._divide(variable, apply_op("Switch", variable.merge, self.condition))
+            self.close(variable, self.capture(step(variable.inside)))
+        with self.outside():
+            variable.exit = apply_op("Exit", variable.leaving, name="Exit")
+        self.variables.append(variable)
+        return variable
+
+    def outside(self) -> AbstractContextManager[Any]:
+        """A block whose new nodes are where the loop is, under its name."""
+        return placed(self.graph, self.outer, self.name)
+
+    def _enter(self, outside: Tensor, is_constant: bool, dims: Dims) -> Tensor:
         """A new Enter, made among the nodes outside."""
         attrs = {
             "T": outside.dtype,
@@ -230,16 +350,17 @@ class WhileContext(ControlFlowContext):
         return op.outputs[0]
 
     def _bring(self, outside: Tensor) -> Tensor:
-        return self.enter(outside, True, outside.dims)
+        invariant = self._enter(outside, True, outside.dims)
+        self.invariants.append(invariant)
+        return invariant
 
     def _capture_control(self, op: Operation, reader: str) -> Operation:
         """No edge may lead into a frame but through an Enter: so a value that is made after `op` does."""
-        if self._holds(op):
+        if self.holds(op):
             return op
         gate = self._gates.get(op)
         if gate is None:
-            outside = replace(scopes.current_scope(self.graph), name=reader, context=self.outer, controllers=())
-            with scopes.enter_scope(self.graph, outside), self.graph.control_dependencies([op]):
+            with placed(self.graph, self.outer, reader), self.graph.control_dependencies([op]):
                 done = constant(False, name="done")
             gate = self._gates[op] = self.capture(done, reader).op
         return gate
@@ -250,3 +371,41 @@ class WhileContext(ControlFlowContext):
             op.type == "Enter" and op.attrs["is_constant"] and op.control_flow_context is self
             for op in (*sources, *waited)
         )
+
+    # -- what its gradient needs ---------------------------------------------------------------------------------------
+
+    def trip_count(self) -> Tensor:
+        """How many times the body ran: an int32 scalar, or what `maximum_iterations` is, after the loop."""
+        if self._count is None:
+            if self.maximum_iterations is not None:
+                self._count = self.variables[0].exit
+            else:
+                with self.outside():
+                    zero = constant(0, name="count")
+                self._count = self.carry(zero, lambda count: apply_op("AddV2", count, constant(1))).exit
+        return self._count
+
+    def stack(self, tensor: Tensor) -> Tensor:
+        """A list of what a tensor of the body was in each iteration, after the loop."""
+        if tensor not in self._stacks:
+            with self.outside():
+                empty = empty_list(tensor.dtype)
+            self._stacks[tensor] = self.carry(empty, lambda items: push(items, self._always_alive(tensor))).exit
+        return self._stacks[tensor]
+
+    def _always_alive(self, tensor: Tensor) -> Tensor:
+        """The tensor, or where the branch that it is in was not taken, a hole."""
+        branch = tensor.op.control_flow_context
+        while branch is not self:
+            with placed(self.graph, branch.outer):
+                absent = branch.other.capture(hole(tensor.dtype))
+                tensor = apply_op("Merge", [absent, tensor] if branch.branch else [tensor, absent])[0]
+            branch = branch.outer
+        return tensor
+
+
+def enclosing_loop(context: ControlFlowContext | None) -> ControlFlowContext | None:
+    """The innermost loop that the context is in, itself if it is one; None at the top."""
+    while context is not None and not context.is_loop:
+        context = context.outer
+    return context

@@ -14,7 +14,6 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.shapes import Dims
 from aioflow.ops.apply import TensorLike, apply_op, convert_n_to_tensor, convert_to_tensor
 from aioflow.ops.core import unchanged
-from aioflow.ops.state import handle_dtype
 
 __all__ = ["Assert", "Print"]
 
@@ -83,25 +82,13 @@ def _print_grad(op: Operation, grad: Tensor) -> list[Any]:
 
 
 @gradient("Switch")
-def _switch_grad(op: Operation, grad_false: Tensor, grad_true: Tensor) -> list[Any]:
-    """What comes back on the side that was taken. The other side's gradient, zeros if need be, is as dead as it."""
-    _refuse_in_loop(op)
-    sides = [_or_zeros(side, grad) for side, grad in zip(op.outputs, (grad_false, grad_true), strict=True)]
-    return [merge_branches(op.inputs[1], *sides), None]
-
-
-def _or_zeros(side: Tensor, grad: Any) -> Any:
-    """The gradient of one side of a Switch; where nothing flows to a variable's handle, zeros of its shape."""
-    if grad is not None:
-        return grad
-    dtype = handle_dtype(side)
-    if dtype is None:
-        raise UnimplementedError(
-            "the gradient of one side of a branch is missing",
-            expected="a float, complex or variable",
-            actual=repr(side),
-        ).at(side.op.name, side.op.type, side.op.source)
-    return apply_op("ZerosLike", apply_op("ReadVariableOp", side, dtype=dtype))
+def _switch_grad(op: Operation, grad_false: Any, grad_true: Any) -> list[Any]:
+    """Of a Switch made by hand. What comes back on the side that was taken; the other side is as dead as its output."""
+    sides = [
+        apply_op("ZerosLike", side) if grad is None else convert_to_tensor(grad)
+        for side, grad in zip(op.outputs, (grad_false, grad_true), strict=True)
+    ]
+    return [apply_op("Merge", sides)[0], None]
 
 
 @gradient("Merge")
@@ -111,48 +98,18 @@ def _merge_grad(op: Operation, *grads: Tensor) -> list[Any]:
     ).at(op.name, op.type, op.source)
 
 
-@gradient("Enter")
-def _enter_grad(op: Operation, grad: Tensor) -> Tensor:
-    _refuse_in_loop(op)
+@gradient("Enter", "Exit")
+def _unchanged_grad(op: Operation, grad: Tensor) -> Tensor:
     return grad
 
 
-@gradient("Exit", "NextIteration")
+@gradient("NextIteration")
 def _loop_grad(op: Operation, grad: Tensor) -> Tensor:
-    raise _no_loop_gradient(op)
-
-
-def _refuse_in_loop(op: Operation) -> None:
-    """Raise for a node of a loop's own, unless the gradient is made within that very iteration."""
-    context = op.control_flow_context
-    if context is not None and context.is_loop and not context.is_open():
-        raise _no_loop_gradient(op)
-
-
-def _no_loop_gradient(op: Operation) -> UnimplementedError:
-    error = UnimplementedError(
-        "the gradient of a while loop is not implemented yet",
-        expected="no while_loop between ys and xs, or stop_gradient around it",
-        actual=f"a path through {op.name!r}",
-    )
-    error.at(op.name, op.type, op.source)
-    return error
-
-
-def merge_branches(pred: Tensor, if_false: Any, if_true: Any) -> Tensor:
-    """The value of the side that `pred` takes, with its gradient."""
-    sides = [convert_to_tensor(if_false), convert_to_tensor(if_true)]
-    merged: Tensor = apply_op("Merge", sides)[0]
-
-    def split(op: Operation, grad: Any, index: Any) -> list[Tensor]:
-        """The gradient on the side that was taken, where it has the shape that this side has."""
-        dense = convert_to_tensor(grad)
-        specs = [(dense.dtype, side.dims) for side in sides]
-        switch = dense.op.graph.create_op("Switch", [dense, pred], {"T": dense.dtype}, specs, name="Switch")
-        return switch.outputs
-
-    merged.op.gradient_function = split
-    return merged
+    raise UnimplementedError(
+        "the gradient of a loop is known only where `while_loop` made it",
+        expected="a loop of while_loop",
+        actual=op.name,
+    ).at(op.name, op.type, op.source)
 
 
 def Assert(

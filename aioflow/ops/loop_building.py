@@ -11,8 +11,7 @@ from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.shapes import Dims, dims_of, format_dims
 from aioflow.ops import nest
 from aioflow.ops.apply import apply_op, constant, convert_to_tensor
-from aioflow.ops.control_flow_contexts import WhileContext
-from aioflow.ops.core import identity
+from aioflow.ops.control_flow_contexts import LoopVariable, WhileContext
 
 __all__ = ["LoopBuilder", "tensor_of", "with_tensor"]
 
@@ -60,18 +59,15 @@ class LoopBuilder:
         if self._maximum is not None:
             zero = constant(0, self._maximum.dtype, name="iteration_counter")
             starts, shapes = [zero, *starts], [(), *shapes]
-        context.enters = [context.enter(t, False, dims) for t, dims in zip(starts, shapes, strict=True)]
+        variables = context.begin(starts, shapes)
         with context.opened():
-            context.merges = [apply_op("Merge", [t, t])[0] for t in context.enters]
-            context.pivot = context.merges[0].op
-            context.condition = apply_op("LoopCond", self._predicate(condition), name="LoopCond")
-            sides = [apply_op("Switch", t, context.condition) for t in context.merges]
-            inside = [identity(side.output_true) for side in sides]
-            context.pivot = inside[0].op
-            made, results = self._body(body, inside)
-            self._close([apply_op("NextIteration", t) for t in results])
-        context.exits = [apply_op("Exit", side.output_false, name="Exit") for side in sides]
-        exits = context.exits[self._counters :]
+            context.decide(self._predicate(condition))
+            made, results = self._body(body, [v.inside for v in variables])
+            for variable, following in zip(variables, results, strict=True):
+                _check_unchanged(variable, following)
+                context.close(variable, following)
+        context.leave(variables)
+        exits = [v.exit for v in variables[self._counters :]]
         return nest.pack(made, [with_tensor(leaf, t) for leaf, t in zip(nest.flatten(made), exits, strict=True)])
 
     @property
@@ -90,7 +86,7 @@ class LoopBuilder:
         return function(**packed) if isinstance(packed, dict) else function(*packed.values())
 
     def _predicate(self, condition: Callable[..., Any]) -> Tensor:
-        merges = self._context.merges
+        merges = [v.merge for v in self._context.variables]
         wanted = convert_to_tensor(self._call(condition, merges))
         if wanted.dtype is not dtypes.bool_:
             raise DTypeError("cond must return a bool scalar", expected="bool", actual=repr(wanted)).at(
@@ -113,25 +109,6 @@ class LoopBuilder:
         results = [tensor_of(v, like) for v, like in zip(nest.flatten(made), self._starts, strict=True)]
         return made, [*counted, *(self._context.capture(t) for t in results)]
 
-    def _close(self, nexts: Sequence[Tensor]) -> None:
-        """The back edges, after a check that dtypes and static shapes stay as they are."""
-        for merge, enter, following in zip(self._context.merges, self._context.enters, nexts, strict=True):
-            origin = following.op.inputs[0].op
-            if following.dtype is not merge.dtype:
-                raise DTypeError(
-                    f"loop variable {enter.op.inputs[0].name!r} changes its dtype",
-                    expected=merge.dtype.name,
-                    actual=following.dtype.name,
-                ).at(origin.name, origin.type, origin.source)
-            if not _no_wider(following.dims, merge.dims):
-                raise InvalidArgumentError(
-                    f"loop variable {enter.op.inputs[0].name!r} has shape {format_dims(merge.dims)} on entry but "
-                    f"{format_dims(following.dims)} after one iteration; say in shape_invariants what may vary",
-                    expected=format_dims(merge.dims),
-                    actual=format_dims(following.dims),
-                ).at(origin.name, origin.type, origin.source)
-            merge.op.update_input(1, following)
-
     def _shapes(self, given: Any) -> list[Dims]:
         """The static shape of each loop variable in all iterations."""
         if given is None:
@@ -145,6 +122,23 @@ class LoopBuilder:
                     actual=format_dims(start.dims),
                 ).at(start.op.name, start.op.type, start.op.source)
         return shapes
+
+
+def _check_unchanged(variable: LoopVariable, following: Tensor) -> None:
+    """A loop variable keeps its dtype and static shape."""
+    before, origin = variable.merge, following.op
+    name = variable.enter.op.inputs[0].name
+    if following.dtype is not before.dtype:
+        raise DTypeError(
+            f"loop variable {name!r} changes its dtype", expected=before.dtype.name, actual=following.dtype.name
+        ).at(origin.name, origin.type, origin.source)
+    if not _no_wider(following.dims, before.dims):
+        raise InvalidArgumentError(
+            f"loop variable {name!r} has shape {format_dims(before.dims)} on entry but "
+            f"{format_dims(following.dims)} after one iteration; say in shape_invariants what may vary",
+            expected=format_dims(before.dims),
+            actual=format_dims(following.dims),
+        ).at(origin.name, origin.type, origin.source)
 
 
 def _no_wider(dims: Dims, bound: Dims) -> bool:

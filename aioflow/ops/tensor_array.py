@@ -11,6 +11,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
 from aioflow.ops.core import identity, scalar
@@ -107,14 +108,19 @@ define_op(
 define_op("TensorArraySizeV3", f"handle: resource, {_FLOW}", "size: int32", shape=scalar, stateful=True)
 define_op("TensorArrayCloseV3", "handle: resource", "", stateful=True)
 
-not_differentiable("TensorArrayV3", "TensorArrayGradV3", "TensorArraySizeV3", "TensorArrayCloseV3")
+not_differentiable("TensorArrayV3", "TensorArraySizeV3", "TensorArrayCloseV3")
 
 
 def _gradients_of(op: Operation, dtype: DType, flow: Tensor) -> TensorArray:
     """The array of the gradients of the array that `op` uses, one for each call of `gradients`."""
-    source = op.graph.get_name_scope().rpartition(f"{op.name}_grad")[0].strip("/")
+    source = current_scope(op.graph).differentiation
     forward = TensorArray(dtype, handle=op.inputs[0], flow=flow, infer_shape=False)
     return forward.grad(source or "gradients", flow=flow)
+
+
+@gradient("TensorArrayGradV3")
+def _array_grad(op: Operation, handle: Any, flow: Tensor) -> list[Any]:
+    return [None, flow]
 
 
 @gradient("TensorArrayReadV3")

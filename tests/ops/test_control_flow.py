@@ -180,7 +180,7 @@ def test_the_nodes_of_a_loop(graph: af.Graph) -> None:
     assert invariant.get_attr("is_constant")
     assert invariant.get_attr("frame_name") == "while"
     assert result.op.control_flow_context is None
-    assert merge.control_flow_context.exits == [result]
+    assert [v.exit for v in merge.control_flow_context.variables] == [result]
     constant = graph.get_operation_by_name("while/add/y")
     assert [c.name for c in constant.control_inputs] == ["while/Identity"]
     assert value(result, {n: 4}) == 4
@@ -294,15 +294,6 @@ def test_what_is_inside_a_loop_stays_there(graph: af.Graph) -> None:
 def test_what_while_loop_refuses(graph: af.Graph, build: Callable[[Any], Any], error: type, said: str) -> None:
     with pytest.raises(error, match=said):
         build(af.placeholder("float32", (3,)))
-
-
-def test_the_gradient_of_a_loop_is_refused(graph: af.Graph) -> None:
-    x = af.placeholder("float32", ())
-    _, y = af.while_loop(lambda i, s: i < 3, lambda i, s: (i + 1, s * x), [0, x])
-    with pytest.raises(errors.UnimplementedError, match="gradient of a while loop") as caught:
-        af.gradients(y, x)
-    assert caught.value.node == "while/Exit_1"
-    assert af.gradients(af.stop_gradient(y) * x, x)[0] is not None
 
 
 def test_gradients_within_a_body(graph: af.Graph) -> None:

@@ -1,0 +1,110 @@
+"""Gradients of branches: those of the nodes in a branch are made in a branch of their own, of the same predicate.
+
+So they run only where the branch was taken, and can be differentiated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from aioflow.autodiff.paths import Level
+from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.ops.apply import apply_op, constant, convert_to_tensor
+from aioflow.ops.control_flow_contexts import CondContext, ControlFlowContext, placed
+from aioflow.ops.core import identity
+from aioflow.ops.state import handle_dtype
+
+__all__ = ["Branches", "merge_gradients", "switch_gradients", "zeros_for"]
+
+
+class Branches:
+    """Where the gradients of each branch of a level are made."""
+
+    def __init__(self, graph: Graph, level: Level) -> None:
+        self._graph = graph
+        self._level = level
+        self._found: dict[CondContext, CondContext] = {}
+
+    @staticmethod
+    def know(op: Operation) -> bool:
+        """Whether the Switch or Merge is that of a loop or of a `cond`, and not made by hand."""
+        if op.type == "Switch":
+            return _is_of_loop(op) or isinstance(op.control_flow_context, CondContext)
+        return all(isinstance(t.op.control_flow_context, CondContext) for t in op.inputs)
+
+    @staticmethod
+    def where(op: Operation) -> ControlFlowContext | None:
+        """Where the inputs of the node are: a Switch brings its input into the branch from outside."""
+        context: ControlFlowContext | None = op.control_flow_context
+        return context.outer if op.type == "Switch" and isinstance(context, CondContext) else context
+
+    def around(self, context: ControlFlowContext | None) -> AbstractContextManager[Any]:
+        """A block that makes gradients of nodes in `context`."""
+        target = self.of(context)
+        return nullcontext() if target is self._level.home or target is None else target.opened()
+
+    def of(self, context: ControlFlowContext | None) -> ControlFlowContext | None:
+        """The branch, or what else there is, for the gradients of nodes in `context`."""
+        if self._level.is_open(context) or not isinstance(context, CondContext):
+            return self._level.home
+        if context not in self._found:
+            self._make(context)
+        return self._found[context]
+
+    def _make(self, context: CondContext) -> None:
+        with placed(self._graph, self.of(context.outer)):
+            pred = identity(context.pred, name="pred")
+            pivots = [identity(side, name="pivot") for side in apply_op("Switch", pred, pred)]
+            sides = CondContext.pair(pred, [p.op for p in pivots])
+        for forward in (context, context.other):
+            side = self._found[forward] = sides[forward.branch]
+            side.forward = forward
+
+
+def _is_of_loop(op: Operation) -> bool:
+    return op.inputs[1].op.type == "LoopCond"
+
+
+def merge_gradients(branches: Branches, op: Operation, grad: Any) -> list[Any]:
+    """What flows into the two branches: the gradient, each time in that branch."""
+    dense = convert_to_tensor(grad)
+    sides = ((t, branches.of(t.op.control_flow_context)) for t in op.inputs)
+    return [side.receive(dense, t.dims) if isinstance(side, CondContext) else dense for t, side in sides]
+
+
+def switch_gradients(branches: Branches, op: Operation, incoming: Sequence[Any]) -> list[Any]:
+    """What flows out of a branch, or zeros where the other one was taken; what flows out of an iteration."""
+    data = op.inputs[0]
+    if _is_of_loop(op):
+        return [incoming[1], None]
+    branch = op.control_flow_context
+    with branches.around(branch):
+        taken = convert_to_tensor(incoming[branch.branch])
+    with branches.around(branch.other):
+        absent = zeros_for(data)
+    sides = [absent, taken] if branch.branch else [taken, absent]
+    return [apply_op("Merge", sides)[0], None]
+
+
+def zeros_for(tensor: Tensor) -> Tensor:
+    """Zeros of the tensor's shape; of the variable's, if it is the handle of one."""
+    dtype = handle_dtype(tensor)
+    if dtype is None:
+        zeros: Tensor = apply_op("ZerosLike", tensor)
+        return zeros
+    filled: Tensor = apply_op("Fill", apply_op("VariableShape", tensor), constant(0, dtype))
+    return filled
+
+
+def dense_shape_of(tensor: Tensor) -> Tensor:
+    """The shape of the tensor, or of the variable behind it, as `IndexedSlices` want it."""
+    shape: Tensor = apply_op("Shape" if handle_dtype(tensor) is None else "VariableShape", tensor)
+    return shape
+
+
+def as_dense(gradient: Tensor | IndexedSlices | None, like: Tensor) -> Tensor:
+    """The gradient as one tensor, zeros if there is none."""
+    return zeros_for(like) if gradient is None else convert_to_tensor(gradient)

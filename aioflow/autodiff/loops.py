@@ -1,0 +1,162 @@
+"""The gradient of a while loop: a loop that runs the iterations backwards.
+
+What its body needs of the forward iterations, the forward loop keeps on stacks, values that it carries along and that
+the backward loop takes apart again. What the loop only reads from outside gets the sum over all iterations. Both loops
+are ordinary ones, so a gradient can be differentiated again, and loops in loops need no rule of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from aioflow.autodiff.branches import as_dense, dense_shape_of, zeros_for
+from aioflow.autodiff.paths import Level, find_paths, is_trainable
+from aioflow.graph import dtypes
+from aioflow.graph.graph import Graph, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.shapes import num_elements
+from aioflow.ops.apply import apply_op, constant
+from aioflow.ops.control_flow_contexts import LoopVariable, WhileContext, placed
+from aioflow.ops.tensor_list import empty_list, joined, pop, push
+
+if TYPE_CHECKING:
+    from aioflow.autodiff.reverse import Gradient, ReverseWalk
+
+__all__ = ["GradientLoop", "loop_gradients"]
+
+_SHAPES: Final = ("Shape", "Size", "Rank")
+_FILLS: Final[Mapping[str, int]] = {"ZerosLike": 0, "OnesLike": 1}
+
+
+class GradientLoop(WhileContext):
+    """The loop that computes the gradients of another.
+
+    Iteration k of n here belongs to iteration n - k there, so what it reads of the forward body comes from a stack.
+    """
+
+    def __init__(self, graph: Graph, name: str, forward: WhileContext) -> None:
+        super().__init__(graph, name, forward.parallel_iterations, swap_memory=forward.swap_memory)
+        self._forward = forward
+        self._recalled: dict[Tensor, Tensor] = {}
+        self._shapes: dict[tuple[str, Tensor, Any], Tensor] = {}
+
+    def capture(self, tensor: Tensor, reader: str = "") -> Tensor:
+        """The tensor as it is to be read inside."""
+        if not self._forward.holds(tensor.op):
+            return super().capture(tensor, reader)
+        if tensor not in self._recalled:
+            self._recalled[tensor] = self._recall(tensor)
+        return self._recalled[tensor]
+
+    def _recall(self, tensor: Tensor) -> Tensor:
+        """A tensor of the forward body, as it was in the iteration that this one belongs to."""
+        if tensor.op.type == "Enter":
+            return self.capture(tensor.op.inputs[0])
+        if tensor.op.type == "Const":
+            with placed(self.graph, None):
+                copy = constant(tensor.op.attrs["value"], tensor.dtype)
+            return super().capture(copy)
+        found: list[Tensor] = []
+
+        def take(items: Tensor) -> Tensor:
+            rest, last = pop(items, tensor.dtype, tensor.dims)
+            found.append(last)
+            return rest
+
+        self.carry(self._forward.stack(tensor), take)
+        return found[0]
+
+    def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """For what depends only on a forward tensor's shape: the shape is kept then, and not the tensor."""
+        tensor = inputs[0] if inputs else None
+        if op_type not in _SHAPES and op_type not in _FILLS:
+            return None
+        if not isinstance(tensor, Tensor) or tensor.dtype is dtypes.variant or not self._forward.holds(tensor.op):
+            return super().stand_in(op_type, inputs, attrs)
+        if op_type in _FILLS:
+            return apply_op("Fill", self._shape("Shape", tensor, {}), constant(_FILLS[op_type], tensor.dtype))
+        return self._shape(op_type, tensor, attrs)
+
+    def _shape(self, op_type: str, tensor: Tensor, attrs: Mapping[str, Any]) -> Tensor:
+        key = op_type, tensor, attrs.get("out_type")
+        if key not in self._shapes:
+            if op_type == "Shape" and num_elements(tensor.dims) is not None:
+                return constant(tensor.dims, attrs.get("out_type", dtypes.int32))
+            with placed(self.graph, tensor.op.control_flow_context):
+                self._shapes[key] = apply_op(op_type, tensor, **attrs)
+        return self._shapes[key]
+
+
+def loop_gradients(walk: ReverseWalk, loop: WhileContext) -> list[tuple[Tensor, Gradient]]:
+    """What flows to the tensors that enter the loop, given what has flowed to those that leave it."""
+    given = {v: g for v in loop.variables if (g := walk.summed(v.leaving)) is not None}
+    carried, invariants = _between(walk, loop, given)
+    if not carried or not loop.back_prop:
+        return []
+    graph = walk.graph
+    with graph.name_scope(f"{loop.name.rpartition('/')[2]}_grad"):
+        back = GradientLoop(graph, graph.get_name_scope(), loop)
+        starts = [loop.trip_count(), *(as_dense(given.get(v), v.exit) for v in carried)]
+        count, *grads = back.begin(starts, [(), *(v.merge.dims for v in carried)])
+        with back.opened():
+            back.decide(apply_op("Greater", count.merge, constant(0, count.merge.dtype)))
+            back.close(count, apply_op("Sub", count.inside, constant(1, count.inside.dtype)))
+            body = walk.inner(
+                [v.following for v in carried], [*(v.merge for v in carried), *invariants], Level(loop, back)
+            )
+            body.run([g.inside for g in grads])
+            for variable, grad in zip(carried, grads, strict=True):
+                back.close(grad, back.capture(as_dense(body.gradient_of(variable.merge), variable.merge)))
+            sums = [_sum(back, t.op.inputs[0], body.gradient_of(t)) for t in invariants]
+        back.leave([count, *grads])
+    flows = [(v.enter.op.inputs[0], g.exit) for v, g in zip(carried, grads, strict=True)]
+    flows += [(t.op.inputs[0], g) for t, g in zip(invariants, sums, strict=True) if g is not None]
+    return [(t, g) for t, g in flows if walk.leads_on(t)]
+
+
+def _between(
+    walk: ReverseWalk, loop: WhileContext, given: Mapping[LoopVariable, Any]
+) -> tuple[list[LoopVariable], list[Tensor]]:
+    """The variables and invariants on a path from what leads on to xs to what has a gradient."""
+
+    def leads_on(entering: Tensor) -> bool:
+        return is_trainable(entering.dtype) and walk.leads_on(entering.op.inputs[0])
+
+    wanted = [v.merge.op for v in loop.variables if leads_on(v.enter)] + [t.op for t in loop.invariants if leads_on(t)]
+    paths = find_paths([v.merge.op for v in given], wanted, (), Level(loop, None, around=True))
+    carried = [v for v in loop.variables if v.merge.op in paths.pending and v.merge.dtype is not dtypes.resource]
+    return carried, [t for t in loop.invariants if t.op in paths.pending and leads_on(t)]
+
+
+def _sum(back: GradientLoop, outside: Tensor, gradient: Gradient | None) -> Gradient | None:
+    """The sum over all iterations of what flows to a tensor that the loop only reads. To be called inside."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, IndexedSlices):
+        return _collected(back, outside, gradient)
+    with back.outside():
+        zeros = zeros_for(outside)
+    if outside.dtype is not dtypes.resource:
+        zeros.set_shape(outside.dims)
+    add = "AddN" if outside.dtype is dtypes.variant else "AddV2"
+    dense = gradient
+
+    def accumulate(total: Tensor) -> Tensor:
+        summed: Tensor = apply_op("AddN", [total, dense]) if add == "AddN" else apply_op(add, total, dense)
+        return summed
+
+    return back.carry(zeros, accumulate).exit
+
+
+def _collected(back: GradientLoop, outside: Tensor, slices: IndexedSlices) -> IndexedSlices:
+    """The slices of all iterations."""
+    parts = []
+    for part in (slices.values, slices.indices):
+        with back.outside():
+            empty = empty_list(part.dtype)
+        items = back.carry(empty, lambda below, part=part: push(below, part)).exit
+        with back.outside():
+            parts.append(joined(items, part.dtype, part.dims))
+    with back.outside():
+        return IndexedSlices(parts[0], parts[1], dense_shape_of(outside))

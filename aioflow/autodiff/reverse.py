@@ -1,0 +1,189 @@
+"""The reverse walk: every node between xs and ys says what flows to its inputs, those nearest to ys first.
+
+A node is visited when all its consumers on a path to ys have been, so that the gradients of a tensor that is read
+several times are all there to be summed. Nothing recurses but into the bodies of loops, and each edge is looked at a
+fixed number of times. A loop is one step of the walk (`loops`); the gradients of what is in a branch are made in a
+branch of their own (`branches`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from aioflow.autodiff.branches import Branches, merge_gradients, switch_gradients
+from aioflow.autodiff.loops import loop_gradients
+from aioflow.autodiff.paths import Level, Step, find_paths
+from aioflow.errors import InternalError, InvalidArgumentError
+from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.opdef import lookup_gradient
+from aioflow.graph.shapes import format_dims
+from aioflow.ops.apply import apply_op
+from aioflow.ops.control_flow_contexts import ControlFlowContext, WhileContext
+from aioflow.ops.core import tuple_
+from aioflow.ops.indexed import convert_to_tensor_or_indexed_slices, sum_gradients
+
+__all__ = ["Gradient", "Options", "ReverseWalk"]
+
+Gradient: TypeAlias = "Tensor | IndexedSlices"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one call of `gradients` goes about it.
+
+    Attributes:
+        stop: Nodes to treat as constants.
+        colocate: Put each gradient on the device of its node.
+        gate: Give out the gradients of a node only when all of them are computed.
+    """
+
+    stop: frozenset[Operation]
+    colocate: bool = False
+    gate: bool = False
+
+
+class ReverseWalk:
+    """A walk from `ys` to `xs` on one level: what has flowed back so far, and which steps are ready.
+
+    Attributes:
+        graph, level, branches: Where it goes, and where the gradients of branches are made.
+    """
+
+    def __init__(
+        self, graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor], level: Level, options: Options
+    ) -> None:
+        self.graph = graph
+        self.level = level
+        self.branches = Branches(graph, level)
+        self._ys = ys
+        self._options = options
+        self._paths = find_paths([y.op for y in ys], [x.op for x in xs], options.stop, level)
+        self._parts: dict[Tensor, list[Gradient]] = {}
+
+    def inner(self, ys: Sequence[Tensor], xs: Sequence[Tensor], level: Level) -> ReverseWalk:
+        """A walk of the same call through the body of a loop."""
+        return ReverseWalk(self.graph, ys, xs, level, self._options)
+
+    def run(self, seeds: Sequence[Gradient]) -> None:
+        """Visit every step between, given what flows into `ys`."""
+        self._flow(zip(self._ys, seeds, strict=True))
+        pending = self._paths.pending
+        ready = deque(step for step in self._paths.ends if pending[step] == 0)
+        while ready:
+            step = ready.popleft()
+            self._flow(self._visit(step))
+            for tensor in self.level.sources(step):
+                source = self.level.step(tensor.op)
+                if source in pending:
+                    pending[source] -= 1
+                    if pending[source] == 0:
+                        ready.append(source)
+
+    def gradient_of(self, x: Tensor) -> Gradient | None:
+        """What has flowed to `x`, summed; None where it is not connected."""
+        return self.summed(x) if self.leads_on(x) else None
+
+    def leads_on(self, tensor: Tensor) -> bool:
+        """Whether there is an x from here on."""
+        return self.level.step(tensor.op) in self._paths.pending
+
+    def summed(self, tensor: Tensor) -> Gradient | None:
+        """All that has flowed to the tensor."""
+        parts = self._parts.get(tensor)
+        if not parts:
+            return None
+        if len(parts) > 1:
+            parts[:] = [sum_gradients(parts)]
+        return parts[0]
+
+    def _flow(self, gradients: Iterable[tuple[Tensor, Gradient]]) -> None:
+        for tensor, gradient in gradients:
+            self._parts.setdefault(tensor, []).append(gradient)
+
+    def _visit(self, step: Step) -> Iterable[tuple[Tensor, Gradient]]:
+        """What flows to the tensors that the step reads."""
+        if isinstance(step, WhileContext):
+            with self.branches.around(step.outer):
+                return [] if step in self._paths.stops else loop_gradients(self, step)
+        with self._at(step, step.control_flow_context):
+            incoming = [self.summed(t) for t in step.outputs]
+        if step in self._paths.stops or all(g is None for g in incoming):
+            return []
+        with self._at(step, self.branches.where(step)), self.graph.name_scope(f"{step.name}_grad"):
+            outgoing = self._outgoing(step, incoming)
+            if self._options.gate and sum(g is not None for g in outgoing) > 1:
+                outgoing = _gated(outgoing)
+            pairs = zip(self.level.sources(step), outgoing, strict=True)
+            return [(t, _fitted(step, t, g)) for t, g in pairs if g is not None]
+
+    @contextmanager
+    def _at(self, op: Operation, context: ControlFlowContext | None) -> Iterator[None]:
+        """Make nodes where the gradients of `context` are made, on the device of `op` if that was asked for."""
+        with self.branches.around(context), ExitStack() as stack:
+            if self._options.colocate:
+                stack.enter_context(self.graph.colocate_with(op))
+            yield
+
+    def _outgoing(self, op: Operation, incoming: list[Gradient | None]) -> list[Gradient | None]:
+        """The gradients that lead on to xs. The others are let go here, or a gate would have them computed too."""
+        if op.type == "Merge" and self.branches.know(op):
+            found = merge_gradients(self.branches, op, incoming[0])
+        elif op.type == "Switch" and self.branches.know(op):
+            found = switch_gradients(self.branches, op, incoming)
+        else:
+            found = _by_rule(op, incoming)
+        return [g if self.leads_on(t) else None for t, g in zip(self.level.sources(op), found, strict=True)]
+
+
+def _by_rule(op: Operation, incoming: list[Gradient | None]) -> list[Gradient | None]:
+    """What the node's own gradient function returns, or that of its op."""
+    function = lookup_gradient(op)
+    if function is None:
+        return [None] * len(op.inputs)
+    for i, tensor in enumerate(op.outputs):
+        if incoming[i] is None and (tensor.dtype.is_floating or tensor.dtype.is_complex):
+            incoming[i] = apply_op("ZerosLike", tensor)
+    return _as_gradients(op, function(op, *incoming))
+
+
+def _as_gradients(op: Operation, result: Any) -> list[Gradient | None]:
+    """What a gradient function returned, as one gradient an input."""
+    listed = list(result) if isinstance(result, list | tuple) else [result]
+    if len(listed) == 1 and listed[0] is None:
+        return [None] * len(op.inputs)
+    if len(listed) != len(op.inputs):
+        raise InternalError(
+            f"the gradient of op {op.type!r} does not fit its inputs",
+            expected=f"{len(op.inputs)} gradients",
+            actual=f"{len(listed)} gradients",
+        ).at(op.name, op.type, op.source)
+    return [None if g is None else convert_to_tensor_or_indexed_slices(g) for g in listed]
+
+
+def _fitted(op: Operation, tensor: Tensor, gradient: Gradient) -> Gradient:
+    """The gradient, checked against the input that it belongs to, with what is known of the input's shape."""
+    if isinstance(gradient, IndexedSlices) or tensor.dtype.name in ("resource", "variant"):
+        return gradient
+    try:
+        gradient.set_shape(tensor.dims)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"the gradient of op {op.type!r} by {tensor.name!r} has the wrong shape",
+            expected=format_dims(tensor.dims),
+            actual=format_dims(gradient.dims),
+        ).at(op.name, op.type, op.source) from error
+    return gradient
+
+
+def _gated(outgoing: Sequence[Gradient | None]) -> list[Gradient | None]:
+    """The same gradients, each available only when all are."""
+    dense = tuple_([g.values if isinstance(g, IndexedSlices) else g for g in outgoing])
+    return [
+        IndexedSlices(t, g.indices, g.dense_shape) if isinstance(g, IndexedSlices) else t
+        for g, t in zip(outgoing, dense, strict=True)
+    ]

@@ -1,0 +1,237 @@
+"""Kernels that make, cut, join and reshape sparse tensors. Indices are small and are worked on by NumPy on the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.convert import as_int
+from aioflow.kernels.registry import kernel
+from aioflow.kernels.sparse_entries import as_vector, check_bounds, check_entries, group, int64_array, row_major
+
+__all__: list[str] = []
+
+
+# ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel("SparseToDense", fresh=True)
+def sparse_to_dense(indices: Any, shape: Any, values: Any, default: Any, *, validate_indices: bool) -> Any:
+    sizes, values, default = int64_array(shape), as_vector(values), as_vector(default)
+    places = int64_array(indices)
+    places = places.reshape(-1, 1) if places.ndim < 2 else places
+    if places.shape[1] != sizes.size:
+        raise InvalidArgumentError(
+            "the indices have another rank than the output", expected=f"[n, {sizes.size}]", actual=places.shape
+        )
+    if values.ndim and len(values) != len(places):
+        raise InvalidArgumentError("each index needs a value", expected=len(places), actual=len(values))
+    if default.ndim:
+        raise InvalidArgumentError("the default value must be a scalar", expected=(), actual=default.shape)
+    check_bounds(places, sizes)
+    if validate_indices:
+        _check_order(places)
+    made = np.empty(tuple(sizes.tolist()), dtype=values.dtype)
+    made.fill(default.item() if default.dtype == object else default)
+    made[tuple(places.T)] = values
+    return made
+
+
+def _check_order(indices: Any) -> None:
+    """Each row must come after the one before it in row-major order."""
+    steps = np.diff(indices, axis=0)
+    moved = steps != 0
+    if not len(steps):
+        return
+    column = moved.argmax(axis=1) if steps.shape[1] else np.zeros(len(steps), dtype=np.int64)
+    decisive = np.take_along_axis(steps, column[:, None], axis=1)[:, 0] if steps.shape[1] else np.zeros(len(steps))
+    wrong = np.flatnonzero(decisive <= 0)
+    if wrong.size:
+        row = int(wrong[0]) + 1
+        what = "is out of order" if decisive[wrong[0]] < 0 else "is repeated"
+        raise InvalidArgumentError(
+            f"index {row} of a sparse tensor {what}",
+            expected=f"one after {indices[row - 1].tolist()}; sparse_reorder sorts them",
+            actual=indices[row].tolist(),
+        )
+
+
+# ── order and shape ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel("SparseReorder", fresh=True)
+def sparse_reorder(indices: Any, values: Any, shape: Any) -> tuple[Any, Any]:
+    check_entries(indices, values, shape)
+    check_bounds(indices, shape)
+    order = row_major(indices)
+    return indices[order], values[order]
+
+
+@kernel("SparseReshape", fresh=True)
+def sparse_reshape(indices: Any, shape: Any, new_shape: Any) -> tuple[Any, Any]:
+    if indices.ndim != 2 or indices.shape[1] != len(shape):
+        raise InvalidArgumentError(
+            "the indices have another rank than the shape", expected=f"[n, {len(shape)}]", actual=indices.shape
+        )
+    old = shape.tolist()
+    total = math.prod(old)
+    if min(old, default=0) < 0 or total >= 2**63:
+        raise InvalidArgumentError("the shape cannot be reshaped", expected="at most 2**63 - 1 elements", actual=old)
+    new = _inferred(new_shape.tolist(), total)
+    check_bounds(indices, shape)
+    linear = indices @ _strides(old)
+    strides = _strides(new)
+    made = linear[:, None] // np.maximum(strides, 1) % np.maximum(np.array(new, dtype=np.int64), 1)
+    return made.reshape(len(indices), len(new)), np.array(new, dtype=np.int64)
+
+
+def _inferred(sizes: list[int], total: int) -> list[int]:
+    """The sizes with a -1 worked out."""
+    if sizes.count(-1) > 1 or min(sizes, default=0) < -1:
+        raise InvalidArgumentError("only one size can be inferred", expected="at most one -1", actual=sizes)
+    known = math.prod(size for size in sizes if size != -1)
+    if -1 in sizes:
+        if known == 0 or total % known:
+            raise InvalidArgumentError("the size cannot be inferred", expected=f"{total} elements", actual=sizes)
+        sizes = [total // known if size == -1 else size for size in sizes]
+    if math.prod(sizes) != total:
+        raise InvalidArgumentError("the new shape has another number of elements", expected=total, actual=sizes)
+    return sizes
+
+
+def _strides(sizes: Sequence[int]) -> Any:
+    strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+    return np.array(strides, dtype=np.int64)
+
+
+# ── parts and wholes ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel("SparseConcat", fresh=True)
+def sparse_concat(
+    indices: tuple[Any, ...], values: tuple[Any, ...], shapes: tuple[Any, ...], *, concat_dim: int
+) -> tuple[Any, Any, Any]:
+    sizes = [int64_array(shape) for shape in shapes]
+    for part in zip(indices, values, sizes, strict=True):
+        check_entries(*part)
+        check_bounds(part[0], part[2])
+    rank = len(sizes[0])
+    axis = concat_dim + rank if concat_dim < 0 else concat_dim
+    if not 0 <= axis < rank:
+        raise InvalidArgumentError("no such dimension", expected=f"-{rank}..{rank - 1}", actual=concat_dim)
+    for size in sizes[1:]:
+        if len(size) != rank or (np.delete(size, axis) != np.delete(sizes[0], axis)).any():
+            raise InvalidArgumentError(
+                f"the shapes differ elsewhere than along dimension {axis}", expected=sizes[0].tolist(), actual=size.tolist()
+            )
+    lengths = [int(size[axis]) for size in sizes]
+    moved = [part.copy() for part in indices]
+    for number, part in enumerate(moved):
+        part[:, axis] += sum(lengths[:number])
+    shape = sizes[0].copy()
+    shape[axis] = sum(lengths)
+    joined, held = np.concatenate(moved), np.concatenate(values)
+    if axis:
+        order = row_major(joined)
+        joined, held = joined[order], held[order]
+    return joined, held, shape
+
+
+@kernel("SparseSplit", fresh=True, host={"split_dim": as_int})
+def sparse_split(
+    axis: int, indices: Any, values: Any, shape: Any, *, num_split: int
+) -> tuple[Any, ...]:
+    check_entries(indices, values, shape)
+    check_bounds(indices, shape)
+    rank = len(shape)
+    if not -rank <= axis < rank:
+        raise InvalidArgumentError("no such dimension", expected=f"-{rank}..{rank - 1}", actual=axis)
+    axis %= rank
+    length = int(shape[axis])
+    if num_split > length:
+        raise InvalidArgumentError("there are more parts than elements", expected=f"<= {length}", actual=num_split)
+    small, larger = divmod(length, num_split)
+    found: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+    begin = 0
+    for number in range(num_split):
+        end = begin + small + (number < larger)
+        inside = (indices[:, axis] >= begin) & (indices[:, axis] < end)
+        part, size = indices[inside], shape.copy()
+        part[:, axis] -= begin
+        size[axis] = end - begin
+        for parts, item in zip(found, (part, values[inside], size), strict=True):
+            parts.append(item)
+        begin = end
+    return (*found[0], *found[1], *found[2])
+
+
+@kernel("SparseSlice", fresh=True)
+def sparse_slice(indices: Any, values: Any, shape: Any, start: Any, size: Any) -> tuple[Any, Any, Any]:
+    check_entries(indices, values, shape)
+    if start.shape != shape.shape or size.shape != shape.shape:
+        raise InvalidArgumentError(
+            "start and size need one number a dimension", expected=shape.shape, actual=(start.shape, size.shape)
+        )
+    if (start < 0).any() or (size < 0).any():
+        raise InvalidArgumentError(
+            "start and size must not be negative", expected=">= 0", actual=(start.tolist(), size.tolist())
+        )
+    room = np.maximum(shape - start, 0)
+    made = np.minimum(size, room)
+    local = indices - start
+    inside = ((local >= 0) & (local < made)).all(axis=1)
+    return local[inside], values[inside], made
+
+
+@kernel("SparseSliceGrad", fresh=True)
+def sparse_slice_grad(grad: Any, indices: Any, start: Any, output_indices: Any) -> Any:
+    if len(grad) != len(output_indices):
+        raise InvalidArgumentError("each entry needs a gradient", expected=len(output_indices), actual=len(grad))
+    count = len(output_indices)
+    groups = group(np.concatenate([output_indices + start, indices]))
+    table = np.zeros(groups.count, dtype=grad.dtype)
+    table[groups.number[:count]] = grad
+    return table[groups.number[count:]]
+
+
+# ── rows without entries ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel("SparseFillEmptyRows", fresh=True)
+def sparse_fill_empty_rows(indices: Any, values: Any, shape: Any, default: Any) -> tuple[Any, Any, Any, Any]:
+    check_entries(indices, values, shape)
+    if not len(shape):
+        raise InvalidArgumentError("a scalar has no rows", expected="rank >= 1", actual="rank 0")
+    rows, length = indices[:, 0], int(shape[0])
+    check_bounds(indices[:, :1], shape[:1])
+    counts = np.bincount(rows, minlength=length)[:length]
+    empty = counts == 0
+    widths = np.maximum(counts, 1)
+    begins = np.cumsum(widths) - widths
+    order = np.argsort(rows, kind="stable")
+    within = np.arange(len(rows)) - (np.cumsum(counts) - counts)[rows[order]]
+    places = np.empty(len(rows), dtype=np.int64)
+    places[order] = begins[rows[order]] + within
+    total = int(widths.sum())
+    made = np.zeros((total, indices.shape[1]), dtype=np.int64)
+    made[begins[empty], 0] = np.flatnonzero(empty)
+    made[places] = indices
+    held = np.empty(total, dtype=values.dtype)
+    held.fill(as_vector(default).item() if values.dtype == object else default)
+    held[places] = values
+    return made, held, empty, places
+
+
+@kernel("SparseFillEmptyRowsGrad", fresh=True)
+def sparse_fill_empty_rows_grad(places: Any, grad: Any) -> tuple[Any, Any]:
+    if places.size and not (0 <= places.min() and places.max() < len(grad)):
+        raise InvalidArgumentError(
+            "the reverse index map is out of bounds", expected=f"0..{len(grad) - 1}", actual=places.tolist()
+        )
+    filled = np.ones(len(grad), dtype=bool)
+    filled[places] = False
+    return grad[places], np.asarray(grad[filled].sum(), dtype=grad.dtype)[()]

@@ -1,0 +1,359 @@
+"""Arithmetic of sparse tensors: sums, products with dense tensors, reductions, softmax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.shapes import Dims
+from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.sparse_tensor import SparseTensor, SparseTensorValue, sparse_of
+
+__all__ = [
+    "sparse_add",
+    "sparse_maximum",
+    "sparse_minimum",
+    "sparse_reduce_max",
+    "sparse_reduce_max_sparse",
+    "sparse_reduce_sum",
+    "sparse_reduce_sum_sparse",
+    "sparse_softmax",
+    "sparse_tensor_dense_matmul",
+]
+
+# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_A = "a_indices: int64, a_values: T, a_shape: int64"
+_B = "b_indices: int64, b_values: T, b_shape: int64"
+_INPUT = "input_indices: int64, input_values: T, input_shape: int64, reduction_axes: int32"
+_SP = "sp_indices: int64, sp_values: T, sp_shape: int64"
+
+
+def _size(dims: Dims, axis: int = 0) -> int | None:
+    return None if dims is None else dims[axis]
+
+
+def _sum_shape(ctx: ShapeContext) -> list[Dims]:
+    shape = ctx.require_rank("a_shape", 1)
+    return [(None, _size(shape)), (None,), (_size(shape),)]
+
+
+def _add_grad_shape(ctx: ShapeContext) -> list[Dims]:
+    return [(_size(ctx.require_rank(name, 2)),) for name in ("a_indices", "b_indices")]
+
+
+def _product_shape(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("a_indices", 2)
+    ctx.require_rank("a_values", 1)
+    shape, b = ctx.partial_shape("a_shape") or (None, None), ctx.require_rank("b", 2) or (None, None)
+    if len(shape) != 2:
+        raise InvalidArgumentError("a matrix product needs matrices", expected="rank 2", actual=f"rank {len(shape)}")
+    rows, inner = shape[::-1] if ctx.attrs["adjoint_a"] else shape
+    depth, columns = b[::-1] if ctx.attrs["adjoint_b"] else b
+    if inner is not None and depth is not None and inner != depth:
+        raise InvalidArgumentError("the inner sizes differ", expected=inner, actual=depth)
+    return (rows, columns)
+
+
+def _values_shape(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("sp_indices", 2)
+    return ctx.require_rank("sp_values", 1) or (None,)
+
+
+def _entries_shape(ctx: ShapeContext) -> Dims:
+    return (_size(ctx.require_rank("sp_indices", 2)),)
+
+
+define_op(
+    "SparseAdd",
+    f"{_A}, {_B}, thresh: Treal",
+    "sum_indices: int64, sum_values: T, sum_shape: int64",
+    ["T: {numbertype}", "Treal: {reals}"],
+    shape=_sum_shape,
+)
+define_op(
+    "SparseAddGrad",
+    "backprop_val_grad: T, a_indices: int64, b_indices: int64, sum_indices: int64",
+    "a_val_grad: T, b_val_grad: T",
+    ["T: {numbertype}"],
+    shape=_add_grad_shape,
+)
+define_op(
+    "SparseTensorDenseAdd",
+    "a_indices: Tindices, a_values: T, a_shape: Tindices, b: T",
+    "output: T",
+    ["T: {numbertype}", "Tindices: {index}"],
+    shape=lambda ctx: ctx.dims("b"),
+)
+for _name, _types in (("SparseReduceSum", "{numbertype}"), ("SparseReduceMax", "{reals}")):
+    define_op(_name, _INPUT, "output: T", ["keep_dims: bool = False", f"T: {_types}"])
+    define_op(
+        f"{_name}Sparse",
+        _INPUT,
+        "output_indices: int64, output_values: T, output_shape: int64",
+        ["keep_dims: bool = False", f"T: {_types}"],
+    )
+define_op(
+    "SparseTensorDenseMatMul",
+    "a_indices: Tindices, a_values: T, a_shape: int64, b: T",
+    "product: T",
+    ["T: type", "Tindices: {index} = int64", "adjoint_a: bool = False", "adjoint_b: bool = False"],
+    shape=_product_shape,
+)
+define_op("SparseSoftmax", _SP, "output: T", ["T: {float16, float32, float64}"], shape=_values_shape)
+for _name in ("Mul", "Div", "Add"):
+    define_op(f"SparseDenseCwise{_name}", f"{_SP}, dense: T", "output: T", ["T: {numbertype}"], shape=_entries_shape)
+for _name, _types in (("Maximum", "{reals}"), ("Minimum", "{numbertype}")):
+    define_op(
+        f"SparseSparse{_name}",
+        f"{_A}, {_B}",
+        "output_indices: int64, output_values: T",
+        [f"T: {_types}"],
+        shape=lambda ctx: [(None, None), (None,)],
+    )
+
+not_differentiable("SparseAddGrad", "SparseReduceSumSparse", "SparseReduceMax", "SparseReduceMaxSparse")
+
+# ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@gradient("SparseAdd")
+def _add_grad(op: Operation, *grads: Tensor) -> list[Tensor | None]:
+    back = apply_op("SparseAddGrad", grads[1], op.inputs[0], op.inputs[3], op.outputs[0])
+    return [None, back.a_val_grad, None, None, back.b_val_grad, None, None]
+
+
+@gradient("SparseTensorDenseAdd")
+def _dense_add_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    return [None, apply_op("GatherNd", grad, op.inputs[0]), None, grad]
+
+
+@gradient("SparseReduceSum")
+def _reduce_sum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """Each entry gets the gradient of the sum that it went into."""
+    indices, _, shape, axes = op.inputs
+    rank = apply_op("Size", shape, out_type=dtypes.int32)
+    places = apply_op("Reshape", apply_op("FloorMod", apply_op("AddV2", axes, rank), rank), [-1, 1])
+    marks = apply_op("Fill", apply_op("Reshape", apply_op("Size", axes, out_type=dtypes.int32), [1]), constant(1, dtypes.int64))
+    reduced = apply_op("ScatterNd", places, marks, apply_op("Reshape", rank, [1]))
+    one = constant(1, dtypes.int64)
+    some = apply_op("Greater", reduced, constant(0, dtypes.int64))
+    everything = apply_op("Equal", apply_op("Size", axes, out_type=dtypes.int32), 0)
+    some = apply_op("LogicalOr", some, everything)
+    kept = apply_op("SelectV2", some, one, shape)
+    rows = apply_op("SelectV2", some, constant(0, dtypes.int64), indices)
+    return [None, apply_op("GatherNd", apply_op("Reshape", grad, kept), rows), None, None]
+
+
+@gradient("SparseTensorDenseMatMul")
+def _matmul_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    indices, values, shape, b = op.inputs
+    adjoint_a, adjoint_b = op.attrs["adjoint_a"], op.attrs["adjoint_b"]
+    by_b = apply_op("SparseTensorDenseMatMul", indices, values, shape, grad, adjoint_a=not adjoint_a)
+    if adjoint_b:
+        by_b = apply_op("ConjugateTranspose", by_b, [1, 0])
+    rows = apply_op("StridedSlice", indices, [0, 0], [0, 1], [1, 1], begin_mask=1, end_mask=1, shrink_axis_mask=2)
+    columns = apply_op("StridedSlice", indices, [0, 1], [0, 2], [1, 1], begin_mask=1, end_mask=1, shrink_axis_mask=2)
+    if adjoint_a:
+        rows, columns = columns, rows
+    left = apply_op("GatherV2", grad, rows, 0)
+    right = apply_op("GatherV2", apply_op("Transpose", b, [1, 0]) if adjoint_b else b, columns, 0)
+    if values.dtype.is_complex:
+        left = apply_op("Conj", left) if adjoint_a else left
+        right = right if adjoint_a or adjoint_b else apply_op("Conj", right)
+        right = apply_op("Conj", right) if adjoint_a and adjoint_b else right
+    return [None, apply_op("Sum", apply_op("Mul", left, right), 1), None, by_b]
+
+
+@gradient("SparseSoftmax")
+def _softmax_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    indices, _, shape = op.inputs
+    made = op.outputs[0]
+    total = apply_op("SparseReduceSum", indices, apply_op("Mul", made, grad), shape, [-1], keep_dims=True)
+    less = apply_op("SparseDenseCwiseAdd", indices, grad, shape, apply_op("Neg", total))
+    return [None, apply_op("Mul", less, made), None]
+
+
+@gradient("SparseDenseCwiseMul", "SparseDenseCwiseDiv")
+def _cwise_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """By the dense input too: the entries that one of its elements met are summed up."""
+    indices, values, shape, dense = op.inputs
+    sizes = apply_op("Shape", dense, out_type=dtypes.int64)
+    extra = apply_op("Sub", apply_op("Size", shape, out_type=dtypes.int32), apply_op("Rank", dense))
+    begin = apply_op("Pack", [constant(0), extra], axis=0)
+    own = apply_op("Slice", indices, begin, [-1, -1])
+    places = apply_op("Minimum", own, apply_op("Sub", sizes, constant(1, dtypes.int64)))
+    met = apply_op("GatherNd", dense, places)
+    if op.type == "SparseDenseCwiseMul":
+        by_values, by_met = apply_op("Mul", grad, met), apply_op("Mul", grad, values)
+    else:
+        by_values = apply_op("RealDiv", grad, met)
+        by_met = apply_op("Mul", grad, apply_op("RealDiv", apply_op("Neg", values), apply_op("Mul", met, met)))
+    return [None, by_values, None, apply_op("ScatterNd", places, by_met, sizes)]
+
+
+# ── sums and products ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def sparse_add(a: Any, b: Any, threshold: TensorLike = None, thresh: TensorLike = None) -> Any:
+    """The sum of two tensors of one shape, at least one of them sparse; sparse where both are.
+
+    Args:
+        threshold: Entries of the sum that are smaller in absolute value are left out; 0 by default: none.
+        thresh: A former name of it.
+
+    Raises:
+        InvalidArgumentError: the shapes differ, or neither is sparse.
+    """
+    kinds = [isinstance(part, SparseTensor | SparseTensorValue) for part in (a, b)]
+    if kinds == [False, False]:
+        raise InvalidArgumentError("at least one input must be sparse", expected="a SparseTensor", actual=(a, b))
+    if kinds != [True, True]:
+        sparse, dense = (sparse_of(a), b) if kinds[0] else (sparse_of(b), a)
+        other = convert_to_tensor(dense, sparse.dtype)
+        return apply_op("SparseTensorDenseAdd", sparse.indices, sparse.values, sparse.dense_shape, other)
+    left, right = sparse_of(a), sparse_of(b)
+    least = threshold if threshold is not None else thresh if thresh is not None else 0
+    real = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}.get(left.dtype, left.dtype)
+    made = apply_op(
+        "SparseAdd",
+        left.indices,
+        left.values,
+        left.dense_shape,
+        right.indices,
+        right.values,
+        right.dense_shape,
+        convert_to_tensor(least, real),
+    )
+    result = SparseTensor(made.sum_indices, made.sum_values, made.sum_shape)
+    result.set_shape(left.shape)
+    return result
+
+
+def sparse_tensor_dense_matmul(
+    sp_a: SparseTensor, b: TensorLike, adjoint_a: bool = False, adjoint_b: bool = False, name: str | None = None
+) -> Tensor:
+    """The product of a sparse and a dense matrix, dense.
+
+    Args:
+        adjoint_a, adjoint_b: Take the conjugate transpose of the matrix.
+
+    Raises:
+        InvalidArgumentError: the inner sizes differ, or an index is out of bounds.
+    """
+    sparse = sparse_of(sp_a)
+    result: Tensor = apply_op(
+        "SparseTensorDenseMatMul",
+        sparse.indices,
+        sparse.values,
+        sparse.dense_shape,
+        convert_to_tensor(b, sparse.dtype),
+        adjoint_a=adjoint_a,
+        adjoint_b=adjoint_b,
+        name=name,
+    )
+    return result
+
+
+def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
+    """Softmax along the last dimension, over the entries that are held; the others stay absent."""
+    sparse = sparse_of(sp_input)
+    return sparse.with_values(
+        apply_op("SparseSoftmax", sparse.indices, sparse.values, sparse.dense_shape, name=name)
+    )
+
+
+def sparse_maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
+    """The larger of the elements where either tensor holds one; what is absent counts as zero."""
+    return _extreme("SparseSparseMaximum", sp_a, sp_b, name)
+
+
+def sparse_minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
+    """The smaller of the elements where either tensor holds one; what is absent counts as zero."""
+    return _extreme("SparseSparseMinimum", sp_a, sp_b, name)
+
+
+def _extreme(op_type: str, sp_a: SparseTensor, sp_b: SparseTensor, name: str | None) -> SparseTensor:
+    a, b = sparse_of(sp_a), sparse_of(sp_b)
+    made = apply_op(op_type, a.indices, a.values, a.dense_shape, b.indices, b.values, b.dense_shape, name=name)
+    return SparseTensor(made.output_indices, made.output_values, a.dense_shape)
+
+
+# ── reductions ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _reduced(op_type: str, sp_input: SparseTensor, axis: Any, keepdims: bool | None) -> Any:
+    sparse = sparse_of(sp_input)
+    rank = sparse.shape.ndims
+    if axis is None:
+        axis = apply_op("Range", 0, apply_op("Size", sparse.dense_shape), 1) if rank is None else list(range(rank))
+    axes = convert_to_tensor(axis, dtypes.int32)
+    return apply_op(
+        op_type, sparse.indices, sparse.values, sparse.dense_shape, axes, keep_dims=bool(keepdims)
+    )
+
+
+def _chosen(new: Any, old: Any) -> Any:
+    return old if new is None else new
+
+
+def sparse_reduce_sum(
+    sp_input: SparseTensor,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    reduction_axes: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The sums along `axis` (one, several, or by default all), as a dense tensor.
+
+    Args:
+        keepdims: Keep the reduced dimensions, with size 1.
+        reduction_axes, keep_dims: Former names of `axis`, `keepdims`.
+    """
+    result: Tensor = _reduced(
+        "SparseReduceSum", sp_input, _chosen(axis, reduction_axes), _chosen(keepdims, keep_dims)
+    )
+    return result
+
+
+def sparse_reduce_sum_sparse(
+    sp_input: SparseTensor,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    reduction_axes: Any = None,
+    keep_dims: bool | None = None,
+) -> SparseTensor:
+    """`sparse_reduce_sum` with a sparse result: only the sums of at least one entry."""
+    return SparseTensor(
+        *_reduced("SparseReduceSumSparse", sp_input, _chosen(axis, reduction_axes), _chosen(keepdims, keep_dims))
+    )
+
+
+def sparse_reduce_max(
+    sp_input: SparseTensor,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    reduction_axes: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The largest entries along `axis`, as a dense tensor: zero where there is none. See `sparse_reduce_sum`."""
+    result: Tensor = _reduced(
+        "SparseReduceMax", sp_input, _chosen(axis, reduction_axes), _chosen(keepdims, keep_dims)
+    )
+    return result
+
+
+def sparse_reduce_max_sparse(
+    sp_input: SparseTensor,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    reduction_axes: Any = None,
+    keep_dims: bool | None = None,
+) -> SparseTensor:
+    """`sparse_reduce_max` with a sparse result: only where there is an entry."""
+    return SparseTensor(
+        *_reduced("SparseReduceMaxSparse", sp_input, _chosen(axis, reduction_axes), _chosen(keepdims, keep_dims))
+    )

@@ -1,0 +1,205 @@
+"""`SparseTensor`: a tensor of which only some elements are held, as three tensors: indices, values and dense shape."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.opdef import partial_shape
+from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, is_compatible, merge_dims
+from aioflow.graph.static_value import constant_value
+from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
+from aioflow.ops.core import placeholder, placeholder_with_default
+
+__all__ = [
+    "SparseTensor",
+    "SparseTensorValue",
+    "convert_to_tensor_or_sparse_tensor",
+    "sparse_placeholder",
+]
+
+
+class SparseTensorValue(NamedTuple):
+    """The value of a `SparseTensor`: what a run gives for one, and what is fed for one.
+
+    Attributes:
+        indices: [n, rank] int64 array.
+        values: [n] array.
+        dense_shape: [rank] int64 array.
+    """
+
+    indices: Any
+    values: Any
+    dense_shape: Any
+
+
+class SparseTensor:
+    """The elements `values[i]` at `indices[i]` of a tensor of shape `dense_shape`; all others are zero, or absent.
+
+    Most ops want the indices in row-major order (`sparse_reorder`), and no index twice.
+
+    Args:
+        indices: [n, rank] int64.
+        values: [n], any dtype.
+        dense_shape: [rank] int64.
+
+    Raises:
+        InvalidArgumentError: the shapes do not fit one another.
+    """
+
+    __slots__ = ("_dims", "dense_shape", "indices", "values")
+
+    def __init__(self, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> None:
+        with _graph_of(indices, values, dense_shape).as_default():
+            self.indices: Tensor = convert_to_tensor(indices, dtypes.int64, name="indices")
+            self.values: Tensor = convert_to_tensor(values, name="values")
+            self.dense_shape: Tensor = convert_to_tensor(dense_shape, dtypes.int64, name="dense_shape")
+        entries = _ranked(self.indices, 2, "indices")
+        merge_dims(entries[:1], _ranked(self.values, 1, "values"))
+        rank = merge_dims(entries[1:], _ranked(self.dense_shape, 1, "dense_shape"))
+        known = partial_shape(self.dense_shape, constant_value)
+        self._dims: Dims = (None,) * rank[0] if known is None and rank and rank[0] is not None else known
+
+    @classmethod
+    def from_value(cls, sparse_tensor_value: Any) -> SparseTensor:
+        """A constant of that value, or the `SparseTensor` itself.
+
+        Raises:
+            DTypeError: it is neither.
+        """
+        if isinstance(sparse_tensor_value, SparseTensor):
+            return sparse_tensor_value
+        if isinstance(sparse_tensor_value, SparseTensorValue):
+            return cls(*sparse_tensor_value)
+        raise DTypeError(
+            "not a sparse tensor", expected="a SparseTensor or SparseTensorValue", actual=repr(sparse_tensor_value)
+        )
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of the values."""
+        return self.values.dtype
+
+    @property
+    def op(self) -> Operation:
+        """The node that makes the values."""
+        return self.values.op
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the values."""
+        return self.values.graph
+
+    @property
+    def name(self) -> str:
+        """Name of the values."""
+        return self.values.name
+
+    @property
+    def shape(self) -> TensorShape:
+        """Static shape of the dense tensor."""
+        return TensorShape(self._dims)
+
+    def get_shape(self) -> TensorShape:
+        """`shape`."""
+        return self.shape
+
+    def set_shape(self, shape: Any) -> None:
+        """Add what is known of the dense tensor's shape.
+
+        Raises:
+            InvalidArgumentError: it contradicts what was known.
+        """
+        dims = dims_of(shape)
+        if not is_compatible(dims, self._dims):
+            raise InvalidArgumentError(
+                "the shape contradicts what is known", expected=format_dims(self._dims), actual=format_dims(dims)
+            )
+        self._dims = merge_dims(self._dims, dims)
+
+    def with_values(self, new_values: TensorLike) -> SparseTensor:
+        """Other values at the same places."""
+        made = SparseTensor(self.indices, new_values, self.dense_shape)
+        made._dims = self._dims
+        return made
+
+    def consumers(self) -> list[Operation]:
+        """The nodes that take any of the three tensors."""
+        found = [op for part in (self.indices, self.values, self.dense_shape) for op in part.consumers()]
+        return list(dict.fromkeys(found))
+
+    def __mul__(self, other: TensorLike) -> SparseTensor:
+        """The product with a dense tensor that broadcasts to the sparse one, at the places that are held."""
+        return self._with("SparseDenseCwiseMul", other)
+
+    def __truediv__(self, other: TensorLike) -> SparseTensor:
+        """The quotient by a dense tensor that broadcasts to the sparse one, at the places that are held."""
+        return self._with("SparseDenseCwiseDiv", other)
+
+    def _with(self, op_type: str, other: TensorLike) -> SparseTensor:
+        dense = convert_to_tensor(other, self.dtype)
+        return self.with_values(apply_op(op_type, self.indices, self.values, self.dense_shape, dense))
+
+    def __repr__(self) -> str:
+        return f"<aioflow.SparseTensor shape={format_dims(self._dims)} dtype={self.dtype.name} values={self.values!r}>"
+
+
+def _graph_of(*parts: Any) -> Graph:
+    return next((part.graph for part in parts if isinstance(part, Tensor)), default_graph())
+
+
+def _ranked(tensor: Tensor, rank: int, what: str) -> tuple[int | None, ...]:
+    dims = (None,) * rank if tensor.dims is None else tensor.dims
+    if len(dims) != rank:
+        raise InvalidArgumentError(
+            f"the {what} of a sparse tensor have a wrong rank", expected=f"rank {rank}", actual=format_dims(dims)
+        )
+    return dims
+
+
+def sparse_of(value: Any) -> SparseTensor:
+    """The value as a SparseTensor, for builders that take one."""
+    return SparseTensor.from_value(value)
+
+
+def convert_to_tensor_or_sparse_tensor(value: TensorLike, dtype: Any = None, name: str | None = None) -> Any:
+    """A `SparseTensor` (or the value of one) as a `SparseTensor`, anything else as a `Tensor`.
+
+    Raises:
+        DTypeError: it has another dtype.
+    """
+    if not isinstance(value, SparseTensor | SparseTensorValue):
+        return convert_to_tensor(value, dtype, name)
+    found = sparse_of(value)
+    if dtype is not None and found.dtype is not as_dtype(dtype):
+        raise DTypeError("the sparse tensor has the wrong dtype", expected=as_dtype(dtype).name, actual=repr(found))
+    return found
+
+
+def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> SparseTensor:
+    """A `SparseTensor` that is fed: `feed_dict={it: SparseTensorValue(indices, values, dense_shape)}`, or a tuple.
+
+    Args:
+        shape: Of the dense tensor, where it or its rank is known; None or -1 for a size that is not.
+    """
+    with default_graph().name_scope(name or "sparse_placeholder"):
+        dims = dims_of(shape) if shape is None or not isinstance(shape, Tensor) else None
+        rank = None if dims is None else len(dims)
+        if isinstance(shape, Tensor):
+            rank = shape.dims[0] if shape.dims else None
+            dense_shape = placeholder_with_default(shape, shape.dims, name="shape")
+        elif dims is None:
+            dense_shape = placeholder(dtypes.int64, [None], name="shape")
+        else:
+            default = np.array([-1 if d is None else d for d in dims], dtype=np.int64)
+            dense_shape = placeholder_with_default(default, [rank], name="shape")
+        values = placeholder(dtype, [None], name="values")
+        made = SparseTensor(placeholder(dtypes.int64, [None, rank], name="indices"), values, dense_shape)
+        made.set_shape(dims if not isinstance(shape, Tensor) else partial_shape(shape, constant_value))
+        return made
