@@ -24,6 +24,7 @@ from aioflow.ops.indexed import convert_to_tensor_or_indexed_slices
 
 __all__ = ["AggregationMethod", "UnconnectedGradients", "gradients"]
 
+
 class AggregationMethod:
     """How to sum the gradients of one tensor: accepted, but aioflow always sums them all at once."""
 

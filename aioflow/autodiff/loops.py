@@ -8,6 +8,7 @@ are ordinary ones, so a gradient can be differentiated again, and loops in loops
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from aioflow.autodiff.branches import as_dense, dense_shape_of, zeros_for
@@ -110,7 +111,7 @@ def loop_gradients(walk: ReverseWalk, loop: WhileContext) -> list[tuple[Tensor, 
                 back.close(grad, back.capture(as_dense(body.gradient_of(variable.merge), variable.merge)))
             sums = [_sum(back, t.op.inputs[0], body.gradient_of(t)) for t in invariants]
         back.leave([count, *grads])
-    flows = [(v.enter.op.inputs[0], g.exit) for v, g in zip(carried, grads, strict=True)]
+    flows: list[tuple[Tensor, Gradient]] = [(v.enter.op.inputs[0], g.exit) for v, g in zip(carried, grads, strict=True)]
     flows += [(t.op.inputs[0], g) for t, g in zip(invariants, sums, strict=True) if g is not None]
     return [(t, g) for t, g in flows if walk.leads_on(t)]
 
@@ -139,14 +140,14 @@ def _sum(back: GradientLoop, outside: Tensor, gradient: Gradient | None) -> Grad
         zeros = zeros_for(outside)
     if outside.dtype is not dtypes.resource:
         zeros.set_shape(outside.dims)
-    add = "AddN" if outside.dtype is dtypes.variant else "AddV2"
-    dense = gradient
+    if outside.dtype is dtypes.variant:
+        return back.carry(zeros, lambda total: _sum_of_lists(total, gradient)).exit
+    return back.carry(zeros, partial(apply_op, "AddV2", gradient)).exit
 
-    def accumulate(total: Tensor) -> Tensor:
-        summed: Tensor = apply_op("AddN", [total, dense]) if add == "AddN" else apply_op(add, total, dense)
-        return summed
 
-    return back.carry(zeros, accumulate).exit
+def _sum_of_lists(total: Tensor, gradient: Gradient) -> Tensor:
+    summed: Tensor = apply_op("AddN", [total, gradient])
+    return summed
 
 
 def _collected(back: GradientLoop, outside: Tensor, slices: IndexedSlices) -> IndexedSlices:
@@ -155,7 +156,7 @@ def _collected(back: GradientLoop, outside: Tensor, slices: IndexedSlices) -> In
     for part in (slices.values, slices.indices):
         with back.outside():
             empty = empty_list(part.dtype)
-        items = back.carry(empty, lambda below, part=part: push(below, part)).exit
+        items = back.carry(empty, partial(push, tensor=part)).exit
         with back.outside():
             parts.append(joined(items, part.dtype, part.dims))
     with back.outside():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aioflow.graph.dtypes import DType
     from aioflow.graph.graph import Tensor
 
-__all__ = ["Level", "Paths", "Step", "find_paths", "is_trainable"]
+__all__ = ["Level", "Paths", "Step", "find_paths", "is_own", "is_trainable"]
 
 _HANDLES: Final = (dtypes.resource, dtypes.variant)
 
@@ -30,6 +30,11 @@ def is_trainable(dtype: DType) -> bool:
 def _may_have_gradient(tensor: Tensor) -> bool:
     """Whether it is trainable, and not a list of handles."""
     return is_trainable(tensor.dtype) and tensor.op.attrs.get("element_dtype") is not dtypes.resource
+
+
+def is_own(op: Operation) -> bool:
+    """Whether its gradient is its own affair, and not that of the nodes that a call stands for."""
+    return op.expansion is None or op.gradient_function is not None
 
 
 class Level:
@@ -80,7 +85,7 @@ class Level:
         if step in self._starts:
             following = self._starts[step]
             return () if following is None or not self._around else (following,)
-        return step.inputs
+        return step.inputs if is_own(step) else step.expansion or ()
 
     @staticmethod
     def results(step: Step) -> Sequence[Tensor]:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from aioflow.autodiff.branches import Branches, merge_gradients, switch_gradients
 from aioflow.autodiff.loops import loop_gradients
-from aioflow.autodiff.paths import Level, Step, find_paths
+from aioflow.autodiff.paths import Level, Step, find_paths, is_own
 from aioflow.errors import InternalError, InvalidArgumentError
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
@@ -131,7 +131,10 @@ class ReverseWalk:
 
     def _outgoing(self, op: Operation, incoming: list[Gradient | None]) -> list[Gradient | None]:
         """The gradients that lead on to xs. The others are let go here, or a gate would have them computed too."""
-        if op.type == "Merge" and self.branches.know(op):
+        found: Sequence[Gradient | None]
+        if not is_own(op):
+            found = incoming
+        elif op.type == "Merge" and self.branches.know(op):
             found = merge_gradients(self.branches, op, incoming[0])
         elif op.type == "Switch" and self.branches.know(op):
             found = switch_gradients(self.branches, op, incoming)

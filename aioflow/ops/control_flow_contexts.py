@@ -30,7 +30,7 @@ def current_context(graph: Graph) -> ControlFlowContext | None:
 
 
 def placed(graph: Graph, context: ControlFlowContext | None, name: str = "") -> AbstractContextManager[Any]:
-    """A block whose new nodes are in that branch or loop (None: at the top) and under that name, and inherit no more."""
+    """A block whose new nodes are in that branch or loop (None: at the top), under that name, and inherit no more."""
     scope = scopes.current_scope(graph)
     plain = replace(
         scope,
