@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.shapes import Dims
 
 __all__ = ["IndexedSlices"]
 
 
-class IndexedSlices:
+class IndexedSlices(CompositeTensor):
     """Slices along the first dimension: `dense[indices[i], ...] += values[i, ...]`; indices may repeat.
 
     Attributes:
@@ -23,6 +28,21 @@ class IndexedSlices:
         self.values = values
         self.indices = indices
         self.dense_shape = dense_shape
+
+    @property
+    def components(self) -> tuple[Tensor, ...]:
+        """The values, the indices, and the dense shape if it is known."""
+        found = (self.values, self.indices)
+        return found if self.dense_shape is None else (*found, self.dense_shape)
+
+    def with_components(self, components: Sequence[Any]) -> IndexedSlices:
+        """Slices made of those."""
+        return IndexedSlices(*components)
+
+    def component_dims(self, dims: Dims) -> list[Dims]:
+        """The static shapes of the components of slices like these whose values are of that shape."""
+        found: list[Dims] = [dims, None if dims is None else dims[:1], (None if dims is None else len(dims),)]
+        return found[: len(self.components)]
 
     @property
     def dtype(self) -> DType:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
 from aioflow.ops import nest
@@ -183,6 +184,8 @@ def _check_function(fn: Any) -> None:
 
 
 def _tensors(elems: Any) -> tuple[list[Tensor], Any]:
+    if isinstance(elems, CompositeTensor):
+        raise DTypeError("a composite tensor has no rows", expected="tensors", actual=repr(elems))
     rows = [convert_to_tensor(t, name="elem") for t in nest.flatten(elems)]
     if not rows:
         raise InvalidArgumentError("nothing to go over", expected="at least one tensor", actual=repr(elems))

@@ -7,6 +7,7 @@ from typing import Any
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.shapes import Dims, dims_of, format_dims
 from aioflow.ops import nest
@@ -101,7 +102,7 @@ class LoopBuilder:
         """What the body returns, and as what tensors it travels to the next iteration."""
         counted = [apply_op("AddV2", inside[0], constant(1, inside[0].dtype))] if self._counters else []
         made = self._call(body, inside)
-        if not nest.is_nested(made):
+        if not nest.is_nested(made) or isinstance(made, CompositeTensor):
             made = [made]
         if nest.is_nested(made) and len(self._structure) == 1 and len(made) != 1:
             made = [made]  # the body of a single nested variable may return it bare
@@ -113,7 +114,7 @@ class LoopBuilder:
         """The static shape of each loop variable in all iterations."""
         if given is None:
             return [t.dims for t in self._starts]
-        shapes = [dims_of(shape) for shape in _flatten_up_to(self._structure, given)]
+        shapes = _shapes_like(self._structure, given)
         for start, dims in zip(self._starts, shapes, strict=True):
             if not _no_wider(start.dims, dims):
                 raise InvalidArgumentError(
@@ -150,10 +151,12 @@ def _no_wider(dims: Dims, bound: Dims) -> bool:
     return all(wanted is None or size == wanted for size, wanted in zip(dims, bound, strict=True))
 
 
-def _flatten_up_to(structure: Any, shapes: Any) -> list[Any]:
+def _shapes_like(structure: Any, shapes: Any) -> list[Dims]:
     """The parts of `shapes` in the places of the leaves of `structure`: a shape may be a list itself."""
+    if isinstance(structure, CompositeTensor):
+        return structure.component_dims(dims_of(shapes))
     if not nest.is_nested(structure):
-        return [shapes]
+        return [dims_of(shapes)]
     fits = nest.is_nested(shapes) and len(shapes) == len(structure)
     if not fits:
         raise InvalidArgumentError(
@@ -162,5 +165,5 @@ def _flatten_up_to(structure: Any, shapes: Any) -> list[Any]:
             actual=repr(shapes),
         )
     if isinstance(structure, dict):
-        return [s for key in sorted(structure) for s in _flatten_up_to(structure[key], shapes[key])]
-    return [s for part, own in zip(structure, shapes, strict=True) for s in _flatten_up_to(part, own)]
+        return [s for key in sorted(structure) for s in _shapes_like(structure[key], shapes[key])]
+    return [s for part, own in zip(structure, shapes, strict=True) for s in _shapes_like(part, own)]

@@ -1,4 +1,7 @@
-"""Nested structures of tensors: lists, tuples, named tuples and mappings, the keys of a mapping in sorted order."""
+"""Nested structures of tensors: lists, tuples, named tuples and mappings, the keys of a mapping in sorted order.
+
+A composite tensor is nested, too: what goes through a loop is what it is made of.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.composite import CompositeTensor
 
 __all__ = ["check_same_structure", "flatten", "is_nested", "map_structure", "pack"]
 
 
 def is_nested(structure: Any) -> bool:
     """Whether it is a container, and not a leaf."""
-    return isinstance(structure, list | tuple | Mapping)
+    return isinstance(structure, list | tuple | Mapping | CompositeTensor)
 
 
 def flatten(structure: Any) -> list[Any]:
@@ -52,6 +56,8 @@ def describe(structure: Any) -> str:
     """The structure with "." in the place of each leaf, for errors."""
     if isinstance(structure, Mapping):
         return "{" + ", ".join(f"{k!r}: {describe(structure[k])}" for k in _keys(structure)) + "}"
+    if isinstance(structure, CompositeTensor):
+        return type(structure).__name__
     if is_nested(structure):
         inside = ", ".join(describe(item) for item in structure)
         return f"[{inside}]" if isinstance(structure, list) else f"({inside})"
@@ -61,6 +67,8 @@ def describe(structure: Any) -> str:
 def _outline(structure: Any) -> Any:
     if isinstance(structure, Mapping):
         return ("mapping", *((key, _outline(structure[key])) for key in _keys(structure)))
+    if isinstance(structure, CompositeTensor):
+        return type(structure), len(structure.components)
     if is_nested(structure):
         fields = getattr(type(structure), "_fields", None)
         return (fields, *map(_outline, structure))
@@ -74,7 +82,7 @@ def _keys(mapping: Mapping[Any, Any]) -> list[Any]:
 def _items(structure: Any) -> Iterator[Any]:
     if isinstance(structure, Mapping):
         return (structure[key] for key in _keys(structure))
-    return iter(structure)
+    return iter(structure.components if isinstance(structure, CompositeTensor) else structure)
 
 
 def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
@@ -84,6 +92,8 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
         return kind((key, packed[key]) for key in structure)
     if not is_nested(structure):
         return next(leaves)
+    if isinstance(structure, CompositeTensor):
+        return structure.with_components([next(leaves) for _ in structure.components])
     items = [_pack(item, leaves) for item in structure]
     kind = type(structure)
     return kind(*items) if hasattr(kind, "_fields") else kind(items)

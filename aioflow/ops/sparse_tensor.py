@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graph import Graph, Operation, Tensor
@@ -39,7 +41,7 @@ class SparseTensorValue(NamedTuple):
     dense_shape: Any
 
 
-class SparseTensor:
+class SparseTensor(CompositeTensor):
     """The elements `values[i]` at `indices[i]` of a tensor of shape `dense_shape`; all others are zero, or absent.
 
     Most ops want the indices in row-major order (`sparse_reorder`), and no index twice.
@@ -80,6 +82,20 @@ class SparseTensor:
         raise DTypeError(
             "not a sparse tensor", expected="a SparseTensor or SparseTensorValue", actual=repr(sparse_tensor_value)
         )
+
+    @property
+    def components(self) -> tuple[Tensor, ...]:
+        """Indices, values and dense shape."""
+        return self.indices, self.values, self.dense_shape
+
+    def with_components(self, components: Sequence[Any]) -> SparseTensor:
+        """A sparse tensor made of those."""
+        return SparseTensor(*components)
+
+    def component_dims(self, dims: Dims) -> list[Dims]:
+        """The static shapes of the components of sparse tensors of that dense shape."""
+        rank = None if dims is None else len(dims)
+        return [(None, rank), (None,), (rank,)]
 
     @property
     def dtype(self) -> DType:

@@ -531,3 +531,50 @@ def test_nest() -> None:
     with pytest.raises(errors.InvalidArgumentError):
         nest.check_same_structure([1, 2], [1, [2]])
     nest.check_same_structure([1, (2,)], (1, [2]))
+
+
+# ── composite tensors ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_slices_out_of_a_branch(graph: af.Graph, taken: bool) -> None:
+    values, shape = af.constant([[1.0], [2.0]]), af.constant([3, 1])
+    made = af.cond(
+        af.constant(taken),
+        lambda: af.IndexedSlices(values, af.constant([0, 1]), shape),
+        lambda: af.IndexedSlices(values * 10.0, af.constant([2, 2]), shape),
+    )
+    assert isinstance(made, af.IndexedSlices)
+    assert value(af.convert_to_tensor(made)) == ([[1], [2], [0]] if taken else [[0], [0], [30]])
+
+
+def test_a_dense_and_a_sparse_branch_are_refused(graph: af.Graph) -> None:
+    values = af.constant([1.0])
+    with pytest.raises(errors.InvalidArgumentError, match="different structures") as caught:
+        af.cond(af.constant(True), lambda: af.IndexedSlices(values, af.constant([0])), lambda: values)
+    assert caught.value.expected == "IndexedSlices"
+
+
+def test_slices_around_a_loop(graph: af.Graph) -> None:
+    start = af.IndexedSlices(af.constant([[1.0, 2.0]]), af.constant([1]), af.constant([3, 2]))
+
+    def body(slices: af.IndexedSlices) -> af.IndexedSlices:
+        values = af.concat([slices.values, slices.values * 2.0], 0)
+        return af.IndexedSlices(values, af.concat([slices.indices, slices.indices + 1], 0), slices.dense_shape)
+
+    few = lambda s: af.shape(s.values)[0] < 2  # noqa: E731  # used twice
+    made = af.while_loop(few, body, [start], [af.TensorShape([None, 2])], return_same_structure=True)[0]
+    assert value(af.convert_to_tensor(made)) == [[0, 0], [1, 2], [2, 4]]
+    with pytest.raises(errors.InvalidArgumentError, match="shape_invariants what may vary"):
+        af.while_loop(few, body, [start])
+
+
+def test_sparse_tensors_around_a_loop(graph: af.Graph) -> None:
+    start = af.SparseTensor([[0, 1]], [3.0], [2, 2])
+    made = af.while_loop(
+        lambda i, s: i < 3, lambda i, s: (i + 1, s.with_values(s.values * 2.0)), (0, start), maximum_iterations=2
+    )[1]
+    assert isinstance(made, af.SparseTensor)
+    assert value(made.values) == [12.0]
+    with pytest.raises(errors.DTypeError, match="no rows"):
+        af.map_fn(lambda row: row, start)
