@@ -121,7 +121,7 @@ class Model:
         self.loss = af.reduce_mean(
             af.nn.sparse_softmax_cross_entropy_with_logits(labels=af.reshape(self.targets, [-1]), logits=logits)
         )
-        optimizer = af.train.AdamOptimizer(4e-3)
+        optimizer = af.train.AdamOptimizer(3e-3)
         gradients, variables = zip(*optimizer.compute_gradients(self.loss), strict=True)
         clipped, _ = af.clip_by_global_norm(list(gradients), 1.0)
         self.minimize = optimizer.apply_gradients(zip(clipped, variables, strict=True))
@@ -169,7 +169,7 @@ def main(arguments: list[str] | None = None) -> float:
     parser.add_argument("--units", type=int, default=128)
     parser.add_argument("--batch", type=int, default=32, help="streams read side by side")
     parser.add_argument("--steps", type=int, default=50, help="characters until the gradient is cut")
-    parser.add_argument("--seconds", type=float, default=150, help="train no longer than that")
+    parser.add_argument("--seconds", type=float, default=180, help="train no longer than that")
     parser.add_argument("--batches", type=int, default=np.inf, help="and on no more than so many")
     found = parser.parse_args(arguments)
     corpus = Corpus.of(found.text.read_text(encoding="utf-8"))

@@ -1,9 +1,11 @@
-"""Train from record files by a pipeline of queues: `python examples/input_pipeline.py [--data DIR] [--steps N]`.
+"""Train from record files by a pipeline of queues: `python examples/input_pipeline.py [--data DIR] [--epochs N]`.
 
 Digits are written to several TFRecord files as `Example` messages. Then several readers read them at once, each example
 is parsed and decoded, a queue shuffles and batches them, and a small network trains on the batches. Reading, decoding
-and training go on side by side: each stage waits only when its queue is full or empty. Without --data the digits that
-come with aioflow are used and a temporary folder; with it, the folder's MNIST files.
+and training go on side by side: each stage waits only when its queue is full or empty. After so many epochs the readers
+find no more files, each queue gives out what it still holds, and training ends. Ctrl-C ends it at once.
+
+Without --data the digits that come with aioflow are used; with it, the folder's MNIST files: 97 % in a minute or so.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import argparse
 import asyncio
 import gzip
 import tempfile
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +27,58 @@ from aioflow.data import load_digits
 Array = np.ndarray[Any, Any]
 
 
+@dataclass(frozen=True)
+class Report:
+    """How training went.
+
+    Attributes:
+        accuracy: On the test digits.
+        seen: How often each record came.
+        rate: Records a second, training included.
+    """
+
+    accuracy: float
+    seen: Array
+    rate: float
+
+
 def write_records(folder: Path, images: Array, labels: Array, shards: int) -> list[str]:
-    """Write the digits to `shards` files and return their names."""
+    """Write the digits to `shards` files and return their names. A record's id is the number of its digit."""
     names = [str(folder / f"digits-{i:02d}-of-{shards:02d}.tfrecord") for i in range(shards)]
     for shard, name in enumerate(names):
         with af.io.TFRecordWriter(name) as writer:
-            for image, label in zip(images[shard::shards], labels[shard::shards], strict=True):
+            for number in range(shard, len(labels), shards):
                 feature = {
-                    "image": af.train.Feature(bytes_list=af.train.BytesList(value=[image.tobytes()])),
-                    "label": af.train.Feature(int64_list=af.train.Int64List(value=[int(label)])),
+                    "image": af.train.Feature(bytes_list=af.train.BytesList(value=[images[number].tobytes()])),
+                    "label": af.train.Feature(int64_list=af.train.Int64List(value=[int(labels[number])])),
+                    "id": af.train.Feature(int64_list=af.train.Int64List(value=[number])),
                 }
                 writer.write(af.train.Example(features=af.train.Features(feature=feature)).SerializeToString())
     return names
 
 
 def read_digit(names: af.FIFOQueue, pixels: int) -> list[af.Tensor]:
-    """One digit: the next record of a reader of its own, parsed and decoded."""
+    """One digit: the next record of a reader of its own, parsed and decoded to image, label and id."""
     _, record = af.TFRecordReader().read(names)
+    number = af.FixedLenFeature([], af.int64)
     parsed = af.parse_single_example(
-        record, {"image": af.FixedLenFeature([], af.string), "label": af.FixedLenFeature([], af.int64)}
+        record, {"image": af.FixedLenFeature([], af.string), "label": number, "id": number}
     )
     image = af.cast(af.reshape(af.decode_raw(parsed["image"], af.uint8), [pixels]), af.float32) / 255.0
-    return [image, parsed["label"]]
+    return [image, parsed["label"], parsed["id"]]
 
 
-def network(images: af.Tensor, classes: int = 10, units: int = 64) -> af.Tensor:
+def pipeline(names: list[str], pixels: int, readers: int, batch: int, epochs: int) -> list[af.Tensor]:
+    """Batches of digits in random order, each digit `epochs` times. The last batch may be smaller."""
+    queue = af.train.string_input_producer(names, num_epochs=epochs)
+    digits = [read_digit(queue, pixels) for _ in range(readers)]
+    batches: list[af.Tensor] = af.train.shuffle_batch_join(
+        digits, batch, capacity=2000 + 3 * batch, min_after_dequeue=1000, allow_smaller_final_batch=True
+    )
+    return batches
+
+
+def network(images: af.Tensor, classes: int = 10, units: int = 128) -> af.Tensor:
     """The logits of a network with one hidden layer."""
     with af.variable_scope("network", reuse=af.AUTO_REUSE):
         w1 = af.get_variable("w1", [images.shape.as_list()[-1], units])
@@ -58,44 +89,58 @@ def network(images: af.Tensor, classes: int = 10, units: int = 64) -> af.Tensor:
     return logits
 
 
-async def train(names: list[str], images: Array, labels: Array, steps: int, readers: int, batch: int) -> float:
-    """Train for `steps` batches from the files, and return the accuracy on the test digits."""
-    with af.Graph().as_default():
+async def train(
+    names: list[str], count: int, images: Array, labels: Array, *, epochs: int, readers: int, batch: int
+) -> Report:
+    """Train on the `count` digits in the files, `epochs` times on each, and test on the given ones."""
+    with af.Graph().as_default() as graph:
         af.set_random_seed(1)
-        pixels = images.shape[1]
-        queue = af.train.string_input_producer(names)
-        digits = [read_digit(queue, pixels) for _ in range(readers)]
-        x, y = af.train.shuffle_batch_join(digits, batch, capacity=2000 + 3 * batch, min_after_dequeue=1000)
+        x, y, numbers = pipeline(names, images.shape[1], readers, batch, epochs)
+        waiting = graph.get_collection(af.GraphKeys.QUEUE_RUNNERS)[-1].queue.size()
         loss = af.reduce_mean(af.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=network(x)))
-        step = af.train.AdamOptimizer(0.005).minimize(loss)
-        hits = af.equal(af.argmax(network(af.constant(images.astype(np.float32) / 255)), 1), labels.astype(np.int64))
-        accuracy = af.reduce_mean(af.cast(hits, af.float32))
+        step = af.train.AdamOptimizer(0.002).minimize(loss)
+        tests = af.placeholder(af.float32, [None, images.shape[1]])
+        found = af.argmax(network(tests), 1)
+        seen = np.zeros(count, int)
+        started = time.perf_counter()
         async with af.Session() as session:
             await session.run([af.global_variables_initializer(), af.local_variables_initializer()])
+            # The block ends, without an error, when the pipeline raises OutOfRangeError: there are no digits left.
             async with af.train.Coordinator() as coord:
                 af.train.start_queue_runners(session, coord)
-                for number in range(1, steps + 1):
-                    _, value = await session.run([step, loss])
+                for number in range(1, 1 << 62):
+                    _, value, ids, left = await session.run([step, loss, numbers, waiting])
+                    np.add.at(seen, ids, 1)
                     if number % 100 == 0:
-                        print(f"step {number}: loss {value:.3f}")
-            return float(await session.run(accuracy))
+                        rate = seen.sum() / (time.perf_counter() - started)
+                        print(f"step {number}: loss {value:.3f}, {rate:,.0f} records/s, {left} in the queue", flush=True)
+            rate = float(seen.sum() / (time.perf_counter() - started))
+            right = await session.run(found, {tests: images.astype(np.float32) / 255}) == labels
+            return Report(float(right.mean()), seen, rate)
 
 
-def main(arguments: list[str] | None = None) -> float:
-    """Run the example; returns the accuracy on the test digits."""
+def main(arguments: list[str] | None = None) -> Report:
+    """Run the example."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, help="folder with the MNIST files")
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--readers", type=int, default=3)
     parser.add_argument("--batch", type=int, default=64)
     options = parser.parse_args(arguments)
     training, test = digits_of(options.data)
+    count = len(training[1])
     with tempfile.TemporaryDirectory() as folder:
         names = write_records(Path(folder), *training, options.shards)
-        accuracy = asyncio.run(train(names, *test, options.steps, options.readers, options.batch))
-    print(f"test accuracy {accuracy:.4f}")
-    return accuracy
+        print(f"{count:,} records in {len(names)} files", flush=True)
+        settings = {"epochs": options.epochs, "readers": options.readers, "batch": options.batch}
+        try:
+            report = asyncio.run(train(names, count, *test, **settings))
+        except KeyboardInterrupt:
+            raise SystemExit("interrupted") from None
+    times = sorted(set(report.seen.tolist()))
+    print(f"each record was read {times} times, {report.rate:,.0f} a second; test accuracy {report.accuracy:.4f}")
+    return report
 
 
 def digits_of(folder: Path | None) -> tuple[tuple[Array, Array], tuple[Array, Array]]:

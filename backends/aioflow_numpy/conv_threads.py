@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from aioflow_numpy.blas import loaded_blas
@@ -45,6 +46,11 @@ def for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
             errors = [error for helper in begun if (error := helper.exception()) is not None]
         if errors:
             raise errors[0]
+
+
+def one_blas_thread() -> AbstractContextManager[int]:
+    """A block in which the BLAS uses one thread; its value is how many it would have used."""
+    return _one_blas_thread
 
 
 def thread_count() -> int:
