@@ -79,19 +79,27 @@ from aioflow.ops.sorting import *
 from aioflow.ops.random import *
 from aioflow.ops.queues import *
 from aioflow.ops.accumulators import *
+from aioflow.ops.barrier import *
+from aioflow.ops.staging import *
+from aioflow.ops.critical_section import *
 from aioflow.ops.io_files import *
 from aioflow.ops.readers import *
 from aioflow.ops.strings import *
-from aioflow.ops.parsing import *
 from aioflow.ops.tensor_list import *
 from aioflow.ops.control_flow_ops import *
 from aioflow.ops.control_flow import *
 from aioflow.ops.tensor_array import *
 from aioflow.ops.functional import *
 from aioflow.ops.py_func import *
+from aioflow.ops.function import *
+from aioflow.ops.functional_ops import *
 from aioflow.ops.sparse_tensor import *
 from aioflow.ops.sparse import *
 from aioflow.ops.sparse_math import *
+from aioflow.ops.serialization import *
+from aioflow.ops.string_forms import *
+from aioflow.ops.example_features import *
+from aioflow.ops.parsing import *
 
 # What is imported for what it registers: kernels, ops without a builder at this level, operators of tensors.
 from aioflow.kernels import core as _core_kernels
@@ -122,6 +130,11 @@ from aioflow.kernels import sorting as _sorting_kernels
 from aioflow.ops import queue_ops as _queue_ops
 from aioflow.kernels import queues as _queue_kernels
 from aioflow.kernels import accumulators as _accumulator_kernels
+from aioflow.kernels import barrier as _barrier_kernels
+from aioflow.kernels import staging as _staging_kernels
+from aioflow.kernels import mutex as _mutex_kernels
+from aioflow.ops import stack_ops as _stack_ops
+from aioflow.kernels import stack as _stack_kernels
 from aioflow.kernels import io_files as _file_kernels
 from aioflow.kernels import readers as _reader_kernels
 from aioflow.kernels import strings as _string_kernels
@@ -132,7 +145,13 @@ from aioflow.kernels import tensor_array as _tensor_array_kernels
 from aioflow.kernels import py_func as _py_func_kernels
 from aioflow.kernels import sparse as _sparse_kernels
 from aioflow.kernels import sparse_math as _sparse_math_kernels
+from aioflow.kernels import serialization as _serialization_kernels
+from aioflow.kernels import string_forms as _string_form_kernels
+from aioflow.ops import image as _image_ops
+from aioflow.kernels import image as _image_kernels
+from aioflow.kernels import image_files as _image_file_kernels
 from aioflow.kernels import async_source as _async_source_kernels
+from aioflow.autodiff import symbolic as _symbolic_gradient
 from aioflow.ops import partial_run as _partial_run_ops
 from aioflow.kernels import partial_run as _partial_run_kernels
 
@@ -141,6 +160,7 @@ from aioflow import bitwise as bitwise
 from aioflow import dtypes as dtypes
 from aioflow import errors as errors
 from aioflow import extend as extend
+from aioflow import image as image
 from aioflow import initializers as initializers
 from aioflow import io as io
 from aioflow import linalg as linalg
@@ -149,6 +169,7 @@ from aioflow import math as math
 from aioflow import nn as nn
 from aioflow import random as random
 from aioflow import raw_ops as raw_ops
+from aioflow import sparse as sparse
 from aioflow import strings as strings
 from aioflow import train as train
 
@@ -162,6 +183,7 @@ _NAMESPACES = (
     "dtypes",
     "errors",
     "extend",
+    "image",
     "initializers",
     "io",
     "linalg",
@@ -170,6 +192,7 @@ _NAMESPACES = (
     "nn",
     "random",
     "raw_ops",
+    "sparse",
     "strings",
     "train",
 )

@@ -33,7 +33,8 @@ class SessionConfig:
         check_finite: Check every floating result of every node, and fail on the first that is NaN or infinite.
         plan_cache_size: How many compiled steps are kept; the oldest goes first.
         operation_timeout: Seconds that a run may take unless it is given its own `timeout`; None for no limit.
-        executor: "strands", or "reference" for the plain node-by-node executor.
+        executor: "strands", or "reference" for the plain node-by-node executor, in which branches and loops stay in
+            their primitive form.
     """
 
     allow_soft_placement: bool = False

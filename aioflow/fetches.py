@@ -15,7 +15,7 @@ from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.ops.sparse_tensor import SparseTensor, SparseTensorValue
 
-__all__ = ["FetchPlan", "IndexedSlicesValue", "fed_tensors", "feed_converter", "fetch_key", "flat_feeds"]
+__all__ = ["FetchPlan", "IndexedSlicesValue", "fed_tensors", "feed_converter", "feed_parts", "fetch_key", "flat_feeds"]
 
 IndexedSlicesValue = namedtuple("IndexedSlicesValue", ["values", "indices", "dense_shape"])
 Take = Callable[[Sequence[Any]], Any]
@@ -133,24 +133,32 @@ def _nothing(values: Sequence[Any]) -> None:
     return None
 
 
-def flat_feeds(feeds: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Feeds of tensors alone: a `SparseTensor` among the keys becomes its three tensors.
+def feed_parts(key: Any) -> tuple[Any, ...]:
+    """The keys that a key of a feed dictionary stands for: the three tensors of a `SparseTensor`, or itself."""
+    return (key.indices, key.values, key.dense_shape) if isinstance(key, SparseTensor) else (key,)
+
+
+def flat_feeds(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The feeds with each `SparseTensor` replaced by its three tensors.
 
     Raises:
-        InvalidArgumentError: what is fed for one does not have the three parts.
+        InvalidArgumentError: what is fed for one does not have the three parts, or one of them is fed twice.
     """
+    if not any(isinstance(key, SparseTensor) for key in feeds):
+        return feeds
     flat: dict[Any, Any] = {}
     for key, value in feeds.items():
-        if not isinstance(key, SparseTensor):
-            flat[key] = value
-            continue
-        if not isinstance(value, tuple | list) or len(value) != 3:
+        parts = feed_parts(key)
+        if len(parts) == 3 and (not isinstance(value, tuple | list) or len(value) != 3):
             raise InvalidArgumentError(
                 f"cannot feed the value for {key!r}",
                 expected="a SparseTensorValue, or a tuple (indices, values, dense_shape)",
                 actual=repr(value)[:200],
             )
-        flat.update(zip((key.indices, key.values, key.dense_shape), value, strict=True))
+        for part, item in zip(parts, value if len(parts) == 3 else [value], strict=True):
+            if part in flat:
+                raise InvalidArgumentError(f"{part!r} is fed twice", expected="one value a tensor", actual=repr(key))
+            flat[part] = item
     return flat
 
 

@@ -4,31 +4,69 @@ from aioflow.kernels.tfrecord import TFRecordCompressionType as TFRecordCompress
 from aioflow.kernels.tfrecord import TFRecordOptions as TFRecordOptions
 from aioflow.kernels.tfrecord import TFRecordWriter as TFRecordWriter
 from aioflow.kernels.tfrecord import tf_record_iterator as tf_record_iterator
+from aioflow.ops.example_features import FixedLenFeature as FixedLenFeature
+from aioflow.ops.example_features import FixedLenSequenceFeature as FixedLenSequenceFeature
+from aioflow.ops.example_features import SparseFeature as SparseFeature
+from aioflow.ops.example_features import VarLenFeature as VarLenFeature
+from aioflow.ops.image import decode_bmp as decode_bmp
+from aioflow.ops.image import decode_gif as decode_gif
+from aioflow.ops.image import decode_image as decode_image
+from aioflow.ops.image import decode_jpeg as decode_jpeg
+from aioflow.ops.image import decode_png as decode_png
+from aioflow.ops.image import encode_jpeg as encode_jpeg
+from aioflow.ops.image import encode_png as encode_png
+from aioflow.ops.image import extract_jpeg_shape as extract_jpeg_shape
+from aioflow.ops.image import is_jpeg as is_jpeg
 from aioflow.ops.io_files import matching_files as matching_files
 from aioflow.ops.io_files import read_file as read_file
 from aioflow.ops.io_files import write_file as write_file
-from aioflow.ops.parsing import FixedLenFeature as FixedLenFeature
-from aioflow.ops.parsing import FixedLenSequenceFeature as FixedLenSequenceFeature
 from aioflow.ops.parsing import decode_csv as decode_csv
 from aioflow.ops.parsing import decode_raw as decode_raw
 from aioflow.ops.parsing import parse_example as parse_example
 from aioflow.ops.parsing import parse_single_example as parse_single_example
+from aioflow.ops.parsing import parse_single_sequence_example as parse_single_sequence_example
+from aioflow.ops.serialization import deserialize_many_sparse as deserialize_many_sparse
+from aioflow.ops.serialization import parse_tensor as parse_tensor
+from aioflow.ops.serialization import serialize_many_sparse as serialize_many_sparse
+from aioflow.ops.serialization import serialize_sparse as serialize_sparse
+from aioflow.ops.serialization import serialize_tensor as serialize_tensor
+from aioflow.ops.string_forms import decode_base64 as decode_base64
+from aioflow.ops.string_forms import encode_base64 as encode_base64
 from aioflow.train.graph_io import read_graph as read_graph
 from aioflow.train.graph_io import write_graph as write_graph
 
 __all__ = [
     "FixedLenFeature",
     "FixedLenSequenceFeature",
+    "SparseFeature",
     "TFRecordCompressionType",
     "TFRecordOptions",
     "TFRecordWriter",
+    "VarLenFeature",
+    "decode_base64",
+    "decode_bmp",
     "decode_csv",
+    "decode_gif",
+    "decode_image",
+    "decode_jpeg",
+    "decode_png",
     "decode_raw",
+    "deserialize_many_sparse",
+    "encode_base64",
+    "encode_jpeg",
+    "encode_png",
+    "extract_jpeg_shape",
+    "is_jpeg",
     "matching_files",
     "parse_example",
     "parse_single_example",
+    "parse_single_sequence_example",
+    "parse_tensor",
     "read_file",
     "read_graph",
+    "serialize_many_sparse",
+    "serialize_sparse",
+    "serialize_tensor",
     "tf_record_iterator",
     "write_file",
     "write_graph",

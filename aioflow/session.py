@@ -24,7 +24,7 @@ from aioflow.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from aioflow.fetches import FetchPlan, fed_tensors, feed_converter, fetch_key, flat_feeds
+from aioflow.fetches import FetchPlan, fed_tensors, feed_converter, feed_parts, fetch_key, flat_feeds
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import pop_session, push_session
 from aioflow.graph.graph import Graph
@@ -161,8 +161,8 @@ class Session:
         Args:
             fetches: A tensor, variable, operation or name of one, or nested lists, tuples, dicts and named tuples of
                 them. An operation gives None, a `SparseTensor` a `SparseTensorValue`.
-            feed_dict: Values for tensors (for a `SparseTensor` its three parts). Whatever a fed tensor would be computed
-                from is not run on its account.
+            feed_dict: Values for tensors (for a `SparseTensor` its three parts). Whatever a fed tensor would be
+                computed from is not run on its account.
             timeout: Seconds, after which the step is stopped.
             options, run_metadata: With `RunOptions(trace_level=FULL)`, `run_metadata` gets the time of every node.
 
@@ -313,8 +313,8 @@ class Session:
             ClosedSessionError: the session is closed.
         """
         self._check_open()
-        flat = flat_feeds(dict.fromkeys(feeds or (), (None,) * 3))
-        plan, fed = FetchPlan(self.graph, fetches), fed_tensors(self.graph, flat)
+        parts = [part for key in feeds or () for part in feed_parts(key)]
+        plan, fed = FetchPlan(self.graph, fetches), fed_tensors(self.graph, parts)
         request = StepRequest(tuple(fed), tuple(plan.tensors), tuple(plan.targets))
         return await self._partial_runs.begin(request, self.graph.mutations, self._probe(None))
 

@@ -110,6 +110,14 @@ def while_loop(m: Any) -> tuple[Any, dict[Any, Any]]:
     return m.while_loop(lambda i, total: i < limit, lambda i, total: (i + 1, total + i), start), {limit: 1000}
 
 
+def queue_pair(m: Any) -> tuple[Any, dict[Any, Any]]:
+    """An element goes into a queue and comes out, in one step."""
+    value = m.placeholder(m.float32, [])
+    queue = m.FIFOQueue(10, [m.float32], shapes=[[]])
+    with m.control_dependencies([queue.enqueue(value)]):
+        return queue.dequeue(), {value: 1.0}
+
+
 CASES: dict[str, Case] = {
     "add": Case("`run` of one scalar add, fed and fetched", scalar_add, 0.15),
     "chain": Case("chain of 2,000 scalar operations", chain, 2.5, per=2000, rewrite=False),
@@ -119,5 +127,9 @@ CASES: dict[str, Case] = {
     "mlp_large": Case("MLP 784-1024-1024-10, training step, batch 1024", mlp_training(1024, 1024), 1.2),
     "lenet": Case("LeNet, training step, batch 64", lenet_training, 2.5),
     "while": Case("`while_loop` of 1,000 iterations, counter and accumulator", while_loop, 0.5, per=1000),
+    "while_primitive": Case(
+        "the same `while_loop` in primitive form, not lifted", while_loop, 8, per=1000, executor="reference"
+    ),
+    "queue": Case("enqueue and dequeue of a scalar in one step", queue_pair, 0.5),
     "lenet_inference": Case("LeNet, inference, batch 64", lenet_inference, 2.5),
 }

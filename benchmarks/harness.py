@@ -23,6 +23,7 @@ class Case:
         target: The ratio aioflow / TensorFlow to reach.
         per: What the printed time is divided by, such as the number of nodes.
         rewrite: Whether TensorFlow's graph rewriter is on.
+        executor: Which of aioflow's executors runs it; "reference" keeps branches and loops in their primitive form.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Case:
     target: float
     per: int = 1
     rewrite: bool = True
+    executor: str = "strands"
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ async def measure(case: Case, tf: Any, aioflow: Any, rounds: int = 11, seconds: 
             values = list(feeds.values())
             with aioflow.Graph().as_default():
                 our_fetches, our_feeds = case.build(aioflow)
-                async with aioflow.Session() as ours:
+                async with aioflow.Session(config=aioflow.SessionConfig(executor=case.executor)) as ours:
                     await ours.run(aioflow.global_variables_initializer())
 
                     async def step() -> Any:

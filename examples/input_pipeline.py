@@ -113,7 +113,9 @@ async def train(
                     np.add.at(seen, ids, 1)
                     if number % 100 == 0:
                         rate = seen.sum() / (time.perf_counter() - started)
-                        print(f"step {number}: loss {value:.3f}, {rate:,.0f} records/s, {left} in the queue", flush=True)
+                        print(
+                            f"step {number}: loss {value:.3f}, {rate:,.0f} records/s, {left} in the queue", flush=True
+                        )
             rate = float(seen.sum() / (time.perf_counter() - started))
             right = await session.run(found, {tests: images.astype(np.float32) / 255}) == labels
             return Report(float(right.mean()), seen, rate)

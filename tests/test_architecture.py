@@ -31,7 +31,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("train", "serve", "interop", "observe", "layers", "dataset", "data"), 6),
     # The public namespaces, which re-export, and the entry points.
     **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "random", "losses", "initializers"), 7),
-    **dict.fromkeys(("dtypes", "io", "raw_ops", "extend", "strings"), 7),
+    **dict.fromkeys(("dtypes", "io", "raw_ops", "extend", "strings", "sparse", "image"), 7),
     **dict.fromkeys(("__main__", "cli", "demo", "worker", "testing"), 7),
 }
 TOP: Final = max(RANKS.values())

@@ -21,15 +21,20 @@ from tests.tensorflow_names import NAMES
 ROOT = Path(__file__).parents[1]
 
 NAMESPACES = {
-    "bitwise", "dtypes", "errors", "extend", "initializers", "io", "linalg", "losses", "math", "nn", "random",
-    "raw_ops", "strings", "train",
+    "bitwise", "dtypes", "errors", "extend", "image", "initializers", "io", "linalg", "losses", "math", "nn", "random",
+    "raw_ops", "sparse", "strings", "train",
 }  # fmt: skip
 
 # What TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a name of its.
-OWN = {"SessionConfig", "TraceLevel", "extend", "from_async_iterator", "py_coroutine"}
+OWN = {
+    "Barrier", "Case", "ConcreteFunction", "For", "If", "PartitionedCall", "PolymorphicFunction",
+    "SessionConfig", "StagingArea", "TraceLevel", "While", "extend", "from_async_iterator", "function",
+    "py_coroutine",
+}  # fmt: skip
 
 # Where the arguments differ on purpose.
 DIFFERENT = {
+    "CriticalSection": "none is made from a definition in a protocol buffer",
     "DType": "TensorFlow makes one from an enum number; aioflow's are all made already: `as_dtype`",
     "get_local_variable": "what follows is passed on to get_variable",
     "variable_op_scope": "what follows is passed on to variable_scope",

@@ -48,8 +48,7 @@ class Graph:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._nodes: dict[str, Operation] = {}
-        self._names_in_use: dict[str, int] = {}
+        self._own = scopes.Body()
         self._collections: dict[str, list[Any]] = {}
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Operation] = set()
@@ -64,7 +63,7 @@ class Graph:
     @property
     def version(self) -> int:
         """How many nodes have been made."""
-        return len(self._nodes)
+        return len(self._own.nodes)
 
     @property
     def finalized(self) -> bool:
@@ -109,7 +108,7 @@ class Graph:
             full_name = self._node_name(op_type if name is None else name)
             scope = scopes.current_scope(self)
             wait = scopes.control_inputs_for(scope, [t.op for t in inputs])
-            read, waited = self._through_context(
+            read, waited = _through_context(
                 scope.context, full_name, op_type, tuple(inputs), tuple(dict.fromkeys((*control_inputs, *wait)))
             )
             op = Operation(self, op_def, full_name, read, dict(attrs))
@@ -125,7 +124,7 @@ class Graph:
             scopes.request_device(op, scope)
             op.outputs = [Tensor(op, i, dtype, dims) for i, (dtype, dims) in enumerate(output_specs)]
             op.call = scope.call
-            nodes, _ = self._home()
+            nodes = self._home().nodes
             op.id = len(nodes)
             nodes[full_name] = op
             if scope.context is not None:
@@ -134,39 +133,20 @@ class Graph:
                 self._expand(op)
             return op
 
-    def _home(self) -> tuple[dict[str, Operation], dict[str, int]]:
-        """Nodes and names among which a new node goes: the body of a function that is being traced has its own."""
-        body = scopes.body_of(scopes.current_scope(self))
-        return (self._nodes, self._names_in_use) if body is None else (body.nodes, body.names)
+    def _home(self) -> scopes.Body:
+        """Where a new node goes: the function that is being traced, or the graph."""
+        return scopes.body_of(scopes.current_scope(self)) or self._own
 
     def _expand(self, op: Operation) -> None:
-        nodes, _ = self._home()
-        count = len(nodes) - 1
         scope = replace(scopes.current_scope(self), name=op.name, call=op, gradients={})
         with (
-            _undone_on_error(nodes, count),
+            self._home().undone_on_error(op.id),
             self.as_default(),
             scopes.enter_scope(self, scope),
             self.control_dependencies(op.control_inputs),
             self.device(op.device),
         ):
             EXPANDERS[op.type](op)
-
-    def _through_context(
-        self,
-        context: scopes.Context | None,
-        name: str,
-        op_type: str,
-        inputs: tuple[Tensor, ...],
-        control: tuple[Operation, ...],
-    ) -> tuple[tuple[Tensor, ...], tuple[Operation, ...]]:
-        """The inputs and control inputs of a new node, with what comes from outside brought into its context."""
-        if context is not None:
-            return context.admit(name, op_type, inputs, control)
-        for source in (*(t.op for t in inputs), *control):
-            if source.control_flow_context is not None and op_type != "Exit":
-                source.control_flow_context.check_readable(source)
-        return inputs, control
 
     def _put_inside(self, op: Operation, context: scopes.Context) -> None:
         op.control_flow_context = context
@@ -178,15 +158,13 @@ class Graph:
     def all_or_nothing(self) -> Iterator[None]:
         """Where the block raises, none of the nodes that it added stay. Nobody else adds nodes meanwhile."""
         with self._lock:
-            nodes, names = self._home()
-            known, functions = dict(names), dict(self.functions)
+            home = self._home()
+            names, functions = dict(home.names), dict(self.functions)
             try:
-                with _undone_on_error(nodes, len(nodes)):
+                with home.undone_on_error(len(home.nodes)):
                     yield
             except BaseException:
-                names.clear()
-                names.update(known)
-                self.functions = functions
+                home.names, self.functions = names, functions
                 raise
 
     def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> GraphDef:
@@ -204,10 +182,10 @@ class Graph:
     def _node_name(self, name: str) -> str:
         if name.endswith("/"):  # an absolute name, as given by a name scope
             name = name[:-1]
-            nodes, names = self._home()
-            if name in nodes:
+            home = self._home()
+            if name in home.nodes:
                 raise AlreadyExistsError(f"a node {name!r} exists already", node=name)
-            names.setdefault(name.lower(), 1)
+            home.names.setdefault(name.lower(), 1)
             return name
         prefix = scopes.current_scope(self).name
         if not name or not _NODE_NAME.fullmatch(f"{prefix}/{name}" if prefix else name):
@@ -240,31 +218,16 @@ class Graph:
         prefix = scopes.current_scope(self).name
         full = f"{prefix}/{name}" if prefix else name
         with self._lock:
-            _, names = self._home()
-            key = full.lower()
-            count = names.get(key, 0)
-            if mark_as_used:
-                names[key] = count + 1
-            if count == 0:
-                return full
-            while True:
-                candidate = f"{full}_{count}"
-                if candidate.lower() not in names:
-                    break
-                count += 1
-            if mark_as_used:
-                names[key] = count + 1
-                names[candidate.lower()] = 1
-            return candidate
+            return self._home().unique(full, mark_as_used)
 
     def get_operations(self) -> list[Operation]:
         """All nodes, in the order of their making."""
         with self._lock:
-            return list(self._nodes.values())
+            return list(self._own.nodes.values())
 
     def get_operation_by_name(self, name: str) -> Operation:
         """The node of that name. Raises NotFoundError."""
-        found = self._nodes.get(name)
+        found = self._own.nodes.get(name)
         if found is None:
             raise NotFoundError(f"no node {name!r} in the graph", node=None, expected=self._near(name), actual=name)
         return found
@@ -290,8 +253,8 @@ class Graph:
         return op.outputs[int(index)]
 
     def _near(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._nodes, n=3)
-        return f"one of {len(self._nodes)} nodes" + (f", such as {', '.join(near)}" if near else "")
+        near = difflib.get_close_matches(name, self._own.nodes, n=3)
+        return f"one of {self.version} nodes" + (f", such as {', '.join(near)}" if near else "")
 
     def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Tensor | Operation:
         """The node or tensor of this graph that `obj` (a name, a node, a tensor or something that wraps one) stands
@@ -423,15 +386,20 @@ class Graph:
         return current_session(self)
 
 
-@contextmanager
-def _undone_on_error(nodes: dict[str, Operation], count: int) -> Iterator[None]:
-    """Where the block raises, take away the nodes after the first `count`."""
-    try:
-        yield
-    except BaseException:
-        for name in list(nodes)[count:]:
-            del nodes[name]
-        raise
+def _through_context(
+    context: scopes.Context | None,
+    name: str,
+    op_type: str,
+    inputs: tuple[Tensor, ...],
+    control: tuple[Operation, ...],
+) -> tuple[tuple[Tensor, ...], tuple[Operation, ...]]:
+    """The inputs and control inputs of a new node, with what comes from outside brought into its context."""
+    if context is not None:
+        return context.admit(name, op_type, inputs, control)
+    for source in (*(t.op for t in inputs), *control):
+        if source.control_flow_context is not None and op_type != "Exit":
+            source.control_flow_context.check_readable(source)
+    return inputs, control
 
 
 def user_line() -> SourceLine | None:

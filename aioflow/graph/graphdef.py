@@ -44,7 +44,7 @@ AttrValue: TypeAlias = "bool | int | float | str | DType | TensorData | Function
 VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 _OP: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.>]*")
-_FUNCTION: Final = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\\/>-]*")
+_FUNCTION: Final = re.compile(r"[\x21-\x7e]+")  # Python puts "<lambda>" into names
 _ARGUMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _ATTR: Final = re.compile(r"\w+", re.ASCII)
 _DEVICE: Final = re.compile(r"[A-Za-z0-9_.:/@*-]*")
@@ -236,7 +236,7 @@ class FunctionDef:
     def __post_init__(self) -> None:
         _require_text(self.name, _FUNCTION, "function name")
         for arg in (*self.inputs, *self.outputs):
-            _require(isinstance(arg, FunctionArg) and isinstance(arg.dtype, DType), "argument", arg)
+            _require(isinstance(arg.dtype, DType), "argument", arg)
             _require_text(arg.name, _ARGUMENT, "argument name")
             _require(_is_plain(arg.dims), "shape", arg.dims)
         for node in self.nodes:

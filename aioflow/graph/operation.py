@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from aioflow.errors import DTypeError, InvalidArgumentError, NotFoundError, SourceLine
+from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError, SourceLine
 from aioflow.graph.default_session import session_for
 from aioflow.graph.opdef import OpDef
 from aioflow.graph.tensor import Tensor
@@ -90,11 +90,12 @@ class Operation:
 
         Raises:
             InvalidArgumentError: it belongs to another graph.
-            FailedPreconditionError: the graph is finalised.
+            FailedPreconditionError: the graph is finalised, or this is a call of a function.
         """
         if op.graph is not self.graph:
             raise InvalidArgumentError(f"node {op.name!r} is from another graph").at(self.name, self.type, self.source)
         if op not in self.control_inputs:
+            self._check_not_expanded()
             self.graph.note_mutation()
             self.control_inputs = (*self.control_inputs, op)
 
@@ -119,8 +120,16 @@ class Operation:
             raise DTypeError(
                 f"input {index} has the wrong dtype", expected=self.inputs[index].dtype.name, actual=repr(tensor)
             ).at(self.name, self.type, self.source)
+        self._check_not_expanded()
         self.graph.note_mutation()
         self.inputs = (*self.inputs[:index], tensor, *self.inputs[index + 1 :])
+
+    def _check_not_expanded(self) -> None:
+        """What a call stands for was made with the inputs that it had then."""
+        if self.expansion is not None:
+            raise FailedPreconditionError(
+                "a call of a function keeps its inputs: put it into control_dependencies when it is made"
+            ).at(self.name, self.type, self.source)
 
     async def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> None:
         """Run this node and what it needs in `session`, or in the default session."""

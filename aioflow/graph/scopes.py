@@ -49,11 +49,41 @@ class Controller:
 
 
 class Body:
-    """A context that keeps its nodes and names to itself: the body of a function, which is no part of the graph."""
+    """Nodes by name: those of a graph, or those of a function, whose body is a context with nodes of its own.
+
+    Attributes:
+        nodes: The nodes.
+        names: The names in use, in lower case, with how many times each was asked for.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[str, Operation] = {}
         self.names: dict[str, int] = {}
+
+    def unique(self, name: str, mark_as_used: bool = True) -> str:
+        """`name`, with `_1`, `_2`, … where it is taken."""
+        key = name.lower()
+        count = self.names.get(key, 0)
+        if mark_as_used:
+            self.names[key] = count + 1
+        if count == 0:
+            return name
+        while f"{key}_{count}" in self.names:
+            count += 1
+        if mark_as_used:
+            self.names[key] = count + 1
+            self.names[f"{key}_{count}"] = 1
+        return f"{name}_{count}"
+
+    @contextmanager
+    def undone_on_error(self, first: int) -> Iterator[None]:
+        """Where the block raises, take the nodes away from the one at position `first` on."""
+        try:
+            yield
+        except BaseException:
+            for name in list(self.nodes)[first:]:
+                del self.nodes[name]
+            raise
 
 
 class Context(Protocol):

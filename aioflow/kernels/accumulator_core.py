@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.waiting import Ticket
 
 __all__ = ["AccumulatorCore", "Take"]
@@ -15,15 +17,19 @@ __all__ = ["AccumulatorCore", "Take"]
 class Take(Ticket):
     """Take what has been accumulated when `required` gradients are in. `value` is the sum and their number."""
 
-    __slots__ = ("required",)
+    __slots__ = ("required", "step")
 
     def __init__(self, required: int, wake: Callable[[], None] | None = None) -> None:
         super().__init__(wake)
         self.required = required
+        self.step = 0  # of the accumulator, when it was taken
 
 
 class AccumulatorCore:
     """Adds up gradients until somebody takes them. Methods may be called from any thread.
+
+    Args:
+        add: The sum of two sums. It raises InvalidArgumentError where they do not fit together.
 
     Attributes:
         name: For messages.
@@ -31,8 +37,9 @@ class AccumulatorCore:
         count: How many gradients have been added since the last take.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, add: Callable[[Any, Any], Any]) -> None:
         self.name = name
+        self._add = add
         self.step = 0
         self.count = 0
         self._sum: Any = None
@@ -44,12 +51,12 @@ class AccumulatorCore:
         wanted = self._takers[0].required if self._takers else 0
         return f"accumulator {self.name!r} ({self.count} of {wanted} gradients, step {self.step})"
 
-    def apply(self, step: int, gradient: Any, add: Callable[[Any, Any], Any]) -> list[Ticket]:
-        """Add a gradient, if it is not stale; `add(sum, gradient)` gives the new sum, and `sum` is None at first."""
+    def apply(self, step: int, gradient: Any) -> list[Ticket]:
+        """Add a gradient, if it is not stale."""
         with self._lock:
             if step < self.step:
                 return []
-            self._sum = add(self._sum, gradient)
+            self._sum = gradient if self._sum is None else self._add(self._sum, gradient)
             self.count += 1
             return self._flush()
 
@@ -65,20 +72,31 @@ class AccumulatorCore:
             return self._flush()
 
     def withdraw(self, ticket: Take) -> list[Ticket]:
-        """Leave the line. What a ticket was given and nobody took is put back, unless new gradients are in already."""
+        """Leave the line. What a ticket was given and nobody took is put back, with what has come since if it fits."""
         with self._lock:
             if not ticket.settled:
                 self._takers.remove(ticket)
-            elif ticket.value is not None and self.count == 0:
-                self._sum, self.count = ticket.value
-                self.step -= 1
+            else:
+                self._put_back(ticket)
             return self._flush()
+
+    def _put_back(self, ticket: Take) -> None:
+        total, count = ticket.value
+        if self._sum is not None:
+            with contextlib.suppress(InvalidArgumentError):
+                self._sum = self._add(total, self._sum)
+                self.count += count
+            return
+        self._sum, self.count = total, count
+        if self.step == ticket.step + 1:
+            self.step = ticket.step
 
     def _flush(self) -> list[Ticket]:
         settled: list[Ticket] = []
         while self._takers and self.count and self.count >= self._takers[0].required:
             ticket = self._takers.popleft()
             ticket.settle((self._sum, self.count))
+            ticket.step = self.step
             self._sum, self.count = None, 0
             self.step += 1
             settled.append(ticket)

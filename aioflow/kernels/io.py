@@ -13,6 +13,7 @@ from aioflow.graph.dtypes import DType
 from aioflow.kernels.checkpoint_format import CheckpointReader, write_checkpoint
 from aioflow.kernels.convert import as_text
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.strings import as_strings, string_values
 
 __all__: list[str] = []
 
@@ -78,6 +79,12 @@ def _read_once(prefix: str, names: list[str], dtypes: tuple[DType, ...]) -> list
     return [reader.read(name) for name in names]
 
 
-@kernel("ShardedFilename", host={"basename": as_text})
-def sharded_filename(basename: str, shard: Any, num_shards: Any) -> bytes:
-    return f"{basename}-{int(shard):05d}-of-{int(num_shards):05d}".encode()
+@kernel("ShardedFilename", fresh=True)
+def sharded_filename(basename: Any, shard: Any, num_shards: Any) -> Any:
+    name = string_values(basename).item()
+    return as_strings([b"%b-%05d-of-%05d" % (name, int(shard), int(num_shards))], ())
+
+
+@kernel("ShardedFilespec", fresh=True)
+def sharded_filespec(basename: Any, num_shards: Any) -> Any:
+    return as_strings([b"%b-?????-of-%05d" % (string_values(basename).item(), int(num_shards))], ())

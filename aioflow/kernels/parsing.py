@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
-from aioflow.graph.shapes import Dims, format_dims
+from aioflow.graph.shapes import Dims
 from aioflow.kernels.csv_format import split_record
-from aioflow.kernels.example_format import FeatureList, Kind, decode_example
+from aioflow.kernels.example_format import FeatureList, decode_sequence_example
+from aioflow.kernels.features import DenseFeature, FeatureBatch, decoded_examples, sparse_feature
 from aioflow.kernels.number_text import number_parser
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.strings import as_strings, string_values
@@ -113,122 +113,18 @@ def decode_csv(binding: Binding) -> Callable[[Any, tuple[Any, ...]], tuple[Any, 
 
 # ── Example messages ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-_KINDS: Final[dict[DType, Kind]] = {dtypes.float32: "float", dtypes.int64: "int64", dtypes.string: "bytes"}
 
-
-class _Batch:
-    """Decoded examples, and what to call them in messages."""
-
-    def __init__(self, serialized: Sequence[bytes], names: Sequence[bytes]) -> None:
-        if names and len(names) != len(serialized):
-            raise InvalidArgumentError("each example needs a name", expected=len(serialized), actual=len(names))
-        self._names = names
-        self.examples: list[dict[bytes, FeatureList]] = []
-        for index, data in enumerate(serialized):
-            try:
-                self.examples.append(decode_example(data))
-            except DataLossError as error:
-                raise InvalidArgumentError(
-                    f"could not parse example {self.called(index)}: {error.message}",
-                    expected="an Example",
-                    actual=data[:60],
-                ) from error
-
-    def called(self, index: int) -> str:
-        """Index and, if it has one, name of an example."""
-        return f"{index} ({self._names[index].decode(errors='replace')})" if self._names else str(index)
-
-    def values(self, key: bytes, dtype: DType) -> list[Any]:
-        """For each example the values of a feature, None where it has none."""
-        found: list[Any] = []
-        kind = _KINDS[dtype]
-        for index, example in enumerate(self.examples):
-            feature = example.get(key)
-            if feature is None or feature.kind is None:
-                found.append(None)
-                continue
-            if feature.kind != kind:
-                raise self.error(key, index, "has another dtype", dtype.name, feature.kind)
-            found.append(feature.values)
-        return found
-
-    def error(self, key: bytes, index: int, what: str, expected: Any, actual: Any) -> InvalidArgumentError:
-        """An error about a feature of an example."""
-        name = key.decode(errors="replace")
-        return InvalidArgumentError(
-            f"feature {name!r} of example {self.called(index)} {what}", expected=expected, actual=actual
-        )
-
-
-class _Dense(NamedTuple):
-    """A feature that becomes one array."""
-
-    key: bytes
-    dtype: DType
-    dims: tuple[int | None, ...]
-    default: Any
-
-    def read(self, batch: _Batch) -> Any:
-        """The array, with the batch as first dimension."""
-        found = batch.values(self.key, self.dtype)
-        default = np.asarray(self.default).reshape(-1)
-        if self.dims and self.dims[0] is None:
-            return self._padded(batch, found, default)
-        sizes = tuple(d for d in self.dims if d is not None)
-        count = math.prod(sizes)
-        if default.size not in (0, count):
-            raise InvalidArgumentError(
-                f"the default of feature {self.key!r} does not fit", expected=sizes, actual=np.shape(self.default)
-            )
-        made = np.empty((len(found), count), dtype=self.dtype.np_dtype)
-        for index, values in enumerate(found):
-            if values is None and default.size < count:
-                raise batch.error(self.key, index, "is required but missing", format_dims(self.dims), "none")
-            if values is not None and len(values) != count:
-                raise batch.error(self.key, index, "has a wrong number of values", count, len(values))
-            made[index] = default if values is None else values
-        return made.reshape((len(found), *sizes))
-
-    def _padded(self, batch: _Batch, found: list[Any], default: Any) -> Any:
-        entry = tuple(d for d in self.dims[1:] if d is not None)
-        stride = math.prod(entry)
-        for index, values in enumerate(found):
-            if values is not None and (len(values) % stride if stride else len(values)):
-                raise batch.error(
-                    self.key, index, "has a wrong number of values", f"a multiple of {stride}", len(values)
-                )
-        longest = max((len(v) for v in found if v is not None), default=0)
-        filler = default[0] if default.size else b"" if self.dtype is dtypes.string else 0
-        made = np.empty((len(found), longest), dtype=self.dtype.np_dtype)
-        made.fill(filler)
-        for index, values in enumerate(found):
-            if values is not None:
-                made[index, : len(values)] = values
-        return made.reshape((len(found), longest // stride if stride else 0, *entry))
-
-
-def _sparse(batch: _Batch, key: bytes, dtype: DType) -> tuple[Any, Any, Any]:
-    """Indices, values and shape of a feature of any length."""
-    found = [() if values is None else values for values in batch.values(key, dtype)]
-    lengths = np.array([len(values) for values in found], dtype=np.int64)
-    total = int(lengths.sum())
-    rows = np.repeat(np.arange(len(found), dtype=np.int64), lengths)
-    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    indices = np.stack([rows, np.arange(total, dtype=np.int64) - starts], axis=1)
-    values = np.empty(total, dtype=dtype.np_dtype)
-    position = 0
-    for items in found:
-        values[position : position + len(items)] = items
-        position += len(items)
-    return indices, values, np.array([len(found), lengths.max(initial=0)], dtype=np.int64)
-
-
-def _dense_specs(keys: Sequence[Any], binding: Binding, defaults: Sequence[Any]) -> list[_Dense]:
-    shapes: Sequence[Dims] = binding.attrs["dense_shapes"]
+def _dense_features(
+    keys: Sequence[bytes], types: Sequence[DType], shapes: Sequence[Dims], defaults: Sequence[Any]
+) -> list[DenseFeature]:
     return [
-        _Dense(key, dtype, dims or (), default)
-        for key, dtype, dims, default in zip(keys, binding.attrs["Tdense"], shapes, defaults, strict=True)
+        DenseFeature(key, dtype, dims or (), default)
+        for key, dtype, dims, default in zip(keys, types, shapes, defaults, strict=True)
     ]
+
+
+def _dense_specs(keys: Sequence[bytes], binding: Binding, defaults: Sequence[Any]) -> list[DenseFeature]:
+    return _dense_features(keys, binding.attrs["Tdense"], binding.attrs["dense_shapes"], defaults)
 
 
 def _texts(values: Sequence[Any]) -> list[bytes]:
@@ -240,8 +136,9 @@ def parse_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
     sparse_types = binding.attrs["sparse_types"]
 
     def parse(serialized: Any, names: Any, sparse_keys: Any, dense_keys: Any, defaults: Any) -> tuple[Any, ...]:
-        batch = _Batch(string_values(serialized).reshape(-1).tolist(), string_values(names).reshape(-1).tolist())
-        found = [_sparse(batch, key, t) for key, t in zip(_texts(sparse_keys), sparse_types, strict=True)]
+        texts = string_values(serialized).reshape(-1).tolist()
+        batch = decoded_examples(texts, string_values(names).reshape(-1).tolist())
+        found = [sparse_feature(batch, key, t) for key, t in zip(_texts(sparse_keys), sparse_types, strict=True)]
         dense = [spec.read(batch) for spec in _dense_specs(_texts(dense_keys), binding, defaults)]
         return (*(f[0] for f in found), *(f[1] for f in found), *(f[2] for f in found), *dense)
 
@@ -259,9 +156,74 @@ def parse_single_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
     dense_keys = [key.encode() for key in attrs["dense_keys"]]
 
     def parse(serialized: Any, defaults: Any) -> tuple[Any, ...]:
-        batch = _Batch([string_values(serialized).item()], [])
-        found = [_sparse(batch, key, t) for key, t in sparse]
+        batch = decoded_examples([string_values(serialized).item()], [])
+        found = [sparse_feature(batch, key, t) for key, t in sparse]
         dense = [_only(spec.read(batch)) for spec in _dense_specs(dense_keys, binding, defaults)]
         return (*(f[0][:, 1:].copy() for f in found), *(f[1] for f in found), *(f[2][1:].copy() for f in found), *dense)
 
     return parse
+
+
+# ── SequenceExample messages ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Lists:
+    """The lists of features of a SequenceExample, each read like a batch of one example a step."""
+
+    def __init__(self, lists: dict[bytes, list[FeatureList]], may_miss: Sequence[bytes]) -> None:
+        self._lists = lists
+        self._may_miss = frozenset(may_miss)
+
+    def sparse(self, key: bytes, dtype: DType) -> tuple[Any, Any, Any]:
+        return sparse_feature(self._steps(key), key, dtype)
+
+    def dense(self, spec: DenseFeature) -> Any:
+        if spec.key not in self._lists and spec.key not in self._may_miss:
+            name = spec.key.decode(errors="replace")
+            raise InvalidArgumentError(
+                f"the feature list {name!r} is required but missing", expected="a list, or allow_missing", actual="none"
+            )
+        return spec.read(self._steps(spec.key))
+
+    def _steps(self, key: bytes) -> FeatureBatch:
+        return FeatureBatch([{key: feature} for feature in self._lists.get(key, ())], (), "step")
+
+
+@binder("ParseSingleSequenceExample", fresh=True)
+def parse_single_sequence_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+    attrs = binding.attrs
+
+    def parse(serialized: Any, may_miss: Any, *rest: Any) -> tuple[Any, ...]:
+        context_sparse, context_dense, list_sparse, list_dense = (_texts(keys) for keys in rest[:4])
+        defaults, name = rest[4], string_values(rest[5]).item()
+        context, lists = _sequence(string_values(serialized).item(), name)
+        batch = FeatureBatch([context], [name] if name else [])
+        types = attrs["context_sparse_types"]
+        sparse = [sparse_feature(batch, key, t) for key, t in zip(context_sparse, types, strict=True)]
+        dense = _dense_features(context_dense, attrs["Tcontext_dense"], attrs["context_dense_shapes"], defaults)
+        steps = _Lists(lists, string_values(may_miss).reshape(-1).tolist())
+        found = [steps.sparse(key, t) for key, t in zip(list_sparse, attrs["feature_list_sparse_types"], strict=True)]
+        types, shapes = attrs["feature_list_dense_types"], attrs["feature_list_dense_shapes"]
+        entries = _dense_features(list_dense, types, shapes, [()] * len(list_dense))
+        return (
+            *(part[0][:, 1:].copy() for part in sparse),
+            *(part[1] for part in sparse),
+            *(part[2][1:].copy() for part in sparse),
+            *(_only(spec.read(batch)) for spec in dense),
+            *(part[0] for part in found),
+            *(part[1] for part in found),
+            *(part[2] for part in found),
+            *(steps.dense(spec) for spec in entries),
+        )
+
+    return parse
+
+
+def _sequence(data: bytes, name: bytes) -> tuple[dict[bytes, FeatureList], dict[bytes, list[FeatureList]]]:
+    try:
+        return decode_sequence_example(data)
+    except DataLossError as error:
+        called = f" {name.decode(errors='replace')}" if name else ""
+        raise InvalidArgumentError(
+            f"could not parse example{called}: {error.message}", expected="a SequenceExample", actual=data[:60]
+        ) from error

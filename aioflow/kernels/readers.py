@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.errors import DataLossError, InvalidArgumentError, OpError
+from aioflow.errors import DataLossError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.graph import dtypes
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.files import in_thread
+from aioflow.kernels.protobuf import PIECE, VARINT, read_fields, write_number, write_piece
 from aioflow.kernels.queue_core import Dequeue
 from aioflow.kernels.record_sources import (
     Record,
@@ -57,6 +58,7 @@ class Reader:
         self._turns = Turns(f"reader {name!r}")
         self._ready: deque[Record] = deque()
         self._work: bytes | None = None
+        self._last = b""
         self._records: Iterator[Record] | None = None
         self._ended = False
         self._failure: OpError | None = None
@@ -99,6 +101,7 @@ class Reader:
 
     def _start(self, work: bytes) -> None:
         self._work, self._records = work, self._source(work)
+        self._last = work
 
     def _forget(self) -> None:
         records = self._records
@@ -130,11 +133,57 @@ class Reader:
         except OpError as error:
             self._failure, self._ended = error, True
 
+    async def save(self) -> bytes:
+        """The state, between two reads.
+
+        Raises:
+            UnimplementedError: a reader of this kind cannot save it.
+        """
+        self._check_state()
+        async with self._turns.taking():
+            counts = {1: self.completed, 2: self.completed, 3: self.produced}
+            fields = (write_number(field << 3) + write_number(count) for field, count in counts.items() if count)
+            return b"".join(fields) + (write_piece(4, self._last) if self._last else b"")
+
+    async def restore(self, state: bytes) -> None:
+        """Put a saved state in place of this one.
+
+        Raises:
+            InvalidArgumentError: it is no state.
+            UnimplementedError: a reader of this kind cannot restore one.
+        """
+        self._check_state()
+        counts, work = dict.fromkeys((1, 2, 3), 0), b""
+        try:
+            for field, wire, begin, end in read_fields(state, 0, len(state)):
+                if wire == VARINT and field in counts:
+                    counts[field] = begin
+                elif wire == PIECE and field == 4:
+                    work = state[begin:end]
+        except DataLossError as error:
+            raise InvalidArgumentError("not the state of a reader", expected="its bytes", actual=state[:60]) from error
+        if counts[1] != counts[2] or max(counts.values()) >= 2**63:
+            raise InvalidArgumentError(
+                "not the state of a reader between two records", expected="one file begun for each done", actual=counts
+            )
+        async with self._turns.taking():
+            self._forget()
+            self.produced, self.completed, self._last = counts[3], counts[2], work
+
+    def _check_state(self) -> None:
+        if self.kind != "IdentityReaderV2":
+            raise UnimplementedError(
+                f"a reader of this kind cannot save its state: {self.name!r}",
+                expected="IdentityReaderV2",
+                actual=self.kind,
+            )
+
     async def reset(self) -> None:
         """As new: no file, nothing counted."""
         async with self._turns.taking():
             await in_thread(self._forget)
             self.produced = self.completed = 0
+            self._last = b""
 
 
 async def _next_work(queue: Any) -> bytes:
@@ -250,3 +299,13 @@ def completed(reader: Reader) -> Any:
 @kernel("ReaderResetV2")
 async def reset(reader: Reader) -> None:
     await reader.reset()
+
+
+@kernel("ReaderSerializeStateV2", fresh=True)
+async def serialize_state(reader: Reader) -> Any:
+    return as_strings([await reader.save()], ())
+
+
+@kernel("ReaderRestoreStateV2")
+async def restore_state(reader: Reader, state: Any) -> None:
+    await reader.restore(string_values(state).item())

@@ -17,8 +17,9 @@ import numpy as np
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
+from aioflow.kernels.registry import Binding
 
-__all__ = ["ResourceManager", "VariableResource", "update_together"]
+__all__ = ["ResourceManager", "VariableResource", "resource_finder", "update_together"]
 
 T = TypeVar("T")
 Change: TypeAlias = Callable[[list[Any], list[Any]], Sequence[Any]]
@@ -227,3 +228,22 @@ class ResourceManager:
         """Names of the resources of a container."""
         with self._lock:
             return list(self._containers.get(container, ()))
+
+
+def resource_finder(kind: type[T], binding: Binding, make: Callable[[str], T]) -> Callable[[], T]:
+    """A function that finds the resource which a node names by its attributes; `make(name)` makes it the first time.
+
+    The function raises InvalidArgumentError where the resource of that name is of another kind.
+    """
+    resources, container = binding.resources, binding.attrs["container"]
+    name: str = binding.attrs["shared_name"] or binding.name
+
+    def find() -> T:
+        found = resources.get_or_create(container, name, lambda: make(name))
+        if not isinstance(found, kind):
+            raise InvalidArgumentError(
+                f"resource {name!r} is of another kind", expected=kind.__name__, actual=type(found).__name__
+            )
+        return found
+
+    return find

@@ -126,7 +126,9 @@ def sparse_concat(
     for size in sizes[1:]:
         if len(size) != rank or (np.delete(size, axis) != np.delete(sizes[0], axis)).any():
             raise InvalidArgumentError(
-                f"the shapes differ elsewhere than along dimension {axis}", expected=sizes[0].tolist(), actual=size.tolist()
+                f"the shapes differ elsewhere than along dimension {axis}",
+                expected=sizes[0].tolist(),
+                actual=size.tolist(),
             )
     lengths = [int(size[axis]) for size in sizes]
     moved = [part.copy() for part in indices]
@@ -142,9 +144,7 @@ def sparse_concat(
 
 
 @kernel("SparseSplit", fresh=True, host={"split_dim": as_int})
-def sparse_split(
-    axis: int, indices: Any, values: Any, shape: Any, *, num_split: int
-) -> tuple[Any, ...]:
+def sparse_split(axis: int, indices: Any, values: Any, shape: Any, *, num_split: int) -> tuple[Any, ...]:
     check_entries(indices, values, shape)
     check_bounds(indices, shape)
     rank = len(shape)
@@ -193,7 +193,7 @@ def sparse_slice_grad(grad: Any, indices: Any, start: Any, output_indices: Any) 
         raise InvalidArgumentError("each entry needs a gradient", expected=len(output_indices), actual=len(grad))
     count = len(output_indices)
     groups = group(np.concatenate([output_indices + start, indices]))
-    table = np.zeros(groups.count, dtype=grad.dtype)
+    table = np.zeros(groups.total, dtype=grad.dtype)
     table[groups.number[:count]] = grad
     return table[groups.number[count:]]
 
@@ -228,7 +228,7 @@ def sparse_fill_empty_rows(indices: Any, values: Any, shape: Any, default: Any) 
 
 @kernel("SparseFillEmptyRowsGrad", fresh=True)
 def sparse_fill_empty_rows_grad(places: Any, grad: Any) -> tuple[Any, Any]:
-    if places.size and not (0 <= places.min() and places.max() < len(grad)):
+    if places.size and (places.min() < 0 or places.max() >= len(grad)):
         raise InvalidArgumentError(
             "the reverse index map is out of bounds", expected=f"0..{len(grad) - 1}", actual=places.tolist()
         )

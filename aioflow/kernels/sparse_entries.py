@@ -13,7 +13,11 @@ __all__ = ["Groups", "as_vector", "check_bounds", "check_entries", "group", "int
 
 def as_vector(value: Any) -> Any:
     """The value as a NumPy array, also where it is a bare scalar or string."""
-    return value if isinstance(value, np.ndarray) else np.asarray(value, dtype=object if isinstance(value, bytes) else None)
+    return (
+        value
+        if isinstance(value, np.ndarray)
+        else np.asarray(value, dtype=object if isinstance(value, bytes) else None)
+    )
 
 
 def int64_array(value: Any) -> Any:
@@ -80,7 +84,7 @@ class Groups(NamedTuple):
     first: Any
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """How many groups there are."""
         return len(self.first)
 

@@ -1,8 +1,9 @@
-"""Kernels of sparse arithmetic: entries are brought into row-major order, and those of one index are reduced at once."""
+"""Kernels of sparse arithmetic: entries are put into groups of one index each, and a group is reduced at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -40,18 +41,21 @@ def sparse_add(
     _two((a_indices, a_values, a_shape), (b_indices, b_values, b_shape))
     indices, values = np.concatenate([a_indices, b_indices]), np.concatenate([a_values, b_values])
     groups = group(indices)
-    sums = np.zeros(groups.count, dtype=values.dtype)
+    sums = np.zeros(groups.total, dtype=values.dtype)
     np.add.at(sums, groups.number, values)
-    kept = np.abs(sums) >= thresh
+    alone = np.bincount(groups.number, minlength=groups.total) == 1
+    kept = alone | (np.abs(sums) >= thresh)  # as in TensorFlow, only true sums can be too small
     return indices[groups.first][kept], sums[kept], a_shape.copy()
 
 
 @kernel("SparseAddGrad", fresh=True)
 def sparse_add_grad(grad: Any, a_indices: Any, b_indices: Any, sum_indices: Any) -> tuple[Any, Any]:
     if len(grad) != len(sum_indices):
-        raise InvalidArgumentError("each entry of the sum needs a gradient", expected=len(sum_indices), actual=len(grad))
+        raise InvalidArgumentError(
+            "each entry of the sum needs a gradient", expected=len(sum_indices), actual=len(grad)
+        )
     groups = group(np.concatenate([sum_indices, a_indices, b_indices]))
-    table = np.zeros(groups.count, dtype=grad.dtype)
+    table = np.zeros(groups.total, dtype=grad.dtype)
     of_sum, of_a, of_b = np.split(groups.number, [len(sum_indices), len(sum_indices) + len(a_indices)])
     table[of_sum] = grad
     return table[of_a], table[of_b]
@@ -76,7 +80,7 @@ def _combined(combine: Callable[[Any, Any], Any], *parts: Any) -> tuple[Any, Any
     groups = group(indices)
     sides = []
     for values, numbers in ((a_values, groups.number[: len(a_values)]), (b_values, groups.number[len(a_values) :])):
-        side = np.zeros(groups.count, dtype=values.dtype)
+        side = np.zeros(groups.total, dtype=values.dtype)
         side[numbers] = values
         sides.append(side)
     return indices[groups.first], combine(*sides)
@@ -115,11 +119,11 @@ class _Reduction:
         rank = len(shape)
         if any(not -rank <= axis < rank for axis in axes):
             raise InvalidArgumentError("no such dimension", expected=f"-{rank}..{rank - 1}", actual=axes)
-        reduced = {axis % rank for axis in axes} or set(range(rank))  # as in TensorFlow, no axes are all
+        reduced = {axis % rank for axis in axes}
         kept = [axis for axis in range(rank) if axis not in reduced]
         groups = group(indices[:, kept])
-        made = np.zeros(groups.count, dtype=_wide(values.dtype))
-        if groups.count:
+        made = np.zeros(groups.total, dtype=_wide(values.dtype))
+        if groups.total:
             made[groups.number] = values  # something to begin with
             if ufunc is np.add:
                 made.fill(0)
@@ -152,10 +156,8 @@ def _reduce(ufunc: Any, sparse: bool, binding: Binding) -> Callable[[Any, Any, A
 
 
 for _op, _ufunc in (("SparseReduceSum", np.add), ("SparseReduceMax", np.maximum)):
-    for _sparse in (False, True):
-        binder(f"{_op}{'Sparse' * _sparse}", fresh=True, host={"reduction_axes": as_ints})(
-            lambda binding, ufunc=_ufunc, sparse=_sparse: _reduce(ufunc, sparse, binding)
-        )
+    binder(_op, fresh=True, host={"reduction_axes": as_ints})(partial(_reduce, _ufunc, False))
+    binder(f"{_op}Sparse", fresh=True, host={"reduction_axes": as_ints})(partial(_reduce, _ufunc, True))
 
 
 @kernel("SparseSoftmax", fresh=True)
@@ -168,10 +170,10 @@ def sparse_softmax(indices: Any, values: Any, shape: Any) -> Any:
         return values.copy()
     groups = group(indices[:, :-1])
     wide = values.astype(_wide(values.dtype))
-    largest = np.full(groups.count, -np.inf, dtype=wide.dtype)
+    largest = np.full(groups.total, -np.inf, dtype=wide.dtype)
     np.maximum.at(largest, groups.number, wide)
     powers = np.exp(wide - largest[groups.number])
-    sums = np.zeros(groups.count, dtype=wide.dtype)
+    sums = np.zeros(groups.total, dtype=wide.dtype)
     np.add.at(sums, groups.number, powers)
     return (powers / sums[groups.number]).astype(values.dtype)
 
@@ -224,8 +226,11 @@ def sparse_tensor_dense_matmul(binding: Binding) -> Callable[[Any, Any, Any, Any
         check_entries(places, values, sizes)
         check_bounds(places, sizes)
         if len(sizes) != 2 or np.ndim(b) != 2:
-            raise InvalidArgumentError("a matrix product needs matrices", expected="rank 2", actual=(len(sizes), np.ndim(b)))
-        rows, columns, height, depth = *places.T, *sizes.tolist()
+            raise InvalidArgumentError(
+                "a matrix product needs matrices", expected="rank 2", actual=(len(sizes), np.ndim(b))
+            )
+        rows, columns = places[:, 0], places[:, 1]
+        height, depth = sizes.tolist()
         if adjoint_a:
             rows, columns, height, depth, values = columns, rows, depth, height, values.conj()
         dense = b.conj().T if adjoint_b else b

@@ -56,9 +56,10 @@ class Waiting:
         make: Makes the ticket, given its `wake`.
         describe: What is being waited for, in words.
         finish: What the value becomes.
+        release: What the end of the step does with that, if it is something that a step must not keep.
     """
 
-    __slots__ = ("_finish", "_make", "_submit", "_withdraw", "describe")
+    __slots__ = ("_finish", "_make", "_submit", "_withdraw", "describe", "release")
 
     def __init__(
         self,
@@ -67,12 +68,14 @@ class Waiting:
         make: Callable[[Callable[[], None]], Ticket],
         describe: Callable[[], str],
         finish: Callable[[Any], Any] | None = None,
+        release: Callable[[Any], None] | None = None,
     ) -> None:
         self._submit = submit
         self._withdraw = withdraw
         self._make = make
         self._finish = finish
         self.describe = describe
+        self.release = release
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._wait().__await__()

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, overload
 
-from aioflow.errors import DTypeError, InvalidArgumentError, OpError
+from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError, OpError
+from aioflow.graph.calls import EXPANDERS
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Graph, Operation, Tensor, user_line
-from aioflow.graph.graphdef import VERSION, GraphDef, InputRef, NodeDef, TensorData
+from aioflow.graph.graphdef import VERSION, FunctionDef, FunctionRef, GraphDef, InputRef, NodeDef, TensorData
 from aioflow.graph.opdef import OPS, OpDef
 from aioflow.graph.shapes import Dims, dims_of, merge_dims
 from aioflow.ops.apply import convert_to_tensor, infer_attrs, output_specs
+from aioflow.ops.function_body import StoredFunction
 
 __all__ = ["import_graph_def"]
 
@@ -90,7 +93,7 @@ def import_graph_def(
 
     Raises:
         NotFoundError: an op is not registered.
-        AlreadyExistsError: the graph has a node of that name.
+        AlreadyExistsError: the graph has a node of that name, or another function of the name of one in the library.
         InvalidArgumentError: the definition is inconsistent (a name twice, an unknown input, a cycle, an attribute or a
             dtype that does not fit its op), or `input_map` or `return_elements` name what it does not have.
     """
@@ -103,12 +106,26 @@ def import_graph_def(
     graph = default_graph()
     with graph.all_or_nothing(), graph.name_scope("import" if name is None else name) as prefix:
         known = {op_def.name: op_def for op_def in producer_op_list or ()}
-        work = _Import(graph, graph_def, prefix, _mapped(graph, input_map or {}), known)
+        for function in graph_def.functions:
+            _add_function(graph, function)
+        work = Import(graph, graph_def.nodes, prefix, _mapped(graph, input_map or {}), known)
         for node in work.in_order():
             work.build(node)
         work.close_loops()
         work.check_map()
         return None if return_elements is None else [work.element(_text(e)) for e in return_elements]
+
+
+def _add_function(graph: Graph, function: FunctionDef) -> None:
+    """A function is made from its definition when it is first called."""
+    known = graph.functions.get(function.name)
+    if known is not None and known.definition != function:
+        raise AlreadyExistsError(
+            f"the graph has another function {function.name!r}",
+            expected=known.definition.signature,
+            actual=function.signature,
+        )
+    graph.functions.setdefault(function.name, StoredFunction(function))
 
 
 def _text(value: str | bytes) -> str:
@@ -129,13 +146,13 @@ def _mapped(graph: Graph, input_map: Mapping[str, Any]) -> dict[InputRef, Any]:
     return found
 
 
-class _Import:
+class Import:
     """The nodes of one definition on their way into a graph."""
 
     def __init__(
         self,
         graph: Graph,
-        graph_def: GraphDef,
+        nodes: Iterable[NodeDef],
         prefix: str,
         mapped: Mapping[InputRef, Any],
         producer: Mapping[str, OpDef],
@@ -148,10 +165,14 @@ class _Import:
         self.made: dict[str, Operation] = {}
         self.used: set[InputRef] = set()
         self.back_edges: dict[str, list[tuple[int, InputRef]]] = {}
-        for node in graph_def.nodes:
+        self.has_frames = False
+        self.beside_arguments = {f"loc:@{ref.node}" for ref in mapped}  # an argument is wherever the call gets it from
+        for node in nodes:
+            self.has_frames = self.has_frames or node.op in ("Enter", "Switch")
             if node.name in self.nodes:
                 raise _at(InvalidArgumentError(f"the definition has two nodes {node.name!r}"), node)
             self.nodes[node.name] = node
+            self.beside_arguments.discard(f"loc:@{node.name}")
 
     def in_order(self) -> list[NodeDef]:
         """The nodes, each after its inputs, otherwise in the order of the definition."""
@@ -233,6 +254,7 @@ class _Import:
             raise _at(made, node) from error
 
     def _build(self, node: NodeDef) -> Operation:
+        node = self._as_call(node)
         op_def = OPS.get(node.op)
         refs = node.refs()
         later = {ref for _, ref in self.back_edges.get(node.name, ())}
@@ -242,7 +264,7 @@ class _Import:
         shapes = attrs.pop(_SHAPES, None)
         if node.op == "Enter":  # a definition that is imported twice is two loops
             attrs["frame_name"] = self.prefix + attrs["frame_name"]
-        inputs = _by_name(op_def, data, attrs)
+        inputs = by_name(op_def, data, attrs)
         resolved = infer_attrs(op_def, inputs, attrs)
         for arg in op_def.inputs:
             if arg.list_attr is not None and resolved[arg.list_attr] != attrs[arg.list_attr]:
@@ -252,6 +274,8 @@ class _Import:
                     actual=resolved[arg.list_attr],
                 )
         specs = output_specs(op_def, inputs, resolved)
+        if node.op in EXPANDERS and self.has_frames and data:
+            control.append(self._beginning(node, data[0]))
         return self.graph.create_op(
             node.op,
             data,
@@ -261,6 +285,22 @@ class _Import:
             control_inputs=control,
             device=DeviceSpec.from_string(node.device).to_string(),
         )
+
+    def _as_call(self, node: NodeDef) -> NodeDef:
+        """A node whose op is the name of a function is a call of it."""
+        if node.op in OPS or node.op not in self.graph.functions:
+            return node
+        definition = self.graph.functions[node.op].definition
+        attrs = {key: value for key, value in node.attrs.items() if key.startswith("_")}
+        attrs |= {"Tin": tuple(a.dtype for a in definition.inputs), "Tout": tuple(a.dtype for a in definition.outputs)}
+        return replace(node, op="StatefulPartitionedCall", attrs={**attrs, "f": FunctionRef(node.op)})
+
+    def _beginning(self, node: NodeDef, data: Tensor) -> Operation:
+        """What the nodes of a call wait for that read nothing, so that they run where and when the call does: nobody
+        knows the branches and loops of a definition.
+        """
+        specs = [(data.dtype, data.dims)]
+        return self.graph.create_op("Identity", [data], {"T": data.dtype}, specs, name=f"{node.name}/called")
 
     def _tensor(self, ref: InputRef) -> Tensor:
         found = self.mapped.get(ref)
@@ -304,11 +344,19 @@ class _Import:
         if key != "_class":
             return value if isinstance(value, bool | int | float | str) else _value(value)
         groups = value if isinstance(value, tuple) else (value,)
+        groups = tuple(group for group in groups if group not in self.beside_arguments)
         for group in groups:
             target = group.removeprefix("loc:@") if isinstance(group, str) else None
             if target is None or (group.startswith("loc:@") and target not in self.nodes):
                 raise InvalidArgumentError("colocated with an unknown node", expected="'loc:@node'", actual=repr(group))
         return tuple(f"loc:@{self.prefix}{g[5:]}" if g.startswith("loc:@") else g for g in groups)
+
+    def result(self, text: str) -> Tensor:
+        """The tensor that a function returns: an output of a node, or an argument."""
+        ref = InputRef.parse(text)
+        if ref.port < 0 or (ref not in self.mapped and ref.node not in self.made):
+            raise InvalidArgumentError(f"the function returns {text!r}, which it does not have", actual=text)
+        return self._tensor(ref)
 
     def check_map(self) -> None:
         """Raise InvalidArgumentError where `input_map` has keys that are no output of the definition."""
@@ -350,13 +398,13 @@ def _value(value: Any) -> Any:
 
 def _checked(op_def: OpDef, key: str, value: Any) -> Any:
     attr = op_def.attr(key)
-    wanted = {"tensor": TensorData, "type": DType}.get(attr.kind)
+    wanted = {"tensor": TensorData, "type": DType, "func": FunctionRef}.get(attr.kind)
     if wanted is not None and not isinstance(value, wanted):
         raise InvalidArgumentError(f"attribute {key!r} has the wrong kind", expected=attr.kind, actual=repr(value)[:80])
     return attr.check(_value(value))
 
 
-def _by_name(op_def: OpDef, data: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def by_name(op_def: OpDef, data: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """The flat data inputs by the names of the signature."""
     counts = [
         attrs[arg.number_attr] if arg.number_attr is not None else len(attrs[arg.list_attr]) if arg.list_attr else 1

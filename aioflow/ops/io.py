@@ -46,4 +46,6 @@ define_op(
     shape=lambda ctx: (),
 )
 
-not_differentiable("SaveV2", "RestoreV2", "ShardedFilename")
+define_op("ShardedFilespec", "basename: string, num_shards: int32", "filename: string", shape=lambda ctx: ())
+
+not_differentiable("SaveV2", "RestoreV2", "ShardedFilename", "ShardedFilespec")

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
-from aioflow.graph.shapes import Dims, dims_of, format_dims, num_elements
+from aioflow.graph.shapes import Dims, format_dims
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.example_features import (
+    FeatureSpecs,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    SparseFeature,
+    VarLenFeature,
+)
+from aioflow.ops.sparse_tensor import SparseTensor
 
-__all__ = [
-    "FixedLenFeature",
-    "FixedLenSequenceFeature",
-    "decode_csv",
-    "decode_raw",
-    "parse_example",
-    "parse_single_example",
-]
+__all__ = ["decode_csv", "decode_raw", "parse_example", "parse_single_example", "parse_single_sequence_example"]
 
 _EXAMPLE_TYPES = "{float32, int64, string}"
+_SEQUENCE_PARTS = ("context_sparse", "context_dense", "feature_list_sparse", "feature_list_dense")
 
 
 def _raw_shape(ctx: ShapeContext) -> Dims:
@@ -129,7 +130,49 @@ define_op(
     shape=_example_shape,
 )
 
-not_differentiable("DecodeRaw", "DecodeCSV", "ParseExample", "ParseSingleExample")
+
+def _sequence_shape(ctx: ShapeContext) -> list[Dims]:
+    ctx.require_rank("serialized", 0)
+    attrs = ctx.attrs
+    context, lists = attrs["Ncontext_sparse"], attrs["Nfeature_list_sparse"]
+    return [
+        *[(None, 1)] * context,
+        *[(None,)] * context,
+        *[(1,)] * context,
+        *attrs["context_dense_shapes"],
+        *[(None, 2)] * lists,
+        *[(None,)] * lists,
+        *[(2,)] * lists,
+        *[None if dims is None else (None, *dims) for dims in attrs["feature_list_dense_shapes"]],
+    ]
+
+
+_CONTEXT_SPARSE = "context_sparse_{}: Ncontext_sparse*int64"
+_LIST_SPARSE = "feature_list_sparse_{}: Nfeature_list_sparse*int64"
+
+define_op(
+    "ParseSingleSequenceExample",
+    "serialized: string, feature_list_dense_missing_assumed_empty: string, "
+    "context_sparse_keys: Ncontext_sparse*string, context_dense_keys: Ncontext_dense*string, "
+    "feature_list_sparse_keys: Nfeature_list_sparse*string, feature_list_dense_keys: Nfeature_list_dense*string, "
+    "context_dense_defaults: list:Tcontext_dense, debug_name: string",
+    f"{_CONTEXT_SPARSE.format('indices')}, context_sparse_values: list:context_sparse_types, "
+    f"{_CONTEXT_SPARSE.format('shapes')}, context_dense_values: list:Tcontext_dense, "
+    f"{_LIST_SPARSE.format('indices')}, feature_list_sparse_values: list:feature_list_sparse_types, "
+    f"{_LIST_SPARSE.format('shapes')}, feature_list_dense_values: list:feature_list_dense_types",
+    [
+        *(f"N{name}: int >= 0 = 0" for name in _SEQUENCE_PARTS),
+        f"context_sparse_types: list({_EXAMPLE_TYPES}) >= 0 = []",
+        f"Tcontext_dense: list({_EXAMPLE_TYPES}) >= 0 = []",
+        f"feature_list_dense_types: list({_EXAMPLE_TYPES}) >= 0 = []",
+        "context_dense_shapes: list(shape) >= 0 = []",
+        f"feature_list_sparse_types: list({_EXAMPLE_TYPES}) >= 0 = []",
+        "feature_list_dense_shapes: list(shape) >= 0 = []",
+    ],
+    shape=_sequence_shape,
+)
+
+not_differentiable("DecodeRaw", "DecodeCSV", "ParseExample", "ParseSingleExample", "ParseSingleSequenceExample")
 
 
 def decode_raw(
@@ -191,79 +234,23 @@ def decode_csv(
     return result
 
 
-class FixedLenFeature(NamedTuple):
-    """How to read a feature that has as many values in each example.
-
-    Attributes:
-        shape: Of the values of one example.
-        dtype: float32, int64 or string.
-        default_value: For an example without the feature; without it, that is an error.
-    """
-
-    shape: Any
-    dtype: Any
-    default_value: Any = None
-
-    def _spec(self, key: str) -> tuple[DType, Dims, Tensor]:
-        dtype, dims = as_dtype(self.dtype), dims_of(self.shape)
-        if dims is None or num_elements(dims) is None:
-            raise InvalidArgumentError(
-                f"feature {key!r} needs a known shape", expected="known sizes", actual=format_dims(dims)
-            )
-        if self.default_value is None:
-            return dtype, dims, constant([], dtype)
-        return dtype, dims, constant(self.default_value, dtype, shape=dims, verify_shape=True)
+ExampleFeatures: TypeAlias = Mapping[str, FixedLenFeature | FixedLenSequenceFeature | VarLenFeature | SparseFeature]
+_OF_EXAMPLES: Final = (FixedLenFeature, FixedLenSequenceFeature, VarLenFeature, SparseFeature)
 
 
-class FixedLenSequenceFeature(NamedTuple):
-    """How to read a feature with any number of entries; shorter ones are padded to the longest of the batch.
-
-    Attributes:
-        shape: Of one entry.
-        dtype: float32, int64 or string.
-        allow_missing: Must be True: an example without the feature has no entries.
-        default_value: What is padded with, a scalar; 0 or "" without it.
-    """
-
-    shape: Any
-    dtype: Any
-    allow_missing: bool = False
-    default_value: Any = None
-
-    def _spec(self, key: str) -> tuple[DType, Dims, Tensor]:
-        dtype, dims = as_dtype(self.dtype), dims_of(self.shape)
-        if dims is None or num_elements(dims) is None:
-            raise InvalidArgumentError(
-                f"feature {key!r} needs a known shape", expected="known sizes", actual=format_dims(dims)
-            )
-        if not self.allow_missing:
-            raise InvalidArgumentError(f"feature {key!r}: allow_missing must be True", expected=True, actual=False)
-        padding = self.default_value
-        if padding is None:
-            padding = "" if dtype is dtypes.string else 0
-        return dtype, (None, *dims), constant(padding, dtype, shape=(1,))
-
-
-def _specs(features: Mapping[str, Any]) -> tuple[list[str], list[tuple[DType, Dims, Tensor]]]:
+def _specs(features: ExampleFeatures) -> FeatureSpecs:
     if not features:
         raise InvalidArgumentError("no features are asked for", expected="a dict of features", actual="none")
-    keys = sorted(features)
-    for key in keys:
-        if not isinstance(features[key], FixedLenFeature | FixedLenSequenceFeature):
-            raise InvalidArgumentError(
-                f"feature {key!r} is of a kind that cannot be parsed",
-                expected="FixedLenFeature or FixedLenSequenceFeature",
-                actual=repr(features[key]),
-            )
-    return keys, [features[key]._spec(key) for key in keys]
+    return FeatureSpecs(features, _OF_EXAMPLES)
+
+
+def _sparse(indices: Sequence[Tensor], values: Sequence[Tensor], shapes: Sequence[Tensor]) -> list[SparseTensor]:
+    return [SparseTensor(*parts) for parts in zip(indices, values, shapes, strict=True)]
 
 
 def parse_example(
-    serialized: TensorLike,
-    features: Mapping[str, FixedLenFeature | FixedLenSequenceFeature],
-    name: str | None = None,
-    example_names: TensorLike = None,
-) -> dict[str, Tensor]:
+    serialized: TensorLike, features: ExampleFeatures, name: str | None = None, example_names: TensorLike = None
+) -> dict[str, Any]:
     """The features of a batch of serialized `Example` messages, by name; the first size of each is the batch's.
 
     Args:
@@ -271,42 +258,91 @@ def parse_example(
         features: What to read, by name; what else the examples have is left out.
         example_names: Names of the examples, for error messages.
 
+    Returns:
+        A tensor for each feature of fixed length, a `SparseTensor` for each other one.
+
     Raises:
         InvalidArgumentError: a string is no Example, a required feature is missing, or one has another dtype or number
             of values than it should.
     """
-    keys, specs = _specs(features)
+    specs = _specs(features)
     found = apply_op(
         "ParseExample",
         convert_to_tensor(serialized, dtypes.string),
         constant([], dtypes.string) if example_names is None else convert_to_tensor(example_names, dtypes.string),
-        [],
-        keys,
-        [default for _, _, default in specs],
-        sparse_types=[],
-        dense_shapes=[dims for _, dims, _ in specs],
+        list(specs.sparse),
+        list(specs.dense),
+        [default for _, _, default in specs.dense.values()],
+        sparse_types=list(specs.sparse.values()),
+        dense_shapes=[dims for _, dims, _ in specs.dense.values()],
         name=name or "ParseExample",
     )
-    return dict(zip(keys, found.dense_values, strict=True))
+    sparse = _sparse(found.sparse_indices, found.sparse_values, found.sparse_shapes)
+    return specs.assembled(sparse, found.dense_values)
 
 
 def parse_single_example(
-    serialized: TensorLike,
-    features: Mapping[str, FixedLenFeature | FixedLenSequenceFeature],
-    name: str | None = None,
-    example_names: TensorLike = None,
-) -> dict[str, Tensor]:
+    serialized: TensorLike, features: ExampleFeatures, name: str | None = None, example_names: TensorLike = None
+) -> dict[str, Any]:
     """The features of one serialized `Example` message, by name: `parse_example` of a scalar, without the batch."""
-    keys, specs = _specs(features)
+    specs = _specs(features)
     found = apply_op(
         "ParseSingleExample",
         convert_to_tensor(serialized, dtypes.string),
-        [default for _, _, default in specs],
-        num_sparse=0,
-        sparse_keys=[],
-        dense_keys=keys,
-        sparse_types=[],
-        dense_shapes=[dims for _, dims, _ in specs],
+        [default for _, _, default in specs.dense.values()],
+        num_sparse=len(specs.sparse),
+        sparse_keys=list(specs.sparse),
+        dense_keys=list(specs.dense),
+        sparse_types=list(specs.sparse.values()),
+        dense_shapes=[dims for _, dims, _ in specs.dense.values()],
         name=name or "ParseSingleExample",
     )
-    return dict(zip(keys, found.dense_values, strict=True))
+    sparse = _sparse(found.sparse_indices, found.sparse_values, found.sparse_shapes)
+    return specs.assembled(sparse, found.dense_values)
+
+
+def parse_single_sequence_example(
+    serialized: TensorLike,
+    context_features: Mapping[str, FixedLenFeature | VarLenFeature] | None = None,
+    sequence_features: Mapping[str, FixedLenSequenceFeature | VarLenFeature] | None = None,
+    example_name: TensorLike = None,
+    name: str | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The features of one serialized `SequenceExample`: those of its context, and its lists of features, by name.
+
+    Args:
+        serialized: A scalar string.
+        context_features: What to read of the context.
+        sequence_features: What to read of the lists. A list of fixed length gives a tensor [steps, *shape]; one of any
+            length a sparse matrix of one row a step.
+        example_name: For error messages.
+
+    Raises:
+        InvalidArgumentError: the string is no SequenceExample, something required is missing, or a feature has another
+            dtype or number of values than it should.
+    """
+    if not context_features and not sequence_features:
+        raise InvalidArgumentError("no features are asked for", expected="a dict of features", actual="none")
+    context = FeatureSpecs(context_features, (FixedLenFeature, VarLenFeature))
+    lists = FeatureSpecs(sequence_features, (FixedLenSequenceFeature, VarLenFeature), in_steps=True)
+    found = apply_op(
+        "ParseSingleSequenceExample",
+        convert_to_tensor(serialized, dtypes.string),
+        constant(lists.missing_allowed, dtypes.string),
+        list(context.sparse),
+        list(context.dense),
+        list(lists.sparse),
+        list(lists.dense),
+        [default for _, _, default in context.dense.values()],
+        convert_to_tensor("" if example_name is None else example_name, dtypes.string),
+        context_sparse_types=list(context.sparse.values()),
+        context_dense_shapes=[dims for _, dims, _ in context.dense.values()],
+        feature_list_sparse_types=list(lists.sparse.values()),
+        feature_list_dense_types=[dtype for dtype, _, _ in lists.dense.values()],
+        feature_list_dense_shapes=[dims for _, dims, _ in lists.dense.values()],
+        name=name or "ParseSingleSequenceExample",
+    )
+    return (
+        context.assembled(_sparse(*found[:3]), found.context_dense_values),
+        lists.assembled(_sparse(*found[4:7]), found.feature_list_dense_values),
+    )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.ops.core import scalar
 
-__all__: list[str] = []
+__all__ = ["common_dims"]
 
 _KINDS = ("FIFOQueueV2", "PaddingFIFOQueueV2", "RandomShuffleQueueV2", "PriorityQueueV2")
 _NAMES = ["container: string = ''", "shared_name: string = ''"]
@@ -20,18 +20,30 @@ _CAPACITY = "capacity: int = -1"
 _TIMEOUT = "timeout_ms: int = -1"
 
 
-def _queue_node(handle: Tensor) -> Operation | None:
+def _shapes_of(handle: Tensor) -> tuple[Dims, ...]:
+    """The shapes of the queue's elements as far as the handle tells; () where it does not."""
     op = handle.op
     while op.type in ("Identity", "Enter", "Switch"):
         op = op.inputs[0].op
-    return op if op.type in _KINDS else None
+    if op.type == "GatherV2" and op.inputs[0].op.type == "Pack":  # see `QueueBase.from_list`
+        found = {_shapes_of(each) for each in op.inputs[0].op.inputs}
+        return tuple(map(_common, zip(*found, strict=False))) if () not in found else ()
+    return tuple(op.attrs["shapes"]) if op.type in _KINDS else ()
+
+
+def _common(shapes: tuple[Dims, ...]) -> Dims:
+    return functools.reduce(common_dims, shapes)
+
+
+def common_dims(first: Dims, second: Dims) -> Dims:
+    """The static shape that fits values of both."""
+    if first is None or second is None or len(first) != len(second):
+        return None
+    return tuple(a if a == b else None for a, b in zip(first, second, strict=True))
 
 
 def _element_shapes(ctx: ShapeContext) -> list[Dims]:
-    """Shapes of the components, as far as the handle tells."""
-    node = _queue_node(ctx.tensors[0])
-    shapes: Any = () if node is None else node.attrs["shapes"]
-    return list(shapes) or [None] * len(ctx.attrs["component_types"])
+    return list(_shapes_of(ctx.tensors[0])) or [None] * len(ctx.attrs["component_types"])
 
 
 def _batch_shapes(ctx: ShapeContext, size: int | None) -> list[Dims]:

@@ -6,6 +6,7 @@ from an empty one wait, in line, without holding up anything but what needs them
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, merge_dims
-from aioflow.ops.apply import apply_op, convert_to_tensor
+from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
+from aioflow.ops.queue_ops import common_dims
 from aioflow.ops.random import get_seed
 
 __all__ = ["FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "QueueBase", "RandomShuffleQueue"]
@@ -44,6 +46,31 @@ class QueueBase:
             )
         self._names: list[str] | None = list(names) if names is not None else None
         self._queue_ref = queue_ref
+
+    @staticmethod
+    def from_list(index: TensorLike, queues: Sequence[QueueBase]) -> QueueBase:
+        """The queue `queues[index]`, chosen in each run.
+
+        Args:
+            index: An int scalar.
+            queues: Queues of the same dtypes and names. A size that differs among their shapes is open.
+
+        Raises:
+            DTypeError: the dtypes differ, or there are no queues.
+            InvalidArgumentError: the names differ; in a run: there is no such queue.
+        """
+        if {isinstance(queue, QueueBase) for queue in queues} != {True}:
+            raise DTypeError("from_list takes a list of queues", expected="a list of queues", actual=list(queues))
+        first = queues[0]
+        for other in queues[1:]:
+            if other.dtypes != first.dtypes:
+                raise DTypeError("the queues differ in their dtypes", expected=first.dtypes, actual=other.dtypes)
+            if other.names != first.names:
+                raise InvalidArgumentError("the queues differ in their names", expected=first.names, actual=other.names)
+        dims = [functools.reduce(common_dims, shapes) for shapes in zip(*(q._dims for q in queues), strict=True)]
+        handles = apply_op("Pack", [q.queue_ref for q in queues], axis=0)
+        handle = apply_op("GatherV2", handles, convert_to_tensor(index), 0)
+        return QueueBase(first.dtypes, dims, first.names, handle)
 
     @property
     def queue_ref(self) -> Tensor:
@@ -108,6 +135,9 @@ class QueueBase:
 
         Returns:
             A tensor, or a list of them, or a dictionary where the queue has names.
+
+        A step that is cancelled while it waits leaves the queue as it was. Once the node has the element it has taken
+        effect, as an assignment would have: if the step fails or is cancelled after that, the element is gone.
 
         Raises, in a run:
             OutOfRangeError: the queue is closed and empty.

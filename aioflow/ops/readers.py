@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.errors import InvalidArgumentError
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
@@ -71,6 +71,12 @@ def _pairs(ctx: ShapeContext) -> list[Dims]:
     return [(None,), (None,)]
 
 
+def _restored(ctx: ShapeContext) -> list[Dims]:
+    ctx.require_rank("reader_handle", 0)
+    ctx.require_rank("state", 0)
+    return []
+
+
 define_op(
     "ReaderReadV2",
     "reader_handle: resource, queue_handle: resource",
@@ -92,6 +98,8 @@ define_op(
     "ReaderNumWorkUnitsCompletedV2", "reader_handle: resource", "units_completed: int64", stateful=True, shape=scalar
 )
 define_op("ReaderResetV2", "reader_handle: resource", "", stateful=True)
+define_op("ReaderSerializeStateV2", "reader_handle: resource", "state: string", stateful=True, shape=scalar)
+define_op("ReaderRestoreStateV2", "reader_handle: resource, state: string", "", stateful=True, shape=_restored)
 
 not_differentiable(
     "WholeFileReaderV2",
@@ -104,6 +112,8 @@ not_differentiable(
     "ReaderNumRecordsProducedV2",
     "ReaderNumWorkUnitsCompletedV2",
     "ReaderResetV2",
+    "ReaderSerializeStateV2",
+    "ReaderRestoreStateV2",
 )
 
 
@@ -114,13 +124,12 @@ class ReaderBase:
 
     Args:
         reader_ref: The handle of a reader.
-        supports_serialize: Whether its state can be saved, which no reader of aioflow's can.
+        supports_serialize: Whether its state can be saved: only an `IdentityReader`'s can.
     """
 
     def __init__(self, reader_ref: Tensor, supports_serialize: bool = False) -> None:
-        if supports_serialize:
-            raise UnimplementedError("the state of readers is not serialized", expected="False", actual="True")
         self._handle = reader_ref
+        self._supports_serialize = supports_serialize
 
     @property
     def reader_ref(self) -> Tensor:
@@ -129,8 +138,8 @@ class ReaderBase:
 
     @property
     def supports_serialize(self) -> bool:
-        """Whether its state can be saved: no."""
-        return False
+        """Whether its state can be saved: only an `IdentityReader`'s can."""
+        return self._supports_serialize
 
     def read(self, queue: Any, name: str | None = None) -> Any:
         """The next record, as a named tuple of scalar strings `key` and `value`.
@@ -163,6 +172,25 @@ class ReaderBase:
         result: Operation = apply_op("ReaderResetV2", self._handle, name=name)
         return result
 
+    def serialize_state(self, name: str | None = None) -> Tensor:
+        """The state of the reader as a scalar string, for `restore_state`.
+
+        Raises:
+            UnimplementedError: in a run, where the reader cannot: see `supports_serialize`.
+        """
+        result: Tensor = apply_op("ReaderSerializeStateV2", self._handle, name=name)
+        return result
+
+    def restore_state(self, state: TensorLike, name: str | None = None) -> Operation:
+        """A node that puts the reader into a state that a reader of its kind has saved.
+
+        Raises:
+            InvalidArgumentError: in a run, where the string is no such state.
+            UnimplementedError: in a run, where the reader cannot: see `supports_serialize`.
+        """
+        result: Operation = apply_op("ReaderRestoreStateV2", self._handle, state, name=name)
+        return result
+
 
 def _queue_handle(queue: Any) -> Tensor:
     handle = getattr(queue, "queue_ref", queue)
@@ -188,7 +216,7 @@ class IdentityReader(ReaderBase):
     """Gives each string of the queue as a record, key and value alike."""
 
     def __init__(self, name: str | None = None) -> None:
-        super().__init__(_reader("IdentityReaderV2", name))
+        super().__init__(_reader("IdentityReaderV2", name), supports_serialize=True)
 
 
 class TextLineReader(ReaderBase):

@@ -10,6 +10,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
+from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, dims_of, merge_dims
@@ -68,7 +69,9 @@ def _joined(ctx: ShapeContext) -> list[Dims]:
     rows: int | None = 0
     columns: Dims = (None,)
     shape: Dims = (None,)
-    for indices, values, one in zip(ctx.dims_list("indices"), ctx.dims_list("values"), ctx.dims_list("shapes"), strict=True):
+    for indices, values, one in zip(
+        ctx.dims_list("indices"), ctx.dims_list("values"), ctx.dims_list("shapes"), strict=True
+    ):
         count = merge_dims(None if indices is None else indices[:1], values)
         rows = None if rows is None or count is None or count[0] is None else rows + count[0]
         columns = merge_dims(columns, None if indices is None else indices[1:])
@@ -90,7 +93,8 @@ def _sliced(ctx: ShapeContext) -> list[Dims]:
 def _filled(ctx: ShapeContext) -> list[Dims]:
     indices = ctx.require_rank("indices", 2)
     merge_dims(None if indices is None else indices[:1], ctx.require_rank("values", 1))
-    rank = merge_dims(None if indices is None else indices[1:], ctx.require_rank("dense_shape", 1))
+    rank = ctx.require_rank("dense_shape", 1)
+    merge_dims(None if indices is None else indices[1:], rank)
     ctx.require_rank("default_value", 0)
     shape = ctx.partial_shape("dense_shape")
     return [(None, _size(rank)), (None,), (_size(shape) if shape else None,), (_size(indices),)]
@@ -238,20 +242,24 @@ def sparse_to_dense(
 def sparse_tensor_to_dense(
     sp_input: SparseTensor, default_value: TensorLike = None, validate_indices: bool = True, name: str | None = None
 ) -> Tensor:
-    """The dense tensor, with `default_value` (0, "" or False by default) where nothing is held. See `sparse_to_dense`."""
+    """The dense tensor, with `default_value` (0, "" or False without it) where nothing is held: `sparse_to_dense`."""
     sparse = sparse_of(sp_input)
     if default_value is None:
-        default_value = constant("" if sparse.dtype is dtypes.string else 0, sparse.dtype)
+        default_value = _zero(sparse.dtype)
     return sparse_to_dense(
         sparse.indices, sparse.dense_shape, sparse.values, default_value, validate_indices, name or "SparseToDense"
     )
+
+
+def _zero(dtype: DType) -> Tensor:
+    return constant({dtypes.string: "", dtypes.bool_: False}.get(dtype, 0), dtype)
 
 
 def sparse_from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
     """The elements of a dense tensor that are not zero (or empty)."""
     with default_graph().name_scope(name or "dense_to_sparse"):
         dense = convert_to_tensor(tensor)
-        zeros = apply_op("Fill", apply_op("Shape", dense), constant("" if dense.dtype is dtypes.string else 0, dense.dtype))
+        zeros = apply_op("Fill", apply_op("Shape", dense), _zero(dense.dtype))
         indices = apply_op("Where", apply_op("NotEqual", dense, zeros))
         return SparseTensor(
             indices, apply_op("GatherNd", dense, indices), apply_op("Shape", dense, out_type=dtypes.int64)
@@ -274,7 +282,7 @@ def sparse_eye(
 
 def _int64(value: TensorLike) -> Tensor:
     tensor = convert_to_tensor(value)
-    return tensor if tensor.dtype is dtypes.int64 else apply_op("Cast", tensor, DstT=dtypes.int64)  # type: ignore[no-any-return]  # one output
+    return tensor if tensor.dtype is dtypes.int64 else apply_op("Cast", tensor, DstT=dtypes.int64)
 
 
 # ── other forms ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -137,12 +137,12 @@ def _reduce_sum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     indices, _, shape, axes = op.inputs
     rank = apply_op("Size", shape, out_type=dtypes.int32)
     places = apply_op("Reshape", apply_op("FloorMod", apply_op("AddV2", axes, rank), rank), [-1, 1])
-    marks = apply_op("Fill", apply_op("Reshape", apply_op("Size", axes, out_type=dtypes.int32), [1]), constant(1, dtypes.int64))
+    marks = apply_op(
+        "Fill", apply_op("Reshape", apply_op("Size", axes, out_type=dtypes.int32), [1]), constant(1, dtypes.int64)
+    )
     reduced = apply_op("ScatterNd", places, marks, apply_op("Reshape", rank, [1]))
     one = constant(1, dtypes.int64)
     some = apply_op("Greater", reduced, constant(0, dtypes.int64))
-    everything = apply_op("Equal", apply_op("Size", axes, out_type=dtypes.int32), 0)
-    some = apply_op("LogicalOr", some, everything)
     kept = apply_op("SelectV2", some, one, shape)
     rows = apply_op("SelectV2", some, constant(0, dtypes.int64), indices)
     return [None, apply_op("GatherNd", apply_op("Reshape", grad, kept), rows), None, None]
@@ -154,7 +154,8 @@ def _matmul_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     adjoint_a, adjoint_b = op.attrs["adjoint_a"], op.attrs["adjoint_b"]
     by_b = apply_op("SparseTensorDenseMatMul", indices, values, shape, grad, adjoint_a=not adjoint_a)
     if adjoint_b:
-        by_b = apply_op("ConjugateTranspose", by_b, [1, 0])
+        by_b = apply_op("Transpose", by_b, [1, 0])
+        by_b = apply_op("Conj", by_b) if by_b.dtype.is_complex else by_b
     rows = apply_op("StridedSlice", indices, [0, 0], [0, 1], [1, 1], begin_mask=1, end_mask=1, shrink_axis_mask=2)
     columns = apply_op("StridedSlice", indices, [0, 1], [0, 2], [1, 1], begin_mask=1, end_mask=1, shrink_axis_mask=2)
     if adjoint_a:
@@ -202,7 +203,7 @@ def sparse_add(a: Any, b: Any, threshold: TensorLike = None, thresh: TensorLike 
     """The sum of two tensors of one shape, at least one of them sparse; sparse where both are.
 
     Args:
-        threshold: Entries of the sum that are smaller in absolute value are left out; 0 by default: none.
+        threshold: Sums of two entries that are smaller in absolute value are left out; 0 by default: none is.
         thresh: A former name of it.
 
     Raises:
@@ -261,9 +262,7 @@ def sparse_tensor_dense_matmul(
 def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
     """Softmax along the last dimension, over the entries that are held; the others stay absent."""
     sparse = sparse_of(sp_input)
-    return sparse.with_values(
-        apply_op("SparseSoftmax", sparse.indices, sparse.values, sparse.dense_shape, name=name)
-    )
+    return sparse.with_values(apply_op("SparseSoftmax", sparse.indices, sparse.values, sparse.dense_shape, name=name))
 
 
 def sparse_maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
@@ -291,9 +290,7 @@ def _reduced(op_type: str, sp_input: SparseTensor, axis: Any, keepdims: bool | N
     if axis is None:
         axis = apply_op("Range", 0, apply_op("Size", sparse.dense_shape), 1) if rank is None else list(range(rank))
     axes = convert_to_tensor(axis, dtypes.int32)
-    return apply_op(
-        op_type, sparse.indices, sparse.values, sparse.dense_shape, axes, keep_dims=bool(keepdims)
-    )
+    return apply_op(op_type, sparse.indices, sparse.values, sparse.dense_shape, axes, keep_dims=bool(keepdims))
 
 
 def _chosen(new: Any, old: Any) -> Any:
@@ -313,9 +310,7 @@ def sparse_reduce_sum(
         keepdims: Keep the reduced dimensions, with size 1.
         reduction_axes, keep_dims: Former names of `axis`, `keepdims`.
     """
-    result: Tensor = _reduced(
-        "SparseReduceSum", sp_input, _chosen(axis, reduction_axes), _chosen(keepdims, keep_dims)
-    )
+    result: Tensor = _reduced("SparseReduceSum", sp_input, _chosen(axis, reduction_axes), _chosen(keepdims, keep_dims))
     return result
 
 
@@ -340,9 +335,7 @@ def sparse_reduce_max(
     keep_dims: bool | None = None,
 ) -> Tensor:
     """The largest entries along `axis`, as a dense tensor: zero where there is none. See `sparse_reduce_sum`."""
-    result: Tensor = _reduced(
-        "SparseReduceMax", sp_input, _chosen(axis, reduction_axes), _chosen(keepdims, keep_dims)
-    )
+    result: Tensor = _reduced("SparseReduceMax", sp_input, _chosen(axis, reduction_axes), _chosen(keepdims, keep_dims))
     return result
 
 

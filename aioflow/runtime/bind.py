@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.errors import (
@@ -18,7 +18,22 @@ from aioflow.errors import (
 from aioflow.graph.opdef import CONTROL_FLOW, OPS
 from aioflow.kernels.registry import KERNELS, ArrayBackend, Binding, Body, Converter, KernelDef
 
-__all__ = ["Argument", "BoundNode", "bind_graph", "gather", "kernel_error", "own"]
+__all__ = [
+    "Argument",
+    "BoundNode",
+    "Choice",
+    "Guard",
+    "LiftedLoop",
+    "Passing",
+    "bind_graph",
+    "gather",
+    "kernel_error",
+    "own",
+    "rebound",
+]
+
+# The predicates under which a node runs, outermost first, each with the side that it must take.
+Guard: TypeAlias = tuple[tuple[Edge, bool], ...]
 
 _WITHOUT_KERNELS: Final = CONTROL_FLOW | {"_Arg", "_Retval"}
 
@@ -36,18 +51,76 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class BoundNode:
-    """A node with the callable that computes it."""
+    """A node with the callable that computes it, and the guard under which it runs."""
 
     node: Node
     kernel: KernelDef
     call: Body
     arguments: tuple[Argument, ...]
+    guard: Guard = ()
+
+    @property
+    def reads(self) -> tuple[Edge, ...]:
+        """The values that it needs: its inputs, and the predicates of its guard."""
+        return (*self.node.inputs, *(predicate for predicate, _ in self.guard)) if self.guard else self.node.inputs
+
+    @property
+    def keeps(self) -> tuple[Edge, ...]:
+        """The inputs that it may hold beyond the call."""
+        return self.node.inputs if self.kernel.retains else ()
 
     @property
     def unpacks(self) -> bool:
         """Whether the callable returns a tuple of outputs rather than one output (or nothing)."""
         outputs = OPS.get(self.node.op).outputs
         return len(outputs) > 1 or any(a.is_sequence for a in outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(BoundNode):
+    """A Merge. It reads (predicate, value if false, value if true), or one value where the other is always dead.
+
+    Attributes:
+        indices: Its second output, for each value: which input of the Merge it was.
+    """
+
+    indices: tuple[Any, ...] = ()
+
+    @property
+    def unpacks(self) -> bool:
+        """As the Merge."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Passing(BoundNode):
+    """A node that lifting adds: it hands on the one value that it reads, or only looks at it."""
+
+    @property
+    def unpacks(self) -> bool:
+        """It has at most one output."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class LiftedLoop(BoundNode):
+    """A whole loop as one node. Its callable takes the values that enter and returns those that leave.
+
+    Attributes:
+        kept: The positions of the inputs that a node inside may keep.
+    """
+
+    kept: frozenset[int] = frozenset()
+
+    @property
+    def unpacks(self) -> bool:
+        """It always returns a tuple."""
+        return True
+
+    @property
+    def keeps(self) -> tuple[Edge, ...]:
+        """The inputs that a node inside may hold beyond the loop."""
+        return tuple(self.node.inputs[i] for i in sorted(self.kept))
 
 
 def bind_graph(graph: ClientGraph, backend: ArrayBackend, resources: Any, state: dict[str, Any]) -> list[BoundNode]:
@@ -119,6 +192,17 @@ def gather(bound: BoundNode, values: Mapping[Edge, Any], fed: Set[Edge]) -> list
             items = [argument.convert(item) for item in items]
         result.append(tuple(items) if argument.is_sequence else items[0])
     return result
+
+
+def rebound(bound: BoundNode, node: Node) -> BoundNode:
+    """The bound node with its edges as they are now."""
+    arguments: list[Argument] = []
+    position = 0
+    for argument in bound.arguments:
+        count = len(argument.sources)
+        arguments.append(replace(argument, sources=node.inputs[position : position + count]))
+        position += count
+    return replace(bound, node=node, arguments=tuple(arguments))
 
 
 # What a kernel may raise, and what it means; the first row that fits decides.

@@ -1,4 +1,5 @@
-"""Compile a strand to straight-line Python: one line a node, so that a failing line number names the node.
+"""Write bound nodes as Python: one line a node, so that a failing line number names the node, under the `if`s of their
+guards.
 
 Three forms of the same body: `fast` runs inline on the loop, where nothing can interrupt it; `stoppable` runs in a
 device's thread and looks for a stop request after every kernel; `probed` reports every node's results to a probe.
@@ -7,20 +8,24 @@ device's thread and looks for a stop request after every kernel; `probed` report
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.graph.shapes import Dims
-from aioflow.runtime.bind import Argument, BoundNode, own
+from aioflow.kernels.convert import as_bool, as_int
+from aioflow.runtime.bind import Argument, BoundNode, Choice, Guard, LiftedLoop, own
+from aioflow.runtime.branches import common_depth
+from aioflow.runtime.frames import DEAD
+from aioflow.runtime.guards import STEERING
 from aioflow.runtime.liveness import Lifetimes, NodeLife, analyse
 from aioflow.runtime.units import Unit
 
-__all__ = ["FIRST_LINE", "Form", "StrandCode", "finish"]
+__all__ = ["Form", "Line", "NodeWriter", "StrandCode", "compiled", "finish"]
 
-FIRST_LINE: Final = 2  # the line of the first node in the generated source
 _LARGE: Final = 64 * 1024  # bytes
 
 
@@ -44,59 +49,123 @@ _PARAMETER: Final[Mapping[Form, tuple[str, ...]]] = {
 }
 
 
-class StrandCode:
-    """The generated code of one strand, compiled form by form when it is first needed.
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of generated code, and the position of the node that it computes, if any."""
 
-    A form is a function of the values of `unit.inputs`, in order (then the stop request or the probe), that returns the
-    values of `unit.outputs` as a tuple.
+    text: str
+    node: int | None = None
+
+
+class NodeWriter:
+    """The text of the nodes of a unit, and what it refers to.
+
+    Attributes:
+        scope: What the names in the text mean.
     """
 
-    def __init__(self, unit: Unit, graph: ClientGraph, constants: Mapping[Edge, Any], fed: frozenset[Edge]) -> None:
-        self.unit = unit
+    def __init__(
+        self,
+        unit: Unit,
+        graph: ClientGraph,
+        constants: Mapping[Edge, Any],
+        lifetimes: Lifetimes,
+        inputs: Mapping[Edge, str],
+    ) -> None:
+        self.scope: dict[str, Any] = {"own": own, "overwritable": overwritable, "stop": None, "DEAD": DEAD}
+        self._unit = unit
         self._graph = graph
-        self._lifetimes: Lifetimes = analyse(unit, graph, fed)
-        self._globals: dict[str, Any] = {"own": own, "overwritable": overwritable, "stop": None}
-        self._names: dict[Edge, str] = {e: f"a{i}" for i, e in enumerate(unit.inputs)}
         self._constants = constants
-        self._compiled: dict[Form, Callable[..., tuple[Any, ...]]] = {}
+        self._names: dict[Edge, str] = dict(inputs)
+        self._guards: dict[Edge, Guard] = {}
+        self._built_in: dict[Edge, str] = {}
+        self._read = {edge for b in unit.nodes for edge in b.reads}.union(unit.outputs)
         for i, bound in enumerate(unit.nodes):
-            self._globals[f"k{i}"] = bound.call
+            self.scope[f"k{i}"] = bound.call
             for port in range(len(bound.node.outputs)):
-                self._names[Edge(bound.node.name, port)] = f"v{i}" if port == 0 else f"v{i}_{port}"
-        self._lines = [
-            self._line(i, b, life) for i, (b, life) in enumerate(zip(unit.nodes, self._lifetimes.nodes, strict=True))
+                edge = Edge(bound.node.name, port)
+                self._names[edge] = f"v{i}" if port == 0 else f"v{i}_{port}"
+                self._guards[edge] = bound.guard
+        self._taken: dict[int, str] = {}  # for each loop, the list of what it takes
+        self._dies = [[e for e in life.dies if e in self._names] for life in lifetimes.nodes]
+        self._calls = [
+            self._call(i, b, life) for i, (b, life) in enumerate(zip(unit.nodes, lifetimes.nodes, strict=True))
         ]
 
-    @property
-    def owned(self) -> frozenset[Edge]:
-        """The outputs that nobody else holds."""
-        return self._lifetimes.owned
+    def name(self, edge: Edge) -> str:
+        """What a value is called in the text."""
+        if edge not in self._constants:
+            return self._names[edge]
+        if edge not in self._built_in:
+            self._built_in[edge] = self._global("c", self._constants[edge])
+        return self._built_in[edge]
 
-    def function(self, form: Form) -> Callable[..., tuple[Any, ...]]:
-        """The compiled function of that form."""
-        found = self._compiled.get(form)
-        if found is None:
-            scope = dict(self._globals)
-            exec(compile(self.source(form), f"<aioflow strand {form.value}>", "exec"), scope)
-            found = self._compiled[form] = scope["strand"]
-        return found
+    def guard(self, edge: Edge) -> Guard:
+        """The guard under which a value is made."""
+        return self._guards.get(edge, ())
 
-    def source(self, form: Form) -> str:
-        """The Python text of that form."""
-        parameters = [self._names[e] for e in self.unit.inputs]
-        lines = [f"def strand({', '.join((*parameters, *_PARAMETER[form]))}):"]
-        for i, (call, drop) in enumerate(self._lines):
-            names = [
-                self._names[Edge(self.unit.nodes[i].node.name, p)] for p in range(len(self.unit.nodes[i].node.outputs))
-            ]
-            suffix = _SUFFIX[form].format(index=i, outputs="".join(f"{n}," for n in names))
-            lines.append(f"    {call}{suffix}{drop}")
-        lines.append(f"    return ({''.join(f'{self._names[e]},' for e in self.unit.outputs)})")
-        return "\n".join(lines) + "\n"
+    def lines(self, form: Form, start: int, stop: int, depth: int) -> Iterator[Line]:
+        """The lines of the nodes from `start` to `stop`, indented by `depth` levels."""
+        block: Guard = ()
+        turned: list[bool] = []  # for each open block, whether it is an `else`
+        leftover: list[tuple[Edge, Guard]] = []  # dropped inside a block that may not run, so once more behind it
+        for i in range(start, stop):
+            bound = self._unit.nodes[i]
+            yield from self._turn(block, bound.guard, turned, leftover, depth)
+            block = bound.guard
+            text, dies = self._calls[i], self._dies[i]
+            if isinstance(bound, LiftedLoop):  # it takes along what dies here, and frees it as soon as it can
+                entering = [e for e in dies if e.node != bound.node.name]
+                dies = [e for e in dies if e.node == bound.node.name]
+                text = f"{self._taken[i]}{self._drops(entering, bound, leftover)}; {text}"
+            if bound.node.op not in STEERING:
+                names = [self._names[Edge(bound.node.name, p)] for p in range(len(bound.node.outputs))]
+                text += _SUFFIX[form].format(index=i, outputs="".join(f"{n}," for n in names))
+            yield Line("    " * (depth + len(block)) + text + self._drops(dies, bound, leftover), i)
 
-    def _line(self, index: int, bound: BoundNode, life: NodeLife) -> tuple[str, str]:
+    def _turn(
+        self, block: Guard, following: Guard, turned: list[bool], leftover: list[tuple[Edge, Guard]], depth: int
+    ) -> Iterator[Line]:
+        """The lines between a block and the next one."""
+        if block == following:
+            return
+        level = common_depth(block, following)
+        other = level < min(len(block), len(following)) and block[level][0] == following[level][0]
+        other = other and not turned[level]  # an `else` has none of its own
+        del turned[level:]
+        if other:
+            yield Line("    " * (depth + level) + "else:")
+            level += 1
+            turned.append(True)
+        names = [self._names[edge] for edge, guard in leftover if len(guard) <= level]
+        leftover[:] = [(edge, guard) for edge, guard in leftover if len(guard) > level]
+        if names:
+            yield Line("    " * (depth + level) + "".join(f"{name} = " for name in names) + "None")
+        for predicate, side in following[level:]:
+            yield Line("    " * (depth + level) + f"if {'' if side else 'not '}{self.name(predicate)}:")
+            level += 1
+            turned.append(False)
+
+    def _drops(self, dies: Sequence[Edge], bound: BoundNode, leftover: list[tuple[Edge, Guard]]) -> str:
+        names: dict[bool, list[str]] = {True: [], False: []}
+        for edge in dies:
+            same = set(self.guard(edge)) == set(bound.guard)
+            names[same].append(self._names[edge])
+            if not same and len(bound.guard) > len(self.guard(edge)):
+                leftover.append((edge, self.guard(edge)))
+        text = f"; del {', '.join(names[True])}" if names[True] else ""
+        return text + ("; " + "".join(f"{name} = " for name in names[False]) + "None" if names[False] else "")
+
+    # -- one node ----------------------------------------------------------------------------------------------------
+
+    def _call(self, index: int, bound: BoundNode, life: NodeLife) -> str:
+        if isinstance(bound, Choice):
+            return self._choice(bound)
         arguments = [self._argument(a, life) for a in bound.arguments]
-        if bound.kernel.expression is not None and life.reuse is None:
+        if isinstance(bound, LiftedLoop):
+            self._taken[index] = f"values = [{', '.join(arguments)}]"
+            call = f"k{index}.take(values, stop)"
+        elif bound.kernel.expression is not None and life.reuse is None:
             call = bound.kernel.expression.format(*arguments)
         else:
             if life.reuse is not None:
@@ -106,13 +175,28 @@ class StrandCode:
             call = f"k{index}({', '.join(arguments)})"
         names = [self._names[Edge(bound.node.name, p)] for p in range(len(bound.node.outputs))]
         if not names:
-            assigned = "pass" if bound.node.op == "NoOp" else call
-        elif bound.unpacks:
-            assigned = f"{', '.join(names)}, = {call}" if len(names) == 1 else f"{', '.join(names)} = {call}"
-        else:
-            assigned = f"{names[0]} = {call}"
-        drops = [self._names[e] for e in life.dies if e in self._names]
-        return assigned, f"; del {', '.join(drops)}" if drops else ""
+            return "pass" if bound.node.op == "NoOp" else call
+        if bound.unpacks:
+            return f"{', '.join(names)}, = {call}" if len(names) == 1 else f"{', '.join(names)} = {call}"
+        return f"{names[0]} = {call}"
+
+    def _choice(self, bound: Choice) -> str:
+        """A conditional expression, which reads only the side that is alive."""
+        names = [self.name(e) for e in bound.node.inputs]
+        texts = [self._pick(names)]
+        which = Edge(bound.node.name, 1)
+        if which in self._read:
+            indices = [self._global("c", index) for index in bound.indices]
+            texts.append(self._pick([*names[: -len(indices)], *indices]))
+        made = [self._names[Edge(bound.node.name, port)] for port in range(len(texts))]
+        return "; ".join(f"{name} = {text}" for name, text in zip(made, texts, strict=True))
+
+    @staticmethod
+    def _pick(names: Sequence[str]) -> str:
+        if len(names) == 1:
+            return names[0]
+        predicate, if_false, if_true = names
+        return f"{if_true} if {predicate} else {if_false}"
 
     def _argument(self, argument: Argument, life: NodeLife) -> str:
         items = [self._item(edge, argument, life) for edge in argument.sources]
@@ -126,8 +210,13 @@ class StrandCode:
             return self._global("c", value)
         text = self._names[edge]
         if argument.convert is not None:
-            text = f"{self._global('h', argument.convert)}({text})"
+            text = f"{self._converter(edge, argument)}({text})"
         return f"own({text})" if edge in life.copies else text
+
+    def _converter(self, edge: Edge, argument: Argument) -> str:
+        if self._graph.spec(edge).dims == () and argument.convert in (as_int, as_bool):
+            return "int" if argument.convert is as_int else "bool"
+        return self._global("h", argument.convert)
 
     def _reused(self, bound: BoundNode, life: NodeLife) -> str:
         if life.reuse is None:
@@ -139,9 +228,73 @@ class StrandCode:
         return f"overwritable({', '.join((name, *others))})"
 
     def _global(self, prefix: str, value: Any) -> str:
-        name = f"{prefix}_{len(self._globals)}"
-        self._globals[name] = value
+        name = f"{prefix}_{len(self.scope)}"
+        self.scope[name] = value
         return name
+
+
+def compiled(lines: Sequence[Line], name: str, what: str, scope: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function `name` that the lines define."""
+    known = dict(scope)
+    exec(compile("\n".join(line.text for line in lines) + "\n", f"<aioflow {what}>", "exec"), known)
+    function: Callable[..., Any] = known[name]
+    return function
+
+
+class StrandCode:
+    """The generated code of one strand, compiled form by form when it is first needed.
+
+    A form is a function of the values of `unit.inputs`, in order (then the stop request or the probe), that returns the
+    values of `unit.outputs` as a tuple; one whose guard did not hold is DEAD.
+    """
+
+    def __init__(self, unit: Unit, graph: ClientGraph, constants: Mapping[Edge, Any], fed: frozenset[Edge]) -> None:
+        self.unit = unit
+        self._lifetimes: Lifetimes = analyse(unit, graph, fed)
+        self._writer = NodeWriter(
+            unit, graph, constants, self._lifetimes, {e: f"a{i}" for i, e in enumerate(unit.inputs)}
+        )
+        self._compiled: dict[Form, Callable[..., tuple[Any, ...]]] = {}
+        self._nodes: list[int | None] = []
+
+    @property
+    def owned(self) -> frozenset[Edge]:
+        """The outputs that nobody else holds."""
+        return self._lifetimes.owned
+
+    def function(self, form: Form) -> Callable[..., tuple[Any, ...]]:
+        """The compiled function of that form."""
+        found = self._compiled.get(form)
+        if found is None:
+            lines = self._lines(form)
+            self._nodes = [line.node for line in lines]  # the same in all forms
+            found = self._compiled[form] = compiled(lines, "strand", f"strand {form.value}", self._writer.scope)
+        return found
+
+    def source(self, form: Form) -> str:
+        """The Python text of that form."""
+        return "\n".join(line.text for line in self._lines(form)) + "\n"
+
+    def failed_node(self, error: BaseException) -> BoundNode | None:
+        """The node whose generated line raised `error`, or None if the line belongs to none."""
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename.startswith("<aioflow strand"):
+                index = self._nodes[trace.tb_lineno - 1]
+                return None if index is None else self.unit.nodes[index]
+            trace = trace.tb_next
+        return None
+
+    def _lines(self, form: Form) -> list[Line]:
+        writer, unit = self._writer, self.unit
+        parameters = [writer.name(e) for e in unit.inputs]
+        lines = [Line(f"def strand({', '.join((*parameters, *_PARAMETER[form]))}):")]
+        maybe_dead = [writer.name(e) for e in unit.outputs if writer.guard(e)]
+        if maybe_dead:
+            lines.append(Line(f"    {''.join(f'{name} = ' for name in maybe_dead)}DEAD"))
+        lines += writer.lines(form, 0, len(unit.nodes), 1)
+        lines.append(Line(f"    return ({''.join(f'{writer.name(e)},' for e in unit.outputs)})"))
+        return lines
 
 
 def overwritable(target: Any, *others: Any) -> Any:
@@ -172,14 +325,3 @@ def _scalar(value: Any) -> Any:
 
 def _scalar_copy(value: Any) -> Any:
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else own(value)
-
-
-def failed_node(nodes: Sequence[BoundNode], error: BaseException) -> BoundNode | None:
-    """The node whose generated line raised `error`, or None if the line belongs to none."""
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename.startswith("<aioflow strand"):
-            index = trace.tb_lineno - FIRST_LINE
-            return nodes[index] if 0 <= index < len(nodes) else None
-        trace = trace.tb_next
-    return None

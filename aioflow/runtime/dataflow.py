@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph
-from aioflow.runtime.bind import BoundNode, kernel_error, own
+from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error, own
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.flow_program import FlowNode, Program
 from aioflow.runtime.frames import Activation, Propagator
@@ -77,7 +77,7 @@ class Dataflow:
                 if step.requested:
                     step.halt()
                 outputs = self._compute(activation, step)
-                if report is not None:
+                if report is not None and not isinstance(bound, LiftedLoop):
                     report(bound, outputs)
                 ready.extend(core.finish(activation, outputs))
                 if perf_counter() > deadline:

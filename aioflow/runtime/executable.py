@@ -1,7 +1,8 @@
 """A registered subgraph, ready to run: kernels bound, strands generated.
 
 A step over one strand is a function call. Otherwise every unit is a coroutine that awaits the units it needs, all in
-one task group, so that the first failure stops the others. A subgraph with branches or loops goes to `dataflow`.
+one task group, so that the first failure stops the others. Branches and loops are lifted into the strands; a subgraph
+where that cannot be goes to `dataflow`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from aioflow.errors import OpError
 from aioflow.graph.opdef import CONTROL_FLOW
 from aioflow.kernels.registry import ArrayBackend
 from aioflow.runtime.bind import BoundNode, bind_graph, gather, kernel_error
+from aioflow.runtime.branches import lift_branches
 from aioflow.runtime.codegen import StrandCode, finish
 from aioflow.runtime.dataflow import Dataflow
 from aioflow.runtime.executor import DeviceThreads
+from aioflow.runtime.frames import DEAD, dead_fetch
 from aioflow.runtime.lift import lift_loops
 from aioflow.runtime.liveness import fed_values
 from aioflow.runtime.reference import run_reference
@@ -43,14 +46,17 @@ class Executable:
         config: SessionConfig,
     ) -> None:
         self.bound = bind_graph(graph, backend, resources, state)
+        self._asked = [n for n in graph.nodes.values() if n.op == "_Retval"]
+        self._asked.sort(key=lambda n: int(n.attrs["index"]))
         self._reference = config.executor == "reference"
         if not self._reference:
-            graph, self.bound = lift_loops(graph, self.bound)
+            graph, self.bound = lift_branches(*lift_loops(graph, self.bound))
         self.graph = graph
         self._feeds = {Edge(n.name, 0): n.attrs["index"] for n in graph.nodes.values() if n.op == "_Arg"}
         retvals = sorted((n for n in graph.nodes.values() if n.op == "_Retval"), key=lambda n: int(n.attrs["index"]))
         self._fetched = [n.inputs[0] for n in retvals]
         self._flow: Dataflow | None = None
+        self._maybe_dead: list[int] = []
         self._single: Strand | None = None
         if any(node.op in CONTROL_FLOW for node in graph.nodes.values()):
             self._flow = Dataflow(graph, self.bound, threads, config.inline_budget)
@@ -67,6 +73,8 @@ class Executable:
         self._strands = [None if u.is_async else self._strand(u, threads, config.inline_budget) for u in self._units]
         # A coroutine runs as a task; any other async kernel may give its result straight away.
         self._tasks = [u.is_async and inspect.iscoroutinefunction(u.nodes[0].call) for u in self._units]
+        guarded = {b.node.name for b in self.bound if b.guard and b.node.op != "Const"}
+        self._maybe_dead = [i for i, edge in enumerate(self._fetched) if edge.node in guarded]
         self._finish = [self._finisher(i, edge) for i, edge in enumerate(self._fetched)]
         self._polish = [(i, f) for i, f in enumerate(self._finish) if f is not None]
         self._single = self._strands[0] if len(self._units) == 1 and not self._reference else None
@@ -116,9 +124,7 @@ class Executable:
         else:
             pool = (*outputs, *feeds, *self._spare)
             fetches = [pool[i] for i in self._give]
-        for index, finisher in self._polish:
-            fetches[index] = finisher(fetches[index])
-        return fetches
+        return self._polished(fetches)
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run one step and return the fetches in order.
@@ -129,7 +135,7 @@ class Executable:
         if self._flow is not None:
             return self._polished(await self._flow.run(feeds, step))
         if self._reference:
-            return self._polished(await run_reference(self.graph, self.bound, feeds))
+            return self._polished(await run_reference(self.graph, self.bound, feeds, step.probe))
         if self._single is not None:
             taken = feeds if self._take is None else [feeds[i] for i in self._take]
             return self._collect(await self._single.run(taken, step), feeds)
@@ -140,14 +146,25 @@ class Executable:
         return self._polished([values[edge] for edge in self._fetched])
 
     def _polished(self, fetches: list[Any]) -> list[Any]:
+        for index in self._maybe_dead:
+            if fetches[index] is DEAD:
+                raise dead_fetch(self._asked[index])
         for index, finisher in self._polish:
             fetches[index] = finisher(fetches[index])
         return fetches
 
     async def _run_units(self, values: dict[Edge, Any], step: Step) -> None:
-        rest = self._run_ready(values, step)
-        if not rest:
-            return
+        rest: dict[int, Any] = {}
+        try:
+            self._run_ready(values, step, rest)
+            if rest:
+                await self._run_rest(values, step, rest)
+        finally:
+            for begun in rest.values():  # a coroutine that was made and, since the step failed, is never awaited
+                if inspect.iscoroutine(begun):
+                    begun.close()
+
+    async def _run_rest(self, values: dict[Edge, Any], step: Step, rest: dict[int, Any]) -> None:
         loop = asyncio.get_running_loop()
         done = {index: loop.create_future() for index in rest}
         try:
@@ -164,13 +181,13 @@ class Executable:
             cause = root_cause(group)
             raise cause from cause.__cause__
 
-    def _run_ready(self, values: dict[Edge, Any], step: Step) -> dict[int, Any]:
-        """Run what needs neither a thread nor any waiting; the units that are left, with what a kernel returned that
-        has to be awaited.
+    def _run_ready(self, values: dict[Edge, Any], step: Step, rest: dict[int, Any]) -> None:
+        """Run what needs neither a thread nor any waiting; put the units that are left into `rest`, with what a kernel
+        returned that has to be awaited.
         """
-        rest: dict[int, Any] = {}
         if step.probe is not None or step.requested:
-            return dict.fromkeys(range(len(self._units)))
+            rest.update(dict.fromkeys(range(len(self._units))))
+            return
         for index, (unit, strand) in enumerate(zip(self._units, self._strands, strict=True)):
             if (rest and not rest.keys().isdisjoint(unit.needs)) or self._tasks[index]:
                 rest[index] = None
@@ -187,7 +204,6 @@ class Executable:
                     rest[index] = result
                 else:
                     self._keep(bound, result, values)
-        return rest
 
     async def _run_unit(
         self, index: int, values: dict[Edge, Any], done: dict[int, asyncio.Future[None]], step: Step, begun: Any

@@ -73,12 +73,6 @@ class FlowNode:
     first_inputs: int = 0
     later_inputs: int = 0
 
-    @property
-    def source_name(self) -> str:
-        """Of a fetch: the tensor that is fetched."""
-        edge = self.origin.inputs[0]
-        return f"{edge.node}:{edge.port}"
-
 
 @dataclass(slots=True, eq=False)
 class Frame:

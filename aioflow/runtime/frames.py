@@ -20,10 +20,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
+from aioflow.compiler.ir import Node
 from aioflow.errors import InternalError, InvalidArgumentError
 from aioflow.runtime.flow_program import FlowNode, Frame, Kind, Program
 
-__all__ = ["DEAD", "Activation", "Propagator"]
+__all__ = ["DEAD", "Activation", "Propagator", "dead_fetch"]
 
 
 class _Dead:
@@ -35,6 +36,18 @@ class _Dead:
 
 DEAD: Final = _Dead()
 _FINISHED: Final = object()  # what travels along a control edge from a live node
+
+
+def dead_fetch(fetch: Node) -> InvalidArgumentError:
+    """The error for a fetch that has no value."""
+    name = f"{fetch.inputs[0].node}:{fetch.inputs[0].port}"
+    error = InvalidArgumentError(
+        f"the fetched tensor {name!r} does not have a value: it is on a branch that was not taken",
+        expected="a live tensor",
+        actual="dead",
+    )
+    error.at(fetch.name, fetch.op, fetch.source)
+    return error
 
 
 class Activation:
@@ -122,12 +135,7 @@ class Propagator:
         for node in self._program.fetches:
             value = self._fetches.get(node.index, DEAD)
             if value is DEAD:
-                source = node.source_name
-                raise InvalidArgumentError(
-                    f"the fetched tensor {source!r} does not have a value: it is on a branch that was not taken",
-                    expected="a live tensor",
-                    actual="dead",
-                ).at(node.origin.name, node.origin.op, node.origin.source)
+                raise dead_fetch(node.origin)
             found.append(value)
         return found
 
@@ -216,6 +224,7 @@ class Propagator:
 
     def _activate(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
         iteration.outstanding += 1
+        iteration.inputs[node.local] = None  # a value lives no longer than who reads it
         if node.computes and not dead:
             self._ready.append(Activation(node, iteration, inputs))
         else:

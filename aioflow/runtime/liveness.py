@@ -4,6 +4,8 @@ copied.
 Every value has roots: the buffers that its memory may belong to. A kernel declared `fresh` makes a new root; any other
 output may share memory with any input. What comes from outside the strand (feeds, constants, variables) is foreign, and
 what a kernel keeps (a variable assigned) has escaped; neither may ever be written to, nor be fetched without a copy.
+
+Nodes may be guarded. Their order is the order of the text, so what is read last there is read last on every path.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from typing import Final
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.graph.shapes import num_elements
 from aioflow.kernels.convert import as_array
-from aioflow.runtime.bind import BoundNode
+from aioflow.runtime.bind import BoundNode, Choice, LiftedLoop
 from aioflow.runtime.units import Unit
 
-__all__ = ["Lifetimes", "NodeLife", "analyse", "fed_values"]
+__all__ = ["Lifetimes", "NodeLife", "analyse", "fed_values", "is_small"]
 
 _SMALL: Final = 16 * 1024  # bytes: a smaller buffer costs less to allocate than to pass along
 _FOREIGN: Final = -1
@@ -58,28 +60,44 @@ def fed_values(graph: ClientGraph, bound: Sequence[BoundNode]) -> frozenset[Edge
     return frozenset(fed)
 
 
-def analyse(unit: Unit, graph: ClientGraph, fed: frozenset[Edge]) -> Lifetimes:
-    """Work out lifetimes for a strand, given the `fed_values` of the step."""
-    return _Analysis(unit, graph, fed).run()
+def analyse(
+    unit: Unit, graph: ClientGraph, fed: frozenset[Edge], read_before: Mapping[Edge, int] | None = None
+) -> Lifetimes:
+    """Work out lifetimes for a strand, given the `fed_values` of the step.
+
+    Args:
+        read_before: Values that are also read between two nodes, each with the position of the second.
+    """
+    return _Analysis(unit, graph, fed, read_before or {}).run()
+
+
+def is_small(edge: Edge, graph: ClientGraph) -> bool:
+    """Whether a value need not be dropped before the end. What Python holds together may hold much more."""
+    spec = graph.spec(edge)
+    count = num_elements(spec.dims)
+    return count is not None and count * spec.dtype.size < _SMALL and not spec.dtype.np_dtype.hasobject
 
 
 class _Analysis:
-    def __init__(self, unit: Unit, graph: ClientGraph, fed: frozenset[Edge]) -> None:
+    def __init__(self, unit: Unit, graph: ClientGraph, fed: frozenset[Edge], read_before: Mapping[Edge, int]) -> None:
         self.unit = unit
         self.graph = graph
         self.fed = fed
         self.roots: dict[Edge, frozenset[int]] = {e: frozenset((_FOREIGN,)) for e in unit.inputs}
-        self.birth: dict[int, Edge] = {}
+        self.whole: set[Edge] = set()  # values that are all of each of their roots
         self.escaped: set[int] = {_FOREIGN}
         self.last_use = _last_uses(unit)
-        self.root_end: dict[int, int] = {}  # the last node that reads anything sharing the root's memory
+        for edge, position in read_before.items():
+            self.last_use[edge] = max(self.last_use.get(edge, -1.0), position - 0.5)
+        self.root_end: dict[int, float] = {}  # the last node that reads anything sharing the root's memory
+        self._births = 0
 
     def run(self) -> Lifetimes:
         for bound in self.unit.nodes:
             self._trace(bound)
         for edge, roots in self.roots.items():
             for root in roots:
-                self.root_end[root] = max(self.root_end.get(root, -1), self.last_use.get(edge, -1))
+                self.root_end[root] = max(self.root_end.get(root, -1.0), self.last_use.get(edge, -1.0))
         lives = tuple(self._life(i, b) for i, b in enumerate(self.unit.nodes))
         owned = frozenset(e for e in self.unit.outputs if self._is_owned(e))
         return Lifetimes(lives, owned)
@@ -90,16 +108,20 @@ class _Analysis:
         shared = frozenset(r for e in inputs for r in self.roots.get(e, (_FOREIGN,)))  # no roots: a constant
         if not inputs:
             shared = frozenset((_FOREIGN,))  # a value that comes from nowhere visible
-        if bound.kernel.retains:
-            self.escaped |= shared
+        for edge in bound.keeps:
+            self.escaped |= self.roots.get(edge, frozenset())
+        if isinstance(bound, LiftedLoop):
+            shared |= {_FOREIGN}  # what leaves a loop may be kept by a node inside, and be the same as what else leaves
         for port in range(len(bound.node.outputs)):
             edge = Edge(bound.node.name, port)
             if bound.kernel.fresh:
-                root = len(self.birth)
-                self.birth[root] = edge
-                self.roots[edge] = frozenset((root,))
+                self.roots[edge] = frozenset((self._births,))
+                self.whole.add(edge)
+                self._births += 1
             else:
                 self.roots[edge] = shared
+                if port == 0 and isinstance(bound, Choice) and self.whole.issuperset(inputs):
+                    self.whole.add(edge)
 
     def _is_owned(self, edge: Edge) -> bool:
         roots = self.roots[edge]
@@ -107,22 +129,22 @@ class _Analysis:
         return not (roots & self.escaped) and not others
 
     def _life(self, position: int, bound: BoundNode) -> NodeLife:
-        dying = tuple(dict.fromkeys(e for e in bound.node.inputs if e in self.roots and self.last_use[e] == position))
+        dying = tuple(dict.fromkeys(e for e in bound.reads if e in self.roots and self.last_use[e] == position))
         unused = tuple(
             Edge(bound.node.name, p)
             for p in range(len(bound.node.outputs))
             if Edge(bound.node.name, p) not in self.last_use
         )
         reuse, guarded = self._reuse(position, bound, dying)
-        drops = tuple(e for e in (*dying, *unused) if not self._is_small(e))
-        copies = frozenset(e for e in bound.node.inputs if e in self.fed) if bound.kernel.retains else frozenset()
+        drops = tuple(e for e in (*dying, *unused) if not is_small(e, self.graph))
+        copies = frozenset(e for e in bound.keeps if e in self.fed)
         return NodeLife(reuse, guarded, drops, copies)
 
     def _reuse(self, position: int, bound: BoundNode, dying: tuple[Edge, ...]) -> tuple[Edge | None, bool]:
         if not bound.kernel.takes_out or len(bound.node.outputs) != 1:
             return None, False
         out = bound.node.outputs[0]
-        if out.dims == () or self._is_small(Edge(bound.node.name, 0)):
+        if out.dims == () or is_small(Edge(bound.node.name, 0), self.graph):
             return None, False
         for edge in dying:
             if not self._may_overwrite(position, bound, edge):
@@ -138,19 +160,13 @@ class _Analysis:
 
     def _may_overwrite(self, position: int, bound: BoundNode, edge: Edge) -> bool:
         roots = self.roots[edge]
-        if len(roots) != 1 or roots & self.escaped:
+        if edge not in self.whole or roots & self.escaped:
             return False
-        (root,) = roots
-        others = [e for e in bound.node.inputs if e != edge and root in self.roots.get(e, ())]
-        return self.birth.get(root) == edge and self.root_end[root] <= position and not others
-
-    def _is_small(self, edge: Edge) -> bool:
-        spec = self.graph.spec(edge)
-        count = num_elements(spec.dims)
-        return count is not None and count * spec.dtype.size < _SMALL
+        others = [e for e in bound.node.inputs if e != edge and not roots.isdisjoint(self.roots.get(e, ()))]
+        return all(self.root_end[root] <= position for root in roots) and not others
 
 
-def _last_uses(unit: Unit) -> Mapping[Edge, int]:
-    found = {edge: i for i, bound in enumerate(unit.nodes) for edge in bound.node.inputs}
+def _last_uses(unit: Unit) -> dict[Edge, float]:
+    found: dict[Edge, float] = {edge: i for i, bound in enumerate(unit.nodes) for edge in bound.reads}
     found.update(dict.fromkeys(unit.outputs, len(unit.nodes)))
     return found

@@ -14,12 +14,15 @@ import numpy as np
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.runtime.bind import BoundNode, gather, kernel_error
 from aioflow.runtime.liveness import fed_values
+from aioflow.runtime.step import Probe
 
 __all__ = ["run_reference"]
 
 
-async def run_reference(graph: ClientGraph, bound: Sequence[BoundNode], feeds: Sequence[Any]) -> list[Any]:
-    """Run one step and return the fetches in order.
+async def run_reference(
+    graph: ClientGraph, bound: Sequence[BoundNode], feeds: Sequence[Any], probe: Probe | None = None
+) -> list[Any]:
+    """Run one step, watched by `probe`, and return the fetches in order.
 
     Raises:
         OpError: a kernel failed; the error names the node.
@@ -38,8 +41,10 @@ async def run_reference(graph: ClientGraph, bound: Sequence[BoundNode], feeds: S
         elif node.op == "_Retval":
             fetches[node.attrs["index"]] = values[node.inputs[0]]
         else:
-            for port, value in enumerate(await _compute(kernels[node.name], values, fed)):
-                values[Edge(node.name, port)] = value
+            outputs = await _compute(kernels[node.name], values, fed)
+            values.update((Edge(node.name, port), value) for port, value in enumerate(outputs))
+            if probe is not None:
+                probe.begin()(kernels[node.name], outputs)
         for consumer in consumers[node.name]:
             pending[consumer.name] -= 1
             if pending[consumer.name] == 0:

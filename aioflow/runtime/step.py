@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, Protocol
 
@@ -63,7 +64,7 @@ class Step:
         since: When it began, by the monotonic clock.
     """
 
-    __slots__ = ("_ended", "_finished", "_stopped", "error", "probe", "requested", "since", "waiting")
+    __slots__ = ("_ended", "_finished", "_releases", "_stopped", "error", "probe", "requested", "since", "waiting")
 
     def __init__(self, probe: Probe | None = None) -> None:
         self.probe = probe
@@ -73,6 +74,7 @@ class Step:
         self.since = monotonic()
         self._stopped: asyncio.Event | None = None
         self._finished: asyncio.Event | None = None
+        self._releases: list[Callable[[], None]] = []
         self._ended = False
 
     def stop(self, error: OpError | None = None) -> None:
@@ -91,6 +93,9 @@ class Step:
         self.waiting[wait] = None
         value = await result
         del self.waiting[wait]
+        release = getattr(result, "release", None)
+        if release is not None:
+            self._releases.append(partial(release, value))
         return value
 
     def report(self) -> StuckStep:
@@ -111,8 +116,10 @@ class Step:
         self.halt()
 
     def finish(self) -> None:
-        """The step has ended, one way or another."""
+        """The step has ended, one way or another; what it still holds is released."""
         self._ended = True
+        for release in self._releases:
+            release()
         if self._finished is not None:
             self._finished.set()
 

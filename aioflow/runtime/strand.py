@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.runtime.bind import BoundNode, kernel_error
-from aioflow.runtime.codegen import Form, StrandCode, failed_node
+from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error
+from aioflow.runtime.codegen import Form, StrandCode
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.step import Probe, Step
 
@@ -105,14 +105,15 @@ class Strand:
         report = probe.begin()
 
         def after_node(index: int, outputs: Sequence[Any]) -> None:
-            report(self.nodes[index], outputs)
+            if not isinstance(self.nodes[index], LiftedLoop):  # which has reported its nodes itself
+                report(self.nodes[index], outputs)
             if step.requested:
                 step.halt()
 
         return after_node
 
     def _explain(self, error: Exception) -> Exception:
-        bound = failed_node(self.nodes, error)
+        bound = self.code.failed_node(error)
         return error if bound is None else kernel_error(error, bound.node)
 
     def _magnitude(self, values: Sequence[Any]) -> int:

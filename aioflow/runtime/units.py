@@ -13,7 +13,7 @@ from typing import Any
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.runtime.bind import BoundNode
 
-__all__ = ["Unit", "constant_values", "split"]
+__all__ = ["Unit", "constant_values", "split", "waits_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def constant_values(bound: Sequence[BoundNode]) -> dict[Edge, Any]:
 def split(graph: ClientGraph, bound: Sequence[BoundNode], constants: Mapping[Edge, Any]) -> list[Unit]:
     """The units of a subgraph, each after those that it needs."""
     working = [b for b in bound if Edge(b.node.name, 0) not in constants]
-    waits = _waits(bound, constants)
+    waits = waits_of(bound, constants)
     groups: dict[tuple[int, str], list[BoundNode]] = {}
     for node, key in zip(working, _unit_keys(working, waits), strict=True):
         groups.setdefault(key, []).append(node)
@@ -51,12 +51,12 @@ def split(graph: ClientGraph, bound: Sequence[BoundNode], constants: Mapping[Edg
     fetched = {n.inputs[0] for n in graph.nodes.values() if n.op == "_Retval"}
     read_by: dict[Edge, set[int]] = {}
     for b in working:
-        for edge in b.node.inputs:
+        for edge in b.reads:
             read_by.setdefault(edge, set()).add(unit_of[b.node.name])
     return [_unit(i, nodes, unit_of, waits, read_by, fetched, constants) for i, nodes in enumerate(members)]
 
 
-def _waits(bound: Sequence[BoundNode], constants: Mapping[Edge, Any]) -> dict[str, tuple[str, ...]]:
+def waits_of(bound: Sequence[BoundNode], constants: Mapping[Edge, Any]) -> dict[str, tuple[str, ...]]:
     """The nodes that each node reads or waits for.
 
     A constant belongs to no unit, so whoever reads one waits for what the constant waits for. (In a block of control
@@ -119,7 +119,7 @@ def _unit(
     constants: Mapping[Edge, Any],
 ) -> Unit:
     own = {b.node.name for b in nodes}
-    inputs = [e for b in nodes for e in b.node.inputs if e.node not in own and e not in constants]
+    inputs = [e for b in nodes for e in b.reads if e.node not in own and e not in constants]
     produced = [Edge(b.node.name, port) for b in nodes for port in range(len(b.node.outputs))]
     outputs = [e for e in produced if e in fetched or read_by.get(e, set()) - {index}]
     needs = {unit_of[s] for b in nodes for s in waits[b.node.name] if s in unit_of} - {index}

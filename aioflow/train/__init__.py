@@ -4,6 +4,14 @@ from aioflow.train.adagrad import AdadeltaOptimizer as AdadeltaOptimizer
 from aioflow.train.adagrad import AdagradOptimizer as AdagradOptimizer
 from aioflow.train.adagrad import ProximalAdagradOptimizer as ProximalAdagradOptimizer
 from aioflow.train.adam import AdamOptimizer as AdamOptimizer
+from aioflow.train.batching import batch as batch
+from aioflow.train.batching import batch_join as batch_join
+from aioflow.train.batching import maybe_batch as maybe_batch
+from aioflow.train.batching import maybe_batch_join as maybe_batch_join
+from aioflow.train.batching import maybe_shuffle_batch as maybe_shuffle_batch
+from aioflow.train.batching import maybe_shuffle_batch_join as maybe_shuffle_batch_join
+from aioflow.train.batching import shuffle_batch as shuffle_batch
+from aioflow.train.batching import shuffle_batch_join as shuffle_batch_join
 from aioflow.train.checkpoint_state import CheckpointReader as CheckpointReader
 from aioflow.train.checkpoint_state import CheckpointState as CheckpointState
 from aioflow.train.checkpoint_state import checkpoint_exists as checkpoint_exists
@@ -29,22 +37,21 @@ from aioflow.train.decay import polynomial_decay as polynomial_decay
 from aioflow.train.example import BytesList as BytesList
 from aioflow.train.example import Example as Example
 from aioflow.train.example import Feature as Feature
+from aioflow.train.example import FeatureList as FeatureList
+from aioflow.train.example import FeatureLists as FeatureLists
 from aioflow.train.example import Features as Features
 from aioflow.train.example import FloatList as FloatList
 from aioflow.train.example import Int64List as Int64List
+from aioflow.train.example import SequenceExample as SequenceExample
 from aioflow.train.ftrl import FtrlOptimizer as FtrlOptimizer
 from aioflow.train.gradient_descent import GradientDescentOptimizer as GradientDescentOptimizer
 from aioflow.train.gradient_descent import ProximalGradientDescentOptimizer as ProximalGradientDescentOptimizer
 from aioflow.train.graph_io import read_graph as read_graph
 from aioflow.train.graph_io import write_graph as write_graph
-from aioflow.train.input import batch as batch
-from aioflow.train.input import batch_join as batch_join
 from aioflow.train.input import input_producer as input_producer
 from aioflow.train.input import limit_epochs as limit_epochs
 from aioflow.train.input import match_filenames_once as match_filenames_once
 from aioflow.train.input import range_input_producer as range_input_producer
-from aioflow.train.input import shuffle_batch as shuffle_batch
-from aioflow.train.input import shuffle_batch_join as shuffle_batch_join
 from aioflow.train.input import slice_input_producer as slice_input_producer
 from aioflow.train.input import string_input_producer as string_input_producer
 from aioflow.train.momentum import MomentumOptimizer as MomentumOptimizer
@@ -72,6 +79,8 @@ __all__ = [
     "Example",
     "ExponentialMovingAverage",
     "Feature",
+    "FeatureList",
+    "FeatureLists",
     "Features",
     "FloatList",
     "FtrlOptimizer",
@@ -84,6 +93,7 @@ __all__ = [
     "QueueRunner",
     "RMSPropOptimizer",
     "Saver",
+    "SequenceExample",
     "add_queue_runner",
     "assert_global_step",
     "batch",
@@ -107,6 +117,10 @@ __all__ = [
     "load_checkpoint",
     "load_variable",
     "match_filenames_once",
+    "maybe_batch",
+    "maybe_batch_join",
+    "maybe_shuffle_batch",
+    "maybe_shuffle_batch_join",
     "natural_exp_decay",
     "noisy_linear_cosine_decay",
     "piecewise_constant",

@@ -6,9 +6,26 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.kernels.example_format import FeatureList, Kind, decode_example, encode_example
+from aioflow.kernels.example_format import FeatureList as StoredFeature
+from aioflow.kernels.example_format import (
+    Kind,
+    decode_example,
+    decode_sequence_example,
+    encode_example,
+    encode_sequence_example,
+)
 
-__all__ = ["BytesList", "Example", "Feature", "Features", "FloatList", "Int64List"]
+__all__ = [
+    "BytesList",
+    "Example",
+    "Feature",
+    "FeatureList",
+    "FeatureLists",
+    "Features",
+    "FloatList",
+    "Int64List",
+    "SequenceExample",
+]
 
 
 class _Values:
@@ -125,12 +142,12 @@ class Example:
     def __init__(self, features: Features | None = None) -> None:
         self.features = features or Features()
 
-    def SerializeToString(self) -> bytes:  # noqa: N802: the public name
+    def SerializeToString(self) -> bytes:
         """The bytes to write into a record file. Equal examples give equal bytes."""
-        return encode_example({name.encode(): part._stored() for name, part in self.features.feature.items()})
+        return encode_example(_stored(self.features))
 
     @classmethod
-    def FromString(cls, data: bytes) -> Example:  # noqa: N802: the public name
+    def FromString(cls, data: bytes) -> Example:
         """The example that the bytes stand for.
 
         Raises:
@@ -139,11 +156,65 @@ class Example:
         return cls(Features({_text(name): _feature(part) for name, part in decode_example(data).items()}))
 
 
+def _stored(features: Features) -> dict[bytes, tuple[Kind | None, list[Any]]]:
+    return {name.encode(): part._stored() for name, part in features.feature.items()}
+
+
+class FeatureList:
+    """One feature a step, in the list `feature`."""
+
+    __slots__ = ("feature",)
+
+    def __init__(self, feature: Iterable[Feature] | None = None) -> None:
+        self.feature: list[Feature] = list(feature or ())
+
+
+class FeatureLists:
+    """Lists of features by name, in the dict `feature_list`."""
+
+    __slots__ = ("feature_list",)
+
+    def __init__(self, feature_list: Mapping[str, FeatureList] | None = None) -> None:
+        self.feature_list: dict[str, FeatureList] = dict(feature_list or {})
+
+
+class SequenceExample:
+    """A record of a sequence: features of the whole in `context.feature`, and of each step in
+    `feature_lists.feature_list`.
+    """
+
+    __slots__ = ("context", "feature_lists")
+
+    def __init__(self, context: Features | None = None, feature_lists: FeatureLists | None = None) -> None:
+        self.context = context or Features()
+        self.feature_lists = feature_lists or FeatureLists()
+
+    def SerializeToString(self) -> bytes:
+        """The bytes to write into a record file. Equal examples give equal bytes."""
+        lists = self.feature_lists.feature_list.items()
+        return encode_sequence_example(
+            _stored(self.context), {name.encode(): [step._stored() for step in part.feature] for name, part in lists}
+        )
+
+    @classmethod
+    def FromString(cls, data: bytes) -> SequenceExample:
+        """The example that the bytes stand for.
+
+        Raises:
+            DataLossError: they are no SequenceExample.
+        """
+        context, lists = decode_sequence_example(data)
+        return cls(
+            Features({_text(name): _feature(part) for name, part in context.items()}),
+            FeatureLists({_text(name): FeatureList(map(_feature, parts)) for name, parts in lists.items()}),
+        )
+
+
 def _text(name: bytes) -> str:
     return name.decode(errors="surrogateescape")
 
 
-def _feature(part: FeatureList) -> Feature:
+def _feature(part: StoredFeature) -> Feature:
     values = [v.item() if hasattr(v, "item") else v for v in part.values]
     if part.kind == "bytes":
         return Feature(bytes_list=BytesList(values))

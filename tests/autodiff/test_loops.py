@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import itertools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +13,10 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.graph.opdef import define_op
+from aioflow.kernels.registry import kernel
+from aioflow.ops.apply import apply_op
+from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 
 X, W = np.array([0.5, 0.3]), np.array([0.7, -0.4])
@@ -220,6 +228,44 @@ def test_gradients(program: Callable[..., Any], order: int) -> None:
     check_gradients(derived, X, W)
 
 
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_a_session_computes_the_same(program: Callable[..., Any], graph: af.Graph) -> None:
+    """A session runs branches and loops as native code; the values are those of the primitive form, bit for bit."""
+    x, w = af.placeholder("float64", (2,)), af.placeholder("float64", (2,))
+    first = [g for g in af.gradients(program(x, w), [x, w]) if g is not None]
+    second = [g for g in af.gradients(first, [x, w]) if g is not None]
+    fetches = [af.convert_to_tensor(g) for g in first + second]
+    feeds = {x: X, w: W}
+    with af.Session() as session:
+        for mine, primitive in zip(session.run_sync(fetches, feeds), evaluate(fetches, feeds), strict=True):
+            assert np.array_equal(mine, primitive)
+
+
+async def test_coroutines_in_the_body(graph: af.Graph) -> None:
+    """A loop with async nodes stays in primitive form, and so does the gradient that calls one."""
+
+    async def square(v: Any) -> Any:
+        await asyncio.sleep(0)
+        return v * v
+
+    async def double(v: Any, grad: Any) -> Any:
+        await asyncio.sleep(0)
+        return 2.0 * v * grad
+
+    def gradient(op: Any, grad: Any) -> Any:
+        return af.py_coroutine(double, [op.inputs[0], grad], "float64")
+
+    def body(i: Any, s: Any) -> list[Any]:
+        squared = af.py_coroutine(square, [s], "float64", gradient=gradient)
+        squared.set_shape(())
+        return [squared * x]
+
+    x = af.placeholder("float64", ())
+    (grad,) = af.gradients(times(3, body, x), x)
+    async with af.Session() as session:
+        assert await session.run(grad, {x: 1.1}) == pytest.approx(15 * 1.1**14)
+
+
 async def test_variables_read_in_the_body(graph: af.Graph) -> None:
     v = af.get_variable("v", initializer=np.array([1.0, 2.0]))
     table = af.get_variable("table", initializer=np.array([[1.0], [2.0], [3.0]]))
@@ -280,3 +326,44 @@ def test_integers_carry_no_gradient(graph: af.Graph) -> None:
     count, y = times(3, lambda i, n, s: (n + 2, s * s), af.constant(0), x)
     assert af.gradients([af.cast(count, "float64")], x) == [None]
     assert af.gradients(y, x)[0] is not None
+
+
+define_op("TestTracked", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.tensors[0].dims)
+define_op("TestAlive", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.tensors[0].dims)
+ALIVE: list[Any] = []
+COUNTS: list[int] = []
+
+
+@af.RegisterGradient("TestTracked")
+def _tracked_grad(op: Any, grad: Any) -> Any:
+    return apply_op("TestAlive", grad * op.outputs[0])
+
+
+@kernel("TestTracked", fresh=True)
+def _tracked(x: Any) -> Any:
+    made = x * 2.0
+    ALIVE.append(weakref.ref(made))
+    return made
+
+
+@kernel("TestAlive", fresh=True)
+def _alive(x: Any) -> Any:
+    COUNTS.append(sum(ref() is not None for ref in ALIVE))
+    return x + 0.0
+
+
+@pytest.mark.parametrize("lifted", [True, False])
+def test_what_is_kept_is_freed_as_it_is_consumed(graph: af.Graph, lifted: bool) -> None:
+    x = af.placeholder("float64", (3000,))
+    y = times(20, lambda i, s: [apply_op("TestTracked", s) * 0.5], x)
+    (grad,) = af.gradients(y, x)
+    ALIVE.clear()
+    COUNTS.clear()
+    with af.Session(config=af.SessionConfig(executor="strands" if lifted else "reference")) as session:
+        session.run_sync(grad, {x: np.ones(3000)})
+    gc.collect()
+    assert len(COUNTS) == 20
+    assert COUNTS[0] >= 19
+    assert COUNTS[-1] <= 3
+    assert all(before >= after for before, after in itertools.pairwise(COUNTS))
+    assert not any(ref() is not None for ref in ALIVE)

@@ -19,7 +19,7 @@ def test_it_learns_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     path.write_text(text)
     counts = np.unique(list(text), return_counts=True)[1] / len(text)
     nats = char_model.main(
-        ["--text", str(path), "--units", "48", "--batch", "16", "--steps", "24", "--seconds", "300", "--batches", "150"]
+        ["--text", str(path), "--units", "48", "--batch", "16", "--steps", "24", "--seconds", "300", "--batches", "300"]
     )
     assert nats < 0.5 * -(counts * np.log(counts)).sum()
     written = capsys.readouterr().out.split("It writes:")[1].split()

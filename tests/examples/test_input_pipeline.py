@@ -2,21 +2,61 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import aioflow as af
 from examples import input_pipeline
 
 
-def test_it_learns_from_record_files() -> None:
-    assert input_pipeline.main(["--steps", "150", "--shards", "4", "--readers", "3", "--batch", "64"]) > 0.9
+@pytest.fixture(scope="module")
+def report() -> input_pipeline.Report:
+    return input_pipeline.main(["--epochs", "6", "--shards", "5", "--readers", "3", "--batch", "50"])
+
+
+def test_it_learns_from_record_files(report: input_pipeline.Report) -> None:
+    assert report.accuracy > 0.92
+
+
+def test_each_record_comes_once_an_epoch(report: input_pipeline.Report) -> None:
+    """The last batch is a smaller one: there are 1438 records."""
+    assert len(report.seen) == 1438
+    assert report.seen.tolist() == [6] * 1438
 
 
 def test_every_digit_is_in_one_of_the_files(tmp_path: Path) -> None:
     images = np.arange(7 * 4, dtype=np.uint8).reshape(7, 4)
-    names = input_pipeline.write_records(tmp_path, images, np.arange(7), 3)
+    names = input_pipeline.write_records(tmp_path, images, np.arange(10, 17), 3)
     records = [af.train.Example.FromString(r).features.feature for n in names for r in af.io.tf_record_iterator(n)]
-    found = {r["label"].int64_list.value[0]: r["image"].bytes_list.value[0] for r in records}
-    assert found == {i: image.tobytes() for i, image in enumerate(images)}
+    found = {
+        r["id"].int64_list.value[0]: (r["label"].int64_list.value[0], r["image"].bytes_list.value[0]) for r in records
+    }
+    assert found == {i: (10 + i, image.tobytes()) for i, image in enumerate(images)}
+    assert len(records) == 7
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+def test_control_c_ends_it_cleanly(tmp_path: Path) -> None:
+    """While it trains: no traceback, nothing left behind."""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-W", "error", "-m", "examples.input_pipeline", "--epochs", "1000"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1,438 records in 8 files\n"
+        progress = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert re.fullmatch(r"step 100: loss \d\.\d{3}, [\d,]+ records/s, \d+ in the queue\n", progress)
+    assert errors == "interrupted\n"
+    assert process.returncode == 1
+    assert list(tmp_path.iterdir()) == []

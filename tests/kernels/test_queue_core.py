@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from aioflow import errors
-from aioflow.kernels.queue_core import Close, Dequeue, Enqueue, FIFOStore, PriorityStore, QueueCore, ShuffleStore
+from aioflow.kernels.queue_core import Close, Dequeue, Enqueue, FIFOStore, PriorityStore, QueueCore, ShuffleStore, Store
 from aioflow.kernels.waiting import Ticket
 
 
@@ -190,9 +191,12 @@ def test_describe() -> None:
 class QueueMachine(RuleBasedStateMachine):
     """Any order of events: no element is lost or doubled, nobody hangs who could go on, the lines are fair."""
 
+    def make_store(self) -> Store:
+        return FIFOStore()
+
     def __init__(self) -> None:
         super().__init__()
-        self.core = QueueCore("q", 3, FIFOStore())
+        self.core = QueueCore("q", 3, self.make_store())
         self.next = 0
         self.writers: list[Enqueue | Close] = []
         self.readers: list[Dequeue] = []
@@ -310,8 +314,10 @@ class QueueMachine(RuleBasedStateMachine):
         self._after(self.core.cancel_and_close())
 
     def _inside(self) -> list[int]:
-        held = [e for t in self.readers for e in t.taken]
-        return held + list(self.core._store._elements)  # type: ignore[attr-defined]
+        return [e for t in self.readers for e in t.taken] + self._stored()
+
+    def _stored(self) -> list[int]:
+        return list(self.core._store._elements)  # type: ignore[attr-defined]
 
     @invariant()
     def nothing_is_lost_or_doubled(self) -> None:
@@ -334,11 +340,39 @@ class QueueMachine(RuleBasedStateMachine):
         if self.writers:
             assert len(self.core) >= self.core.capacity
         if self.readers:
-            assert len(self.core) == 0
+            first = self.readers[0]
+            assert self.core._store.available(first.count - len(first.taken), 3, self.core.closed) == 0
             assert all(not t.taken for t in self.readers[1:]), "only the first in line collects"
         assert list(self.core._writers) == self.writers
         assert list(self.core._readers) == self.readers
 
 
+class ShuffleMachine(QueueMachine):
+    """The same, in any order, and with an element that stays inside."""
+
+    def make_store(self) -> Store:
+        return ShuffleStore(1, random.Random(0).randrange)
+
+    def order_is_kept(self) -> None:
+        """There is none."""
+
+
+class PriorityMachine(QueueMachine):
+    """The same, by priority."""
+
+    def make_store(self) -> Store:
+        return PriorityStore(lambda element: element % 5)
+
+    def _inside(self) -> list[int]:
+        held = [e[2] for t in self.readers for e in t.taken]
+        return held + [entry[2] for entry in self.core._store._heap]  # type: ignore[attr-defined]
+
+    def order_is_kept(self) -> None:
+        """What one dequeue was given is in order; `test_priority` has the order between them."""
+
+
+for _machine in (QueueMachine, ShuffleMachine, PriorityMachine):
+    _machine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestShuffleMachine = ShuffleMachine.TestCase
+TestPriorityMachine = PriorityMachine.TestCase

@@ -64,3 +64,71 @@ async def test_what_does_not_fit(graph: af.Graph) -> None:
         for fetch, feeds in wrong:
             with pytest.raises(errors.InvalidArgumentError):
                 await session.run(fetch, feeds)
+
+
+async def test_the_mean_of_a_row_is_over_the_gradients_that_have_it(graph: af.Graph) -> None:
+    gradients = af.SparseConditionalAccumulator("float32", shape=[4, 2], name="rows")
+    taken = gradients.take_grad(2)
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        task = tg.create_task(session.run(taken))
+        await session.run(gradients.apply_grad([2, 0, 2], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        (report,) = await session.stuck_report()
+        assert "accumulator 'rows' (1 of 2 gradients, step 0)" in str(report)
+        await session.run(gradients.apply_grad([3, 2], [[1.0, 1.0], [2.0, 2.0]], grad_shape=[4, 2]))
+        found = await task
+        assert found.indices.tolist() == [0, 2, 3]
+        assert found.values.tolist() == [[3.0, 4.0], [4.0, 5.0], [1.0, 1.0]]
+        assert found.shape.tolist() == [4, 2]
+        assert await session.stuck_report() == []
+
+
+async def test_indexed_slices_go_in_and_come_out(graph: af.Graph) -> None:
+    table = af.get_variable("table", initializer=[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    (gradient,) = af.gradients(af.gather(table, [2, 0, 2]), [table])
+    total = af.SparseConditionalAccumulator("float32", reduction_type="SUM")
+    taken = total.take_indexed_slices_grad(1)
+    async with af.Session() as session:
+        await session.run(table.initializer)
+        for _ in range(2):
+            await session.run(total.apply_indexed_slices_grad(gradient))
+        indices, values = await session.run([taken.indices, taken.values])
+        assert indices.tolist() == [0, 2]
+        assert values.tolist() == [[2.0, 2.0], [4.0, 4.0]]
+        await session.run(total.apply_grad([1], [[1.0, 1.0]], local_step=0))
+        assert await session.run(total.num_accumulated()) == 0, "stale"
+
+
+async def test_sparse_gradients_that_do_not_fit(graph: af.Graph) -> None:
+    gradients = af.SparseConditionalAccumulator("float32", shape=[3, 2])
+    indices, values = af.placeholder("int64"), af.placeholder("float32")
+    add = gradients.apply_grad(indices, values)
+    free = af.SparseConditionalAccumulator("float32", shared_name="free")
+    row = [1.0, 2.0]
+    wrong: list[tuple[Any, Any]] = [
+        (add, {indices: [3], values: [row]}),
+        (add, {indices: [-1], values: [row]}),
+        (add, {indices: [0, 1], values: [row]}),
+        (add, {indices: [[0]], values: [row]}),
+        (add, {indices: [0], values: [[1.0]]}),
+        (gradients.apply_grad([0], [row], grad_shape=[4, 2]), None),
+        (gradients.take_grad(0), None),
+        (af.ConditionalAccumulator("float32", shared_name="free").num_accumulated(), None),
+    ]
+    async with af.Session() as session:
+        await session.run(free.apply_grad([0], [row]))
+        wrong.append((free.apply_grad([0], [[1.0]]), None))
+        for fetch, feeds in wrong:
+            with pytest.raises(errors.InvalidArgumentError):
+                await session.run(fetch, feeds)
+        assert await session.run([gradients.num_accumulated(), free.num_accumulated()]) == [0, 1]
+
+
+async def test_a_cancelled_taker_of_rows_leaves_no_trace(graph: af.Graph) -> None:
+    gradients = af.SparseConditionalAccumulator("float32")
+    async with af.Session() as session:
+        with pytest.raises(errors.DeadlineExceededError, match="accumulator"):
+            await session.run(gradients.take_grad(1), timeout=0.01)
+        await session.run(gradients.apply_grad([7], [3.0]))
+        assert (await session.run(gradients.take_grad(1))).values.tolist() == [3.0]

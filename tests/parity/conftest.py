@@ -116,7 +116,9 @@ class Parity:
         if not fetches:
             return []
         with self.tf.Session() as session:
-            return [np.asarray(v) for v in session.run(fetches, feeds)]
+            # An array of kind S would lose the NUL bytes at the end of a string.
+            found = session.run(fetches, feeds)
+            return [np.asarray(v, dtype=object if isinstance(v, bytes) else None) for v in found]
 
     def _compare(self, ours: dict[str, Any], theirs: dict[str, Any], rtol: float, atol: float, static: bool) -> None:
         assert ours["dtypes"] == theirs["dtypes"]

@@ -1,8 +1,9 @@
 """Random control-flow programs by seed, for the comparison with TensorFlow.
 
-All that a program computes stays within ±10 and is smooth almost everywhere, so that values and gradients can be compared
-closely. Whatever a branch or a loop makes is *owed*: the results of the function that it is in depend on it, so nothing is
-pruned. Programs update one variable, v0: each access waits for the one before by way of a *token*, the value last read.
+All that a program computes stays small and is smooth almost everywhere, so that values and gradients can be compared
+closely. Whatever a branch or a loop makes is *owed*: the results of the function that it is in depend on it, so that
+nothing is pruned. Programs update one variable, v0: each access waits for the one before by way of a *token*, the value
+last read. They only read the other, v1.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ GROWING = "f64[?,3]"
 SHAPES = {F0: "[]", F1: "[3]", F2: "[2, 3]", S1: "[3]", I: "[]", B: "[]", GROWING: "[None, 3]"}
 DEEPEST = 3
 
+#: The next value of a loop variable, from the last one and something else.
+STEPS = ["m.tanh(0.8 * {0} + {1})", "m.sin({0} * 0.9) + 0.2 * {1}", "m.tanh({1} + {0} * {0})"]
 #: How a value of a kind is made from others.
 Rule = tuple[str, tuple[str, ...]]
 SMOOTH = ["m.tanh({0} * {1})", "m.sin({0} + {1})", "0.5 * ({0} - {1})", "m.sigmoid({0}) * {1}", "0.6 * {0} + 0.4 * {1}"]
@@ -113,10 +116,9 @@ class Generator:
         self.left = 5  # branches and loops beyond those of the plan
         self.plan: list[str] = []
         self.features: set[str] = set()
-        plans = [PLANS[(seed * 2 + k) % len(PLANS)] for k in (0, 1)]
-        self.plans = plans
+        self.plans = [PLANS[(seed * 2 + k) % len(PLANS)] for k in (0, 1)]
         # Where float32 takes part, all comparisons are loose: so only in some.
-        self.single = seed % 4 == 0 or any("float32 state" in plan for plan in plans)
+        self.single = seed % 4 == 0 or any("float32 state" in plan for plan in self.plans)
         self.features.update(["float32"] if self.single else [])
 
     # -- small parts -----------------------------------------------------------------------------------------------
@@ -189,7 +191,7 @@ class Generator:
                 self.let(scope, self.one_of([F0, F0, F1, F1, F2, I, B, S1 if self.single else F2]))
 
     def emit(self, scope: Scope, what: str) -> None:
-        if what in ("assigning",) and scope.token is None:
+        if what == "assigning" and scope.token is None:
             what = "loop"
         around = [w for w in scope.inside if w in ("cond", "loop")]
         if around and (self.family(what) in ("cond", "loop")):
@@ -209,7 +211,9 @@ class Generator:
         return "loop" if what in LOOPS else "cond" if what in ("cond", "case", "switch_case", "dead") else what
 
     def branches(self, scope: Scope, form: str) -> None:
-        kinds = [self.one_of([F0, F1, F2])] + ([self.one_of([F1, I, B, S1 if self.single else F2])] if self.chance(0.4) else [])
+        kinds = [self.one_of([F0, F1, F2])]
+        if self.chance(0.4):
+            kinds.append(self.one_of([F1, I, B, S1 if self.single else F2]))
         assigning = scope.token is not None and self.chance(0.5)
         picks = {"cond": [B], "case": [B, B], "switch_case": [I]}[form]
         args = [self.let(scope, kind).name if self.chance(0.5) else self.pick(scope, kind).name for kind in picks]
@@ -248,10 +252,8 @@ class Generator:
     def assign(self, scope: Scope) -> None:
         """One update of v0, in its turn."""
         assert scope.token is not None
-        update, kinds = self.one_of(
-            [("v0.assign_add({1} * 0.3)", [F0]), ("v0.assign(m.tanh({0}) * {1})", [F0]), ("v0.assign_sub({1} * 0.2)", [F0])]
-        )
-        args = [scope.token.name, *(self.pick(scope, kind).name for kind in kinds)]
+        update = self.one_of(["v0.assign_add({1} * 0.3)", "v0.assign(m.tanh({0}) * {1})", "v0.assign_sub({1} * 0.2)"])
+        args = [scope.token.name, self.pick(scope, F0).name]
         scope.token = self.add(scope, F0, "after(m, {0}, lambda: " + update + ")", args)
         self.features.add(f"variable assigned in {scope.inside[-1] if scope.inside else 'order'}")
 
@@ -324,7 +326,7 @@ class Generator:
         def update(body: Scope) -> str:
             if kind in (F0, F1, F2):
                 other = self.let(body, kind) if self.chance(0.7) else self.pick(body, kind, [param])
-                text = self.one_of(["m.tanh(0.8 * {0} + {1})", "m.sin({0} * 0.9) + 0.2 * {1}", "m.tanh({1} + {0} * {0})"])
+                text = self.one_of(STEPS)
                 return self.settle(body, self.add(body, kind, text, [param.name, other.name])).name
             if kind == B:
                 return self.add(body, B, "m.logical_xor({0}, {1})", [param.name, self.let(body, B).name]).name
@@ -465,7 +467,7 @@ class Generator:
             self.fill(scope, 2)
         self.plan = []
         self.fill(scope, 2)
-        outputs = [v for v in dict.fromkeys([*scope.owed, scope.token])]
+        outputs = list(dict.fromkeys([*scope.owed, scope.token]))
         outputs.append(self.let(scope, F1))
         block = Block("program", ("m", *INPUTS), tuple(scope.statements), tuple(v.name for v in outputs))
         draw = self.rng.standard_normal

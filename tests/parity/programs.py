@@ -1,4 +1,4 @@
-"""Control-flow programs as small trees: printed as Python, run by TensorFlow or aioflow, and made smaller when they fail.
+"""Control-flow programs as small trees: printed as Python, run by TensorFlow and by aioflow, made smaller.
 
 A program is one function of a module (`tensorflow.compat.v1` or `aioflow`), of tensors and of variables. What runs is
 the very text that a failing test prints.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,11 @@ class Block:
     def lines(self, indent: str) -> list[str]:
         inner = indent + "    "
         made = [line for statement in self.statements for line in statement.lines(inner)]
-        return [f"{indent}def {self.name}({', '.join(self.params)}):", *made, f"{inner}return {', '.join(self.results)}"]
+        return [
+            f"{indent}def {self.name}({', '.join(self.params)}):",
+            *made,
+            f"{inner}return {', '.join(self.results)}",
+        ]
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,8 @@ def outputs_of(module: Any, built: Built) -> list[Any]:
 
 
 def gradients_of(module: Any, built: Built) -> list[Any]:
-    return built.gradients(module)
+    """The outputs too, so that all updates of variables take place."""
+    return [*built.gradients(module), *built.outputs]
 
 
 def run_tensorflow(tf: Any, program: Program, fetches: Fetches = outputs_of) -> list[Any]:
@@ -198,7 +203,7 @@ def shrink(program: Program, fails: Callable[[Program], bool], tries: int = 200)
     while smaller is not None:
         program, smaller = smaller, None
         for block in _smaller(program.block):
-            candidate = replace(program, block=block)
+            candidate = replace(program, block=_pruned(block))
             tries -= 1
             if tries < 0:
                 return program
@@ -219,8 +224,7 @@ def _smaller(block: Block) -> Iterator[Block]:
         used = set(block.results).union(*map(_names, behind))
         if not used & {t.name for t in statement.targets}:
             yield replace(block, statements=before + behind)
-            continue
-        if statement.template not in LITERALS.values() and all(t.kind in LITERALS for t in statement.targets):
+        elif statement.template not in LITERALS.values() and all(t.kind in LITERALS for t in statement.targets):
             literals = tuple(Statement((t,), LITERALS[t.kind]) for t in statement.targets)
             yield replace(block, statements=before + literals + behind)
         for k, inner in enumerate(statement.blocks):
@@ -229,7 +233,59 @@ def _smaller(block: Block) -> Iterator[Block]:
                 yield replace(block, statements=(*before, replace(statement, blocks=blocks), *behind))
 
 
+def _pruned(block: Block) -> Block:
+    """The block without statements whose results are not used."""
+    used, kept = set(block.results), list[Statement]()
+    for statement in reversed(block.statements):
+        if not statement.targets or used & {t.name for t in statement.targets}:
+            kept.append(replace(statement, blocks=tuple(_pruned(b) for b in statement.blocks)))
+            used |= _names(kept[-1])
+    return replace(block, statements=tuple(reversed(kept)))
+
+
 def _names(statement: Statement) -> set[str]:
     """All names that the statement reads, at any depth."""
     inside = [name for b in statement.blocks for s in b.statements for name in _names(s)]
     return {*statement.args, *inside, *(name for b in statement.blocks for name in b.results)}
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+
+def difference(program: Program, theirs: list[Any], run: Callable[..., list[Any]], fetches: Fetches) -> str:
+    """In what aioflow differs from TensorFlow's results; empty if in nothing."""
+    try:
+        ours = run(program, fetches)
+    except af.errors.AioflowError as error:
+        return f"{type(error).__name__}: {error}"
+    single = "float32" in program.features
+    rtol, atol = (1e-4, 1e-5) if single else (1e-9, 1e-11)
+    for i, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+        if (mine is None) != (other is None):
+            return f"result {i}: {mine!r} against {other!r}"
+        if mine is None:
+            continue
+        a, b = np.asarray(mine), np.asarray(other)
+        same = a.dtype == b.dtype and a.shape == b.shape
+        if not same or not np.allclose(a.astype(np.float64), b.astype(np.float64), rtol=rtol, atol=atol):
+            return f"result {i}: {a!r} against {b!r}"
+    return ""
+
+
+def check(tf: Any, program: Program, runs: list[Callable[..., list[Any]]], fetches: Fetches = outputs_of) -> None:
+    """Fail with a small program if one of the ways to run it gives something else than TensorFlow."""
+    theirs = run_tensorflow(tf, program, fetches)
+    for run in runs:
+        found = difference(program, theirs, run, fetches)
+        if found:
+            small = shrink(program, partial(_alike, tf, run, fetches, found), tries=60)
+            raise AssertionError(f"seed {program.seed}, {run.__name__}: {found}\n{small.source}feeds: {small.feeds}")
+
+
+def _alike(tf: Any, run: Callable[..., list[Any]], fetches: Fetches, found: str, program: Program) -> bool:
+    """Whether a program fails in the way that was found."""
+    try:
+        theirs = run_tensorflow(tf, program, fetches)
+    except (tf.errors.OpError, ValueError, TypeError, IndexError, NameError):
+        return False  # not a program any more
+    return difference(program, theirs, run, fetches).partition(" ")[0] == found.partition(" ")[0]

@@ -237,3 +237,129 @@ def test_static_shapes(parity: Any) -> None:
             assert m.decode_raw(strings, m.int16).shape.as_list() == [None, None]
             assert m.decode_csv(m.placeholder(m.string, [3, 2]), [[0], [""]])[1].shape.as_list() == [3, 2]
             assert m.string_join([m.placeholder(m.string), m.placeholder(m.string, [3])]).shape.as_list() == [3]
+
+
+# ── features of any length, and sequences ────────────────────────────────────────────────────────────────────────────
+
+RAGGED: list[dict[str, Any]] = [
+    {"i": [3, 1], "v": [0.5, 1.5], "j": [0, 2], "s": [b"a", b"b", b""]},
+    {"i": [], "v": [], "j": [], "d": [1.0, 2.0]},
+    {"i": [0], "v": [9.0], "j": [1], "s": [b"\xff"]},
+    {},
+]
+
+
+def flat(found: dict[str, Any]) -> list[Any]:
+    parts: list[Any] = []
+    for key in sorted(found):
+        value = found[key]
+        parts += [value.indices, value.values, value.dense_shape] if hasattr(value, "indices") else [value]
+    return parts
+
+
+SPARSE_SPECS: list[Any] = [
+    lambda m: {"i": m.VarLenFeature(m.int64), "s": m.VarLenFeature(m.string), "none": m.VarLenFeature(m.float32)},
+    lambda m: {"x": m.SparseFeature("i", "v", m.float32, 5)},
+    lambda m: {"x": m.SparseFeature("i", "v", m.float32, 5, True), "i": m.VarLenFeature(m.int64)},
+    lambda m: {"x": m.SparseFeature(["i", "j"], "v", m.float32, [5, 3])},
+    lambda m: {"d": m.FixedLenFeature([2], m.float32, [7.0, 8.0]), "v": m.VarLenFeature(m.float32)},
+    lambda m: {"i": m.VarLenFeature(m.float32)},
+    lambda m: {"x": m.SparseFeature("v", "v", m.float32, 5)},
+    lambda m: {"x": m.SparseFeature("i", "s", m.string, 5)},
+    lambda m: {"i": m.FixedLenFeature([], m.int64, 0), "x": m.SparseFeature("i", "v", m.float32, 5)},
+]
+
+
+@pytest.mark.parametrize("spec", SPARSE_SPECS)
+@pytest.mark.parametrize("single", [None, 0, 3])
+def test_parse_sparse_features(parity: Any, spec: Any, single: int | None) -> None:
+    for writer in (parity.tf, af):
+        data = [example(writer, **features) for features in RAGGED]
+
+        def build(m: Any, data: list[bytes] = data) -> list[Any]:
+            if single is None:
+                return flat(m.parse_example(data, spec(m)))
+            return flat(m.parse_single_example(data[single], spec(m)))
+
+        same(*either(parity, build))
+
+
+def sequence(module: Any, context: dict[str, Any], **lists: Any) -> bytes:
+    """A SequenceExample of that system."""
+    train = module.train
+
+    def feature(values: Any) -> Any:
+        if not values:
+            return train.Feature()
+        if isinstance(values[0], bytes):
+            return train.Feature(bytes_list=train.BytesList(value=values))
+        if isinstance(values[0], float):
+            return train.Feature(float_list=train.FloatList(value=values))
+        return train.Feature(int64_list=train.Int64List(value=values))
+
+    made = {name: train.FeatureList(feature=[feature(step) for step in steps]) for name, steps in lists.items()}
+    data: bytes = train.SequenceExample(
+        context=train.Features(feature={name: feature(values) for name, values in context.items()}),
+        feature_lists=train.FeatureLists(feature_list=made),
+    ).SerializeToString()
+    return data
+
+
+SEQUENCES: list[Any] = [
+    lambda w: sequence(w, {"n": [3], "t": [b"x", b"y"]}, a=[[1.0, 2.0], [3.0, 4.0]], b=[[1], [2, 3], []], c=[[b"p"]]),
+    lambda w: sequence(w, {"n": [7]}, a=[], b=[]),
+    lambda w: sequence(w, {}, a=[[1.0], [2.0, 3.0]], b=[[1.0]]),
+]
+SEQUENCE_SPECS: list[Any] = [
+    lambda m: ({"n": m.FixedLenFeature([], m.int64, -1), "t": m.VarLenFeature(m.string)},
+               {"a": m.FixedLenSequenceFeature([2], m.float32), "b": m.VarLenFeature(m.int64)}),
+    lambda m: (None, {"a": m.FixedLenSequenceFeature([1, 2], m.float32, True)}),
+    lambda m: (None, {"z": m.FixedLenSequenceFeature([2], m.float32, True), "y": m.VarLenFeature(m.string)}),
+    lambda m: (None, {"z": m.FixedLenSequenceFeature([2], m.float32)}),
+    lambda m: ({"n": m.FixedLenFeature([], m.int64)}, None),
+    lambda m: ({"n": m.FixedLenFeature([2], m.int64)}, {"c": m.FixedLenSequenceFeature([], m.string)}),
+    lambda m: ({"n": m.VarLenFeature(m.string)}, None),
+    lambda m: (None, {"a": m.FixedLenSequenceFeature([2], m.int64)}),
+    lambda m: (None, {"a": m.FixedLenSequenceFeature([2], m.float32, True, 1.0)}),
+    lambda m: (None, {"b": m.FixedLenFeature([2], m.float32)}),
+    lambda m: (None, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", SEQUENCE_SPECS)
+@pytest.mark.parametrize("record", SEQUENCES)
+def test_parse_single_sequence_example(parity: Any, spec: Any, record: Any) -> None:
+    for writer in (parity.tf, af):
+        data = record(writer)
+
+        def build(m: Any, data: bytes = data) -> list[Any]:
+            context, lists = m.parse_single_sequence_example(data, *spec(m))
+            return [*flat(context), *flat(lists)]
+
+        same(*either(parity, build))
+
+
+def test_a_sequence_example_is_read_back(parity: Any) -> None:
+    for record in SEQUENCES:
+        for data in (record(parity.tf), record(af)):
+            found = af.train.SequenceExample.FromString(data)
+            theirs = parity.tf.train.SequenceExample.FromString(found.SerializeToString())
+            assert theirs == parity.tf.train.SequenceExample.FromString(record(parity.tf))
+    with pytest.raises(af.errors.DataLossError):
+        af.train.SequenceExample.FromString(b"\x0a\x05")
+
+
+def test_static_shapes_of_sparse_features(parity: Any) -> None:
+    found: list[Any] = []
+    for m in (parity.tf, af):
+        with m.Graph().as_default():
+            texts = m.placeholder(m.string, [None])
+            many = m.parse_example(texts, {"v": m.VarLenFeature(m.int64), "x": m.SparseFeature("i", "w", m.int64, 5)})
+            one = m.parse_single_example(texts[0], {"v": m.VarLenFeature(m.int64)})
+            steps = m.parse_single_sequence_example(
+                texts[0], {"c": m.VarLenFeature(m.int64), "d": m.FixedLenFeature([2], m.string)},
+                {"e": m.VarLenFeature(m.int64), "f": m.FixedLenSequenceFeature([3], m.float32)},
+            )  # fmt: skip
+            tensors = [part for group in (many, one, *steps) for part in flat(group)]
+            found.append([None if t.shape.ndims is None else t.shape.as_list() for t in tensors])
+    assert found[1] == found[0]

@@ -2,69 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 import aioflow
-
-Program = Callable[[Any], list[tuple[Any, dict[Any, Any]]]]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value if value is None or isinstance(value, bytes) else np.asarray(value).tolist()
-
-
-def _theirs(tf: Any, program: Program) -> list[Any]:
-    found = []
-    with tf.Graph().as_default():
-        steps = program(tf)
-        config = tf.ConfigProto(operation_timeout_in_ms=200)
-        with tf.Session(config=config) as session:
-            for fetch, feeds in steps:
-                try:
-                    found.append(_plain(session.run(fetch, feeds)))
-                except tf.errors.OpError as error:
-                    found.append(type(error).__name__)
-    return found
-
-
-def _ours(program: Program) -> list[Any]:
-    async def run() -> list[Any]:
-        found = []
-        with aioflow.Graph().as_default():
-            steps = program(aioflow)
-            async with aioflow.Session(config=aioflow.SessionConfig(operation_timeout=0.05)) as session:
-                for fetch, feeds in steps:
-                    try:
-                        found.append(_plain(await session.run(fetch, feeds)))
-                    except aioflow.errors.OpError as error:
-                        found.append(type(error).__name__)
-        return found
-
-    return asyncio.run(run())
-
-
-def _steps(*fetches: Any) -> list[tuple[Any, dict[Any, Any]]]:
-    return [(f, {}) for f in fetches]
+from tests.parity.step_programs import Program, ours, steps, theirs
 
 
 def fifo(m: Any) -> Any:
     q = m.FIFOQueue(5, ["float32", "int32"], shapes=[[2], []])
     rows = q.enqueue_many([[[3.0, 4.0], [5.0, 6.0]], [8, 9]])
-    return _steps(q.enqueue([[1.0, 2.0], 7]), rows, q.size(), q.dequeue(), q.dequeue_many(2), q.size())
+    return steps(q.enqueue([[1.0, 2.0], 7]), rows, q.size(), q.dequeue(), q.dequeue_many(2), q.size())
 
 
 def blocking(m: Any) -> Any:
     q = m.FIFOQueue(2, ["int32"], shapes=[[]])
-    return _steps(
+    return steps(
         q.dequeue(), q.enqueue_many([[1, 2]]), q.enqueue(3), q.size(), q.enqueue_many([[5]]), q.size(),
         q.dequeue_many(2), q.dequeue_many(0), q.dequeue_up_to(0),
     )  # fmt: skip
@@ -76,17 +31,17 @@ def blocking(m: Any) -> Any:
 
 def partly_in(m: Any) -> Any:
     q = m.FIFOQueue(2, ["int32"], shapes=[[]])
-    return _steps(q.enqueue_many([[1, 2, 3]]), q.size(), q.dequeue_many(2))
+    return steps(q.enqueue_many([[1, 2, 3]]), q.size(), q.dequeue_many(2))
 
 
 def wider_than_its_capacity(m: Any) -> Any:
     q = m.FIFOQueue(2, ["int32"], shapes=[[]])
-    return [([q.dequeue_many(5), q.enqueue_many([[1, 2, 3, 4, 5]])], {}), *_steps(q.size())]
+    return [([q.dequeue_many(5), q.enqueue_many([[1, 2, 3, 4, 5]])], {}), *steps(q.size())]
 
 
 def closing(m: Any) -> Any:
     q = m.FIFOQueue(5, ["int32"], shapes=[[]])
-    return _steps(
+    return steps(
         q.enqueue_many([[1, 2, 3]]), q.is_closed(), q.close(), q.is_closed(), q.close(), q.close(True), q.enqueue(1),
         q.enqueue_many([[1]]), q.dequeue_many(5), q.size(), q.dequeue(), q.dequeue_up_to(5), q.dequeue_up_to(5),
         q.dequeue(), q.dequeue_many(1), q.dequeue_many(0),
@@ -97,23 +52,23 @@ def padding(m: Any) -> Any:
     q = m.PaddingFIFOQueue(9, ["int32", "string"], shapes=[[None], []])
     wrong = m.placeholder("int32")
     return [
-        *_steps(q.enqueue([[1], "a"]), q.enqueue([[1, 2, 3], "b"]), q.enqueue([[4, 5], "c"])),
+        *steps(q.enqueue([[1], "a"]), q.enqueue([[1, 2, 3], "b"]), q.enqueue([[4, 5], "c"])),
         (q.enqueue([wrong, "d"]), {wrong: [[1]]}),
-        *_steps(q.dequeue_many(2), q.close(), q.dequeue_up_to(4)),
+        *steps(q.dequeue_many(2), q.close(), q.dequeue_up_to(4)),
     ]
 
 
 def priority(m: Any) -> Any:
     q = m.PriorityQueue(9, ["string"], shapes=[[]])
     puts = [q.enqueue((m.constant(p, "int64"), v)) for p, v in ((3, "c"), (1, "a"), (3, "d"), (2, "b"), (0, "z"))]
-    return _steps(*puts, q.size(), q.dequeue(), q.dequeue_many(2), q.dequeue(), q.dequeue(), q.dequeue())
+    return steps(*puts, q.size(), q.dequeue(), q.dequeue_many(2), q.dequeue(), q.dequeue(), q.dequeue())
 
 
 def shuffled(m: Any) -> Any:
     q = m.RandomShuffleQueue(9, 2, ["int32"], shapes=[[]], seed=4)
     total = m.reduce_sum(m.stack([q.dequeue(), q.dequeue(), q.dequeue()]))
     q2 = m.RandomShuffleQueue(2, 3, ["int32"])
-    return _steps(
+    return steps(
         q.enqueue_many([[1, 1, 1, 1, 1]]), total, q.dequeue(), q.size(), q.close(), q.dequeue_many(2), q.dequeue(),
         q2.size(),
     )  # fmt: skip
@@ -121,7 +76,7 @@ def shuffled(m: Any) -> Any:
 
 def names(m: Any) -> Any:
     q = m.FIFOQueue(3, ["int32", "float32"], shapes=[[], [1]], names=["a", "b"])
-    return _steps(q.enqueue({"b": [2.0], "a": 1}), q.enqueue({"b": [4.0], "a": 3}), q.dequeue(), q.dequeue_many(1))
+    return steps(q.enqueue({"b": [2.0], "a": 1}), q.enqueue({"b": [4.0], "a": 3}), q.dequeue(), q.dequeue_many(1))
 
 
 def wrong_values(m: Any) -> Any:
@@ -132,7 +87,7 @@ def wrong_values(m: Any) -> Any:
         (q.enqueue_many(value), {value: 1.0}),
         (free.enqueue(value), {value: [1.0]}),
         (free.enqueue(value), {value: [[1.0]]}),
-        *_steps(free.dequeue(), free.dequeue_many(1), q.size()),
+        *steps(free.dequeue(), free.dequeue_many(1), q.size()),
     ]
 
 
@@ -140,7 +95,7 @@ def shared(m: Any) -> Any:
     a = m.FIFOQueue(3, ["int32"], shapes=[[]], shared_name="s")
     b = m.FIFOQueue(3, ["int32"], shapes=[[]], shared_name="s")
     clash = m.FIFOQueue(3, ["float32"], shapes=[[]], shared_name="s")
-    return _steps(a.enqueue(1), b.size(), b.dequeue(), clash.size())
+    return steps(a.enqueue(1), b.size(), b.dequeue(), clash.size())
 
 
 PROGRAMS = [
@@ -151,7 +106,7 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_programs(tf: Any, program: Program) -> None:
-    assert _ours(program) == _theirs(tf, program)
+    assert ours(program) == theirs(tf, program)
 
 
 def test_static_shapes(tf: Any) -> None:
@@ -193,14 +148,14 @@ def accumulated(m: Any) -> Any:
     value = m.placeholder("float32")
     total = m.ConditionalAccumulator("float64", shape=[], reduction_type="SUM")
     return [
-        *_steps(a.apply_grad([1.0, 2.0]), a.apply_grad([3.0, 5.0]), a.num_accumulated(), a.take_grad(2)),
-        *_steps(a.apply_grad([1.0, 1.0], local_step=0), a.num_accumulated(), a.take_grad(1)),
-        *_steps(a.apply_grad([1.0, 1.0], local_step=1), a.set_global_step(0), a.set_global_step(5), a.take_grad(1)),
-        *_steps(a.apply_grad([1.0, 1.0], local_step=5), a.num_accumulated(), a.take_grad(0), a.take_grad(-1)),
+        *steps(a.apply_grad([1.0, 2.0]), a.apply_grad([3.0, 5.0]), a.num_accumulated(), a.take_grad(2)),
+        *steps(a.apply_grad([1.0, 1.0], local_step=0), a.num_accumulated(), a.take_grad(1)),
+        *steps(a.apply_grad([1.0, 1.0], local_step=1), a.set_global_step(0), a.set_global_step(5), a.take_grad(1)),
+        *steps(a.apply_grad([1.0, 1.0], local_step=5), a.num_accumulated(), a.take_grad(0), a.take_grad(-1)),
         (a.apply_grad(value, local_step=9), {value: [1.0, 1.0, 1.0]}),
-        *_steps(total.apply_grad(4.0), total.apply_grad(5.0), total.take_grad(1), total.num_accumulated()),
+        *steps(total.apply_grad(4.0), total.apply_grad(5.0), total.take_grad(1), total.num_accumulated()),
     ]
 
 
 def test_accumulators(tf: Any) -> None:
-    assert _ours(accumulated) == _theirs(tf, accumulated)
+    assert ours(accumulated) == theirs(tf, accumulated)

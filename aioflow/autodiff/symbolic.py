@@ -1,0 +1,29 @@
+"""`SymbolicGradient`, the op for the gradient of a function: a copy of the body, and the gradients in it."""
+
+from __future__ import annotations
+
+from aioflow.autodiff.gradients import gradients
+from aioflow.graph.calls import expander
+from aioflow.graph.graph import Operation
+from aioflow.ops.apply import apply_op, convert_to_tensor
+from aioflow.ops.core import identity
+from aioflow.ops.function_copy import inline
+from aioflow.ops.function_import import check_call, find_function
+from aioflow.ops.function_ops import stand_for
+
+__all__: list[str] = []
+
+
+@expander("SymbolicGradient")
+def _expand_gradient(op: Operation) -> None:
+    """From the inputs of the function and the gradients of its outputs to the gradients of its inputs."""
+    function = find_function(op.graph, op.attrs["f"].name)
+    count = len(function.inputs)
+    check_call(function, op.inputs[:count])
+    inputs = [identity(t, name="input") for t in op.inputs[:count]]  # what they were computed from is no concern of it
+    results, _ = inline(function, inputs)
+    pairs = zip(results, op.inputs[count:], strict=True)
+    given = [(y, g) for y, g in pairs if y.dtype.is_floating or y.dtype.is_complex]
+    found = gradients([y for y, _ in given], inputs, [g for _, g in given]) if given else [None] * count
+    made = [apply_op("ZerosLike", x) if g is None else convert_to_tensor(g) for x, g in zip(inputs, found, strict=True)]
+    stand_for(op, made, [t.op for t in made])

@@ -1,0 +1,163 @@
+"""Kernels that resize images and change their contrast. Resizing looks up, or weighs, first the rows, then the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.convert import as_ints
+from aioflow.kernels.registry import Binding, binder, kernel
+
+__all__: list[str] = []
+
+
+def _checked_size(images: Any, size: tuple[int, ...]) -> tuple[int, int]:
+    if images.ndim != 4 or len(size) != 2:
+        raise InvalidArgumentError("images are resized in batches", expected="rank 4, 2 sizes", actual=images.shape)
+    if min(size) <= 0 or min(images.shape[1:3]) <= 0:
+        raise InvalidArgumentError("a size must be positive", expected="> 0", actual=(images.shape[1:3], size))
+    return size[0], size[1]
+
+
+def _scale(old: int, new: int, corners: bool) -> Any:
+    """How many old pixels there are to a new one, float32."""
+    if corners and new > 1:
+        return np.float32(old - 1) / np.float32(new - 1)
+    return np.float32(old) / np.float32(new)
+
+
+def _positions(old: int, new: int, corners: bool, centres: bool) -> Any:
+    """Where the new pixels are among the old ones, float32."""
+    numbers = np.arange(new, dtype=np.float32)
+    scale = _scale(old, new, corners)
+    if centres:
+        return (numbers + np.float32(0.5)) * scale - np.float32(0.5)
+    return numbers * scale
+
+
+def _flags(binding: Binding) -> tuple[bool, bool]:
+    corners, centres = binding.attrs["align_corners"], binding.attrs["half_pixel_centers"]
+    if corners and centres:
+        raise InvalidArgumentError(
+            "pixels are aligned in one way", expected="align_corners or half_pixel_centers", actual="both"
+        )
+    return corners, centres
+
+
+# ── bilinear ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _neighbours(old: int, new: int, flags: tuple[bool, bool]) -> tuple[Any, Any, Any]:
+    """For each new pixel the two old ones between which it is, and how far it is from the first."""
+    at = _positions(old, new, *flags)
+    below = np.floor(at)
+    return (
+        np.maximum(below, 0).astype(np.int64),
+        np.minimum(np.ceil(at), old - 1).astype(np.int64),
+        (at - below).astype(np.float32),
+    )
+
+
+@binder("ResizeBilinear", fresh=True, host={"size": as_ints})
+def resize_bilinear(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+    flags = _flags(binding)
+
+    def resize(images: Any, size: tuple[int, ...]) -> Any:
+        height, width = _checked_size(images, size)
+        floats = images.astype(np.float32)
+        above, below, down = _neighbours(images.shape[1], height, flags)
+        left, right, across = _neighbours(images.shape[2], width, flags)
+        down, across = down[None, :, None, None], across[None, None, :, None]
+        rows = (floats[:, above], floats[:, below])
+        top, bottom = (row[:, :, left] + (row[:, :, right] - row[:, :, left]) * across for row in rows)
+        return top + (bottom - top) * down
+
+    return resize
+
+
+def _weights(old: int, new: int, flags: tuple[bool, bool]) -> Any:
+    """[old, new]: how much of each old pixel there is in each new one."""
+    below, above, share = _neighbours(old, new, flags)
+    made = np.zeros((old, new), dtype=np.float32)
+    columns = np.arange(new)
+    np.add.at(made, (below, columns), 1 - share)
+    np.add.at(made, (above, columns), share)
+    return made
+
+
+@binder("ResizeBilinearGrad", fresh=True)
+def resize_bilinear_grad(binding: Binding) -> Callable[[Any, Any], Any]:
+    flags = _flags(binding)
+
+    def back(grads: Any, image: Any) -> Any:
+        height, width = _checked_size(grads, image.shape[1:3])
+        rows = _weights(height, grads.shape[1], flags)
+        columns = _weights(width, grads.shape[2], flags)
+        return _transposed(grads, rows, columns).astype(image.dtype)
+
+    return back
+
+
+def _transposed(grads: Any, rows: Any, columns: Any) -> Any:
+    """Weigh rows, then columns: [batch, h, w, c] by [old h, h] and [old w, w]."""
+    by_rows = np.einsum("oh,bhwc->bowc", rows, grads, optimize=True)
+    return np.einsum("ow,bhwc->bhoc", columns, by_rows, optimize=True)
+
+
+# ── nearest neighbour ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _nearest(old: int, new: int, corners: bool, centres: bool) -> Any:
+    numbers = np.arange(new, dtype=np.float32)
+    scale = _scale(old, new, corners)
+    at = (numbers + np.float32(0.5)) * scale if centres else numbers * scale
+    # Half a pixel is rounded up here, not to the even one.
+    chosen = np.floor(at + np.float32(0.5)) if corners else np.floor(at)
+    return np.clip(chosen, 0, old - 1).astype(np.int64)
+
+
+@binder("ResizeNearestNeighbor", fresh=True, host={"size": as_ints})
+def resize_nearest_neighbor(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+    flags = _flags(binding)
+
+    def resize(images: Any, size: tuple[int, ...]) -> Any:
+        height, width = _checked_size(images, size)
+        rows, columns = _nearest(images.shape[1], height, *flags), _nearest(images.shape[2], width, *flags)
+        return images[:, rows][:, :, columns]
+
+    return resize
+
+
+@binder("ResizeNearestNeighborGrad", fresh=True, host={"size": as_ints})
+def resize_nearest_neighbor_grad(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+    flags = _flags(binding)
+
+    def back(grads: Any, size: tuple[int, ...]) -> Any:
+        height, width = _checked_size(grads, size)
+        wide = (
+            grads if grads.dtype.itemsize >= 4 else grads.astype(np.float32 if grads.dtype.kind in "fV" else np.int32)
+        )
+        rows, columns = _nearest(height, grads.shape[1], *flags), _nearest(width, grads.shape[2], *flags)
+        by_rows = np.zeros((height, grads.shape[0], *grads.shape[2:]), dtype=wide.dtype)
+        np.add.at(by_rows, rows, wide.transpose(1, 0, 2, 3))
+        made = np.zeros((width, height, grads.shape[0], grads.shape[3]), dtype=wide.dtype)
+        np.add.at(made, columns, by_rows.transpose(2, 0, 1, 3))
+        made = np.ascontiguousarray(made.transpose(2, 1, 0, 3))
+        return made.astype(grads.dtype, copy=False)
+
+    return back
+
+
+# ── contrast ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel("AdjustContrastv2", fresh=True)
+def adjust_contrast(images: Any, factor: Any) -> Any:
+    if images.ndim < 3 or np.ndim(factor):
+        raise InvalidArgumentError("not images and a factor", expected="rank >= 3 and a scalar", actual=images.shape)
+    floats = images.astype(np.float32)
+    mean = floats.mean(axis=(-3, -2), keepdims=True)
+    return ((floats - mean) * factor + mean).astype(images.dtype)

@@ -1,0 +1,111 @@
+"""PNG files, where Pillow does not do: written with 8 or 16 bits, and read where several channels have 16 bits each."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError, UnimplementedError
+
+__all__ = ["SIGNATURE", "is_deep", "read_deep_png", "write_png"]
+
+SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+_HEADER: Final = struct.Struct(">IIBBBBB")
+_KINDS: Final = {1: 0, 2: 4, 3: 2, 4: 6}  # the format's colour types by number of channels
+_CHANNELS: Final = {kind: count for count, kind in _KINDS.items()}
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def write_png(image: Any, compression: int) -> bytes:
+    """The file of one image, [height, width, channels] uint8 or uint16.
+
+    Each row is written as its difference from the one above.
+    """
+    height, width, channels = image.shape
+    header = _HEADER.pack(width, height, image.dtype.itemsize * 8, _KINDS[channels], 0, 0, 0)
+    rows = np.ascontiguousarray(image.astype(image.dtype.newbyteorder(">"))).view(np.uint8).reshape(height, -1)
+    filtered = np.empty((height, rows.shape[1] + 1), dtype=np.uint8)
+    filtered[:, 0] = 2
+    filtered[:1, 1:] = rows[:1]
+    filtered[1:, 1:] = rows[1:] - rows[:-1]
+    packed = zlib.compress(filtered.tobytes(), compression)
+    return SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", packed) + _chunk(b"IEND", b"")
+
+
+def is_deep(data: bytes) -> bool:
+    """Whether the file has 16 bits and more than one channel."""
+    return len(data) > 25 and data[24] == 16 and data[25] in _CHANNELS and data[25] != 0
+
+
+def read_deep_png(data: bytes) -> Any:
+    """The image of a file of 16 bits, [height, width, channels] uint16.
+
+    Raises:
+        InvalidArgumentError: the file is damaged.
+        UnimplementedError: it is interlaced.
+    """
+    width, height, _, kind, _, _, interlaced = _HEADER.unpack_from(data, 16)
+    if interlaced:
+        raise UnimplementedError("PNG images of 16 bits are not read where they are interlaced")
+    channels = _CHANNELS[kind]
+    packed = b"".join(_contents(data))
+    size = height * (width * channels * 2 + 1)
+    try:
+        raw = zlib.decompressobj().decompress(packed, size)
+    except zlib.error as error:
+        raise InvalidArgumentError("the PNG image is damaged", expected="whole data", actual=str(error)) from error
+    if len(raw) != size:
+        raise InvalidArgumentError("the PNG image is cut short", expected=f"{size} bytes", actual=len(raw))
+    rows = np.frombuffer(raw, np.uint8).reshape(height, -1)
+    made = np.zeros((height, width * channels * 2), dtype=np.uint8)
+    above = made[0] * 0 if height else made
+    for number, row in enumerate(rows):
+        made[number] = above = _unfiltered(int(row[0]), row[1:], above, channels * 2)
+    return made.view(">u2").astype(np.uint16).reshape(height, width, channels)
+
+
+def _contents(data: bytes) -> list[bytes]:
+    """What the chunks with image data hold."""
+    found: list[bytes] = []
+    at = len(SIGNATURE)
+    while at + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if kind == b"IDAT":
+            found.append(data[at + 8 : at + 8 + length])
+        at += 12 + length
+    return found
+
+
+def _unfiltered(kind: int, row: Any, above: Any, step: int) -> Any:
+    """The bytes of a row, from how they differ from their neighbours `step` to the left and in the row above."""
+    if kind == 0:
+        return row
+    if kind == 1:
+        return np.cumsum(row.reshape(-1, step), axis=0, dtype=np.uint8).reshape(-1)
+    if kind == 2:
+        return row + above
+    if kind not in (3, 4):
+        raise InvalidArgumentError("the PNG image is damaged", expected="a filter 0..4", actual=kind)
+    predict = _mean if kind == 3 else _paeth
+    made, up = [0] * step + row.tolist(), [0] * step + above.tolist()
+    for at in range(step, len(made)):
+        made[at] = (made[at] + predict(made[at - step], up[at], up[at - step])) & 0xFF
+    return np.array(made[step:], dtype=np.uint8)
+
+
+def _mean(left: int, above: int, corner: int) -> int:
+    return (left + above) // 2
+
+
+def _paeth(left: int, above: int, corner: int) -> int:
+    """The neighbour that is nearest to `left + above - corner`."""
+    to_left, to_above, to_corner = abs(above - corner), abs(left - corner), abs(left + above - 2 * corner)
+    if to_left <= to_above and to_left <= to_corner:
+        return left
+    return above if to_above <= to_corner else corner

@@ -1,0 +1,86 @@
+"""The wire format of protocol buffers, as far as the messages here need it: varints, fixed 32 and 64 bits, and pieces
+with a length. Whatever does not fit is refused: lengths beyond the end, varints of more than ten bytes, groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from aioflow.errors import DataLossError
+
+__all__ = [
+    "FIXED32",
+    "FIXED64",
+    "MASK64",
+    "PIECE",
+    "VARINT",
+    "damaged",
+    "read_fields",
+    "read_number",
+    "write_number",
+    "write_piece",
+]
+
+VARINT, FIXED64, PIECE, FIXED32 = 0, 1, 2, 5
+MASK64: Final = 2**64 - 1
+
+
+def damaged(what: str) -> DataLossError:
+    """The error of a message that cannot be read."""
+    return DataLossError(f"damaged message: {what}")
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_number(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """The number, and where the next thing is."""
+    value = shift = 0
+    while True:
+        if at >= end or shift > 63:
+            raise damaged("a number that does not end")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & MASK64, at
+        shift += 7
+
+
+def read_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Field number, wire type, begin and end of the contents (for a varint: its value, and 0) of each field."""
+    while at < end:
+        tag, at = read_number(data, at, end)
+        number, wire = tag >> 3, tag & 7
+        if number == 0:
+            raise damaged("a field without a number")
+        if wire == VARINT:
+            value, at = read_number(data, at, end)
+            yield number, wire, value, 0
+            continue
+        if wire == PIECE:
+            size, at = read_number(data, at, end)
+        elif wire in (FIXED64, FIXED32):
+            size = 8 if wire == FIXED64 else 4
+        else:
+            raise damaged(f"wire type {wire}")
+        if size > end - at:
+            raise damaged("a piece that is longer than what is there")
+        yield number, wire, at, at + size
+        at += size
+
+
+def write_number(value: int) -> bytes:
+    """A number of at most 64 bits, without sign, as a varint."""
+    made = bytearray()
+    while value >= 0x80:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
+
+
+def write_piece(field: int, data: bytes) -> bytes:
+    """A field that holds bytes: text, a message, or packed numbers."""
+    return write_number(field << 3 | PIECE) + write_number(len(data)) + data

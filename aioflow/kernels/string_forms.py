@@ -1,0 +1,215 @@
+"""Kernels that split, strip, match, replace, hash and encode strings, element by element on the host."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.convert import as_ints
+from aioflow.kernels.regex_syntax import compiled_pattern, compiled_rewrite
+from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.string_hash import murmur_hash, sip_hash
+from aioflow.kernels.strings import as_strings, string_values
+
+__all__: list[str] = []
+
+
+def _each(convert: Callable[[bytes], bytes], value: Any) -> Any:
+    strings = string_values(value)
+    return as_strings([convert(text) for text in strings.reshape(-1).tolist()], strings.shape)
+
+
+def _scalar(value: Any, what: str) -> bytes:
+    array = string_values(value)
+    if array.size != 1:
+        raise InvalidArgumentError(f"the {what} must be a scalar", expected=(), actual=array.shape)
+    found: bytes = array.reshape(-1)[0]
+    return found
+
+
+# ── split and join ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _rows(rows: list[list[bytes]]) -> tuple[Any, Any, Any]:
+    """The pieces as a sparse matrix."""
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    number = np.repeat(np.arange(len(rows), dtype=np.int64), lengths)
+    column = np.arange(len(number), dtype=np.int64) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    shape = np.array([len(rows), lengths.max(initial=0)], dtype=np.int64)
+    return np.stack([number, column], axis=1), as_strings([piece for row in rows for piece in row]), shape
+
+
+def _vector(value: Any) -> list[bytes]:
+    strings = string_values(value)
+    if strings.ndim != 1:
+        raise InvalidArgumentError("a vector of strings is split", expected="rank 1", actual=strings.shape)
+    found: list[bytes] = strings.tolist()
+    return found
+
+
+@kernel("StringSplit", fresh=True)
+def string_split(value: Any, delimiter: Any, *, skip_empty: bool) -> tuple[Any, Any, Any]:
+    characters = _scalar(delimiter, "delimiter")
+    between = re.compile(b"[" + re.escape(characters) + b"]") if characters else None
+    rows: list[list[bytes]] = []
+    for text in _vector(value):
+        pieces = [text[i : i + 1] for i in range(len(text))] if between is None or not text else between.split(text)
+        rows.append([piece for piece in pieces if piece] if skip_empty else pieces)
+    return _rows(rows)
+
+
+@kernel("StringSplitV2", fresh=True)
+def string_split_v2(value: Any, sep: Any, *, maxsplit: int) -> tuple[Any, Any, Any]:
+    separator = _scalar(sep, "separator") or None
+    if maxsplit == 0:  # TensorFlow gives the text as it is; Python strips it
+        return _rows([[text] for text in _vector(value)])
+    rows = [text.split(separator, maxsplit) for text in _vector(value)]
+    for row in rows:
+        if separator is None and len(row) == maxsplit:
+            row.append(b"")  # TensorFlow gives what is left after the last split also where that is nothing
+    return _rows(rows)
+
+
+@binder("ReduceJoin", fresh=True, host={"reduction_indices": as_ints})
+def reduce_join(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+    between, keep = binding.attrs["separator"].encode(), binding.attrs["keep_dims"]
+
+    def join(value: Any, axes: tuple[int, ...]) -> Any:
+        strings = string_values(value)
+        rank = strings.ndim
+        chosen = [axis + rank if axis < 0 else axis for axis in axes]
+        if any(not 0 <= axis < rank for axis in chosen) or len(set(chosen)) != len(chosen):
+            raise InvalidArgumentError("not axes to join", expected=f"-{rank}..{rank - 1}, each once", actual=axes)
+        if not chosen:
+            return strings.copy()
+        others = [axis for axis in range(rank) if axis not in chosen]
+        ordered = strings.transpose([*others, *reversed(chosen)])
+        shape = ordered.shape[: len(others)]
+        count = int(np.prod(shape, dtype=np.int64))
+        rows = ordered.reshape(count, ordered.size // count if count else 0).tolist()
+        kept = tuple(1 if axis in chosen else size for axis, size in enumerate(strings.shape))
+        return as_strings([between.join(row) for row in rows], kept if keep else shape)
+
+    return join
+
+
+# ── other forms ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel("StringStrip", fresh=True)
+def string_strip(value: Any) -> Any:
+    return _each(bytes.strip, value)
+
+
+def _case(method: str, binding: Binding) -> Callable[[Any], Any]:
+    encoding = binding.attrs["encoding"].lower()
+    if encoding not in ("", "utf-8"):
+        raise InvalidArgumentError("no such encoding", expected="'' or 'utf-8'", actual=binding.attrs["encoding"])
+    if not encoding:
+        return partial(_each, getattr(bytes, method))
+    convert = getattr(str, method)
+    return partial(_each, lambda text: convert(text.decode(errors="replace")).encode())
+
+
+binder("StringLower", fresh=True)(partial(_case, "lower"))
+binder("StringUpper", fresh=True)(partial(_case, "upper"))
+
+
+@kernel("EncodeBase64", fresh=True)
+def encode_base64(value: Any, *, pad: bool) -> Any:
+    def encode(text: bytes) -> bytes:
+        made = base64.urlsafe_b64encode(text)
+        return made if pad else made.rstrip(b"=")
+
+    return _each(encode, value)
+
+
+def _decoded(text: bytes) -> bytes:
+    bare = text.rstrip(b"=") if len(text) % 4 == 0 else text
+    if len(text) - len(bare) > 2 or any(character in bare for character in b"+/="):
+        raise InvalidArgumentError("not base64 that is safe in addresses", expected="A-Z, a-z, 0-9, -, _", actual=text)
+    try:
+        return base64.b64decode(bare + b"=" * (-len(bare) % 4), altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise InvalidArgumentError("not base64", expected="A-Z, a-z, 0-9, -, _", actual=text) from error
+
+
+@kernel("DecodeBase64", fresh=True)
+def decode_base64(value: Any) -> Any:
+    return _each(_decoded, value)
+
+
+# ── patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _replaced(value: Any, pattern: bytes, rewrite: bytes, everywhere: bool) -> Any:
+    matcher = compiled_pattern(pattern)
+    replacement = compiled_rewrite(rewrite, matcher.groups)
+
+    def replace(data: bytes) -> bytes:
+        text, made, end = data.decode(errors="surrogateescape"), list[str](), 0
+        for match in matcher.finditer(text):
+            if match.end() == end and made and match.group() == "":
+                continue  # RE2 does not find nothing right behind what it has found
+            made += text[end : match.start()], match.expand(replacement)
+            end = match.end()
+            if not everywhere:
+                break
+        return "".join([*made, text[end:]]).encode(errors="surrogateescape")
+
+    return _each(replace, value)
+
+
+def _matched(value: Any, pattern: bytes) -> Any:
+    matcher = compiled_pattern(pattern)
+    strings = string_values(value)
+    found = [matcher.fullmatch(text.decode(errors="surrogateescape")) is not None for text in strings.reshape(-1)]
+    return np.array(found, dtype=bool).reshape(strings.shape)
+
+
+@kernel("RegexReplace", fresh=True)
+def regex_replace(value: Any, pattern: Any, rewrite: Any, *, replace_global: bool) -> Any:
+    return _replaced(value, _scalar(pattern, "pattern"), _scalar(rewrite, "rewrite"), replace_global)
+
+
+@kernel("StaticRegexReplace", fresh=True)
+def static_regex_replace(value: Any, *, pattern: str, rewrite: str, replace_global: bool) -> Any:
+    return _replaced(value, pattern.encode(), rewrite.encode(), replace_global)
+
+
+@kernel("RegexFullMatch", fresh=True)
+def regex_full_match(value: Any, pattern: Any) -> Any:
+    return _matched(value, _scalar(pattern, "pattern"))
+
+
+@kernel("StaticRegexFullMatch", fresh=True)
+def static_regex_full_match(value: Any, *, pattern: str) -> Any:
+    return _matched(value, pattern.encode())
+
+
+# ── hashes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _bucket(hash_of: Callable[[bytes], int], value: Any, buckets: int) -> Any:
+    strings = string_values(value)
+    found = [hash_of(text) % buckets for text in strings.reshape(-1).tolist()]
+    return np.array(found, dtype=np.int64).reshape(strings.shape)
+
+
+@kernel("StringToHashBucket", fresh=True)
+def string_to_hash_bucket(value: Any, *, num_buckets: int) -> Any:
+    return _bucket(murmur_hash, value, num_buckets)
+
+
+@kernel("StringToHashBucketStrong", fresh=True)
+def string_to_hash_bucket_strong(value: Any, *, num_buckets: int, key: tuple[int, ...]) -> Any:
+    if len(key) != 2:
+        raise InvalidArgumentError("the key of a hash has two parts", expected="2 integers", actual=key)
+    return _bucket(partial(sip_hash, key=(key[0], key[1])), value, num_buckets)

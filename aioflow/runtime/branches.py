@@ -1,0 +1,120 @@
+"""Lift branches out of tagged dataflow: a graph with no loop left and with sync branches has no Switch and no Merge.
+
+What is left are guarded nodes, in an order in which those of equal guards stand together.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node
+from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.kernels.registry import KernelDef
+from aioflow.runtime.bind import Argument, BoundNode, Guard, Passing
+from aioflow.runtime.guards import ALIVE, Guards, UnliftableError
+from aioflow.runtime.units import constant_values, waits_of
+
+__all__ = ["lift_branches", "scheduled"]
+
+
+def lift_branches(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[ClientGraph, list[BoundNode]]:
+    """The graph without control flow and its bound nodes; as they were, if that cannot be."""
+    found = {node.op for node in graph.nodes.values()} & CONTROL_FLOW
+    if not found or found - {"Switch", "Merge"}:
+        return graph, list(bound)
+    try:
+        guards = Guards(graph, tuple(graph.nodes))
+        nodes = [*guards.rewired(bound), *guards.made()]
+        fetches = list(_fetches(graph, guards, nodes))
+    except UnliftableError:
+        return graph, list(bound)
+    if any(b.kernel.is_async and b.guard for b in nodes):
+        return graph, list(bound)
+    position = {name: i for i, name in enumerate(graph.nodes)}
+    nodes = scheduled(sorted(nodes, key=lambda b: position.get(b.node.name, len(position))))
+    plain = [n for n in graph.nodes.values() if n.op == "_Arg"]
+    whole = {n.name: n for n in (*plain, *(b.node for b in nodes), *fetches)}
+    return ClientGraph(whole, graph.feeds, graph.fetches), nodes
+
+
+def _fetches(graph: ClientGraph, guards: Guards, nodes: list[BoundNode]) -> Iterator[Node]:
+    """The fetches of the new graph. A value that is fetched from one side only becomes a node of that side."""
+    guarded = {b.node.name: b.guard for b in nodes if b.node.op != "Const"}
+    for node in graph.nodes.values():
+        if node.op != "_Retval":
+            continue
+        guard, edge = guards.of(node.inputs[0]), guards.value(node.inputs[0])
+        if guard is None:
+            raise UnliftableError(node.name)  # the propagator has the words for a fetch that is always dead
+        if guard and guarded.get(edge.node, ()) != guard:
+            alive = _alive(node, edge, graph, guard)
+            nodes.append(alive)
+            edge = Edge(alive.node.name, 0)
+        yield replace(node, inputs=(edge,))
+
+
+def _alive(fetch: Node, edge: Edge, graph: ClientGraph, guard: Guard) -> BoundNode:
+    waits = tuple(dict.fromkeys(predicate.node for predicate, _ in guard))
+    node = Node(f"{fetch.name}/alive", ALIVE, (edge,), waits, {}, (graph.spec(edge),), source=fetch.source)
+    return Passing(node, _IDENTITY, _identity, (Argument((edge,), False, None),), guard)
+
+
+def _identity(value: object) -> object:
+    return value
+
+
+_IDENTITY = KernelDef(ALIVE, lambda binding: _identity, expression="{0}")
+
+
+def scheduled(bound: Sequence[BoundNode]) -> list[BoundNode]:
+    """The nodes in a topological order in which those of equal guards stand together as far as it goes."""
+    waits = waits_of(bound, constant_values(bound))
+    position = {b.node.name: i for i, b in enumerate(bound)}
+    pending = [0] * len(bound)
+    readers: list[list[int]] = [[] for _ in bound]
+    for i, b in enumerate(bound):
+        sources = [position[s] for s in waits[b.node.name] if s in position]
+        pending[i] = len(sources)
+        for source in sources:
+            readers[source].append(i)
+    ready: dict[Guard, list[int]] = {}
+    for i, count in enumerate(pending):
+        if not count:
+            ready.setdefault(bound[i].guard, []).append(i)
+    order: list[BoundNode] = []
+    block: Guard = ()
+    while ready:
+        block = block if block in ready else _nearest(block, ready)
+        index = heapq.heappop(ready[block])
+        if not ready[block]:
+            del ready[block]
+        order.append(bound[index])
+        for reader in readers[index]:
+            pending[reader] -= 1
+            if not pending[reader]:
+                heapq.heappush(ready.setdefault(bound[reader].guard, []), reader)
+    return order
+
+
+def _nearest(block: Guard, ready: dict[Guard, list[int]]) -> Guard:
+    """The block to go on with: one within as many of the open `if`s as can be, then the other side of one."""
+    best, rank = block, (-1, False, 0)
+    for guard, indices in ready.items():
+        depth = common_depth(block, guard)
+        other = depth < min(len(block), len(guard)) and block[depth][0] == guard[depth][0]
+        candidate = (depth, other, -indices[0])
+        if candidate > rank:
+            best, rank = guard, candidate
+    return best
+
+
+def common_depth(one: Guard, other: Guard) -> int:
+    """How many of the outer predicates two guards share."""
+    depth = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        depth += 1
+    return depth

@@ -1,0 +1,208 @@
+"""Under which predicates the nodes of one frame run: what `Switch` and `Merge` mean, worked out before anything runs.
+
+A node's *guard* is the set of predicates, each with a side, that must hold for it to be alive. A Switch adds one, a
+node needs those of all it reads or waits for, and a Merge drops the one in which its two inputs differ. So the frame
+needs no dead values: a node runs if its guard holds, reads past the Switches, and a Merge is a choice between two
+values (`codegen` writes the rest). Frames with other uses of Switch and Merge are left to the propagator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.convert import as_bool
+from aioflow.kernels.registry import KernelDef
+from aioflow.runtime.bind import Argument, BoundNode, Choice, Guard, Passing, rebound
+
+__all__ = ["ALIVE", "STEERING", "Guards", "UnliftableError"]
+
+ALIVE: Final = "_Alive"  # the op of a value that is fetched from one side
+_CHOICE: Final = "_Choice"
+_CHECK: Final = "_Predicate"
+STEERING: Final = frozenset({ALIVE, _CHOICE, _CHECK})  # ops of nodes that the user's graph does not have
+
+
+class UnliftableError(Exception):
+    """The frame is of a form that guards cannot express."""
+
+
+class Guards:
+    """The guards of the nodes of one frame.
+
+    Args:
+        members: The names of the nodes, in topological order.
+        sources: The nodes of the frame that are alive whatever is before them: what enters it.
+
+    Raises:
+        UnliftableError: a Merge is not the end of a branch.
+    """
+
+    def __init__(self, graph: ClientGraph, members: Sequence[str], sources: frozenset[str] = frozenset()) -> None:
+        self._graph = graph
+        self._of: dict[str, Guard | None] = dict.fromkeys(sources, ())
+        self._sides: dict[Edge, Guard | None] = {}
+        self._ordered: dict[frozenset[tuple[Edge, bool]], Guard] = {}
+        self._choices: dict[str, tuple[tuple[Edge, ...], tuple[Any, ...]]] = {}
+        self._checks: dict[tuple[Edge, Guard], BoundNode] = {}
+        self._passed: dict[str, Edge] = {}  # what the nodes that only steer hand on
+        self._waits: dict[str, tuple[str, ...]] = {}
+        for name in members:
+            if name not in self._of:
+                self._visit(graph.nodes[name])
+
+    def of(self, edge: Edge) -> Guard | None:
+        """The guard of an output; None where it is never alive."""
+        found = self._sides.get(edge)
+        return self._of[edge.node] if found is None and edge not in self._sides else found
+
+    def value(self, edge: Edge) -> Edge:
+        """The output whose value an edge carries."""
+        while edge.node in self._passed:
+            edge = self._passed[edge.node]
+        return edge
+
+    def predicate(self, switch: Node) -> Edge:
+        """The predicate of a Switch as it was computed: other nodes test Identities of it, some inside branches."""
+        edge = self.value(switch.inputs[1])
+        while edge.node in self._of and self._graph.nodes[edge.node].op == "Identity":
+            edge = self.value(self._graph.nodes[edge.node].inputs[0])
+        return edge
+
+    def rewired(self, bound: Iterable[BoundNode]) -> Iterator[BoundNode]:
+        """The nodes of the frame that are ever alive, with their guards, and reading past the nodes that only steer."""
+        for b in bound:
+            guard = self._of[b.node.name]
+            if guard is not None:
+                yield replace(rebound(b, self._past(b.node, guard)), guard=guard)
+
+    def made(self) -> Iterator[BoundNode]:
+        """The nodes that take the place of the Merges, and those that check predicates of unknown shape."""
+        yield from self._checks.values()
+        for name, (inputs, indices) in self._choices.items():
+            guard = self._of[name]
+            if guard is not None:
+                merge = self._graph.nodes[name]
+                node = self._past(replace(merge, op=_CHOICE, inputs=inputs, attrs={}), guard)
+                converters = (as_bool, None, None) if len(inputs) == 3 else (None,)
+                arguments = tuple(Argument((e,), False, c) for e, c in zip(node.inputs, converters, strict=True))
+                yield Choice(node, _choice_kernel, _never_called, arguments, guard, indices)
+
+    # -- the walk ----------------------------------------------------------------------------------------------------
+
+    def _visit(self, node: Node) -> None:
+        if node.op == "Merge":
+            self._of[node.name] = self._merge(node)
+            return
+        guard = self._join([*(self.of(e) for e in node.inputs), *(self._of.get(c, ()) for c in node.control)])
+        self._of[node.name] = guard
+        if node.op == "Switch":
+            self._switch(node, guard)
+        elif node.op == "LoopCond":
+            self._pass(node, node.inputs[0])
+
+    def _switch(self, node: Node, guard: Guard | None) -> None:
+        self._pass(node, node.inputs[0])
+        predicate = self.predicate(node)
+        if guard is not None:
+            self._check(node, predicate, guard)
+        for port in range(2):
+            side = None if guard is None else self._join([guard, ((predicate, bool(port)),)])
+            self._sides[Edge(node.name, port)] = side
+
+    def _pass(self, node: Node, data: Edge) -> None:
+        self._passed[node.name] = data
+        self._waits[node.name] = tuple(dict.fromkeys(self._through(node.predecessors())))
+
+    def _through(self, names: Iterable[str]) -> Iterator[str]:
+        """The names, with what they wait for in the place of those that only steer."""
+        for name in names:
+            if name in self._waits:
+                yield from self._waits[name]
+            else:
+                yield name
+
+    def _check(self, switch: Node, predicate: Edge, guard: Guard) -> None:
+        """Where it is not known that the predicate is one value, all behind the Switch waits for a node that checks."""
+        if self._graph.spec(predicate).dims == ():
+            return
+        if (predicate, guard) not in self._checks:
+            # The name of the Switch is free for it: no edge of the new graph leads to a Switch.
+            node = replace(switch, op=_CHECK, inputs=(predicate,), control=self._waits[switch.name], outputs=())
+            arguments = (Argument((predicate,), False, None),)
+            self._checks[predicate, guard] = Passing(node, _check_kernel, _checker(switch), arguments, guard)
+        name = self._checks[predicate, guard].node.name
+        self._waits[switch.name] = (*self._waits[switch.name], name)
+
+    def _merge(self, node: Node) -> Guard | None:
+        alive = [(i, e, g) for i, e in enumerate(node.inputs) if (g := self.of(e)) is not None]
+        if not alive:
+            return None
+        if len(alive) == 1:
+            index, edge, guard = alive[0]
+            self._choices[node.name] = ((edge,), (np.int32(index),))
+            return guard
+        if len(alive) > 2:
+            raise UnliftableError(node.name)
+        (i, first, guard), (j, second, other) = alive
+        differing = set(guard) - set(other)
+        if len(differing) != 1:
+            raise UnliftableError(node.name)
+        ((predicate, side),) = differing
+        if set(other) - set(guard) != {(predicate, not side)}:
+            raise UnliftableError(node.name)
+        if side:
+            (i, first), (j, second) = (j, second), (i, first)
+        self._choices[node.name] = ((predicate, first, second), (np.int32(i), np.int32(j)))
+        return self._join([tuple(atom for atom in guard if atom[0] != predicate)])
+
+    def _join(self, guards: Sequence[Guard | None]) -> Guard | None:
+        """All of the guards; None where they contradict each other. One order for each set, so that blocks nest."""
+        longest: Guard = ()
+        for guard in guards:
+            if guard is None:
+                return None
+            if len(guard) > len(longest):
+                longest = guard
+        atoms = dict.fromkeys(longest)
+        for guard in guards:
+            atoms.update(dict.fromkeys(guard or ()))
+        if any((predicate, not side) in atoms for predicate, side in atoms):
+            return None
+        return self._ordered.setdefault(frozenset(atoms), tuple(atoms))
+
+    def _past(self, node: Node, guard: Guard) -> Node:
+        """The node, reading and waiting past the nodes that only steer, and waiting for its predicates."""
+        steering = [s for s in node.predecessors() if s in self._waits]
+        waits = dict.fromkeys(self._through((*node.control, *steering)))
+        waits.update(dict.fromkeys(predicate.node for predicate, _ in guard))
+        return replace(node, inputs=tuple(self.value(e) for e in node.inputs), control=tuple(waits))
+
+
+def _checker(switch: Node) -> Callable[[Any], Any]:
+    """A function that raises, unless the predicate of a Switch is one value."""
+
+    def check(predicate: Any) -> None:
+        if getattr(predicate, "ndim", 0) != 0:
+            raise InvalidArgumentError(
+                "the predicate of a Switch must be a scalar", expected="shape ()", actual=predicate.shape
+            ).at(switch.name, switch.op, switch.source)
+
+    return check
+
+
+def _never_called(*values: Any) -> Any:
+    raise NotImplementedError  # generated code writes a choice out
+
+
+def _bind_nothing(binding: Any) -> Any:
+    return _never_called
+
+
+_choice_kernel: Final = KernelDef(_CHOICE, _bind_nothing)
+_check_kernel: Final = KernelDef(_CHECK, _bind_nothing, fresh=True)

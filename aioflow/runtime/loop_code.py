@@ -1,0 +1,176 @@
+"""Write a lifted loop as one Python function: a `while` around the lines of its nodes.
+
+What one iteration made is dropped in it, at the latest when its loop variables have been passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.kernels.convert import as_array
+from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error
+from aioflow.runtime.codegen import Form, Line, NodeWriter, compiled
+from aioflow.runtime.liveness import analyse, is_small
+from aioflow.runtime.step import Probe, Step
+from aioflow.runtime.units import Unit
+
+__all__ = ["LoopCode", "LoopParts"]
+
+
+class _Unstoppable:
+    """A step that nobody will stop."""
+
+    requested = False
+    probe = None
+
+
+_UNSTOPPABLE: Final = _Unstoppable()
+
+
+@dataclass(frozen=True, slots=True)
+class LoopParts:
+    """What a loop computes.
+
+    Attributes:
+        variables: The values that an iteration begins with.
+        following: The values that it passes on, in the same order.
+        invariants: The values that stay.
+        leaving: The values that the loop returns.
+        condition: The nodes that run before the predicate is tested; body: those that run if it holds.
+    """
+
+    variables: tuple[Edge, ...]
+    following: tuple[Edge, ...]
+    invariants: tuple[Edge, ...]
+    leaving: tuple[Edge, ...]
+    predicate: Edge
+    condition: tuple[BoundNode, ...]
+    body: tuple[BoundNode, ...]
+
+
+class LoopCode:
+    """The function of a loop: it takes the variables and invariants, and `stop`, the step or None.
+
+    `take` does so out of a list, which it empties: what nobody else holds then is freed as the loop consumes it.
+    """
+
+    def __init__(self, parts: LoopParts, graph: ClientGraph, constants: Mapping[Edge, Any]) -> None:
+        self._parts = parts
+        self._graph = graph
+        self._constants = constants
+        nodes = (*parts.condition, *parts.body)
+        inputs = (*parts.variables, *parts.invariants)
+        outputs = tuple(e for e in dict.fromkeys(parts.following) if e not in constants)
+        self._unit = Unit(nodes, False, inputs, outputs, ())
+        tested = len(parts.condition)
+        read = dict.fromkeys(parts.invariants, len(nodes) + 1) | dict.fromkeys(
+            (parts.predicate, *parts.leaving), tested
+        )
+        lifetimes = analyse(self._unit, graph, frozenset(), read)
+        names = {e: f"m{i}" for i, e in enumerate(parts.variables)}
+        names |= {e: f"i{i}" for i, e in enumerate(parts.invariants)}
+        self._writer = NodeWriter(self._unit, graph, constants, lifetimes, names)
+        self._compiled: dict[Form, Callable[..., tuple[Any, ...]]] = {}
+        self._lines: list[Line] = []
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """The positions of the inputs that a node may hold beyond the loop."""
+        kept = _kept_inputs(self._unit, tuple(zip(self._parts.variables, self._parts.following, strict=True)))
+        return frozenset(i for i, e in enumerate(self._unit.inputs) if e in kept)
+
+    def __call__(self, *values: Any, stop: Step | None = None) -> tuple[Any, ...]:
+        """Run the loop; every error is attached to the node that raised it."""
+        return self.take(list(values), stop)
+
+    def take(self, values: list[Any], stop: Step | None) -> tuple[Any, ...]:
+        """Run the loop, with the values taken out of the list."""
+        try:
+            if stop is not None and stop.probe is not None:
+                return self._function(Form.PROBED)(values, self._reporter(stop.probe), stop)
+            return self._function(Form.FAST)(values, stop or _UNSTOPPABLE)
+        except Exception as error:
+            failed = self._failed_node(error)
+            if failed is None:
+                raise
+            failure = kernel_error(error, failed.node)
+            raise failure from failure.__cause__
+
+    def source(self, form: Form) -> str:
+        """The Python text of that form."""
+        return "\n".join(line.text for line in self._text(form)) + "\n"
+
+    def _function(self, form: Form) -> Callable[..., tuple[Any, ...]]:
+        found = self._compiled.get(form)
+        if found is None:
+            self._lines = self._text(form)
+            found = self._compiled[form] = compiled(self._lines, "loop", "loop", self._writer.scope)
+        return found
+
+    def _text(self, form: Form) -> list[Line]:
+        parts, writer = self._parts, self._writer
+        tested = len(parts.condition)
+        parameters = "values, probe, stop" if form is Form.PROBED else "values, stop"
+        return [
+            Line(f"def loop({parameters}):"),
+            Line(f"    {''.join(f'{writer.name(e)}, ' for e in self._unit.inputs)} = values"),
+            Line("    values.clear()"),
+            Line("    while True:"),
+            *writer.lines(form, 0, tested, 2),
+            Line(f"        if not {writer.name(parts.predicate)}:"),
+            Line(f"            return ({''.join(f'{writer.name(e)}, ' for e in parts.leaving)})"),
+            Line("        if stop.requested: stop.halt()"),
+            *writer.lines(form, tested, len(self._unit.nodes), 2),
+            *self._pass_on(),
+        ]
+
+    def _pass_on(self) -> list[Line]:
+        """The next iteration begins with what this one made, and nothing else holds that."""
+        parts, writer = self._parts, self._writer
+        changed = [(v, f) for v, f in zip(parts.variables, parts.following, strict=True) if v != f]
+        lines = []
+        if changed:
+            targets = ", ".join(writer.name(v) for v, _ in changed)
+            lines.append(Line(f"        {targets} = {', '.join(writer.name(f) for _, f in changed)}"))
+        made = [e for e in self._unit.outputs if e not in self._unit.inputs and not is_small(e, self._graph)]
+        if made:
+            lines.append(Line(f"        {''.join(f'{writer.name(e)} = ' for e in made)}None"))
+        return lines
+
+    def _failed_node(self, error: BaseException) -> BoundNode | None:
+        codes = {function.__code__ for function in self._compiled.values()}
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code not in codes:
+            trace = trace.tb_next
+        index = None if trace is None else self._lines[trace.tb_lineno - 1].node
+        return None if index is None else self._unit.nodes[index]
+
+    def _reporter(self, probe: Probe) -> Callable[[int, Sequence[Any]], None]:
+        report = probe.begin()
+
+        def after_node(index: int, outputs: Sequence[Any]) -> None:
+            node = self._unit.nodes[index]
+            if not isinstance(node, LiftedLoop):  # whose nodes have been reported one by one
+                report(node, outputs)
+
+        return after_node
+
+
+def _kept_inputs(unit: Unit, carried: Sequence[tuple[Edge, Edge]]) -> set[Edge]:
+    """The inputs of a loop whose memory a node keeps, in whichever iteration they come to it."""
+    shares: dict[Edge, frozenset[Edge]] = {e: frozenset((e,)) for e in unit.inputs}
+    kept: set[Edge] = set()
+    for b in unit.nodes:
+        inputs = [e for a in b.arguments if a.convert in (None, as_array) for e in a.sources]
+        shared = frozenset[Edge]() if b.kernel.fresh else frozenset(s for e in inputs for s in shares.get(e, ()))
+        shares.update((Edge(b.node.name, port), shared) for port in range(len(b.node.outputs)))
+        for edge in b.keeps:
+            kept |= shares.get(edge, frozenset())
+    while True:
+        more = {s for variable, following in carried if variable in kept for s in shares.get(following, ())}
+        if more <= kept:
+            return kept
+        kept |= more

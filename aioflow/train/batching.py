@@ -1,0 +1,372 @@
+"""Batches of elements, which queues collect: in order, padded, shuffled, from one source or several.
+
+The names and arguments are TensorFlow 1's. Everything here adds nodes and a `QueueRunner`; run
+`start_queue_runners` inside an `async with Coordinator()` block to set the pipeline going.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.graph import Tensor
+from aioflow.graph.shapes import Dims, dims_of, format_dims
+from aioflow.graph.static_value import constant_value
+from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
+from aioflow.ops.control_flow import cond
+from aioflow.ops.core import no_op
+from aioflow.ops.queues import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
+from aioflow.ops.serialization import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
+from aioflow.ops.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
+from aioflow.train.queue_runner import QueueRunner, add_queue_runner
+
+__all__ = [
+    "batch",
+    "batch_join",
+    "maybe_batch",
+    "maybe_batch_join",
+    "maybe_shuffle_batch",
+    "maybe_shuffle_batch_join",
+    "shuffle_batch",
+    "shuffle_batch_join",
+]
+
+
+class _Elements:
+    """The tensors of a batching function: a list (or several) of them, whatever the caller gave them in.
+
+    A sparse tensor travels through the queue as three strings.
+    """
+
+    def __init__(self, sources: Sequence[Any], shapes: Any, enqueue_many: bool, keep_input: TensorLike = True) -> None:
+        if not sources:
+            raise InvalidArgumentError("there is nothing to batch", expected="at least one list", actual="none")
+        first = sources[0]
+        self._keys = sorted(first) if isinstance(first, Mapping) else None
+        self._single = self._keys is None and (not isinstance(first, list | tuple) or len(first) == 1)
+        self.many = enqueue_many
+        self._keep = _kept(keep_input, enqueue_many)
+        given = [self._listed(source) for source in sources]
+        self._sparse = [_merged(column) for column in zip(*given, strict=True)]
+        self.sources = [[self._stored(item) for item in items] for items in given]
+        self.dtypes = [t.dtype for t in self.sources[0]]
+        for tensors in self.sources:
+            if [t.dtype for t in tensors] != self.dtypes:
+                raise InvalidArgumentError(
+                    "all lists must have the same dtypes", expected=self.dtypes, actual=[t.dtype for t in tensors]
+                )
+        self._shapes = None if shapes is None else [dims_of(shape) for shape in shapes]
+
+    def _listed(self, source: Any) -> list[Tensor | SparseTensor]:
+        if self._keys is not None:
+            if not isinstance(source, Mapping) or sorted(source) != self._keys:
+                raise InvalidArgumentError("all dictionaries need the same keys", expected=self._keys, actual=source)
+            items = [source[key] for key in self._keys]
+        else:
+            items = list(source) if isinstance(source, list | tuple) else [source]
+        if not items:
+            raise InvalidArgumentError("there is nothing to batch", expected="at least one tensor", actual="none")
+        return [convert_to_tensor_or_sparse_tensor(item) for item in items]
+
+    def _stored(self, item: Tensor | SparseTensor) -> Tensor:
+        if isinstance(item, Tensor):
+            return item
+        return serialize_many_sparse(item) if self.many else serialize_sparse(item)
+
+    def dims(self) -> list[Dims]:
+        """The shape of each component of an element: what all sources have in common."""
+        if self._shapes is not None:
+            if len(self._shapes) != len(self.dtypes):
+                raise InvalidArgumentError(
+                    "a shape a tensor is needed", expected=len(self.dtypes), actual=len(self._shapes)
+                )
+            stored: Dims = (3,)
+            return [dims if sparse is None else stored for dims, sparse in zip(self._shapes, self._sparse, strict=True)]
+        return [self._common([tensors[i] for tensors in self.sources]) for i in range(len(self.dtypes))]
+
+    def _common(self, tensors: Sequence[Tensor]) -> Dims:
+        found = [self._element_dims(t) for t in tensors]
+        ranks = {len(dims) for dims in found}
+        if len(ranks) != 1:
+            raise InvalidArgumentError("the tensors differ in rank", expected="one rank", actual=sorted(ranks))
+        return tuple(column[0] if len(set(column)) == 1 else None for column in zip(*found, strict=True))
+
+    def _element_dims(self, tensor: Tensor) -> tuple[int | None, ...]:
+        dims = tensor.dims
+        if dims is None or (self.many and not dims):
+            raise InvalidArgumentError(
+                f"cannot tell the shape of an element of {tensor.name}",
+                expected="a known rank, or shapes=",
+                actual=format_dims(dims),
+            )
+        return dims[1:] if self.many else dims
+
+    def fill(self, queue: QueueBase, repeat: int) -> None:
+        """Add the runner that keeps the queue filled."""
+        add_queue_runner(QueueRunner(queue, [self._put(queue, tensors) for tensors in self.sources] * repeat))
+
+    def _put(self, queue: QueueBase, tensors: list[Tensor]) -> Any:
+        put = queue.enqueue_many if self.many else queue.enqueue
+        known = constant_value(self._keep)
+        if self._keep.dims != ():
+            rows = apply_op("Reshape", apply_op("Where", self._keep), [-1])
+            return put([apply_op("GatherV2", tensor, rows, 0) for tensor in tensors])
+        if known is not None:
+            return put(tensors) if bool(known) else no_op()
+        return cond(self._keep, lambda: put(tensors), no_op)
+
+    def take(self, queue: QueueBase, size: TensorLike, smaller: bool, name: str) -> Any:
+        """A batch, in the form in which the tensors were given."""
+        found = queue.dequeue_up_to(size, name=name) if smaller else queue.dequeue_many(size, name=name)
+        stored = list(found) if isinstance(found, list | tuple) else [found]
+        items = [
+            tensor if sparse is None else deserialize_many_sparse(tensor, sparse.dtype, self._rank(sparse))
+            for tensor, sparse in zip(stored, self._sparse, strict=True)
+        ]
+        if self._keys is not None:
+            return dict(zip(self._keys, items, strict=True))
+        return items[0] if self._single else items
+
+    def _rank(self, sparse: SparseTensor) -> int | None:
+        rank = sparse.shape.ndims
+        return rank if rank is None or self.many else rank + 1
+
+
+def _merged(column: Sequence[Tensor | SparseTensor]) -> SparseTensor | None:
+    """One of the sparse tensors that the sources give for one component; None where it is dense."""
+    sparse = [item for item in column if isinstance(item, SparseTensor)]
+    if sparse and (len(sparse) < len(column) or len({item.dtype for item in sparse}) > 1):
+        raise InvalidArgumentError(
+            "the sources differ", expected="all sparse, of one dtype", actual=[repr(item) for item in column]
+        )
+    return sparse[0] if sparse else None
+
+
+def _kept(keep_input: TensorLike, many: bool) -> Tensor:
+    keep = convert_to_tensor(keep_input, dtypes.bool_)
+    if keep.dims is None or len(keep.dims) > int(many):
+        wanted = "a scalar, or a vector with enqueue_many" if many else "a scalar"
+        raise InvalidArgumentError("keep_input has a wrong shape", expected=wanted, actual=format_dims(keep.dims))
+    return keep
+
+
+def _in_order(
+    elements: _Elements,
+    batch_size: TensorLike,
+    threads: int,
+    queue: tuple[int, bool, str | None],
+    smaller: bool,
+    scope: str,
+) -> Any:
+    """Batches by a queue of that capacity, padding and shared name."""
+    capacity, pads, shared_name = queue
+    kind = PaddingFIFOQueue if pads else FIFOQueue
+    made = kind(capacity, elements.dtypes, elements.dims(), shared_name=shared_name)
+    elements.fill(made, threads)
+    return elements.take(made, batch_size, smaller, scope)
+
+
+def _shuffled(
+    elements: _Elements,
+    batch_size: TensorLike,
+    threads: int,
+    queue: tuple[int, int, int | None, str | None],
+    smaller: bool,
+    scope: str,
+) -> Any:
+    """Batches by a queue of that capacity, least size, seed and shared name."""
+    capacity, least, seed, shared_name = queue
+    made = RandomShuffleQueue(capacity, least, elements.dtypes, elements.dims(), seed=seed, shared_name=shared_name)
+    elements.fill(made, threads)
+    return elements.take(made, batch_size, smaller, scope)
+
+
+def batch(
+    tensors: Any,
+    batch_size: TensorLike,
+    num_threads: int = 1,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Batches of elements, in the order in which they come.
+
+    Args:
+        tensors: A list or dictionary of tensors (sparse ones too), or one: an element.
+        batch_size: How many elements a batch has.
+        num_threads: How many tasks compute elements at once; with more than one their order is open.
+        capacity: Of the queue.
+        enqueue_many: The tensors hold many elements, one a row.
+        shapes: Of the elements, where the tensors do not tell.
+        dynamic_pad: Sizes may differ; each batch is padded with zeros to the largest of it.
+        allow_smaller_final_batch: Give what is left at the end; otherwise it is dropped.
+        shared_name: Queues of one name are one queue.
+
+    Returns:
+        The tensors with a batch dimension in front, in the form of `tensors` (of a list of one, the tensor).
+
+    Raises:
+        InvalidArgumentError: the shapes are not known.
+    """
+    with default_graph().name_scope(name or "batch") as scope:
+        elements = _Elements([tensors], shapes, enqueue_many)
+        queue = (capacity, dynamic_pad, shared_name)
+        return _in_order(elements, batch_size, num_threads, queue, allow_smaller_final_batch, scope)
+
+
+def maybe_batch(
+    tensors: Any,
+    keep_input: TensorLike,
+    batch_size: TensorLike,
+    num_threads: int = 1,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Batches of the elements for which `keep_input` holds. See `batch`.
+
+    Args:
+        keep_input: A bool scalar; with `enqueue_many` it may be a vector, one a row.
+    """
+    with default_graph().name_scope(name or "maybe_batch") as scope:
+        elements = _Elements([tensors], shapes, enqueue_many, keep_input)
+        queue = (capacity, dynamic_pad, shared_name)
+        return _in_order(elements, batch_size, num_threads, queue, allow_smaller_final_batch, scope)
+
+
+def batch_join(
+    tensors_list: Sequence[Any],
+    batch_size: TensorLike,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Batches of elements that several sources give at once, one task each. See `batch`.
+
+    Args:
+        tensors_list: A list of such lists or dictionaries as `batch` takes.
+    """
+    with default_graph().name_scope(name or "batch_join") as scope:
+        elements = _Elements(tensors_list, shapes, enqueue_many)
+        queue = (capacity, dynamic_pad, shared_name)
+        return _in_order(elements, batch_size, 1, queue, allow_smaller_final_batch, scope)
+
+
+def maybe_batch_join(
+    tensors_list: Sequence[Any],
+    keep_input: TensorLike,
+    batch_size: TensorLike,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """`batch_join` of the elements for which `keep_input` holds. See `maybe_batch`."""
+    with default_graph().name_scope(name or "maybe_batch_join") as scope:
+        elements = _Elements(tensors_list, shapes, enqueue_many, keep_input)
+        queue = (capacity, dynamic_pad, shared_name)
+        return _in_order(elements, batch_size, 1, queue, allow_smaller_final_batch, scope)
+
+
+def shuffle_batch(
+    tensors: Any,
+    batch_size: TensorLike,
+    capacity: int,
+    min_after_dequeue: int,
+    num_threads: int = 1,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Batches of elements in random order. See `batch`.
+
+    Args:
+        capacity: Of the queue, more than `min_after_dequeue`.
+        min_after_dequeue: How many elements stay to choose among while more are coming.
+        seed: Of the random order.
+    """
+    with default_graph().name_scope(name or "shuffle_batch") as scope:
+        elements = _Elements([tensors], shapes, enqueue_many)
+        queue = (capacity, min_after_dequeue, seed, shared_name)
+        return _shuffled(elements, batch_size, num_threads, queue, allow_smaller_final_batch, scope)
+
+
+def maybe_shuffle_batch(
+    tensors: Any,
+    batch_size: TensorLike,
+    capacity: int,
+    min_after_dequeue: int,
+    keep_input: TensorLike,
+    num_threads: int = 1,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """`shuffle_batch` of the elements for which `keep_input` holds. See `maybe_batch`."""
+    with default_graph().name_scope(name or "maybe_shuffle_batch") as scope:
+        elements = _Elements([tensors], shapes, enqueue_many, keep_input)
+        queue = (capacity, min_after_dequeue, seed, shared_name)
+        return _shuffled(elements, batch_size, num_threads, queue, allow_smaller_final_batch, scope)
+
+
+def shuffle_batch_join(
+    tensors_list: Sequence[Any],
+    batch_size: TensorLike,
+    capacity: int,
+    min_after_dequeue: int,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Batches, in random order, of elements that several sources give at once. See `shuffle_batch`, `batch_join`."""
+    with default_graph().name_scope(name or "shuffle_batch_join") as scope:
+        elements = _Elements(tensors_list, shapes, enqueue_many)
+        queue = (capacity, min_after_dequeue, seed, shared_name)
+        return _shuffled(elements, batch_size, 1, queue, allow_smaller_final_batch, scope)
+
+
+def maybe_shuffle_batch_join(
+    tensors_list: Sequence[Any],
+    batch_size: TensorLike,
+    capacity: int,
+    min_after_dequeue: int,
+    keep_input: TensorLike,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """`shuffle_batch_join` of the elements for which `keep_input` holds. See `maybe_batch`."""
+    with default_graph().name_scope(name or "maybe_shuffle_batch_join") as scope:
+        elements = _Elements(tensors_list, shapes, enqueue_many, keep_input)
+        queue = (capacity, min_after_dequeue, seed, shared_name)
+        return _shuffled(elements, batch_size, 1, queue, allow_smaller_final_batch, scope)

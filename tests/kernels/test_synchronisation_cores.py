@@ -1,0 +1,412 @@
+"""Accumulators, barriers, staging areas and locks as state machines: nothing is lost or doubled, nobody hangs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from aioflow import errors
+from aioflow.kernels.accumulator_core import AccumulatorCore, Take
+from aioflow.kernels.barrier_core import FIRST_INDEX, BarrierCore
+from aioflow.kernels.queue_core import Dequeue
+from aioflow.kernels.staging_core import Get, Peek, Put, StagingCore
+from aioflow.kernels.turns import Turns
+from aioflow.kernels.waiting import Ticket
+
+SETTINGS = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+class Lines(RuleBasedStateMachine):
+    """What all machines keep: the tickets that wait, in the order in which they came, and who was served."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Any] = []
+        self.served: list[Any] = []
+
+    def ask(self, submit: Callable[[Any], Iterable[Ticket]], ticket: Any) -> None:
+        self.waiting.append(ticket)
+        self.settle(submit(ticket))
+
+    def settle(self, settled: Iterable[Ticket]) -> None:
+        settled = list(settled)
+        assert len({id(t) for t in settled}) == len(settled), "a ticket was woken twice"
+        for ticket in settled:
+            assert ticket.settled
+            earlier = [t for t in self.waiting[: self.waiting.index(ticket)] if self.same_line(t, ticket)]
+            assert all(t in settled for t in earlier), "somebody was overtaken"
+            self.served.append(ticket)
+        self.waiting = [t for t in self.waiting if t not in settled]
+
+    def same_line(self, one: Ticket, other: Ticket) -> bool:
+        return type(one) is type(other)
+
+    def cancel(self, data: Any, withdraw: Callable[[Any], Iterable[Ticket]]) -> Any:
+        """Withdraw one that waits, or one that was served and has not looked yet."""
+        ticket = data.draw(st.sampled_from(self.waiting))
+        self.waiting.remove(ticket)
+        self.settle(withdraw(ticket))
+        return ticket
+
+    def lose(self, data: Any, withdraw: Callable[[Any], Iterable[Ticket]], candidates: list[Any]) -> Any:
+        """Cancelled after it was served, and before anybody had the value."""
+        ticket = data.draw(st.sampled_from(candidates))
+        self.served.remove(ticket)
+        self.settle(withdraw(ticket))
+        return ticket
+
+
+# ── barrier ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_elements_leave_by_index_once_they_are_whole() -> None:
+    core = BarrierCore("b", 2)
+    core.insert(0, [b"x", b"y"], [1, 2])
+    core.insert(0, [b"z"], [3])
+    wide = Dequeue(2)
+    assert core.submit(wide) == []
+    assert core.insert(1, [b"z"], [30]) == []
+    assert core.insert(1, [b"y"], [20]) == [wide]
+    assert wide.value == [(FIRST_INDEX, b"y", 2, 20), (FIRST_INDEX + 1, b"z", 3, 30)]
+    assert (core.ready_size, core.incomplete_size) == (0, 1)
+    assert core.describe() == "barrier 'b' (0 ready, 1 incomplete, open)"
+
+
+def test_a_wrong_insert_changes_nothing() -> None:
+    core = BarrierCore("b", 2)
+    core.insert(0, [b"x"], [1])
+    for keys in ([b"new", b"x"], [b"new", b"new"]):
+        with pytest.raises(errors.InvalidArgumentError, match="component 0 already"):
+            core.insert(0, keys, [1, 2])
+    assert core.incomplete_size == 1
+    core.close(cancel=False)
+    with pytest.raises(errors.CancelledError):
+        core.insert(1, [b"x", b"new"], [1, 2])
+    assert (core.ready_size, core.incomplete_size) == (0, 1)
+
+
+def test_a_barrier_that_closes_ends_those_who_wait() -> None:
+    core = BarrierCore("b", 2)
+    core.insert(0, [b"x", b"y"], [1, 2])
+    core.insert(1, [b"x"], [3])
+    small, much = Dequeue(3, small=True), Dequeue(1)
+    core.submit(small)
+    core.submit(much)
+    assert core.close(cancel=False) == [], "y may still be completed"
+    late = Dequeue(3)
+    assert core.submit(late) == [late]
+    assert isinstance(late.error, errors.OutOfRangeError)
+    assert core.close(cancel=True) == [small, much]
+    assert [e[1] for e in small.value] == [b"x"]
+    assert isinstance(much.error, errors.OutOfRangeError)
+
+
+class BarrierMachine(Lines):
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = BarrierCore("b", 2)
+        self.begun: dict[bytes, set[int]] = {}
+        self.whole: Counter[bytes] = Counter()
+        self.keys = 0
+
+    @rule(count=st.integers(1, 3), component=st.integers(0, 1))
+    def begin(self, count: int, component: int) -> None:
+        keys = [b"%d" % i for i in range(self.keys, self.keys + count)]
+        self.keys += count
+        try:
+            self.settle(self.core.insert(component, keys, keys))
+        except errors.CancelledError:
+            assert self.core.closed
+        else:
+            assert not self.core.closed
+            self.begun |= {key: {component} for key in keys}
+
+    @precondition(lambda self: self.begun)
+    @rule(data=st.data(), component=st.integers(0, 1))
+    def go_on(self, data: Any, component: int) -> None:
+        keys = data.draw(st.lists(st.sampled_from(sorted(self.begun)), min_size=1, max_size=4, unique=True))
+        try:
+            settled = self.core.insert(component, keys, keys)
+        except errors.InvalidArgumentError:
+            assert any(component in self.begun[key] for key in keys)
+            return
+        for key in keys:
+            self.begun[key].add(component)
+            if len(self.begun[key]) == 2:
+                self.whole[key] += 1
+                del self.begun[key]
+        self.settle(settled)
+
+    @rule(count=st.integers(0, 4), small=st.booleans())
+    def take(self, count: int, small: bool) -> None:
+        self.ask(self.core.submit, Dequeue(count, small))
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def cancel_one(self, data: Any) -> None:
+        self.cancel(data, self.core.withdraw)
+
+    @precondition(lambda self: any(t.error is None for t in self.served))
+    @rule(data=st.data())
+    def lose_one(self, data: Any) -> None:
+        self.lose(data, self.core.withdraw, [t for t in self.served if t.error is None])
+
+    @precondition(lambda self: self.keys > 4)
+    @rule(cancel=st.booleans())
+    def close(self, cancel: bool) -> None:
+        try:
+            settled = self.core.close(cancel)
+        except errors.CancelledError:
+            assert self.core.closed
+            return
+        if cancel:
+            self.begun.clear()
+        self.settle(settled)
+
+    def same_line(self, one: Ticket, other: Ticket) -> bool:
+        return other.error is None  # what cannot be had is refused at once
+
+    @invariant()
+    def nothing_is_lost_or_doubled(self) -> None:
+        given = [e[1] for t in self.served if t.error is None for e in t.value]
+        held = [e[2][1] for t in self.waiting for e in t.taken]
+        inside = [entry[2][1] for entry in self.core._ready._store._heap]  # type: ignore[attr-defined]
+        assert Counter(given + held + inside) == self.whole
+        assert self.core.incomplete_size == len(self.begun)
+
+    @invariant()
+    def nobody_waits_who_could_go_on(self) -> None:
+        if self.waiting:
+            assert self.core.ready_size < max(self.waiting[0].count, 1)
+            assert not self.core.closed or self.begun, "what is closed and whole keeps nobody waiting"
+
+
+# ── staging area ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_bytes_limit_what_goes_in() -> None:
+    core = StagingCore("s", 0, 10)
+    first, second, third = Put("a", 6), Put("b", 5), Put("c", 1)
+    assert core.submit(first) == [first]
+    assert core.submit(second) == core.submit(third) == [], "in line, though the third would fit"
+    with pytest.raises(errors.ResourceExhaustedError):
+        core.submit(Put("d", 11))
+    get = Get()
+    assert core.submit(get) == [get, second, third]
+    assert (get.value.element, len(core)) == ("a", 2)
+    assert core.describe() == "staging area 's' (size 2, 6 bytes; waiting: 0 putting, 0 getting, 0 peeking)"
+
+
+def test_whoever_looks_does_so_before_it_is_taken() -> None:
+    core = StagingCore("s", 0, 0)
+    get, peek, far = Get(), Peek(0), Peek(1)
+    for ticket in (get, peek, far):
+        assert core.submit(ticket) == []
+    put = Put("a", 1)
+    assert set(core.submit(put)) == {put, peek, get}
+    assert peek.value.element == get.value.element == "a"
+    assert not far.settled
+
+
+class StagingMachine(Lines):
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = StagingCore("s", 3, 8)
+        self.next = 0
+        self.dropped: list[int] = []
+
+    @rule(size=st.integers(0, 8))
+    def put(self, size: int) -> None:
+        self.ask(self.core.submit, Put(self.next, size))
+        self.next += 1
+
+    @rule()
+    def get(self) -> None:
+        self.ask(self.core.submit, Get())
+
+    @rule(index=st.integers(0, 4))
+    def peek(self, index: int) -> None:
+        ticket = Peek(index)
+        self.ask(self.core.submit, ticket)
+        if ticket.settled:
+            assert ticket.value is self.core._inside[index] or not self.core._inside
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def cancel_one(self, data: Any) -> None:
+        self.cancel(data, self.core.withdraw)
+
+    @precondition(lambda self: self.served)
+    @rule(data=st.data())
+    def lose_one(self, data: Any) -> None:
+        """A put that was cancelled stays in."""
+        ticket = data.draw(st.sampled_from(self.served))
+        if not isinstance(ticket, Put):
+            self.served.remove(ticket)
+        self.settle(self.core.withdraw(ticket))
+
+    @rule()
+    def clear(self) -> None:
+        self.dropped += [p.element for p in self.core._inside]
+        self.settle(self.core.clear())
+
+    def same_line(self, one: Ticket, other: Ticket) -> bool:
+        return type(one) is type(other) and not isinstance(one, Peek)
+
+    @invariant()
+    def nothing_is_lost_or_doubled(self) -> None:
+        put = [t.element for t in self.served if isinstance(t, Put)]
+        given = [t.value.element for t in self.served if isinstance(t, Get)]
+        inside = [p.element for p in self.core._inside]
+        assert sorted(given + inside + self.dropped) == sorted(put)
+        assert self.core._bytes == sum(p.size for p in self.core._inside)
+
+    @invariant()
+    def nobody_waits_who_could_go_on(self) -> None:
+        inside = self.core._inside
+        kinds = {type(t) for t in self.waiting}
+        if Put in kinds:
+            first = next(t for t in self.waiting if isinstance(t, Put))
+            assert len(inside) >= 3 or self.core._bytes + first.size > 8
+        if Get in kinds:
+            assert not inside
+        assert all(t.index >= len(inside) for t in self.waiting if isinstance(t, Peek))
+
+
+# ── accumulators ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _add(total: frozenset[int], more: frozenset[int]) -> frozenset[int]:
+    assert not total & more, "a gradient was added twice"
+    return total | more
+
+
+def test_what_a_cancelled_taker_was_given_is_added_to_what_has_come_since() -> None:
+    core = AccumulatorCore("a", _add)
+    core.apply(0, frozenset({1}))
+    first = Take(1)
+    core.submit(first)
+    core.apply(1, frozenset({2}))
+    assert core.withdraw(first) == []
+    again = Take(2)
+    assert core.submit(again) == [again]
+    assert again.value == ({1, 2}, 2)
+
+
+def test_a_step_that_nobody_took_goes_on() -> None:
+    core = AccumulatorCore("a", _add)
+    core.apply(0, frozenset({1}))
+    taken = Take(1)
+    core.submit(taken)
+    assert core.step == 1
+    core.withdraw(taken)
+    assert (core.step, core.count) == (0, 1)
+    core.set_step(5)
+    late = Take(1)
+    core.submit(late)
+    core.set_step(9)
+    core.withdraw(late)
+    assert core.step == 9, "it never goes back behind what was set"
+
+
+class AccumulatorMachine(Lines):
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = AccumulatorCore("a", _add)
+        self.next = 0
+        self.fresh: set[int] = set()
+
+    @rule(behind=st.integers(-1, 2))
+    def apply(self, behind: int) -> None:
+        step = self.core.step - behind
+        if step >= self.core.step:
+            self.fresh.add(self.next)
+        self.settle(self.core.apply(step, frozenset({self.next})))
+        self.next += 1
+
+    @rule(required=st.integers(1, 4))
+    def take(self, required: int) -> None:
+        self.ask(self.core.submit, Take(required))
+
+    @rule(ahead=st.integers(-2, 2))
+    def set_step(self, ahead: int) -> None:
+        before = self.core.step
+        self.core.set_step(before + ahead)
+        assert self.core.step == max(before, before + ahead)
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def cancel_one(self, data: Any) -> None:
+        self.cancel(data, self.core.withdraw)
+
+    @precondition(lambda self: self.served)
+    @rule(data=st.data())
+    def lose_one(self, data: Any) -> None:
+        self.lose(data, self.core.withdraw, self.served)
+
+    @invariant()
+    def nothing_is_lost_or_doubled(self) -> None:
+        given = [g for t in self.served for g in t.value[0]]
+        inside = list(self.core._sum or ())
+        assert sorted(given + inside) == sorted(self.fresh)
+        assert self.core.count == len(inside)
+        assert all(len(t.value[0]) == t.value[1] >= t.required for t in self.served)
+
+    @invariant()
+    def nobody_waits_who_could_go_on(self) -> None:
+        if self.waiting:
+            assert self.core.count < self.waiting[0].required
+
+
+# ── locks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class TurnsMachine(Lines):
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = Turns("lock")
+
+    @rule()
+    def ask_for_it(self) -> None:
+        self.ask(self.core.ask, Ticket())
+
+    @rule()
+    def try_it(self) -> None:
+        if self.core.try_enter():
+            self.served.append(Ticket())
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def cancel_one(self, data: Any) -> None:
+        self.cancel(data, self.core.withdraw)
+
+    @precondition(lambda self: any(t.settled for t in self.served))
+    @rule(data=st.data())
+    def lose_it(self, data: Any) -> None:
+        self.lose(data, self.core.withdraw, [t for t in self.served if t.settled])
+
+    @precondition(lambda self: self.served)
+    @rule()
+    def leave(self) -> None:
+        self.served.pop()
+        self.settle(self.core.leave())
+
+    @invariant()
+    def one_holder_and_nobody_waits_for_nobody(self) -> None:
+        assert len(self.served) <= 1
+        if self.waiting:
+            assert self.served
+
+
+TestBarrierMachine = BarrierMachine.TestCase
+TestStagingMachine = StagingMachine.TestCase
+TestAccumulatorMachine = AccumulatorMachine.TestCase
+TestTurnsMachine = TurnsMachine.TestCase
+for _case in (TestBarrierMachine, TestStagingMachine, TestAccumulatorMachine, TestTurnsMachine):
+    _case.settings = SETTINGS

@@ -1,0 +1,82 @@
+"""Lifted branches and loops give what the primitive form gives, and run the same nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import aioflow as af
+from aioflow.compiler.prune import StepRequest, prune
+from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.kernels.resources import ResourceManager
+from aioflow.runtime.bind import BoundNode, bind_graph
+from aioflow.runtime.branches import lift_branches
+from aioflow.runtime.device import load_backend
+from aioflow.runtime.lift import lift_loops
+from tests.runtime.flow_programs import FlowProgram, random_flow_program
+
+PRIMITIVE = af.SessionConfig(executor="reference")
+FORMS = [af.SessionConfig(), af.SessionConfig(inline_budget=0), af.SessionConfig(inline_budget=10)]
+
+
+def lifted(fetches: list[Any], feeds: Any = ()) -> tuple[set[str], list[BoundNode]]:
+    """The control-flow ops that are left of what the fetches need, and the bound nodes."""
+    graph = prune(StepRequest(tuple(feeds), tuple(fetches)))
+    bound = bind_graph(graph, load_backend("numpy"), ResourceManager(), {})
+    graph, nodes = lift_branches(*lift_loops(graph, bound))
+    return {n.op for n in graph.nodes.values()} & CONTROL_FLOW, nodes
+
+
+async def run(fetches: Any, feeds: Any, config: af.SessionConfig, times: int = 1) -> Any:
+    async with af.Session(config=config) as session:
+        for _ in range(times):
+            found = await session.run(fetches, feeds)
+        return found
+
+
+async def ran(program: FlowProgram, config: af.SessionConfig) -> tuple[list[Any], Counter[str]]:
+    """What a traced step gives, and how often each node ran; constants are built in where they can be."""
+    metadata = af.RunMetadata()
+    async with af.Session(config=config) as session:
+        options = af.RunOptions(trace_level=af.RunOptions.FULL_TRACE)
+        values = await session.run(program.fetches, program.feeds, options=options, run_metadata=metadata)
+    nodes = [n for stats in metadata.step_stats for n in stats.nodes if n.op != "Const"]
+    return values, Counter(n.node for n in nodes)
+
+
+def assert_same(actual: list[Any], expected: list[Any]) -> None:
+    for have, want in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(have, want)
+        assert np.asarray(have).dtype == np.asarray(want).dtype
+
+
+@example(seed=65535, loops=False)  # the sides of a predicate by turns
+@example(seed=65560, loops=True)  # a predicate of unknown shape inside a branch
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 100_000), loops=st.booleans())
+async def test_lifted_equals_primitive(seed: int, loops: bool) -> None:
+    with af.Graph().as_default():
+        program = random_flow_program(seed, loops)
+        left, _ = lifted(program.fetches, program.feeds)
+        assert not left
+        before = {t: np.copy(v) for t, v in program.feeds.items()}
+        expected = await run(program.fetches, program.feeds, PRIMITIVE)
+        for config in FORMS:
+            assert_same(await run(program.fetches, program.feeds, config, times=2), expected)
+        for tensor, value in program.feeds.items():
+            np.testing.assert_array_equal(value, before[tensor], err_msg="a feed was written to")
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 100_000), loops=st.booleans())
+async def test_the_same_nodes_run(seed: int, loops: bool) -> None:
+    with af.Graph().as_default():
+        program = random_flow_program(seed, loops)
+        expected, counted = await ran(program, PRIMITIVE)
+        actual, mine = await ran(program, af.SessionConfig())
+        assert_same(actual, expected)
+        assert mine == counted
