@@ -110,6 +110,34 @@ def while_loop(m: Any) -> tuple[Any, dict[Any, Any]]:
     return m.while_loop(lambda i, total: i < limit, lambda i, total: (i + 1, total + i), start), {limit: 1000}
 
 
+def lstm_training(m: Any) -> tuple[Any, dict[Any, Any]]:
+    """One step of gradient descent on an LSTM in a `while_loop`: 128 units, 50 steps, batch 32."""
+    steps, batch, units = 50, 32, 128
+    rng = np.random.default_rng(0)
+    inputs = m.placeholder(m.float32, [steps, batch, units])
+    target = m.placeholder(m.float32, [batch, units])
+    weights = m.Variable((rng.standard_normal((2 * units, 4 * units)) / np.sqrt(2 * units)).astype(np.float32))
+    bias = m.Variable(np.zeros(4 * units, np.float32))
+    rows = m.TensorArray(m.float32, size=steps, clear_after_read=False).unstack(inputs)
+
+    def step(t: Any, h: Any, c: Any, outputs: Any) -> Any:
+        gates = m.nn.bias_add(m.matmul(m.concat([rows.read(t), h], 1), weights), bias)
+        keep, write, show, new = m.split(gates, 4, axis=1)
+        c = m.sigmoid(keep + 1.0) * c + m.sigmoid(write) * m.tanh(new)
+        h = m.sigmoid(show) * m.tanh(c)
+        return t + 1, h, c, outputs.write(t, h)
+
+    zeros = m.zeros([batch, units])
+    start = (0, zeros, zeros, m.TensorArray(m.float32, size=steps))
+    outputs = m.while_loop(lambda t, *_: t < steps, step, start)[3].stack()
+    loss = m.reduce_mean(m.square(outputs - target))
+    feeds = {
+        inputs: rng.standard_normal((steps, batch, units)).astype(np.float32),
+        target: rng.standard_normal((batch, units)).astype(np.float32),
+    }
+    return [m.train.GradientDescentOptimizer(0.1).minimize(loss), loss], feeds
+
+
 def queue_pair(m: Any) -> tuple[Any, dict[Any, Any]]:
     """An element goes into a queue and comes out, in one step."""
     value = m.placeholder(m.float32, [])
@@ -130,6 +158,7 @@ CASES: dict[str, Case] = {
     "while_primitive": Case(
         "the same `while_loop` in primitive form, not lifted", while_loop, 8, per=1000, executor="reference"
     ),
+    "lstm": Case("LSTM of 128 units in a `while_loop`, 50 steps, batch 32, training step", lstm_training, 1.5),
     "queue": Case("enqueue and dequeue of a scalar in one step", queue_pair, 0.5),
     "lenet_inference": Case("LeNet, inference, batch 64", lenet_inference, 2.5),
 }

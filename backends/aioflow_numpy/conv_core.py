@@ -14,7 +14,7 @@ import numpy as np
 from aioflow_numpy.conv_patches import Block, line_rows, plan, tap_rows, window_rows
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, overlap, transposed_windows
-from aioflow_numpy.conv_threads import for_each, thread_count
+from aioflow_numpy.threads import for_each, thread_count
 
 # Sizes found by benchmarks/convolution.py on 1 MB of L2 a core.
 _BLOCK_BYTES = 1 << 20

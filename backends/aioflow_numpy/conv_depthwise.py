@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 from aioflow_numpy.conv_patches import Block, padded_block, plan
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, overlap, transposed_windows
-from aioflow_numpy.conv_threads import for_each, thread_count
+from aioflow_numpy.threads import for_each, thread_count
 
 # Larger than a core's L2, for the reason given in `pooling`.
 _MAX_BLOCK_BYTES = 2 << 20

@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, overlap
-from aioflow_numpy.conv_threads import thread_count
+from aioflow_numpy.threads import thread_count
 
 
 class Block(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,8 @@ from aioflow.graph.windows import Window, conv2d_dims, depthwise_dims, pool_dims
 from aioflow.kernels import matrix, nn
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.registry import Binding, binder
-from aioflow_numpy import convolution, pooling
+from aioflow_numpy import convolution, pooling, products
 from aioflow_numpy.conv_shapes import Array, Padding, Pair
-from aioflow_numpy.conv_threads import one_blas_thread
 
 __all__: list[str] = []
 
@@ -247,24 +246,7 @@ def bias_add(binding: Binding) -> Callable[..., Any]:
     return body
 
 
-# OpenBLAS divides a product from 2**18 multiplications on between its threads. Until it is some 2**24, that saves tens of
-# microseconds at best; where another process wants the core, it costs milliseconds to wait for the other thread (measured
-# on two cores with a load of three: 128 x 128 x 128 took 8 ms, and 0.05 ms in one thread).
-_DIVIDED: Final = range(2**18, 2**24)
-
-
 @binder("MatMul", device="CPU", dtypes={"T": "float32 float64"}, fresh=True)
 def _matmul(binding: Binding) -> Callable[[Array, Array], Array]:
-    product: Callable[[Array, Array], Array] = matrix.bind_matmul(binding)
-
-    if None in binding.input_dims:
-        return product
-    columns = 0 if binding.attrs["transpose_b"] else 1
-
-    def body(a: Array, b: Array) -> Array:
-        if a.size * b.shape[columns] not in _DIVIDED:
-            return product(a, b)
-        with one_blas_thread():
-            return product(a, b)
-
+    body: Callable[[Array, Array], Array] = matrix.matmul_body(binding, products.multiply)
     return body

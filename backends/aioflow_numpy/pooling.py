@@ -14,7 +14,7 @@ import numpy as np
 from aioflow_numpy.conv_numbers import Numbers, float_numbers
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Padding, Pair, Windows, overlap, shape_to_nhwc, windows
-from aioflow_numpy.conv_threads import for_each, thread_count
+from aioflow_numpy.threads import for_each, thread_count
 
 Shape = tuple[int, ...]
 Tap = tuple[slice, slice]  # (the windows that have this tap inside the image, what it reads there)

@@ -13,7 +13,6 @@ import pytest
 
 from aioflow_numpy import conv_core
 from aioflow_numpy.conv_scratch import scratch
-from aioflow_numpy.conv_threads import for_each, thread_count
 from aioflow_numpy.convolution import (
     conv2d,
     conv2d_backprop_filter,
@@ -24,6 +23,7 @@ from aioflow_numpy.convolution import (
     output_size,
     same_padding,
 )
+from aioflow_numpy.threads import for_each, thread_count
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
