@@ -1,24 +1,29 @@
-"""Kernels of tensor lists. A list is a pair of the list below and its last tensor, the empty one an empty tuple.
+"""Kernels of tensor lists. A stack is a pair of the stack below and its last tensor, the empty one an empty tuple.
 
-So a push costs one tuple, lists share what they have in common, and reference counts free what nobody can pop any more.
+So a push costs one tuple, stacks share what they have in common, and reference counts free what nobody can pop any
+more. What was made to be used by index is a Python list, copied by every change. None is a tensor that was never set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.kernels.convert import as_ints
+from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
 
 __all__: list[str] = []
 
+Items: TypeAlias = "tuple[Any, ...] | list[Any]"
 
-def _tensors(items: tuple[Any, ...]) -> list[Any]:
-    """What is in a list, in the order in which it was pushed."""
+
+def _tensors(items: Items) -> list[Any]:
+    """What is in a list, in order."""
+    if isinstance(items, list):
+        return items
     found: list[Any] = []
     while items:
         items, last = items
@@ -27,7 +32,7 @@ def _tensors(items: tuple[Any, ...]) -> list[Any]:
     return found
 
 
-def _listed(tensors: list[Any]) -> tuple[Any, ...]:
+def _stack(tensors: Iterable[Any]) -> tuple[Any, ...]:
     items: tuple[Any, ...] = ()
     for tensor in tensors:
         items = (items, tensor)
@@ -44,11 +49,35 @@ def push(items: Any, tensor: Any) -> Any:
     return items, tensor
 
 
-@kernel("TensorListPopBack")
-def pop(items: Any, element_shape: Any) -> Any:
-    if not items:
-        raise InvalidArgumentError("an empty tensor list has nothing to pop", expected="a tensor", actual="none")
-    return items
+@binder("TensorListPopBack")
+def bind_pop(binding: Binding) -> Callable[[Any, Any], Any]:
+    absent = _zeros_of(binding)
+
+    def pop(items: Any, element_shape: Any) -> Any:
+        if isinstance(items, list):
+            items = _stack(items)
+        if not items:
+            raise InvalidArgumentError("an empty tensor list has nothing to pop", expected="a tensor", actual="none")
+        return items if items[1] is not None else (items[0], absent(element_shape))
+
+    return pop
+
+
+def _zeros_of(binding: Binding) -> Callable[[Any], Any]:
+    """What is read where nothing was set: zeros, if the shape is known."""
+    xp, dtype = binding.xp, binding.attrs["element_dtype"]
+
+    def absent(element_shape: Any) -> Any:
+        sizes = np.asarray(element_shape)
+        if sizes.ndim == 0 or (sizes < 0).any():
+            raise InvalidArgumentError(
+                "an element of a tensor list was never set, and its shape is not known",
+                expected="a tensor, or an element_shape",
+                actual=sizes.tolist(),
+            )
+        return () if dtype.name == "variant" else xp.zeros(tuple(sizes), dtype.np_dtype)
+
+    return absent
 
 
 @kernel("TensorListLength", fresh=True)
@@ -73,33 +102,111 @@ def concat(binding: Binding) -> Callable[..., Any]:
 @kernel("TensorListSplit", host={"lengths": as_ints})
 def split(tensor: Any, element_shape: Any, lengths: Any) -> Any:
     ends = np.cumsum(lengths)
-    return _listed([tensor[end - size : end] for size, end in zip(lengths, ends, strict=True)])
+    return _stack([tensor[end - size : end] for size, end in zip(lengths, ends, strict=True)])
 
 
-@kernel("_Hole", fresh=True)
-def hole() -> Any:
-    return None
+@binder("_Hole", fresh=True)
+def bind_hole(binding: Binding) -> Callable[[], Any]:
+    """The least there is of the dtype: its gradient is asked for, though never used."""
+    dtype = binding.attrs["dtype"]
+    least: Any = () if dtype.name == "variant" else np.zeros((), dtype.np_dtype)[()]
+    return lambda: least
 
 
 @kernel("ZerosLike", dtypes={"T": ("variant",)}, priority=1)
 def zeros_like(xp: Any, items: Any) -> Any:
     """Zeros in the place of every tensor, lists in lists among them."""
-    return _listed([_zeros(xp, tensor) for tensor in _tensors(items)])
+    return _stack([_zeros(xp, tensor) for tensor in _tensors(items)])
 
 
 def _zeros(xp: Any, tensor: Any) -> Any:
     if tensor is None:
         return None
-    return zeros_like(xp, tensor) if isinstance(tensor, tuple) else xp.zeros_like(tensor)
+    return zeros_like(xp, tensor) if isinstance(tensor, tuple | list) else xp.zeros_like(tensor)
 
 
 @kernel("AddN", dtypes={"T": ("variant",)})
 def add_n(lists: Any) -> Any:
     """The sums of the tensors in the same places."""
-    return _listed([_sum(tensors) for tensors in zip(*map(_tensors, lists), strict=True)])
+    return _stack(map(_sum, zip(*map(_tensors, lists), strict=True)))
 
 
 def _sum(tensors: tuple[Any, ...]) -> Any:
-    if tensors[0] is None:
+    present = [t for t in tensors if t is not None]
+    if not present:
         return None
-    return add_n(tensors) if isinstance(tensors[0], tuple) else sum(tensors[1:], tensors[0])
+    return add_n(present) if isinstance(present[0], tuple | list) else sum(present[1:], present[0])
+
+
+# ── by index ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel("TensorListReserve", host={"num_elements": as_int}, fresh=True)
+def reserve(element_shape: Any, num_elements: int) -> Any:
+    if num_elements < 0:
+        raise InvalidArgumentError("a tensor list cannot have a negative size", expected=">= 0", actual=num_elements)
+    return [None] * num_elements
+
+
+@kernel("TensorListFromTensor")
+def from_tensor(tensor: Any, element_shape: Any) -> Any:
+    if np.ndim(tensor) == 0:
+        raise InvalidArgumentError("a scalar has no rows to list", expected="rank >= 1", actual="rank 0")
+    return list(tensor)
+
+
+@binder("TensorListGetItem", host={"index": as_int})
+def bind_get_item(binding: Binding) -> Callable[[Any, int, Any], Any]:
+    absent = _zeros_of(binding)
+
+    def get_item(items: Any, index: int, element_shape: Any) -> Any:
+        tensors = _tensors(items)
+        _check_index(index, len(tensors))
+        return absent(element_shape) if tensors[index] is None else tensors[index]
+
+    return get_item
+
+
+@kernel("TensorListSetItem", host={"index": as_int})
+def set_item(items: Any, index: int, item: Any, *, resize_if_index_out_of_bounds: bool) -> Any:
+    tensors = _tensors(items).copy()
+    if resize_if_index_out_of_bounds and index >= len(tensors):
+        tensors += [None] * (index + 1 - len(tensors))
+    _check_index(index, len(tensors))
+    tensors[index] = item
+    return tensors
+
+
+@kernel("TensorListResize", host={"size": as_int})
+def resize(items: Any, size: int) -> Any:
+    if size < 0:
+        raise InvalidArgumentError("a tensor list cannot have a negative size", expected=">= 0", actual=size)
+    tensors = _tensors(items)[:size]
+    return tensors + [None] * (size - len(tensors))
+
+
+@binder("TensorListStack", fresh=True)
+def bind_stack(binding: Binding) -> Callable[[Any, Any], Any]:
+    xp, dtype, count = binding.xp, binding.attrs["element_dtype"].np_dtype, binding.attrs["num_elements"]
+    absent = _zeros_of(binding)
+
+    def stack(items: Any, element_shape: Any) -> Any:
+        tensors = _tensors(items)
+        if count not in (-1, len(tensors)):
+            raise InvalidArgumentError("the tensor list is not of that size", expected=count, actual=len(tensors))
+        shapes = {np.shape(t) for t in tensors if t is not None}
+        if len(shapes) > 1:
+            raise InvalidArgumentError(
+                "the elements of a tensor list differ in shape", expected="one shape", actual=sorted(shapes)
+            )
+        shape = next(iter(shapes), element_shape)
+        if not tensors:
+            return xp.zeros((0, *np.shape(absent(shape))), dtype)
+        return xp.stack([absent(shape) if t is None else t for t in tensors])
+
+    return stack
+
+
+def _check_index(index: int, size: int) -> None:
+    if not 0 <= index < size:
+        raise InvalidArgumentError(f"a tensor list has no index {index}", expected=f"below {size}", actual=index)

@@ -1,8 +1,9 @@
-"""Tensor lists: stacks of tensors as plain values, which loops carry to their gradients.
+"""Tensor lists: tensors in order, as plain values, which loops carry to their gradients.
 
 A list never changes. Pushing makes a new one that shares what was there, and where nobody holds the old top any more it
 is gone: the values that a loop keeps for its gradient are freed as they are consumed. The gradient of pushing is
-popping and the other way round, so that gradients of gradients need nothing more.
+popping and the other way round, so that gradients of gradients need nothing more. Graphs of TensorFlow 2 use lists by
+index, too, in the place of tensor arrays.
 """
 
 from __future__ import annotations
@@ -23,8 +24,18 @@ _LIST = "input_handle: variant"
 _ELEMENT = "element_dtype: type"
 
 
+def _element(ctx: ShapeContext) -> Dims:
+    """The static shape of an element; a scalar -1 says nothing about it."""
+    return None if ctx.dims("element_shape") == () else ctx.partial_shape("element_shape")
+
+
 def _popped(ctx: ShapeContext) -> list[Dims]:
-    return [(), None]
+    return [(), _element(ctx)]
+
+
+def _stacked(ctx: ShapeContext) -> Dims:
+    dims, count = _element(ctx), ctx.attrs["num_elements"]
+    return None if dims is None else (None if count < 0 else count, *dims)
 
 
 def _joined(ctx: ShapeContext) -> list[Dims]:
@@ -61,9 +72,45 @@ define_op(
     [_ELEMENT, "shape_type: {index}"],
     shape=scalar,
 )
+define_op(
+    "TensorListReserve",
+    "element_shape: shape_type, num_elements: int32",
+    "handle: variant",
+    [_ELEMENT, "shape_type: {index}"],
+    shape=scalar,
+)
+define_op("TensorListResize", f"{_LIST}, size: int32", "output_handle: variant", shape=scalar)
+define_op(
+    "TensorListGetItem",
+    f"{_LIST}, index: int32, element_shape: Tshape",
+    "item: element_dtype",
+    [_ELEMENT, "Tshape: {index} = int32"],
+    shape=_element,
+)
+define_op(
+    "TensorListSetItem",
+    f"{_LIST}, index: int32, item: element_dtype",
+    "output_handle: variant",
+    [_ELEMENT, "resize_if_index_out_of_bounds: bool = False"],
+    shape=scalar,
+)
+define_op(
+    "TensorListStack",
+    f"{_LIST}, element_shape: int32",
+    "tensor: element_dtype",
+    [_ELEMENT, "num_elements: int = -1"],
+    shape=_stacked,
+)
+define_op(
+    "TensorListFromTensor",
+    "tensor: element_dtype, element_shape: shape_type",
+    "output_handle: variant",
+    [_ELEMENT, "shape_type: {index}"],
+    shape=scalar,
+)
 define_op("_Hole", "", "output: dtype", ["dtype: type"])
 
-not_differentiable("EmptyTensorList", "TensorListLength", "_Hole")
+not_differentiable("EmptyTensorList", "TensorListReserve", "TensorListLength", "_Hole")
 
 
 def empty_list(dtype: DType) -> Tensor:
@@ -130,3 +177,37 @@ def _concat_grad(op: Operation, grad: Tensor, lengths_grad: Any) -> list[Any]:
 @gradient("TensorListSplit")
 def _split_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [joined(grad, op.inputs[0].dtype), None, None]
+
+
+@gradient("TensorListGetItem")
+def _get_grad(op: Operation, grad: Tensor) -> list[Any]:
+    items, index, _ = op.inputs
+    empty = apply_op("TensorListReserve", _any_shape(), apply_op("TensorListLength", items), element_dtype=grad.dtype)
+    return [apply_op("TensorListSetItem", empty, index, grad), None, None]
+
+
+@gradient("TensorListSetItem")
+def _set_grad(op: Operation, grad: Tensor) -> list[Any]:
+    _, index, item = op.inputs
+    by_item = apply_op("TensorListGetItem", grad, index, apply_op("Shape", item), element_dtype=item.dtype)
+    rest = apply_op("TensorListSetItem", grad, index, apply_op("ZerosLike", item))
+    if op.attrs["resize_if_index_out_of_bounds"]:
+        rest = apply_op("TensorListResize", rest, apply_op("TensorListLength", op.inputs[0]))
+    return [rest, None, by_item]
+
+
+@gradient("TensorListResize")
+def _resize_grad(op: Operation, grad: Tensor) -> list[Any]:
+    return [apply_op("TensorListResize", grad, apply_op("TensorListLength", op.inputs[0])), None]
+
+
+@gradient("TensorListStack")
+def _stack_grad(op: Operation, grad: Tensor) -> list[Any]:
+    return [apply_op("TensorListFromTensor", grad, _any_shape()), None]
+
+
+@gradient("TensorListFromTensor")
+def _from_tensor_grad(op: Operation, grad: Tensor) -> list[Any]:
+    tensor, _ = op.inputs
+    shape = apply_op("StridedSlice", apply_op("Shape", tensor), [1], [0], [1], end_mask=1)
+    return [apply_op("TensorListStack", grad, shape, element_dtype=tensor.dtype), None]

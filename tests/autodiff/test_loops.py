@@ -120,6 +120,15 @@ def loop_in_branch_in_loop(x: Any, w: Any) -> Any:
     return times(4, body, x)
 
 
+def branches_of_unknown_shapes_in_loop(x: Any, w: Any) -> Any:
+    x, w = (af.placeholder_with_default(t, [None]) for t in (x, w))
+
+    def body(i: Any, s: Any) -> list[Any]:
+        return [af.cond(af.equal(i % 2, 0), lambda: af.sin(s * w) * x, lambda: af.reduce_sum(af.exp(s)) * w)]
+
+    return times(4, body, x)
+
+
 def branch_in_branch_in_loop(x: Any, w: Any) -> Any:
     def body(i: Any, s: Any) -> list[Any]:
         inner: Callable[[], Any] = lambda: af.cond(i < 2, lambda: s * w, lambda: af.sin(s))  # noqa: E731  # as above
@@ -197,6 +206,7 @@ PROGRAMS = [
     predicate_of_the_value,
     branch_in_loop,
     branches_of_unlike_shapes_in_loop,
+    branches_of_unknown_shapes_in_loop,
     matmul_of_the_branch_that_is_taken,
     loop_in_branch,
     loop_in_branch_in_loop,
