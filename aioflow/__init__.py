@@ -95,6 +95,7 @@ from aioflow.ops.function import *
 from aioflow.ops.functional_ops import *
 from aioflow.ops.sparse_tensor import *
 from aioflow.ops.sparse import *
+from aioflow.ops.sparse_dense import *
 from aioflow.ops.sparse_math import *
 from aioflow.ops.serialization import *
 from aioflow.ops.string_forms import *

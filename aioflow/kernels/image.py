@@ -1,4 +1,4 @@
-"""Kernels that resize images and change their contrast. Resizing looks up, or weighs, first the rows, then the columns."""
+"""Kernels that resize images and change their contrast. Resizing looks up, or weighs, rows first, then columns."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def write_png(image: Any, compression: int) -> bytes:
 
 def is_deep(data: bytes) -> bool:
     """Whether the file has 16 bits and more than one channel."""
-    return len(data) > 25 and data[24] == 16 and data[25] in _CHANNELS and data[25] != 0
+    return len(data) >= 29 and data[24] == 16 and data[25] in _CHANNELS and data[25] != 0
 
 
 def read_deep_png(data: bytes) -> Any:

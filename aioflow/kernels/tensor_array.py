@@ -234,7 +234,7 @@ def split(handle: Any, value: Any, lengths: Sequence[int], flow: Any) -> Any:
 def concat(xp: Any, handle: Any, flow: Any, *, dtype: Any, element_shape_except0: Any) -> Any:
     items = [handle.read(xp, i) for i in range(len(handle.items))]
     if not items:
-        rest = element_shape_except0
+        rest = merge_dims(element_shape_except0, None if handle.dims is None else handle.dims[1:])
         if rest is None or None in rest:
             raise UnimplementedError(f"tensor array {handle.name} has no elements and no known element shape")
         return xp.zeros((0, *rest), dtype.np_dtype), np.zeros(0, np.int64)

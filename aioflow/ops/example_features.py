@@ -11,7 +11,7 @@ from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, dims_of, format_dims, num_elements
 from aioflow.ops.apply import constant
-from aioflow.ops.sparse import sparse_merge
+from aioflow.ops.sparse_dense import sparse_merge
 
 __all__ = ["FixedLenFeature", "FixedLenSequenceFeature", "SparseFeature", "VarLenFeature"]
 

@@ -326,7 +326,9 @@ def encode_png(image: TensorLike, compression: int = -1, name: str | None = None
             channels.
         compression: 0 to 9; -1 for the library's choice.
     """
-    result: Tensor = apply_op("EncodePng", image, compression=compression, name=name)
+    # An array keeps its dtype: converted to the op's default, a uint16 one would lose it where its values are small.
+    pixels = convert_to_tensor(image, None if hasattr(image, "dtype") else dtypes.uint8)
+    result: Tensor = apply_op("EncodePng", pixels, compression=compression, name=name)
     return result
 
 

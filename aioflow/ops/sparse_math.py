@@ -178,7 +178,7 @@ def _softmax_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     return [None, apply_op("Mul", less, made), None]
 
 
-@gradient("SparseDenseCwiseMul", "SparseDenseCwiseDiv")
+@gradient("SparseDenseCwiseAdd", "SparseDenseCwiseMul", "SparseDenseCwiseDiv")
 def _cwise_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     """By the dense input too: the entries that one of its elements met are summed up."""
     indices, values, shape, dense = op.inputs
@@ -187,6 +187,8 @@ def _cwise_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     begin = apply_op("Pack", [constant(0), extra], axis=0)
     own = apply_op("Slice", indices, begin, [-1, -1])
     places = apply_op("Minimum", own, apply_op("Sub", sizes, constant(1, dtypes.int64)))
+    if op.type == "SparseDenseCwiseAdd":
+        return [None, grad, None, apply_op("ScatterNd", places, grad, sizes)]
     met = apply_op("GatherNd", dense, places)
     if op.type == "SparseDenseCwiseMul":
         by_values, by_met = apply_op("Mul", grad, met), apply_op("Mul", grad, values)

@@ -184,6 +184,12 @@ def sparse_of(value: Any) -> SparseTensor:
     return SparseTensor.from_value(value)
 
 
+def int64_tensor(value: TensorLike) -> Tensor:
+    """The value as an int64 tensor, converted if it has another dtype."""
+    tensor = convert_to_tensor(value)
+    return tensor if tensor.dtype is dtypes.int64 else apply_op("Cast", tensor, DstT=dtypes.int64)
+
+
 def convert_to_tensor_or_sparse_tensor(value: TensorLike, dtype: Any = None, name: str | None = None) -> Any:
     """A `SparseTensor` (or the value of one) as a `SparseTensor`, anything else as a `Tensor`.
 

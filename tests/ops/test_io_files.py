@@ -193,8 +193,7 @@ async def test_a_reader_needs_a_queue_of_strings() -> None:
         names = af.FIFOQueue(3, [af.string], [[]])
         with pytest.raises(errors.InvalidArgumentError, match="positive"):
             await session.run(reader.read_up_to(names, 0))
-    with pytest.raises(errors.UnimplementedError):
-        af.ReaderBase(reader.reader_ref, supports_serialize=True)
+    assert af.ReaderBase(reader.reader_ref, supports_serialize=True).supports_serialize
     for wrong in ({"record_bytes": 0}, {"record_bytes": 1, "hop_bytes": -1}, {"record_bytes": 1, "encoding": "LZ4"}):
         async with af.Session() as session:
             with pytest.raises(errors.InvalidArgumentError):
@@ -283,3 +282,30 @@ def test_a_turn_that_came_too_late_goes_on() -> None:
         turns.ask(ticket)
     assert turns.leave() == [b]
     assert turns.withdraw(b) == [c]
+
+
+async def test_the_state_of_an_identity_reader() -> None:
+    queue = af.FIFOQueue(9, [af.string], [[]])
+    reader, other = af.IdentityReader(), af.IdentityReader()
+    state = af.placeholder(af.string, [])
+    counts = [other.num_records_produced(), other.num_work_units_completed()]
+    save, restore = reader.serialize_state(), other.restore_state(state)
+    read, again = reader.read(queue), other.serialize_state()
+    async with af.Session() as session:
+        await session.run(queue.enqueue_many([["a", "b", "c"]]))
+        empty = await session.run(save)
+        for _ in range(2):
+            await session.run(read)
+        await session.run(restore, {state: await session.run(save)})
+        assert await session.run(counts) == [2, 2]
+        assert await session.run(again) == await session.run(save)
+        await session.run(restore, {state: empty})
+        assert await session.run(counts) == [0, 0]
+        for wrong in (b"\x08", b"\x08\x02", b"\xff" * 20):
+            with pytest.raises(errors.InvalidArgumentError):
+                await session.run(restore, {state: wrong})
+        lines = af.TextLineReader()
+        assert not lines.supports_serialize
+        for node in (lines.serialize_state(), lines.restore_state(b"")):
+            with pytest.raises(errors.UnimplementedError):
+                await session.run(node)

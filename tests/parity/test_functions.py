@@ -329,6 +329,31 @@ def second_loop_with_a_branch(tf: Any, x: Any, y: Any) -> Any:
     return f(x, y)
 
 
+def second_loop_with_arrays(tf: Any, x: Any, y: Any) -> Any:
+    """What was a resource in the first version is a list there."""
+
+    @tf.function
+    def f(a: Any, b: Any) -> Any:
+        rows = tf.TensorArray(tf.float32, size=3, clear_after_read=False).unstack(a)
+        made = tf.TensorArray(tf.float32, size=4)
+
+        def body(i: Any, s: Any, out: Any) -> Any:
+            s = tf.sin(s) * rows.read(i % 3)
+            return i + 1, s, out.write(i, s * b)
+
+        return tf.while_loop(lambda i, *_: i < 4, body, (0, tf.constant(1.0), made))[2].stack()
+
+    return f(x, y)
+
+
+def second_map(tf: Any, x: Any, y: Any) -> Any:
+    @tf.function
+    def f(a: Any, b: Any) -> Any:
+        return tf.map_fn(lambda pair: tf.tanh(pair[0]) * pair[1] + b, (a, b), fn_output_signature=tf.float32)
+
+    return f(x, y)
+
+
 def python_loop(tf: Any, x: Any, y: Any) -> Any:
     @tf.function
     def f(a: Any, b: Any) -> Any:
@@ -352,7 +377,8 @@ def a_layer(tf: Any, x: Any, y: Any) -> Any:
 IMPORTED = [
     first_defun, defun_with_a_first_branch, functional_if, functional_if_of_numbers, functional_while, functional_for,
     traced, traced_in_traced, second_branch, second_branches_in_branches, second_switch_case, second_loop,
-    second_loop_of_changing_shape, second_loops_in_loops, second_loop_with_a_branch, python_loop, a_layer,
+    second_loop_of_changing_shape, second_loops_in_loops, second_loop_with_a_branch, second_loop_with_arrays,
+    second_map, python_loop, a_layer,
 ]  # fmt: skip
 # Bodies with Switch and Merge, whose gradient only whoever made the branch knows; what TensorFlow itself cannot do.
 WITHOUT_GRADIENT = {defun_with_a_first_branch, functional_for, functional_if_of_numbers, functional_while}

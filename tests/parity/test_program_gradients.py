@@ -11,12 +11,12 @@ import pytest
 
 import aioflow as af
 from tests.parity.program_generator import generate
-from tests.parity.programs import FLOATS, Built, Program, check, gradients_of, run_primitive, run_session
+from tests.parity.programs import FLOATS, Built, Program, check, difference, gradients_of, run_primitive, run_session
 from tests.parity.test_programs import SEEDS
 
-#: Where TensorFlow has no gradient to compare with. It fails on a switch_case inside a loop (an internal error), and takes
-#: the size of what a Gather reads from a zero of unknown shape. The differences decide about these.
-REFUSED = {19, 52, 54}
+#: Where TensorFlow has no gradient to compare with: of a switch_case inside a loop (an internal error), and of a gather
+#: inside a loop that makes no trip (its sparse gradient has no rows then). The tests below decide about these.
+REFUSED = {19, 52, 54, 88, 114}
 
 
 def _smooth(seed: int) -> bool:
@@ -37,6 +37,12 @@ def first_control_flow(tf: Any) -> Iterator[None]:
 @pytest.mark.parametrize("seed", [s for s in SEEDS if s not in REFUSED])
 def test_gradients_are_those_of_tensorflow(tf: Any, seed: int) -> None:
     check(tf, generate(seed), [run_primitive, run_session], gradients_of)
+
+
+@pytest.mark.parametrize("seed", sorted(REFUSED - set(SMOOTH)))
+def test_native_loops_have_the_gradients_of_primitive_ones(seed: int) -> None:
+    program = generate(seed)
+    assert not difference(program, run_primitive(program, gradients_of), run_session, gradients_of)
 
 
 @pytest.mark.parametrize("seed", sorted({*SMOOTH[::2], *(REFUSED & set(SMOOTH))}))

@@ -314,3 +314,44 @@ def test_what_cannot_be_batched_is_refused() -> None:
     with pytest.raises(errors.InvalidArgumentError, match="keys"):
         train.batch_join([{"a": af.constant(1.0)}, {"b": af.constant(1.0)}], 2)
     assert train.batch([unknown], 2, shapes=[[3]]).shape.as_list() == [2, 3]
+
+
+# ── sparse elements, and elements that are left out ──────────────────────────────────────────────────────────────────
+
+
+async def test_sparse_elements_travel_through_every_kind_of_queue() -> None:
+    number = train.range_input_producer(6, 1, shuffle=False).dequeue()
+    wide = af.cast(number, af.int64)
+    sparse = af.SparseTensor(af.expand_dims(af.range(wide % 3), 1), af.range(wide % 3) + wide, [4])
+    found = await drain(train.maybe_batch([sparse, number], number > 1, 2))
+    assert [numbers.tolist() for _, numbers in found] == [[2, 3], [4, 5]]
+    assert [batch.indices.tolist() for batch, _ in found] == [[[0, 0], [0, 1]], [[0, 0], [1, 0], [1, 1]]]
+    assert [batch.values.tolist() for batch, _ in found] == [[2, 3], [4, 5, 6]]
+    assert all(batch.dense_shape.tolist() == [2, 4] for batch, _ in found)
+
+
+async def test_shuffled_sparse_elements_stay_whole() -> None:
+    number = af.cast(train.range_input_producer(8, 2, shuffle=False).dequeue(), af.int64)
+    sparse = af.SparseTensor([[0]], [number], [number + 1])
+    found = await drain(train.shuffle_batch({"s": sparse, "n": number}, 4, 12, 6, seed=1))
+    numbers = [n for batch in found for n in batch["n"].tolist()]
+    assert sorted(numbers) == sorted([*range(8)] * 2)
+    for batch in found:
+        assert batch["s"].values.tolist() == batch["n"].tolist()
+        assert batch["s"].dense_shape.tolist() == [4, max(batch["n"]) + 1]
+
+
+def test_sources_that_differ_in_what_is_sparse() -> None:
+    sparse = af.SparseTensor([[0]], [1], [4])
+    for sources in ([[sparse], [af.constant(1)]], [[sparse], [af.SparseTensor([[0]], [1.0], [4])]]):
+        with pytest.raises(errors.InvalidArgumentError):
+            train.batch_join(sources, 2)
+    with pytest.raises(errors.InvalidArgumentError):
+        train.maybe_batch([1], [True], 2)
+
+
+async def test_rows_that_are_left_out() -> None:
+    number = train.range_input_producer(6, 1, shuffle=False).dequeue()
+    rows = af.stack([number, number + 10, number + 20])
+    found = await drain(train.maybe_batch([rows], [True, False, True], 3, enqueue_many=True))
+    assert [batch.tolist() for batch in found] == [[0, 20, 1], [21, 2, 22], [3, 23, 4], [24, 5, 25]]
