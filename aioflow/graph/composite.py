@@ -6,16 +6,43 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from aioflow.graph.dtypes import DType
+    from aioflow.graph.graph import Graph, Operation, Tensor
     from aioflow.graph.shapes import Dims
-    from aioflow.graph.tensor import Tensor
 
 __all__ = ["CompositeTensor"]
 
 
 class CompositeTensor:
-    """A value made of tensors, such as `IndexedSlices` and `SparseTensor`."""
+    """A value made of tensors, such as `IndexedSlices` and `SparseTensor`.
 
-    __slots__ = ()
+    Attributes:
+        values: Those of its tensors that hold its elements.
+    """
+
+    __slots__ = ("values",)
+
+    values: Tensor
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of the values."""
+        return self.values.dtype
+
+    @property
+    def op(self) -> Operation:
+        """The node that makes the values."""
+        return self.values.op
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the values."""
+        return self.values.graph
+
+    @property
+    def name(self) -> str:
+        """Name of the values."""
+        return self.values.name
 
     @property
     def components(self) -> tuple[Tensor, ...]:

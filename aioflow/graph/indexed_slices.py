@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aioflow.graph.composite import CompositeTensor
-from aioflow.graph.dtypes import DType
-from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims
 
 __all__ = ["IndexedSlices"]
@@ -22,7 +21,7 @@ class IndexedSlices(CompositeTensor):
         dense_shape: Shape vector of the dense tensor, or None.
     """
 
-    __slots__ = ("dense_shape", "indices", "values")
+    __slots__ = ("dense_shape", "indices")
 
     def __init__(self, values: Tensor, indices: Tensor, dense_shape: Tensor | None = None) -> None:
         self.values = values
@@ -43,26 +42,6 @@ class IndexedSlices(CompositeTensor):
         """The static shapes of the components of slices like these whose values are of that shape."""
         found: list[Dims] = [dims, None if dims is None else dims[:1], (None if dims is None else len(dims),)]
         return found[: len(self.components)]
-
-    @property
-    def dtype(self) -> DType:
-        """Element type of the values."""
-        return self.values.dtype
-
-    @property
-    def op(self) -> Operation:
-        """The node that makes the values."""
-        return self.values.op
-
-    @property
-    def graph(self) -> Graph:
-        """The graph of the values."""
-        return self.values.graph
-
-    @property
-    def name(self) -> str:
-        """Name of the values."""
-        return self.values.name
 
     @property
     def device(self) -> str:

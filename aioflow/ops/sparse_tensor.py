@@ -11,7 +11,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.dtypes import as_dtype
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.opdef import partial_shape
 from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, is_compatible, merge_dims
@@ -55,7 +55,7 @@ class SparseTensor(CompositeTensor):
         InvalidArgumentError: the shapes do not fit one another.
     """
 
-    __slots__ = ("_dims", "dense_shape", "indices", "values")
+    __slots__ = ("_dims", "dense_shape", "indices")
 
     def __init__(self, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> None:
         with _graph_of(indices, values, dense_shape).as_default():
@@ -96,26 +96,6 @@ class SparseTensor(CompositeTensor):
         """The static shapes of the components of sparse tensors of that dense shape."""
         rank = None if dims is None else len(dims)
         return [(None, rank), (None,), (rank,)]
-
-    @property
-    def dtype(self) -> DType:
-        """Element type of the values."""
-        return self.values.dtype
-
-    @property
-    def op(self) -> Operation:
-        """The node that makes the values."""
-        return self.values.op
-
-    @property
-    def graph(self) -> Graph:
-        """The graph of the values."""
-        return self.values.graph
-
-    @property
-    def name(self) -> str:
-        """Name of the values."""
-        return self.values.name
 
     @property
     def shape(self) -> TensorShape:
