@@ -45,10 +45,9 @@ def test_python_compiles(path: Path, line: int, code: str) -> None:
     compile(shifted, str(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-def test_the_readmes_first_program_runs_and_learns(tmp_path: Path) -> None:
-    """As a user would run it: pasted into a file, with warnings as errors."""
-    _, code = next(_blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python"))
-    program = tmp_path / "first.py"
+def _output(code: str, folder: Path) -> str:
+    """What a program prints, run as a user would: pasted into a file, with warnings as errors."""
+    program = folder / "program.py"
     program.write_text(code, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(program)],
@@ -56,15 +55,30 @@ def test_the_readmes_first_program_runs_and_learns(tmp_path: Path) -> None:
         text=True,
         check=False,
         timeout=120,
-        cwd=tmp_path,
+        cwd=folder,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    *losses, prediction = done.stdout.split("\n")[:-1]
+    return done.stdout
+
+
+def _readme_program(word: str) -> str:
+    programs = [code for _, code in _blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")]
+    return next(code for code in programs if word in code)
+
+
+def test_the_readmes_first_program_runs_and_learns(tmp_path: Path) -> None:
+    *losses, prediction = _output(_readme_program("matmul"), tmp_path).split("\n")[:-1]
     values = [float(line) for line in losses]
     assert len(values) == 10
     assert values == sorted(values, reverse=True), "the loss falls"
     assert prediction.startswith("[[")
+
+
+def test_the_readmes_program_with_a_coroutine_runs(tmp_path: Path) -> None:
+    printed = _output(_readme_program("py_coroutine"), tmp_path)
+    assert printed.count("dtype=float32") == 2
+    assert "nan" not in printed
 
 
 def _prose(text: str) -> str:
