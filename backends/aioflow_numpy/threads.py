@@ -14,9 +14,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 from aioflow_numpy.blas import loaded_blas
 
@@ -35,15 +35,15 @@ def for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
         return
     with _one_blas_thread as threads:
         pending = deque(items)
-        wanted = min(threads, len(items)) - 1
-        helpers = [_helpers().submit(_drain, work, pending) for _ in range(wanted)]
+        shares = [_Share(work, pending) for _ in range(min(threads, len(items)) - 1)]
+        jobs = _helpers()
+        for share in shares:
+            jobs.put(share)
         try:
             _drain(work, pending)
         finally:
             pending.clear()
-            # A helper that never began is not worth waiting for: nothing is left.
-            begun = [helper for helper in helpers if not helper.cancel()]
-            errors = [error for helper in begun if (error := helper.exception()) is not None]
+            errors = [error for share in shares if (error := share.wait()) is not None]
         if errors:
             raise errors[0]
 
@@ -69,6 +69,36 @@ def _drain(work: Callable[[T], None], pending: deque[T]) -> None:
         except BaseException:
             pending.clear()
             raise
+
+
+class _Share:
+    """A helper's part in one `for_each`. Bare locks: a future costs a tenth of a small block."""
+
+    __slots__ = ("_begun", "_ended", "_error", "_pending", "_work")
+
+    def __init__(self, work: Callable[[Any], None], pending: deque[Any]) -> None:
+        self._work = work
+        self._pending = pending
+        self._error: BaseException | None = None
+        self._begun = threading.Lock()
+        self._ended = threading.Lock()
+        self._ended.acquire()
+
+    def run(self) -> None:
+        """Do what is left, unless nobody waits for it any more."""
+        if self._begun.acquire(blocking=False):
+            try:
+                _drain(self._work, self._pending)
+            except BaseException as error:  # it is the caller of `for_each` who gets it
+                self._error = error
+            finally:
+                self._ended.release()
+
+    def wait(self) -> BaseException | None:
+        """Wait for the end, and return the error. One that never began need not be waited for: nothing is left."""
+        if not self._begun.acquire(blocking=False):
+            self._ended.acquire()
+        return self._error
 
 
 class _OneBlasThread:
@@ -129,8 +159,17 @@ def _controls() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 
 @functools.cache
-def _helpers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2) - 1), thread_name_prefix="aioflow-blocks")
+def _helpers() -> SimpleQueue[_Share]:
+    """The queue that the helpers take from. They are daemons: nothing that has not been waited for is left in them."""
+    jobs: SimpleQueue[_Share] = SimpleQueue()
+
+    def help_out() -> None:
+        while True:
+            jobs.get().run()
+
+    for i in range(max(1, (os.cpu_count() or 2) - 1)):
+        threading.Thread(target=help_out, name=f"aioflow-blocks-{i}", daemon=True).start()
+    return jobs
 
 
 def _forget_after_fork() -> None:
