@@ -247,7 +247,8 @@ def while_loop(
         shape_invariants: For each loop variable (same structure) a static shape that holds in all iterations; by
             default that which it starts with.
         parallel_iterations: How many iterations may be under way at once.
-        back_prop, swap_memory: Accepted for published code.
+        back_prop: Let gradients flow through the loop. It keeps what they need only where a step asks for them.
+        swap_memory: What is kept for gradients may move to host memory; on the CPU it is there already.
         maximum_iterations: Stop after so many in any case.
         return_same_structure: Return a structure like `loop_vars` even where there is one loop variable only.
 
