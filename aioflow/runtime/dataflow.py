@@ -7,23 +7,25 @@ kernels are awaited, all that are ready at once. Between two kernels a step may 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph
 from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error, own
+from aioflow.runtime.codegen import Line, compiled
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.flow_program import FlowNode, Program
-from aioflow.runtime.frames import Activation, Propagator
+from aioflow.runtime.frames import Activation, Execute, Propagator
 from aioflow.runtime.step import Step, root_cause
 
 __all__ = ["Dataflow"]
 
-Collect = Callable[[list[Any]], list[Any]]
+Collect: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
+Report: TypeAlias = Callable[[Any, Sequence[Any]], None]
 
 
 class Dataflow:
@@ -33,8 +35,11 @@ class Dataflow:
         self._program = Program(graph, bound)
         self._threads = threads
         self._budget = budget
-        self._collect = {n: _collector(n) for n in self._program.nodes.values() if n.bound is not None}
-        self._pack = {n: _packer(n.bound) for n in self._program.nodes.values() if n.bound is not None}
+        for node in self._program.nodes.values():
+            if node.bound is not None and not node.bound.kernel.is_async:
+                node.compute = _computation(node.bound)
+        awaited = [n for n in self._program.nodes.values() if n.bound is not None and n.compute is None]
+        self._awaited = {n: (_collector(n.bound), _packer(n.bound)) for n in awaited if n.bound is not None}
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run one step and return the fetched values in order; the caller of the session must not get them uncopied.
@@ -43,59 +48,20 @@ class Dataflow:
             OpError: a kernel failed, a fetched tensor is dead, or the step was stopped.
         """
         core = Propagator(self._program)
-        ready = deque(core.start(feeds))
-        waiting = await self._advance(core, ready, step)
+        waiting = await self._advance(core, partial(core.start, feeds), step)
         if waiting:
             await self._await_rest(core, waiting, step)
         return core.fetches()
 
-    async def _advance(self, core: Propagator, ready: deque[Activation], step: Step) -> list[Activation]:
+    async def _advance(self, core: Propagator, go: Callable[[], list[Activation]], step: Step) -> list[Activation]:
         """Run sync kernels until only async ones are left, and return those."""
-        waiting: list[Activation] = []
         report = step.probe.begin() if step.probe is not None else None
-        if not self._drain(core, ready, waiting, step, report, perf_counter() + self._budget):
-            await self._threads.run(step, self._drain, core, ready, waiting, step, report, float("inf"))
+        core.execute = _executor(step, report, perf_counter() + self._budget)
+        waiting = _quietly(go)
+        if core.unfinished:
+            core.execute = _executor(step, report, None)
+            waiting += await self._threads.run(step, _quietly, core.resume)
         return waiting
-
-    def _drain(
-        self,
-        core: Propagator,
-        ready: deque[Activation],
-        waiting: list[Activation],
-        step: Step,
-        report: Callable[[Any, Sequence[Any]], None] | None,
-        deadline: float,
-    ) -> bool:
-        """Run what is ready; False if time ran out before the end."""
-        with np.errstate(all="ignore"):
-            while ready:
-                activation = ready.popleft()
-                bound = activation.node.bound
-                if bound is not None and bound.kernel.is_async:
-                    waiting.append(activation)
-                    continue
-                if step.requested:
-                    step.halt()
-                outputs = self._compute(activation, step)
-                if report is not None and not isinstance(bound, LiftedLoop):
-                    report(bound, outputs)
-                ready.extend(core.finish(activation, outputs))
-                if perf_counter() > deadline:
-                    return not ready
-        return True
-
-    def _compute(self, activation: Activation, step: Step) -> Sequence[Any]:
-        node = activation.node
-        bound = node.bound
-        if bound is None:
-            return ()
-        try:
-            arguments = self._collect[node](activation.inputs)
-            result = bound.call(*arguments, stop=step) if bound.kernel.takes_stop else bound.call(*arguments)
-        except Exception as error:
-            failure = kernel_error(error, bound.node)
-            raise failure from failure.__cause__
-        return self._pack[node](result)
 
     async def _await_rest(self, core: Propagator, waiting: list[Activation], step: Step) -> None:
         """Await async kernels and run what they make ready, until nothing is left."""
@@ -110,8 +76,8 @@ class Dataflow:
                     while running:
                         activation, outputs = await finished.get()
                         running -= 1
-                        ready = deque(core.finish(activation, outputs))
-                        for more in await self._advance(core, ready, step):
+                        go = partial(core.finish, activation, outputs)
+                        for more in await self._advance(core, go, step):
                             kernel_group.create_task(self._await_kernel(more, finished, step))
                             running += 1
                 guard.cancel()
@@ -125,19 +91,68 @@ class Dataflow:
         bound = activation.node.bound
         if bound is None:
             return
+        collect, pack = self._awaited[activation.node]
         report = step.probe.begin() if step.probe is not None else None
         try:
-            result = bound.call(*self._collect[activation.node](activation.inputs))
+            result = bound.call(*collect(activation.inputs))
             if hasattr(result, "__await__"):
                 result = await step.wait_for(bound.node.name, result)
         except Exception as error:
             failure = kernel_error(error, bound.node)
             step.stop(failure)
             raise failure from failure.__cause__
-        outputs = self._pack[activation.node](result)
+        outputs = pack(result)
         if report is not None:
             report(bound, outputs)
         finished.put_nowait((activation, outputs))
+
+
+def _quietly(go: Callable[[], list[Activation]]) -> list[Activation]:
+    with np.errstate(all="ignore"):
+        return go()
+
+
+def _executor(step: Step, report: Report | None, deadline: float | None) -> Execute:
+    """Runs sync kernels for a core, which it makes pause after the deadline. Before each the step may be stopped."""
+
+    def execute(core: Propagator, node: FlowNode, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        compute = node.compute
+        if compute is None:
+            return None
+        if step.requested:
+            step.halt()
+        try:
+            outputs = compute(inputs, step)
+        except Exception as error:
+            failure = kernel_error(error, node.origin)
+            raise failure from failure.__cause__
+        if report is not None and not isinstance(node.bound, LiftedLoop):
+            report(node.bound, outputs)
+        if deadline is not None and perf_counter() > deadline:
+            core.pause()
+        return outputs
+
+    return execute
+
+
+def _computation(bound: BoundNode) -> Callable[[Sequence[Any], Step], Sequence[Any]]:
+    """A function from the inputs of a node to its outputs."""
+    call, collect, pack = bound.call, _collector(bound), _packer(bound)
+    if bound.kernel.takes_stop:
+        return lambda inputs, step: pack(call(*collect(inputs), stop=step))
+    if collect is not _as_they_are or pack is not _one:
+        return lambda inputs, step: pack(call(*collect(inputs)))
+    if bound.kernel.expression is not None:
+        return _expressed(bound.kernel.expression, len(bound.arguments))
+    return lambda inputs, step: (call(*inputs),)
+
+
+@cache
+def _expressed(expression: str, count: int) -> Callable[[Sequence[Any], Step], Sequence[Any]]:
+    """The same from an operator expression, which on scalars is several times faster than a function of NumPy."""
+    text = expression.format(*(f"inputs[{i}]" for i in range(count)))
+    lines = (Line("def compute(inputs, step):"), Line(f"    return ({text},)"))
+    return compiled(lines, "compute", f"expression {expression}", {})
 
 
 def _packer(bound: BoundNode) -> Callable[[Any], Sequence[Any]]:
@@ -155,16 +170,17 @@ def _none(result: Any) -> Sequence[Any]:
     return ()
 
 
-def _collector(node: FlowNode) -> Collect:
-    """A function from the flat inputs of a node to the arguments of its kernel."""
-    bound = node.bound
-    if bound is None or all(not a.is_sequence and a.convert is None for a in bound.arguments):
-        if bound is not None and bound.kernel.retains:
-            return lambda inputs: [own(value) for value in inputs]
-        return lambda inputs: inputs
-    arguments, keep = bound.arguments, bound.kernel.retains
+def _as_they_are(inputs: Sequence[Any]) -> Sequence[Any]:
+    return inputs
 
-    def collect(inputs: list[Any]) -> list[Any]:
+
+def _collector(bound: BoundNode) -> Collect:
+    """A function from the flat inputs of a node to the arguments of its kernel."""
+    arguments, keep = bound.arguments, bound.kernel.retains
+    if all(not a.is_sequence and a.convert is None for a in arguments):
+        return (lambda inputs: [own(value) for value in inputs]) if keep else _as_they_are
+
+    def collect(inputs: Sequence[Any]) -> Sequence[Any]:
         found: list[Any] = []
         position = 0
         for argument in arguments:

@@ -135,7 +135,7 @@ class Executable:
         if self._flow is not None:
             return self._polished(await self._flow.run(feeds, step))
         if self._reference:
-            return self._polished(await run_reference(self.graph, self.bound, feeds, step.probe))
+            return self._polished(await run_reference(self.graph, self.bound, feeds, step))
         if self._single is not None:
             taken = feeds if self._take is None else [feeds[i] for i in self._take]
             return self._collect(await self._single.run(taken, step), feeds)

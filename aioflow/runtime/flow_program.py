@@ -1,11 +1,14 @@
-"""The static side of tagged dataflow: nodes with their frames, edges and initial counts, worked out once for a
+"""The static side of tagged dataflow: nodes with their frames, readers and initial counts, worked out once for a
 subgraph.
+
+What can be settled here costs nothing in a step: constants have their values, and a node that only hands on the one
+value that it gets (a loop's Merge, a LoopCond) is left out: its readers read what it would have read.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +18,9 @@ from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.errors import InvalidArgumentError
 from aioflow.runtime.bind import BoundNode
 
-__all__ = ["FlowNode", "Frame", "Kind", "Program"]
+__all__ = ["EMPTY", "After", "FlowNode", "Frame", "Kind", "Port", "Program"]
+
+EMPTY: Final[Any] = object()  # where nothing has arrived yet
 
 
 class Kind(enum.IntEnum):
@@ -29,8 +34,9 @@ class Kind(enum.IntEnum):
     NEXT = 5
     LOOP_CONDITION = 6
     TRIGGER = 7
-    FETCH = 8
-    FEED = 9
+    CONSTANT = 8
+    FETCH = 9
+    FEED = 10
 
 
 _KINDS: Final[Mapping[str, Kind]] = {
@@ -43,7 +49,65 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "NextIteration": Kind.NEXT,
     "LoopCond": Kind.LOOP_CONDITION,
     "ControlTrigger": Kind.TRIGGER,
+    "Const": Kind.CONSTANT,
 }
+
+
+class After:
+    """What follows when a node has finished.
+
+    Attributes:
+        signals: Nodes that wait for it by a control edge.
+        constants: The values of constants that waited for nothing else, with where they go.
+    """
+
+    __slots__ = ("constants", "signals")
+
+    def __init__(self) -> None:
+        self.signals: list[FlowNode] = []
+        self.constants: list[tuple[Port, Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.signals or self.constants)
+
+    def add(self, other: After) -> None:
+        """Let what follows `other` follow this as well."""
+        self.signals += other.signals
+        self.constants += other.constants
+
+
+class Port:
+    """Where the value of an output goes, its readers sorted by what else they wait for.
+
+    Attributes:
+        singles: They wait for nothing else.
+        pairs: (local, slot, node) of those that wait for one value more.
+        counted: (slot, node) of all the others.
+        after: What follows the nodes that were left out on the way.
+        more: Whether there is any of the last two.
+    """
+
+    __slots__ = ("after", "counted", "more", "pairs", "singles")
+
+    def __init__(self) -> None:
+        self.singles: list[FlowNode] = []
+        self.pairs: list[tuple[int, int, FlowNode]] = []
+        self.counted: list[tuple[int, FlowNode]] = []
+        self.after = After()
+        self.more = False
+
+    def __bool__(self) -> bool:
+        return bool(self.singles or self.pairs or self.more)
+
+    def hand_on(self, node: FlowNode) -> None:
+        """Leave out `node`, which would read this: let those that read it read this, and what follows it follow."""
+        for _, port in node.ports:
+            self.singles += port.singles
+            self.pairs += port.pairs
+            self.counted += port.counted
+            self.after.add(port.after)
+        self.after.add(node.after)
+        self.more = bool(self.counted or self.after)
 
 
 @dataclass(slots=True, eq=False)
@@ -51,27 +115,48 @@ class FlowNode:
     """A node as the propagator sees it.
 
     Attributes:
-        local: Its position among the nodes of its frame.
+        rule: Its kind, as a plain index.
+        local: Its position among the nodes of its frame that wait for more than one thing.
         arity: How many input values are kept for it.
-        data_edges: (output port, input slot, consumer); control_edges: consumers that wait for it.
-        index: Of a feed or fetch. child: The frame that an Enter opens.
+        ports: Each output that is read, by its number.
+        after: What follows it. is_followed: Whether anything does.
+        index: Of a feed or fetch. value: Of a constant. child: The frame that an Enter opens.
+        prefilled, again: Of a loop-invariant Enter: the pairs that have its value from the start in every iteration
+            but those that are under way when it comes, and what else reads it.
+        is_loop_merge: Whether it joins one Enter and one NextIteration, so that one value comes in each iteration.
         first_inputs, later_inputs: Data inputs that a Merge gets in iteration 0 and in later ones.
+        compute: Takes the inputs and the step and gives the outputs; for whoever runs kernels to set.
     """
 
     origin: Node
     kind: Kind
     bound: BoundNode | None
-    local: int = 0
+    rule: int
+    local: int = -1
     arity: int = 0
+    ports: tuple[tuple[int, Port], ...] = ()
+    after: After = field(default_factory=After)
+    is_followed: bool = False
     index: int = 0
-    data_edges: list[tuple[int, int, FlowNode]] = field(default_factory=list)
-    control_edges: list[FlowNode] = field(default_factory=list)
+    value: Any = None
     child: Frame | None = None
     is_constant: bool = False
-    is_merge: bool = False
-    computes: bool = False
+    is_loop_merge: bool = False
+    prefilled: tuple[int, ...] = ()
+    again: Port | None = None
     first_inputs: int = 0
     later_inputs: int = 0
+    compute: Callable[[Sequence[Any], Any], Sequence[Any]] | None = None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it waits for one value and nothing else."""
+        return len(self.origin.inputs) == 1 and not self.origin.control and self.kind is not Kind.MERGE
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether it waits for two values and nothing else."""
+        return len(self.origin.inputs) == 2 and not self.origin.control and self.kind is not Kind.MERGE
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +165,7 @@ class Frame:
 
     Attributes:
         enters: How many Enter nodes lead into it.
-        first_pending, later_pending: What each of its nodes waits for, in iteration 0 and in later ones.
+        pending: What each of its nodes with a `local` waits for.
     """
 
     number: int
@@ -88,8 +173,7 @@ class Frame:
     parent: Frame | None
     parallel_iterations: int = 1
     enters: int = 0
-    first_pending: list[int] = field(default_factory=list)
-    later_pending: list[int] = field(default_factory=list)
+    pending: list[int] = field(default_factory=list)
 
 
 class Program:
@@ -103,16 +187,18 @@ class Program:
 
     def __init__(self, graph: ClientGraph, bound: Sequence[BoundNode]) -> None:
         kernels = {b.node.name: b for b in bound}
-        self.nodes = {
-            n.name: FlowNode(n, _KINDS.get(n.op, Kind.KERNEL), kernels.get(n.name)) for n in graph.nodes.values()
-        }
+        self.nodes: dict[str, FlowNode] = {}
+        for name, origin in graph.nodes.items():
+            kind = _KINDS.get(origin.op, Kind.KERNEL)
+            self.nodes[name] = FlowNode(origin, kind, kernels.get(name), int(kind))
         self.root = Frame(0, "", None)
         self._frames: dict[tuple[int, str], Frame] = {}
         frame_of = self._assign_frames()
         for name, node in self.nodes.items():
-            self._connect(node, frame_of[name])
+            self._prepare(node, frame_of[name])
         for node in self.nodes.values():
             self._check(node, frame_of)
+        _Wiring(self.nodes).connect()
         self.sources = [n for n in self.nodes.values() if not any(n.origin.predecessors())]
         fetches = [n for n in self.nodes.values() if n.kind is Kind.FETCH]
         self.fetches = sorted(fetches, key=lambda n: n.index)
@@ -148,30 +234,28 @@ class Program:
             self._frames[parent.number, name] = frame
         return frame
 
-    def _connect(self, node: FlowNode, frame: Frame) -> None:
+    def _prepare(self, node: FlowNode, frame: Frame) -> None:
         origin = node.origin
-        node.local = len(frame.first_pending)
-        node.is_merge = node.kind is Kind.MERGE
-        node.computes = node.kind is Kind.KERNEL
-        node.arity = 2 if node.kind is Kind.MERGE else len(origin.inputs)
+        node.arity = len(origin.inputs)
         node.index = origin.attrs["index"] if node.kind in (Kind.FEED, Kind.FETCH) else 0
-        for slot, edge in enumerate(origin.inputs):
-            self.nodes[edge.node].data_edges.append((edge.port, slot, node))
-        for name in origin.control:
-            self.nodes[name].control_edges.append(node)
+        pending = len(origin.inputs) + len(origin.control)
         if node.kind is Kind.ENTER:
             node.child = self._child(node, frame)
             node.child.enters += 1
             node.is_constant = origin.attrs["is_constant"]
-        if node.kind is Kind.MERGE:
-            back = sum(self.nodes[e.node].kind is Kind.NEXT for e in origin.inputs)
+        elif node.kind is Kind.MERGE:
+            sources = [self.nodes[e.node] for e in origin.inputs]
+            entering = [s for s in sources if s.kind is Kind.ENTER and not s.is_constant]
+            back = sum(s.kind is Kind.NEXT for s in sources)
+            node.is_loop_merge = len(entering) == back == 1 and len(sources) == 2 and not origin.control
             node.first_inputs = len(origin.inputs) - back
             node.later_inputs = back or len(origin.inputs)
             pending = 1 + 2 * len(origin.control)
-        else:
-            pending = len(origin.inputs) + len(origin.control)
-        frame.first_pending.append(pending)
-        frame.later_pending.append(pending)
+        elif node.kind is Kind.CONSTANT and node.bound is not None:
+            node.value = node.bound.call()
+        if not node.is_single:
+            node.local = len(frame.pending)
+            frame.pending.append(pending)
 
     def _check(self, node: FlowNode, frame_of: Mapping[str, Frame]) -> None:
         mine = frame_of[node.origin.name]
@@ -183,3 +267,71 @@ class Program:
                     expected=f"frame {mine.name!r}",
                     actual=f"frame {frame.name!r}",
                 ).at(node.origin.name, node.origin.op, node.origin.source)
+
+
+class _Wiring:
+    """Works out where the outputs of each node go."""
+
+    def __init__(self, nodes: Mapping[str, FlowNode]) -> None:
+        self._nodes = nodes
+        self._readers: dict[str, dict[int, list[tuple[int, FlowNode]]]] = {name: {} for name in nodes}
+        self._waiters: dict[str, list[FlowNode]] = {name: [] for name in nodes}
+        for node in nodes.values():
+            for slot, edge in enumerate(node.origin.inputs):
+                self._readers[edge.node].setdefault(edge.port, []).append((slot, node))
+            for name in node.origin.control:
+                self._waiters[name].append(node)
+
+    def connect(self) -> None:
+        """Set `ports` and `after` of every node, and what a loop-invariant Enter has besides."""
+        backwards = list(self._nodes.items())[::-1]  # what reads a node comes before it, except along a back edge
+        backwards.sort(key=lambda item: item[1].kind is Kind.NEXT)
+        for name, node in backwards:
+            self._follow(node.after, self._waiters[name])
+            node.is_followed = bool(node.after)
+            read = sorted(self._readers[name].items())
+            node.ports = tuple((number, self._port(readers)) for number, readers in read)
+            if node.is_constant:
+                self._split(node)
+
+    def _port(self, readers: Iterable[tuple[int, FlowNode]]) -> Port:
+        port = Port()
+        for slot, node in readers:
+            if self._is_left_out(node):
+                port.hand_on(node)
+            elif node.is_single:
+                port.singles.append(node)
+            elif node.is_pair:
+                port.pairs.append((node.local, slot, node))
+            else:
+                port.counted.append((slot, node))
+                port.more = True
+        return port
+
+    def _is_left_out(self, node: FlowNode) -> bool:
+        if node.is_loop_merge:
+            return 1 not in self._readers[node.origin.name]
+        return node.kind is Kind.LOOP_CONDITION and node.is_single
+
+    @staticmethod
+    def _follow(after: After, waiters: Iterable[FlowNode]) -> None:
+        for node in waiters:
+            if node.kind is Kind.CONSTANT and len(node.origin.control) == 1:
+                port = Port()
+                port.hand_on(node)
+                after.constants.append((port, node.value))
+            else:
+                after.signals.append(node)
+
+    def _split(self, enter: FlowNode) -> None:
+        again = Port()
+        again.hand_on(enter)
+        early = {local for local, _, node in again.pairs if self._invariants(node) == [enter]}
+        again.pairs = [pair for pair in again.pairs if pair[0] not in early]
+        enter.prefilled = tuple(sorted(early))
+        enter.again = again
+
+    def _invariants(self, node: FlowNode) -> list[FlowNode]:
+        """Those of its inputs that are loop-invariant Enters."""
+        sources = (self._nodes[edge.node] for edge in node.origin.inputs)
+        return [source for source in sources if source.is_constant]

@@ -1,5 +1,4 @@
-"""Tagged dataflow: which node runs next in a graph with loops and branches. Sans-IO: it runs nothing and waits for
-nothing.
+"""Tagged dataflow: which node runs next in a graph with loops and branches. Sans-IO: it waits for nothing.
 
 The semantics are TensorFlow's (whitepaper, 4.4), after the MIT tagged-token machine. A value carries a tag: a frame
 and an iteration of it. `Enter` opens a frame, `NextIteration` passes a value to the next iteration, `Exit` hands one
@@ -11,20 +10,25 @@ passes it on, and nothing dead is computed.
     ready = core.finish(activation, outputs)
     core.fetches()                       # once `core.outstanding` is 0
 
+A kernel that need not be waited for costs less if it is run on the way: `core.execute` is asked before a kernel is
+handed out. `core.pause()` makes the core return early, and `core.resume()` goes on.
+
 Rule 1: everything that decides what is ready is here. Rule 2: this file does not know how a kernel is run.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
 
 from aioflow.compiler.ir import Node
 from aioflow.errors import InternalError, InvalidArgumentError
-from aioflow.runtime.flow_program import FlowNode, Frame, Kind, Program
+from aioflow.runtime.flow_program import EMPTY, After, FlowNode, Frame, Kind, Port, Program
 
-__all__ = ["DEAD", "Activation", "Propagator", "dead_fetch"]
+__all__ = ["DEAD", "Activation", "Execute", "Propagator", "dead_fetch"]
 
 
 class _Dead:
@@ -35,7 +39,11 @@ class _Dead:
 
 
 DEAD: Final = _Dead()
-_FINISHED: Final = object()  # what travels along a control edge from a live node
+
+# A node's count: what it waits for in the low bits, and in the others how much of what has come was dead.
+_DEAD_ONE: Final = 1 << 24
+_WAITING: Final = _DEAD_ONE - 1
+_HAS_RUN: Final = -1 << 60  # a Merge that has run heeds nothing more
 
 
 def dead_fetch(fetch: Node) -> InvalidArgumentError:
@@ -50,44 +58,66 @@ def dead_fetch(fetch: Node) -> InvalidArgumentError:
     return error
 
 
+Execute: TypeAlias = Callable[["Propagator", FlowNode, Sequence[Any]], Sequence[Any] | None]
+
+
 class Activation:
     """A node that may run: its inputs have all arrived, in one iteration of one frame."""
 
     __slots__ = ("inputs", "iteration", "node")
 
-    def __init__(self, node: FlowNode, iteration: _Iteration, inputs: list[Any]) -> None:
+    def __init__(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any]) -> None:
         self.node = node
         self.iteration = iteration
         self.inputs = inputs
 
 
 class _Iteration:
-    """One iteration of a running frame: what has arrived, and what is still under way."""
+    """One iteration of a running frame: what has arrived, and what is still under way.
 
-    __slots__ = ("children", "dead", "frame", "inputs", "number", "outstanding", "pending")
+    Attributes:
+        arrived: By the `local` of a node: of a pair the value that is there, of others the list of their inputs.
+        outstanding: Activations that are queued, running or handed out.
+    """
+
+    __slots__ = ("arrived", "children", "frame", "number", "outstanding", "pending")
 
     def __init__(self, frame: _RunningFrame, number: int) -> None:
         self.frame = frame
         self.number = number
         self.outstanding = 0
         self.children: dict[int, _RunningFrame] = {}
-        self.pending = frame.program.first_pending[:] if number == 0 else frame.program.later_pending[:]
-        self.dead = [0] * len(self.pending)
-        self.inputs: list[list[Any] | None] = [None] * len(self.pending)
+        self.pending = frame.program.pending[:]
+        self.arrived = frame.prefilled[:]
 
 
 class _RunningFrame:
-    """A frame that is running, with the iterations that are under way."""
+    """A frame that is running, with the iterations that are under way.
 
-    __slots__ = ("constants", "dead_exits", "entering", "iterations", "newest", "parent", "parked", "program")
+    Attributes:
+        prefilled: What has arrived when an iteration begins: loop invariants. constants: The others, to be sent.
+    """
+
+    __slots__ = (
+        "constants",
+        "dead_exits",
+        "entering",
+        "iterations",
+        "newest",
+        "parent",
+        "parked",
+        "prefilled",
+        "program",
+    )
 
     def __init__(self, program: Frame, parent: _Iteration | None) -> None:
         self.program = program
         self.parent = parent
         self.entering = program.enters
         self.newest = 0
+        self.prefilled = [EMPTY] * len(program.pending)
+        self.constants: list[tuple[Port, Any]] = []
         self.iterations: dict[int, _Iteration] = {0: _Iteration(self, 0)}
-        self.constants: list[tuple[FlowNode, Any]] = []
         self.parked: list[tuple[FlowNode, Any]] = []
         self.dead_exits: list[FlowNode] = []
 
@@ -97,14 +127,18 @@ class Propagator:
 
     Attributes:
         outstanding: Activations that were handed out and have not been finished.
+        execute: Takes this core, a node and its inputs, and gives the outputs, or None: then the node is handed out.
     """
 
     def __init__(self, program: Program) -> None:
         self.outstanding = 0
+        self.execute: Execute = _hand_out
         self._program = program
         self._root = _RunningFrame(program.root, None)
         self._ready: list[Activation] = []
-        self._internal: deque[tuple[FlowNode, _Iteration, list[Any], bool]] = deque()
+        self._queue: deque[tuple[FlowNode, _Iteration, Sequence[Any] | None]] = deque()  # no inputs: it is dead
+        self._push = self._queue.append
+        self._paused = False
         self._fetches: dict[int, Any] = {}
 
     def start(self, feeds: Sequence[Any]) -> list[Activation]:
@@ -114,8 +148,9 @@ class Propagator:
             if node.kind is Kind.FEED:
                 self._deliver(node, first, (feeds[node.index],))
             else:
-                self._activate(node, first, [], False)
-        return self._settle()
+                first.outstanding += 1
+                self._push((node, first, ()))
+        return self.resume()
 
     def finish(self, activation: Activation, outputs: Sequence[Any]) -> list[Activation]:
         """An activation has run, with these outputs; returns what may run now."""
@@ -123,7 +158,30 @@ class Propagator:
         iteration = activation.iteration
         self._deliver(activation.node, iteration, outputs)
         self._leave(iteration)
-        return self._settle()
+        return self.resume()
+
+    def resume(self) -> list[Activation]:
+        """Go on until nothing is left that can be run on the way, or until `pause`; returns what was handed out."""
+        queue = self._queue
+        self._paused = False
+        while queue and not self._paused:
+            node, iteration, inputs = queue.popleft()
+            _RULES[node.rule](self, node, iteration, inputs)
+            left = iteration.outstanding = iteration.outstanding - 1
+            if not left and not iteration.children:
+                self._retire(iteration.frame)
+        ready, self._ready = self._ready, []
+        self.outstanding += len(ready)
+        return ready
+
+    def pause(self) -> None:
+        """Return after the node that is running."""
+        self._paused = True
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is something to `resume`."""
+        return bool(self._queue)
 
     def fetches(self) -> list[Any]:
         """The fetched values in order.
@@ -142,157 +200,209 @@ class Propagator:
     # -- delivering
     # -----------------------------------------------------------------------------------------------------
 
-    def _settle(self) -> list[Activation]:
-        """Run what needs no kernel until nothing of the kind is left; returns the activations that do need one."""
-        internal = self._internal
-        while internal:
-            node, iteration, inputs, dead = internal.popleft()
-            _RULES[node.kind](self, node, iteration, inputs, dead)
-            self._leave(iteration)
-        ready, self._ready = self._ready, []
-        self.outstanding += len(ready)
-        return ready
-
     def _deliver(self, node: FlowNode, iteration: _Iteration, outputs: Sequence[Any]) -> None:
-        """Hand the outputs of a node to their consumers in the same iteration."""
-        for port, slot, consumer in node.data_edges:
-            self._arrive(consumer, iteration, slot, outputs[port])
-        if node.control_edges:
-            for consumer in node.control_edges:
-                self._arrive_control(consumer, iteration, _FINISHED)
+        """Hand the outputs of a node to their readers in an iteration."""
+        for number, port in node.ports:
+            self._send(port, iteration, outputs[number])
+        if node.is_followed:
+            self._follow(node.after, iteration, False)
 
     def _deliver_dead(self, node: FlowNode, iteration: _Iteration) -> None:
-        for _, slot, consumer in node.data_edges:
-            self._arrive(consumer, iteration, slot, DEAD)
-        for consumer in node.control_edges:
-            self._arrive_control(consumer, iteration, DEAD)
+        for _, port in node.ports:
+            self._send_dead(port, iteration)
+        if node.is_followed:
+            self._follow(node.after, iteration, True)
+
+    def _send(self, port: Port, iteration: _Iteration, value: Any) -> None:
+        for node in port.singles:
+            iteration.outstanding += 1
+            self._push((node, iteration, (value,)))
+        for local, slot, node in port.pairs:
+            other = iteration.arrived[local]
+            if other is EMPTY:
+                iteration.arrived[local] = value
+            else:
+                iteration.arrived[local] = EMPTY  # a value lives no longer than who reads it
+                iteration.outstanding += 1
+                self._push((node, iteration, None if other is DEAD else (other, value) if slot else (value, other)))
+        if port.more:
+            for slot, node in port.counted:
+                self._arrive(node, iteration, slot, value)
+            self._follow(port.after, iteration, False)
+
+    def _send_dead(self, port: Port, iteration: _Iteration) -> None:
+        for node in port.singles:
+            if node.kind is Kind.EXIT:
+                self._run_exit(node, iteration, None)  # in every iteration but the last: not worth the queue
+            else:
+                iteration.outstanding += 1
+                self._push((node, iteration, None))
+        for local, _, node in port.pairs:
+            if iteration.arrived[local] is EMPTY:
+                iteration.arrived[local] = DEAD
+            else:
+                iteration.arrived[local] = EMPTY
+                iteration.outstanding += 1
+                self._push((node, iteration, None))
+        if port.more:
+            for slot, node in port.counted:
+                self._arrive(node, iteration, slot, DEAD)
+            self._follow(port.after, iteration, True)
+
+    def _send_any(self, port: Port, iteration: _Iteration, value: Any) -> None:
+        if value is DEAD:
+            self._send_dead(port, iteration)
+        else:
+            self._send(port, iteration, value)
+
+    def _follow(self, after: After, iteration: _Iteration, dead: bool) -> None:
+        """A node has finished; if it is dead, so are those that wait for it, and its constants."""
+        for node in after.signals:
+            if node.kind is Kind.MERGE:  # a dead control input does not deaden a Merge: it is only counted
+                iteration.pending[node.local] -= 2
+                self._check_merge(node, iteration)
+            else:
+                self._count(node, iteration, dead)
+        for port, value in after.constants:
+            self._send_any(port, iteration, DEAD if dead else value)
 
     def _arrive(self, node: FlowNode, iteration: _Iteration, slot: int, value: Any) -> None:
-        local = node.local
-        inputs = iteration.inputs[local]
-        if inputs is None:
-            inputs = iteration.inputs[local] = [None] * node.arity
-        if node.is_merge:
-            self._arrive_at_merge(node, iteration, slot, value, inputs)
+        if node.kind is Kind.MERGE:
+            self._arrive_at_merge(node, iteration, slot, value)
             return
+        inputs = iteration.arrived[node.local]
+        if inputs is EMPTY:
+            inputs = iteration.arrived[node.local] = [None] * node.arity
         inputs[slot] = value
-        if value is DEAD:
-            iteration.dead[local] += 1
-        left = iteration.pending[local] - 1
-        iteration.pending[local] = left
-        if left == 0:
-            self._activate(node, iteration, inputs, iteration.dead[local] > 0)
+        self._count(node, iteration, value is DEAD)
 
-    def _arrive_control(self, node: FlowNode, iteration: _Iteration, value: Any) -> None:
+    def _count(self, node: FlowNode, iteration: _Iteration, dead: bool) -> None:
+        """One thing more has come that a node waited for."""
         local = node.local
-        if node.is_merge:
-            iteration.pending[local] -= 2  # a dead control input does not deaden a Merge: it is only counted
-            self._check_merge(node, iteration)
-            return
-        if value is DEAD and node.kind is not Kind.TRIGGER:
-            iteration.dead[local] += 1
-        iteration.pending[local] -= 1
-        if iteration.pending[local] == 0:
-            inputs = iteration.inputs[local] or [None] * node.arity
-            self._activate(node, iteration, inputs, iteration.dead[local] > 0)
+        count = iteration.pending[local] - 1
+        if dead:
+            count += _DEAD_ONE
+        iteration.pending[local] = count
+        if not count & _WAITING:
+            inputs = iteration.arrived[local]
+            iteration.arrived[local] = EMPTY
+            iteration.outstanding += 1
+            self._push((node, iteration, None if count else () if inputs is EMPTY else inputs))
 
-    def _arrive_at_merge(self, node: FlowNode, iteration: _Iteration, slot: int, value: Any, inputs: list[Any]) -> None:
-        local = node.local
+    def _arrive_at_merge(self, node: FlowNode, iteration: _Iteration, slot: int, value: Any) -> None:
+        count = iteration.pending[node.local]
         if value is DEAD:
-            iteration.dead[local] += 1
-        elif iteration.pending[local] & 1:  # the first live input wins
-            iteration.pending[local] -= 1
-            inputs[0], inputs[1] = value, slot
+            iteration.pending[node.local] = count + _DEAD_ONE
+        elif count & 1:  # the first live input wins
+            iteration.pending[node.local] = count - 1
+            iteration.arrived[node.local] = (value, slot)
         self._check_merge(node, iteration)
 
     def _check_merge(self, node: FlowNode, iteration: _Iteration) -> None:
         """A Merge runs when its control inputs are in and a live value has come, or all that can come are dead.
 
-        The low bit of `pending` says that no live value has come yet; each control input counts two above it. That is
+        The low bit of its count says that no live value has come yet; each control input counts two above it. That is
         TensorFlow's count, except that a loop's Merge expects its Enters in the first iteration and its NextIterations
         in the others, so that a dead Enter needs no rule of its own.
         """
         local = node.local
-        pending = iteration.pending[local]
-        if pending < 0:
+        count = iteration.pending[local]
+        if count < 0:
             return  # it has run already
         expected = node.first_inputs if iteration.number == 0 else node.later_inputs
-        dead = pending == 1 and iteration.dead[local] == expected
-        if pending == 0 or dead:
-            iteration.pending[local] = -1 << 30
-            self._activate(node, iteration, iteration.inputs[local] or [DEAD, 0], dead)
+        live = not count & _WAITING
+        if live or count == expected * _DEAD_ONE + 1:
+            inputs = iteration.arrived[local] if live else None
+            iteration.pending[local] = _HAS_RUN
+            iteration.arrived[local] = EMPTY
+            iteration.outstanding += 1
+            self._push((node, iteration, inputs))
 
-    def _activate(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
-        iteration.outstanding += 1
-        iteration.inputs[node.local] = None  # a value lives no longer than who reads it
-        if node.computes and not dead:
+    # -- what each kind of node does; without inputs it is dead
+    # ---------------------------------------------------------
+
+    def _run_kernel(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+        if inputs is None:
+            self._deliver_dead(node, iteration)
+            return
+        outputs = self.execute(self, node, inputs)
+        if outputs is None:
+            iteration.outstanding += 1
             self._ready.append(Activation(node, iteration, inputs))
         else:
-            self._internal.append((node, iteration, inputs, dead))
+            self._deliver(node, iteration, outputs)
 
-    # -- nodes that need no kernel
-    # --------------------------------------------------------------------------------------
-
-    def _run_dead_kernel(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
-        self._deliver_dead(node, iteration)
-
-    def _run_loop_condition(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
-        if dead:
+    def _run_pass(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+        if inputs is None:
             self._deliver_dead(node, iteration)
         else:
-            self._deliver(node, iteration, inputs[:1])
+            self._deliver(node, iteration, inputs)
 
-    def _run_trigger(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
+    def _run_trigger(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
         self._deliver(node, iteration, ())  # never dead: it ends deadness
 
-    def _run_switch(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
-        if dead:
+    def _run_constant(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+        if inputs is None:
+            self._deliver_dead(node, iteration)
+        else:
+            self._deliver(node, iteration, (node.value,))
+
+    def _run_switch(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+        if inputs is None:
             self._deliver_dead(node, iteration)
             return
         data, predicate = inputs
-        if getattr(predicate, "ndim", 0) != 0:
+        if type(predicate) is not np.bool_ and np.ndim(predicate):
             raise InvalidArgumentError(
                 "the predicate of a Switch must be a scalar", expected="shape ()", actual=predicate.shape
             ).at(node.origin.name, node.origin.op, node.origin.source)
-        self._deliver(node, iteration, (DEAD, data) if predicate else (data, DEAD))
+        taken = 1 if predicate else 0
+        for side, port in node.ports:
+            if side == taken:
+                self._send(port, iteration, data)
+            else:
+                self._send_dead(port, iteration)
+        if node.is_followed:
+            self._follow(node.after, iteration, False)
 
-    def _run_merge(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
-        if dead:
+    def _run_merge(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+        if inputs is None:
             self._deliver_dead(node, iteration)
         else:
             self._deliver(node, iteration, (inputs[0], self._program.index_type(inputs[1])))
 
-    def _run_fetch(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
-        self._fetches[node.index] = DEAD if dead else inputs[0]
+    def _run_fetch(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+        self._fetches[node.index] = DEAD if inputs is None else inputs[0]
 
-    def _run_enter(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
+    def _run_enter(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
         program = node.child
         if program is None:
             raise InternalError(f"Enter {node.origin.name!r} has no frame")
         frame = iteration.children.get(program.number)
         if frame is None:
             frame = iteration.children[program.number] = _RunningFrame(program, iteration)
-        value = DEAD if dead else inputs[0]
+        for inner in list(frame.iterations.values()) if node.is_constant else (frame.iterations[0],):
+            self._run_pass(node, inner, inputs)
         if node.is_constant:
-            frame.constants.append((node, value))
-            for inner in list(frame.iterations.values()):
-                self._deliver_value(node, inner, value)
-        else:
-            self._deliver_value(node, frame.iterations[0], value)
+            value = DEAD if inputs is None else inputs[0]
+            for local in node.prefilled:
+                frame.prefilled[local] = value
+            if node.again:
+                frame.constants.append((node.again, value))
         frame.entering -= 1
         self._retire(frame)
 
-    def _run_exit(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
+    def _run_exit(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
         frame = iteration.frame
         if frame.parent is None:
             raise InternalError(f"Exit {node.origin.name!r} is in no frame")
-        if not dead:
-            self._deliver(node, frame.parent, inputs[:1])
+        if inputs is not None:
+            self._deliver(node, frame.parent, inputs)
         elif iteration.number == frame.newest:
             frame.dead_exits.append(node)
 
-    def _run_next(self, node: FlowNode, iteration: _Iteration, inputs: list[Any], dead: bool) -> None:
-        if dead:
+    def _run_next(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+        if inputs is None:
             return
         frame = iteration.frame
         if iteration.number == frame.newest:
@@ -300,13 +410,7 @@ class Propagator:
                 frame.parked.append((node, inputs[0]))
                 return
             self._begin_iteration(frame)
-        self._deliver(node, frame.iterations[iteration.number + 1], inputs[:1])
-
-    def _deliver_value(self, node: FlowNode, iteration: _Iteration, value: Any) -> None:
-        if value is DEAD:
-            self._deliver_dead(node, iteration)
-        else:
-            self._deliver(node, iteration, (value,))
+        self._deliver(node, frame.iterations[iteration.number + 1], inputs)
 
     # -- the lives of iterations and frames
     # -----------------------------------------------------------------------------
@@ -315,8 +419,8 @@ class Propagator:
         frame.newest += 1
         frame.dead_exits.clear()
         iteration = frame.iterations[frame.newest] = _Iteration(frame, frame.newest)
-        for node, value in frame.constants:
-            self._deliver_value(node, iteration, value)
+        for port, value in frame.constants:
+            self._send_any(port, iteration, value)
 
     def _leave(self, iteration: _Iteration) -> None:
         """Something of the iteration has ended."""
@@ -351,15 +455,20 @@ class Propagator:
                     self._deliver(node, frame.iterations[frame.newest], (value,))
 
 
+def _hand_out(core: Propagator, node: FlowNode, inputs: Sequence[Any]) -> None:
+    """The `execute` of a core that hands out every kernel."""
+
+
 # In the order of `Kind`; a feed has no rule, since it is there from the start.
 _RULES: Final = (
-    Propagator._run_dead_kernel,
+    Propagator._run_kernel,
     Propagator._run_switch,
     Propagator._run_merge,
     Propagator._run_enter,
     Propagator._run_exit,
     Propagator._run_next,
-    Propagator._run_loop_condition,
+    Propagator._run_pass,
     Propagator._run_trigger,
+    Propagator._run_constant,
     Propagator._run_fetch,
 )

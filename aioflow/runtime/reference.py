@@ -5,6 +5,7 @@ It is the definition of what a step means. Tests compare the strands with it; no
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -14,19 +15,30 @@ import numpy as np
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.runtime.bind import BoundNode, gather, kernel_error
 from aioflow.runtime.liveness import fed_values
-from aioflow.runtime.step import Probe
+from aioflow.runtime.step import Step, root_cause
 
 __all__ = ["run_reference"]
 
 
-async def run_reference(
-    graph: ClientGraph, bound: Sequence[BoundNode], feeds: Sequence[Any], probe: Probe | None = None
-) -> list[Any]:
-    """Run one step, watched by `probe`, and return the fetches in order.
+async def run_reference(graph: ClientGraph, bound: Sequence[BoundNode], feeds: Sequence[Any], step: Step) -> list[Any]:
+    """Run one step and return the fetches in order.
 
     Raises:
-        OpError: a kernel failed; the error names the node.
+        OpError: a kernel failed, and the error names the node; or the step was stopped.
     """
+    fetches: list[Any] = []
+    try:
+        async with asyncio.TaskGroup() as step_group:
+            guard = step_group.create_task(step.watch())
+            fetches = await _run(graph, bound, feeds, step)
+            guard.cancel()
+    except BaseExceptionGroup as group:
+        cause = root_cause(group)
+        raise cause from cause.__cause__
+    return fetches
+
+
+async def _run(graph: ClientGraph, bound: Sequence[BoundNode], feeds: Sequence[Any], step: Step) -> list[Any]:
     kernels = {b.node.name: b for b in bound}
     fed = fed_values(graph, bound)
     consumers = graph.consumers()
@@ -41,10 +53,10 @@ async def run_reference(
         elif node.op == "_Retval":
             fetches[node.attrs["index"]] = values[node.inputs[0]]
         else:
-            outputs = await _compute(kernels[node.name], values, fed)
+            outputs = await _compute(kernels[node.name], values, fed, step)
             values.update((Edge(node.name, port), value) for port, value in enumerate(outputs))
-            if probe is not None:
-                probe.begin()(kernels[node.name], outputs)
+            if step.probe is not None:
+                step.probe.begin()(kernels[node.name], outputs)
         for consumer in consumers[node.name]:
             pending[consumer.name] -= 1
             if pending[consumer.name] == 0:
@@ -52,12 +64,12 @@ async def run_reference(
     return fetches
 
 
-async def _compute(bound: BoundNode, values: dict[Edge, Any], fed: frozenset[Edge]) -> Sequence[Any]:
+async def _compute(bound: BoundNode, values: dict[Edge, Any], fed: frozenset[Edge], step: Step) -> Sequence[Any]:
     try:
         with np.errstate(all="ignore"):
             result = bound.call(*gather(bound, values, fed))
         if bound.kernel.is_async and hasattr(result, "__await__"):
-            result = await result
+            result = await step.wait_for(bound.node.name, result)
     except Exception as error:
         failure = kernel_error(error, bound.node)
         raise failure from failure.__cause__

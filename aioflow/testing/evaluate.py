@@ -43,8 +43,12 @@ def evaluate(
     graph = prune(request)
     bound = bind_graph(graph, load_backend("numpy"), resources or ResourceManager(), {} if state is None else state)
     values = [to_array(value, tensor.dtype) for tensor, value in fed.items()]
+    step = Step()
     if any(node.op in CONTROL_FLOW for node in graph.nodes.values()):
-        run = Dataflow(graph, bound, shared_threads("-evaluate", 1), float("inf")).run(values, Step())
+        run = Dataflow(graph, bound, shared_threads("-evaluate", 1), float("inf")).run(values, step)
     else:
-        run = run_reference(graph, bound, values)
-    return [np.asarray(v) for v in asyncio.run(run)]
+        run = run_reference(graph, bound, values, step)
+    try:
+        return [np.asarray(v) for v in asyncio.run(run)]
+    finally:
+        step.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.runtime.flow_program import Program
+from aioflow.runtime.flow_program import FlowNode, Program
 from aioflow.runtime.frames import Activation, Propagator
 
 _OUTPUTS = {"Switch": 2, "Merge": 2, "_Retval": 0, "Effect": 0, "ControlTrigger": 0}
@@ -239,3 +240,149 @@ def test_nothing_of_a_finished_loop_is_kept() -> None:
     assert most <= 3
     assert not frame.iterations
     assert not frame.parent.children  # type: ignore[union-attr]  # it had a parent above
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("parallel", [1, 2, 10])
+def test_a_loop_invariant_is_there_in_every_iteration(parallel: int, seed: int) -> None:
+    """Read alone, with a value that changes, with another invariant, with itself, and among three."""
+    b = Builder()
+    exit_ = counting_loop(b, b.feed("start", 0), b.feed("limit", 1), parallel=parallel)
+    b.enter("loop/a", b.feed("a", 2), "loop", constant=True, parallel=parallel)
+    b.enter("loop/b", b.feed("b", 3), "loop", constant=True, parallel=parallel)
+    seen: list[Any] = []
+    b.kernel("loop/alone", lambda a: a * 10, "loop/a")
+    b.kernel("loop/with", lambda i, a: i + a, "loop/switch:1", "loop/a")
+    b.kernel("loop/both", lambda a, c: a - c, "loop/a", "loop/b")
+    b.kernel("loop/twice", lambda a, c: a + c, "loop/b", "loop/b")
+    b.kernel("loop/three", lambda a, i, c: (a, i, c), "loop/a", "loop/switch:1", "loop/b")
+    parts = ["loop/alone", "loop/with", "loop/both", "loop/twice", "loop/three"]
+    b.kernel("loop/see", lambda *values: seen.append(values), *parts)
+    b.fetch(exit_)
+    assert b.run(0, 6, 3, 5, seed=seed) == [6]
+    assert sorted(seen, key=lambda v: v[1]) == [(30, i + 3, -2, 10, (3, i, 5)) for i in range(6)]
+
+
+@pytest.mark.parametrize("parallel", [1, 10])
+def test_a_dead_loop_invariant_deadens_its_readers_in_every_iteration(parallel: int) -> None:
+    b = Builder()
+    exit_ = counting_loop(b, b.feed("start", 0), b.feed("limit", 1), parallel=parallel)
+    b.add("s", "Switch", b.feed("x", 2), b.feed("pred", 3))
+    b.enter("loop/dead", "s:1", "loop", constant=True, parallel=parallel)
+    b.effect("loop/seen", "loop/switch:1", "loop/dead")
+    b.effect("loop/alone", "loop/dead")
+    b.effect("loop/after", control=["loop/dead"])
+    b.effect("loop/alive", "loop/switch:1")
+    b.fetch(exit_)
+    assert b.run(0, 4, 1, False) == [4]
+    assert b.log == ["loop/alive"] * 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_waits_for_a_loops_own_nodes_runs_once_an_iteration(seed: int) -> None:
+    """A Merge and a LoopCond hand on what they get; what waits for them by a control edge must still be told."""
+    b = Builder()
+    exit_ = counting_loop(b, b.feed("start", 0), b.feed("limit", 1))
+    for name in ("merge", "cond", "switch", "add", "enter", "limit"):
+        b.effect(f"after {name}", control=[f"loop/{name}"])
+    b.fetch(exit_)
+    assert b.run(0, 3, seed=seed) == [3]
+    times = {name: b.log.count(f"after {name}") for name in ("merge", "cond", "switch", "add", "enter", "limit")}
+    assert times == {"merge": 4, "cond": 4, "switch": 4, "add": 3, "enter": 1, "limit": 4}
+
+
+def test_a_merge_of_a_loop_says_where_its_value_came_from() -> None:
+    b = Builder()
+    exit_ = counting_loop(b, b.feed("start", 0), b.feed("limit", 1))
+    seen: list[int] = []
+    b.kernel("loop/index", lambda i: seen.append(int(i)), "loop/merge:1")
+    b.fetch(exit_)
+    assert b.run(0, 3) == [3]
+    assert seen == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("every", [1, 3, 1000])
+def test_kernels_may_run_on_the_way_and_be_paused(every: int) -> None:
+    b = Builder()
+    b.fetch(counting_loop(b, b.feed("start", 0), b.feed("limit", 1)))
+    ran = 0
+
+    def execute(core: Propagator, node: FlowNode, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        nonlocal ran
+        if node.origin.name == "loop/add":
+            return None
+        ran += 1
+        if ran % every == 0:
+            core.pause()
+        return (b.kernels[node.origin.name](*inputs),)
+
+    core = Propagator(Program(ClientGraph(b.nodes, 2, 1), ()))
+    core.execute = execute
+    ready = core.start((0, 10))
+    assert ran == 1 or every > 1
+    while ready or core.unfinished:
+        if core.unfinished:
+            ready += core.resume()
+        else:
+            activation = ready.pop()
+            ready += core.finish(activation, (activation.inputs[0] + 1,))
+    assert core.fetches() == [10]
+    assert (ran, core.outstanding) == (11, 0)
+
+
+def test_the_exits_of_a_dead_loop_are_dead() -> None:
+    b = Builder()
+    b.add("s0", "Switch", b.feed("start", 0), b.feed("pred", 1))
+    b.add("s1", "Switch", b.feed("limit", 2), "pred")
+    exit_ = counting_loop(b, "s0:1", "s1:1")
+    b.effect("after the exit", exit_)
+    b.add("trigger", "ControlTrigger", control=[exit_])
+    b.effect("after the loop", control=["trigger"])
+    b.fetch("start")
+    assert b.run(3, False, 9) == [3]
+    assert b.log == ["after the loop"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_merge_of_a_loop_that_waits_for_something(seed: int) -> None:
+    b = Builder()
+    exit_ = counting_loop(b, b.feed("start", 0), b.feed("limit", 1))
+    b.effect("gate", "loop/limit")
+    merge = b.nodes["loop/merge"]
+    b.nodes["loop/merge"] = Node(merge.name, merge.op, merge.inputs, ("gate",), {}, merge.outputs)
+    b.effect("seen", "loop/merge")
+    b.fetch(exit_)
+    assert b.run(0, 4, seed=seed) == [4]
+    assert b.log.count("gate") == b.log.count("seen") == 5
+    passed = [sum(name == "gate" for name in b.log[:i]) for i, name in enumerate(b.log) if name == "seen"]
+    assert all(gates > i for i, gates in enumerate(passed)), "a value passed before its iteration's gate"
+
+
+class Tracked:
+    """A value that can be watched."""
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_value_lives_no_longer_than_who_reads_it(others: int) -> None:
+    """Of a node with two inputs and of one with three, in an iteration that goes on."""
+    b = Builder()
+    x = b.feed("x", 0)
+    names = [b.feed(f"y{i}", i + 1) for i in range(others)]
+    b.kernel("make", lambda x: Tracked(), x)
+    b.kernel("slow", lambda x: x, x)
+    b.kernel("read", lambda *values: 1, "make", "slow", *names)
+    b.kernel("later", lambda v: v, "read")
+    b.fetch("later")
+    core = Propagator(Program(ClientGraph(b.nodes, others + 1, 1), ()))
+    make, slow = core.start([0] * (others + 1))
+    value = Tracked()
+    watched = weakref.ref(value)
+    assert core.finish(make, (value,)) == []
+    (read,) = core.finish(slow, (0,))
+    del value
+    assert watched() is not None
+    (later,) = core.finish(read, (1,))
+    del read
+    assert watched() is None
+    core.finish(later, (1,))
+    assert core.fetches() == [1]

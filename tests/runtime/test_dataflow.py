@@ -1,0 +1,122 @@
+"""The driver of primitive loops: it stops between kernels, leaves the event loop in time, and reports every kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import tracemalloc
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import CancelledError
+from aioflow.graph.opdef import OPS, define_op
+from aioflow.kernels.registry import KERNELS, kernel
+from aioflow.ops.apply import apply_op
+
+_RAN: list[tuple[int, Any]] = []  # the thread, and the value
+_AT: dict[int, Any] = {}  # what to do when the value comes
+
+if "TestNoted" not in OPS:
+    define_op("TestNoted", "x: T", "y: T", ["T: type"], stateful=True, shape=lambda ctx: ctx.dims("x"))
+
+if not KERNELS.for_op("TestNoted"):
+
+    @kernel("TestNoted")
+    def _noted(x: Any) -> Any:
+        _RAN.append((threading.get_ident(), int(x)))
+        _AT.get(int(x), lambda: None)()
+        return x
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> None:
+    _RAN.clear()
+    _AT.clear()
+
+
+def _counting(limit: int) -> Any:
+    return af.while_loop(lambda i: i < limit, lambda i: [apply_op("TestNoted", i) + 1], [af.constant(0)])
+
+
+def _session(budget: float) -> af.Session:
+    return af.Session(config=af.SessionConfig(executor="reference", inline_budget=budget))
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled"])
+@pytest.mark.parametrize("budget", [0.0, 60.0])
+async def test_it_stops_between_two_kernels(graph: af.Graph, how: str, budget: float) -> None:
+    """In a thread by request, on the loop by a kernel that asks for it: nothing runs after the one that is running."""
+    session, reached, may_go_on = _session(budget), threading.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def wait() -> None:
+        reached.set()
+        if budget:
+            (step,) = session._steps
+            step.stop(CancelledError("the session was closed: as if"))
+        else:
+            may_go_on.wait(10)
+
+    _AT[5] = wait
+    task = loop.create_task(session.run(_counting(50)))
+    await loop.run_in_executor(None, reached.wait, 10)
+    if budget == 0 and how == "closed":
+        closing = loop.create_task(session.close())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        may_go_on.set()
+        await closing
+    elif budget == 0:
+        task.cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
+    await asyncio.wait([task])
+    assert task.cancelled() or "closed" in str(task.exception())
+    assert [value for _, value in _RAN] == [0, 1, 2, 3, 4, 5]
+    await session.close()
+
+
+async def test_a_long_loop_leaves_the_event_loop(graph: af.Graph) -> None:
+    async with _session(0.0) as session:
+        assert await session.run(_counting(5)) == 5
+    here = threading.get_ident()
+    assert [thread == here for thread, _ in _RAN][1:] == [False] * 4
+    _RAN.clear()
+    async with _session(60.0) as session:
+        assert await session.run(_counting(5)) == 5
+    assert [thread == here for thread, _ in _RAN] == [True] * 5
+
+
+async def test_a_trace_has_every_kernel_as_often_as_it_ran(graph: af.Graph) -> None:
+    """Constants are built in, as in a strand."""
+    metadata = af.RunMetadata()
+    options = af.RunOptions(trace_level=af.TraceLevel.FULL)
+    async with _session(60.0) as session:
+        assert await session.run(_counting(3), options=options, run_metadata=metadata) == 3
+    counts = Counter(node.op for node in metadata.step_stats[0].nodes)
+    assert counts == {"Less": 4, "Identity": 3, "TestNoted": 3, "AddV2": 3}
+
+
+@pytest.mark.parametrize("budget", [0.0, 60.0])
+async def test_a_fetched_array_is_freed_without_the_collector(graph: af.Graph, budget: float) -> None:
+    x = af.placeholder("float32", [None])
+    loop = af.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * 2.0), [0, x])[1]
+    data = np.ones(1_000_000, np.float32)
+    async with _session(budget) as session:
+        await session.run(loop, {x: data})
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(6):
+                await session.run(loop, {x: data})
+            left, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+    assert left < 2.5 * data.nbytes  # a thread may not have let go of the last one yet
