@@ -11,31 +11,27 @@ from unittest.mock import patch
 
 from aioflow.graph.graph import Operation
 
-__all__ = ["instructions"]
+__all__ = ["calls"]
 
 
-def instructions(function: Callable[[], Any]) -> int:
-    """How many instructions Python executes in a call.
+def calls(function: Callable[[], Any]) -> int:
+    """How many calls, of Python and of C functions, are made in a call.
 
-    Operations compare by a Python function meanwhile, so that a search through a list of them counts, which is one
-    instruction otherwise.
+    Operations compare by a Python function meanwhile, so that a search through a list of them counts with its length.
     """
     count = 0
 
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal count
-        frame.f_trace_lines = False
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
-        return trace
+        count += event in ("call", "c_call")
 
-    before = sys.gettrace()
+    before = sys.getprofile()
     with _compared_in_python():
-        sys.settrace(trace)
+        sys.setprofile(profile)
         try:
             function()
         finally:
-            sys.settrace(before)
+            sys.setprofile(before)
     return count
 
 

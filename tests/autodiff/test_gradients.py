@@ -16,7 +16,7 @@ from aioflow.kernels.resources import ResourceManager
 from aioflow.ops.apply import apply_op
 from aioflow.ops.indexed import convert_n_to_tensor_or_indexed_slices
 from aioflow.testing.evaluate import evaluate
-from tests.work import instructions
+from tests.work import calls
 
 define_op("TestWithoutGradient", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.tensors[0].dims)
 define_op("TestWrongGradient", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.tensors[0].dims)
@@ -202,7 +202,7 @@ def test_the_walk_is_iterative() -> None:
 
 
 def test_the_walk_is_linear() -> None:
-    short, long = (instructions(partial(aioflow.gradients, *_negations(length))) for length in (100, 500))
+    short, long = (calls(partial(aioflow.gradients, *_negations(length))) for length in (100, 500))
     assert 4 * short < long < 6 * short
 
 

@@ -12,7 +12,7 @@ import aioflow as af
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.compiler.verify import verify
-from tests.work import instructions
+from tests.work import calls
 
 
 def _prune(fetches: Any = (), feeds: Any = (), targets: Any = ()) -> ClientGraph:
@@ -136,7 +136,7 @@ def test_a_chain_of_20000_nodes(by: str) -> None:
 
 @pytest.mark.parametrize("by", ["data", "control"])
 def test_the_work_grows_with_the_length_and_not_with_its_square(by: str) -> None:
-    short, long = (instructions(partial(prune, _chain(length, by))) for length in (200, 1_000))
+    short, long = (calls(partial(prune, _chain(length, by))) for length in (200, 1_000))
     assert 4 * short < long < 6 * short
 
 
