@@ -21,6 +21,7 @@ from aioflow.errors import (
     CancelledError,
     ClosedSessionError,
     DeadlineExceededError,
+    DTypeError,
     InvalidArgumentError,
     NotFoundError,
 )
@@ -68,6 +69,7 @@ class Session:
         self._debt = 0.0
         self._tokens: list[tuple[Token[Any], Any]] = []
         self._runner: asyncio.Runner | None = None
+        self._runner_lock = threading.Lock()  # for one thread at a time
         self._background = self.worker.background(self._id)
         self._partial_runs = PartialRuns(self.worker, self._id, self.config, self._background, self._steps)
 
@@ -115,23 +117,31 @@ class Session:
         """Stop the steps that are running (they raise `errors.CancelledError`), close what reads ahead for them, and
         refuse new ones.
         """
-        self._close_now()
+        self._refuse_steps()
         here = asyncio.get_running_loop()
         for step in [s for s, loop in self._steps.items() if loop is here]:
             await step.finished()
         await self._background.close()
+        await asyncio.to_thread(self._close_runner)  # of `run_sync` in another thread: no loop may run where it closes
 
     def _close_now(self) -> None:
+        self._refuse_steps()
+        self._close_runner()
+
+    def _refuse_steps(self) -> None:
         self._closed = True
         for step, loop in list(self._steps.items()):
             loop.call_soon_threadsafe(step.stop, CancelledError("the session was closed while the step ran"))
         self._cache.steps.clear()
         self._background.stop()
         self.worker.forget_session(self._id)
-        if self._runner is not None:
-            self._runner.run(self._background.close())
-            self._runner.close()
-            self._runner = None
+
+    def _close_runner(self) -> None:
+        with self._runner_lock:
+            if self._runner is not None:
+                self._runner.run(self._background.close())
+                self._runner.close()
+                self._runner = None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -175,6 +185,8 @@ class Session:
         Cancelling the task stops the step at the next kernel boundary; the session stays usable.
         """
         feeds = feed_dict or {}
+        if type(feeds) is not dict and not isinstance(feeds, Mapping):
+            raise DTypeError("feeds must be a mapping", expected="{tensor: value}", actual=repr(feeds))
         prepared = self._cache.steps.get((fetch_key(fetches), *feeds))
         if prepared is None or prepared.mutations != self.graph.mutations:
             self._check_open()
@@ -271,10 +283,11 @@ class Session:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            if self._runner is None:
-                self._check_open()
-                self._runner = asyncio.Runner()
-            return self._runner.run(self.run(fetches, feed_dict, **kwargs))
+            with self._runner_lock:
+                if self._runner is None:
+                    self._check_open()
+                    self._runner = asyncio.Runner()
+                return self._runner.run(self.run(fetches, feed_dict, **kwargs))
         return _run_in_thread(self.run(fetches, feed_dict, **kwargs))
 
     def stream(

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from aioflow.autodiff.branches import Branches, merge_gradients, switch_gradients
 from aioflow.autodiff.loops import loop_gradients
 from aioflow.autodiff.paths import Level, Step, find_paths, is_own
-from aioflow.errors import InternalError, InvalidArgumentError
+from aioflow.errors import InternalError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import lookup_gradient
@@ -83,6 +83,18 @@ class ReverseWalk:
                     pending[source] -= 1
                     if pending[source] == 0:
                         ready.append(source)
+        self._check_complete()
+
+    def _check_complete(self) -> None:
+        """No step is left: one would be if it depended on itself, in a loop of which only the nodes are known."""
+        left = [step for step, owed in self._paths.pending.items() if owed]
+        for op in left:
+            if isinstance(op, Operation) and op.type == "NextIteration":
+                raise UnimplementedError(
+                    "the gradient of a loop is known only where `while_loop` made it",
+                    expected="a loop of while_loop",
+                    actual=op.name,
+                ).at(op.name, op.type, op.source)
 
     def gradient_of(self, x: Tensor) -> Gradient | None:
         """What has flowed to `x`, summed; None where it is not connected."""

@@ -18,14 +18,13 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError, OpError, UnimplementedError
 from aioflow.graph import dtypes
 from aioflow.kernels.files import in_thread
-from aioflow.kernels.png_format import SIGNATURE, is_deep, read_deep_png, write_png
+from aioflow.kernels.png_format import MOST_PIXELS, SIGNATURE, is_deep, read_deep_png, write_png
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.strings import as_strings, string_values
 
 __all__: list[str] = []
 
 _FEW_PIXELS: Final = 1 << 12  # decoded in some tens of microseconds, less than a thread takes to answer
-_FEW_BYTES: Final = 1 << 9
 _JPEG, _GIF, _BMP = b"\xff\xd8\xff", b"GIF8", b"BM"
 
 
@@ -34,7 +33,7 @@ def _pillow() -> Any:
         return importlib.import_module("PIL.Image")
     except ImportError as error:
         raise UnimplementedError(
-            "images are decoded and encoded by Pillow, which is not installed: pip install aioflow[image]",
+            "images are decoded and encoded by Pillow, which is not installed: pip install 'aioflow[image]'",
             expected="Pillow",
             actual="none",
         ) from error
@@ -45,10 +44,11 @@ def _image_errors(what: str) -> Iterator[None]:
     """Turn what decoders raise into one typed error."""
     try:
         yield
-    except OpError:
+    except (OpError, MemoryError):
         raise
     except Exception as error:  # Pillow's decoders raise nearly anything for damaged files
-        raise InvalidArgumentError(f"not a whole {what} image", expected="its bytes", actual=str(error)) from error
+        actual = str(error).partition(" <_io.")[0]  # the rest is the address of an object that the user never saw
+        raise InvalidArgumentError(f"not a whole {what} image", expected="its bytes", actual=actual) from error
 
 
 def _opened(data: bytes, what: str) -> Any:
@@ -137,13 +137,19 @@ def _jpeg(data: bytes, channels: int, ratio: int = 1, recover: bool = False) -> 
 
 
 def _gif(data: bytes, limit: int | None = None) -> Any:
-    """[frames, height, width, 3], of at most `limit` frames."""
+    """[frames, height, width, 3], of at most `limit` frames. What a frame has outside of the first is cut off."""
     opened = _opened(data, "GIF")
+    width, height = opened.size
     frames: list[Any] = []
     with _image_errors("GIF"):
-        for number in range(opened.n_frames if limit is None else limit):
+        count = opened.n_frames if limit is None else limit
+        if count * width * height > MOST_PIXELS:
+            raise InvalidArgumentError(
+                "the GIF image is too large", expected=f"<= {MOST_PIXELS} pixels", actual=(count, height, width)
+            )
+        for number in range(count):
             opened.seek(number)
-            frames.append(np.array(opened.convert("RGB")))
+            frames.append(np.array(opened.convert("RGB"))[:height, :width])
     return np.stack(frames)
 
 
@@ -209,13 +215,13 @@ def _any(data: bytes, channels: int, dtype: Any, animated: bool) -> Any:
 
 
 def _is_small(data: bytes) -> bool:
-    """Whether the image is decoded in no time, as far as its header tells."""
-    if data.startswith(SIGNATURE) and len(data) > 24:
+    """Whether the image is decoded in no time. A GIF or JPEG file of a few bytes may hold millions of pixels."""
+    if data.startswith(SIGNATURE) and data[12:16] == b"IHDR" and len(data) > 24:
         width, height = struct.unpack_from(">II", data, 16)
     elif data.startswith(_BMP) and len(data) > 26:
         width, height = struct.unpack_from("<ii", data, 18)
     else:
-        return len(data) <= _FEW_BYTES
+        return False
     return bool(abs(width * height) <= _FEW_PIXELS)
 
 

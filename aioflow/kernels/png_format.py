@@ -10,9 +10,10 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 
-__all__ = ["SIGNATURE", "is_deep", "read_deep_png", "write_png"]
+__all__ = ["MOST_PIXELS", "SIGNATURE", "is_deep", "read_deep_png", "write_png"]
 
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+MOST_PIXELS: Final = (1 << 29) // 3  # as many as Pillow takes: a small file may declare any number
 _HEADER: Final = struct.Struct(">IIBBBBB")
 _KINDS: Final = {1: 0, 2: 4, 3: 2, 4: 6}  # the format's colour types by number of channels
 _CHANNELS: Final = {kind: count for count, kind in _KINDS.items()}
@@ -47,10 +48,14 @@ def read_deep_png(data: bytes) -> Any:
     """The image of a file of 16 bits, [height, width, channels] uint16.
 
     Raises:
-        InvalidArgumentError: the file is damaged.
+        InvalidArgumentError: the file is damaged, or the image too large.
         UnimplementedError: it is interlaced.
     """
     width, height, _, kind, _, _, interlaced = _HEADER.unpack_from(data, 16)
+    if not 0 < width * height <= MOST_PIXELS:
+        raise InvalidArgumentError(
+            "the PNG image has no pixels, or too many", expected=f"1..{MOST_PIXELS}", actual=(height, width)
+        )
     if interlaced:
         raise UnimplementedError("PNG images of 16 bits are not read where they are interlaced")
     channels = _CHANNELS[kind]
@@ -64,7 +69,7 @@ def read_deep_png(data: bytes) -> Any:
         raise InvalidArgumentError("the PNG image is cut short", expected=f"{size} bytes", actual=len(raw))
     rows = np.frombuffer(raw, np.uint8).reshape(height, -1)
     made = np.zeros((height, width * channels * 2), dtype=np.uint8)
-    above = made[0] * 0 if height else made
+    above = made[0] * 0
     for number, row in enumerate(rows):
         made[number] = above = _unfiltered(int(row[0]), row[1:], above, channels * 2)
     return made.view(">u2").astype(np.uint16).reshape(height, width, channels)

@@ -1,13 +1,15 @@
 r"""Patterns in the syntax of RE2 (the one that TensorFlow's ops take) as patterns of Python's `re`.
 
 The two agree but for a few things: `$` and `\z` are the end of the text in RE2, not also the place before a last line
-break; character classes may name POSIX classes; and what RE2 does not have, such as references to groups and
-lookahead, is refused here too, so that a pattern means the same in both systems. Unicode classes are not supported.
+break; `\d`, `\w`, `\s` and `\b` know ASCII characters only; what is not UTF-8 matches no class and no `.`; classes may
+name POSIX classes; and what RE2 does not have, such as references to groups and lookahead, is refused here too, so that
+a pattern means the same in both systems. Unicode classes are not supported.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from functools import lru_cache
 from typing import Final
 
@@ -20,8 +22,20 @@ _POSIX: Final = {
     "digit": "0-9", "graph": "!-~", "lower": "a-z", "print": " -~", "punct": r"!-/:-@\[-`{-~", "space": r"\t-\r ",
     "upper": "A-Z", "word": "0-9A-Za-z_", "xdigit": "0-9A-Fa-f",
 }  # fmt: skip
-_ESCAPES: Final = frozenset("dDwWsSbBAnrtfvax")
-_GROUPS: Final = re.compile(r"\(\?(?!:|P<|[aimsU-]*[:)]|[ims-]+[:)])")
+_ESCAPES: Final = frozenset("AnrtfvabB")
+_DIGITS, _WORD, _SPACE = "0-9", "0-9A-Za-z_", r"\t\n\f\r "
+# Letters for sets of ASCII characters: what is inside the brackets, for the set and for all else.
+_SETS: Final = {
+    "d": _DIGITS, "D": r"\x00-/:-\ud7ff\ue000-\U0010ffff",
+    "w": _WORD, "W": r"\x00-/:-@\[-\^`{-\ud7ff\ue000-\U0010ffff",
+    "s": _SPACE, "S": r"\x00-\x08\x0b\x0e-\x1f!-\ud7ff\ue000-\U0010ffff",
+}  # fmt: skip
+_NO_TEXT: Final = r"\ud800-\udfff"  # what stands for bytes that are not UTF-8
+_GROUPS: Final = re.compile(r"\(\?(?!:|P<|[imsU-]+[:)])")
+_REPEAT: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+_PLACES: Final = frozenset("AbBCz")
+_BYTE: Final = re.compile(r"\\x[0-9A-Fa-f]{2}")
+_MOST_REPEATS: Final = 1000  # as in RE2
 
 
 def _refused(pattern: str, what: str) -> InvalidArgumentError:
@@ -31,22 +45,43 @@ def _refused(pattern: str, what: str) -> InvalidArgumentError:
 def _translated(pattern: str) -> str:
     made: list[str] = []
     at = 0
+    repeated = False  # whether the last piece says how often; a plus behind it is something else in Python
     while at < len(pattern):
         char = pattern[at]
-        if char == "\\":
-            piece, at = _escape(pattern, at)
-        elif char == "[":
-            piece, at = _character_class(pattern, at)
-        elif char == "$":
-            piece, at = r"(?:\Z|(?m:$))" if _has_flag(pattern, "m") else r"\Z", at + 1
-        elif pattern.startswith("{,", at):
-            piece, at = r"\{,", at + 2  # of RE2's repetitions, none begins like that
-        elif char == "(" and _GROUPS.match(pattern, at):
-            raise _refused(pattern, "has a group that RE2 does not have")
+        if repeated and char == "+":
+            raise _refused(pattern, "repeats a repetition")
+        repetition = _REPEAT.match(pattern, at)
+        repeated = repetition is not None or char in "*+?"
+        if repetition:
+            piece, at = _repetition(pattern, repetition), repetition.end()
         else:
-            piece, at = char, at + 1
+            piece, at = _piece(pattern, at)
         made.append(piece)
     return "".join(made)
+
+
+def _repetition(pattern: str, found: re.Match[str]) -> str:
+    if max(int(count) for count in found.groups() if count) > _MOST_REPEATS:
+        raise _refused(pattern, f"repeats something more than {_MOST_REPEATS} times")
+    return found[0]
+
+
+def _piece(pattern: str, at: int) -> tuple[str, int]:
+    """What begins at `at`, and where it ends."""
+    char = pattern[at]
+    if char == "\\":
+        return _escape(pattern, at)
+    if char == "[":
+        return _character_class(pattern, at)
+    if char == "$":
+        return r"(?:\Z|(?m:$))" if _has_flag(pattern, "m") else r"\Z", at + 1
+    if char == ".":
+        return rf"(?:(?![{_NO_TEXT}]).)" if _has_flag(pattern, "s") else rf"[^\n{_NO_TEXT}]", at + 1
+    if pattern.startswith("{,", at):
+        return r"\{,", at + 2  # of RE2's repetitions, none begins like that
+    if char == "(" and _GROUPS.match(pattern, at):
+        raise _refused(pattern, "has a group that RE2 does not have")
+    return char, at + 1
 
 
 def _has_flag(pattern: str, flag: str) -> bool:
@@ -65,9 +100,13 @@ def _escape(pattern: str, at: int) -> tuple[str, int]:
     if char == "C":
         return r"(?s:.)", at + 2
     brace = re.compile(r"\\x\{([0-9A-Fa-f]+)\}").match(pattern, at)
-    if brace:
+    if brace and int(brace[1], 16) <= sys.maxunicode:
         return re.escape(chr(int(brace[1], 16))), brace.end()
-    if not char or (char.isalnum() and char not in _ESCAPES):
+    if char and char in _SETS:
+        return f"[{_SETS[char]}]", at + 2
+    if char and char in "bB":
+        return rf"(?a:\{char})", at + 2
+    if brace or not char or (char.isalnum() and char not in _ESCAPES and not _BYTE.match(pattern, at)):
         raise _refused(pattern, "has an escape that is not supported")
     return pattern[at : at + 2], at + 2
 
@@ -77,7 +116,7 @@ def _character_class(pattern: str, begin: int) -> tuple[str, int]:
     at = begin + 1
     made = ["["]
     if pattern[at : at + 1] == "^":
-        made.append("^")
+        made.append("^" + _NO_TEXT)
         at += 1
     first = True
     while at < len(pattern) and (first or pattern[at] != "]"):
@@ -87,7 +126,12 @@ def _character_class(pattern: str, begin: int) -> tuple[str, int]:
                 raise _refused(pattern, "names a class that is not supported")
             made.append(_POSIX[named[2]])
             at = named.end()
+        elif pattern[at] == "\\" and pattern[at + 1 : at + 2] in _SETS:
+            made.append(_SETS[pattern[at + 1]])
+            at += 2
         elif pattern[at] == "\\":
+            if pattern[at + 1 : at + 2] in _PLACES:
+                raise _refused(pattern, "has a class with an escape that is no character")
             piece, at = _escape(pattern, at)
             made.append(piece)
         else:
@@ -108,7 +152,7 @@ def compiled_pattern(pattern: bytes) -> re.Pattern[str]:
     """
     text = pattern.decode(errors="surrogateescape")
     try:
-        return re.compile(_translated(text), re.ASCII)
+        return re.compile(_translated(text))
     except (re.error, OverflowError, RecursionError) as error:
         raise _refused(text, f"is not valid: {error}") from error
 

@@ -28,8 +28,8 @@ def sparse_to_dense(indices: Any, shape: Any, values: Any, default: Any, *, vali
         raise InvalidArgumentError(
             "the indices have another rank than the output", expected=f"[n, {sizes.size}]", actual=places.shape
         )
-    if values.ndim and len(values) != len(places):
-        raise InvalidArgumentError("each index needs a value", expected=len(places), actual=len(values))
+    if values.shape not in ((), (len(places),)):
+        raise InvalidArgumentError("each index needs a value", expected=f"() or ({len(places)},)", actual=values.shape)
     if default.ndim:
         raise InvalidArgumentError("the default value must be a scalar", expected=(), actual=default.shape)
     check_bounds(places, sizes)
@@ -37,7 +37,10 @@ def sparse_to_dense(indices: Any, shape: Any, values: Any, default: Any, *, vali
         _check_order(places)
     made = np.empty(tuple(sizes.tolist()), dtype=values.dtype)
     made.fill(default.item() if default.dtype == object else default)
-    made[tuple(places.T)] = values
+    if sizes.size:
+        made[tuple(places.T)] = values
+    elif len(places):
+        made[...] = values[-1] if values.ndim else values
     return made
 
 
@@ -83,6 +86,8 @@ def sparse_reshape(indices: Any, shape: Any, new_shape: Any) -> tuple[Any, Any]:
         raise InvalidArgumentError("the shape cannot be reshaped", expected="at most 2**63 - 1 elements", actual=old)
     new = _inferred(new_shape.tolist(), total)
     check_bounds(indices, shape)
+    if not len(indices):  # then the product of some sizes may exceed 64 bits
+        return np.zeros((0, len(new)), dtype=np.int64), np.array(new, dtype=np.int64)
     linear = indices @ _strides(old)
     strides = _strides(new)
     made = linear[:, None] // np.maximum(strides, 1) % np.maximum(np.array(new, dtype=np.int64), 1)
@@ -137,10 +142,8 @@ def sparse_concat(
     shape = sizes[0].copy()
     shape[axis] = sum(lengths)
     joined, held = np.concatenate(moved), np.concatenate(values)
-    if axis:
-        order = row_major(joined)
-        joined, held = joined[order], held[order]
-    return joined, held, shape
+    order = row_major(joined)
+    return joined[order], held[order], shape
 
 
 @kernel("SparseSplit", fresh=True, host={"split_dim": as_int})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -132,12 +133,18 @@ def _writer(dtype: Any, attrs: Any) -> Callable[[Any], bytes]:
     size = str(attrs["width"]) if attrs["width"] >= 0 else ""
     digits = f".{attrs['precision']}" if attrs["precision"] >= 0 else ""
     kind = "e" if attrs["scientific"] else "g" if attrs["shortest"] else "f"
+    fill = attrs["fill"]
     if dtype.name == "bool":
         return lambda item: b"true" if item else b"false"
     if dtype.is_integer:
-        form = f"%{attrs['fill']}{size}d"
+        form = f"%{'' if dtype.is_unsigned and fill in ' +' else fill}{size}d"
         return lambda item: (form % item).encode()
-    form = f"%{attrs['fill']}{size}{digits}{kind}"
+    form = f"%{fill}{size}{digits}{kind}"
+    without_zeros = f"%{'' if fill == '0' else fill}{size}{digits}{kind}"  # which C does not put before inf and nan
+
+    def write(item: float) -> str:
+        return (form if math.isfinite(item) else without_zeros) % item
+
     if dtype.is_complex:
-        return lambda item: f"({form % item.real},{form % item.imag})".encode()
-    return lambda item: (form % item).encode()
+        return lambda item: f"({write(item.real)},{write(item.imag)})".encode()
+    return lambda item: write(item).encode()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from aioflow.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, UnimplementedError
+from aioflow.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
 from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
@@ -40,8 +40,7 @@ class TensorArrayValue:
         """Set the tensor at `index`.
 
         Raises:
-            OutOfRangeError: the array does not grow so far.
-            InvalidArgumentError: the shape does not fit, or there is a tensor already.
+            InvalidArgumentError: the array does not grow so far, the shape does not fit, or there is a tensor already.
         """
         with self.lock:
             self._check_open()
@@ -66,8 +65,7 @@ class TensorArrayValue:
         """The tensor at `index`.
 
         Raises:
-            OutOfRangeError: there is no such index.
-            InvalidArgumentError: nothing has been written there.
+            InvalidArgumentError: there is no such index, or nothing has been written there.
             FailedPreconditionError: it has been read already, and the array clears after a read.
         """
         with self.lock:
@@ -86,10 +84,12 @@ class TensorArrayValue:
                 self.items[index] = _CLEARED
             return value
 
-    def resize_for(self, count: int) -> None:
-        """Make room for `count` tensors, or check that there is."""
+    def prepare_for(self, count: int, dims: Dims) -> None:
+        """Make room for `count` tensors of that shape. Where there are none, it is known all the same."""
         with self.lock:
             self._check_open()
+            if self.identical and is_compatible(self.dims, dims):
+                self.dims = merge_dims(self.dims, dims)
             if count > len(self.items) and self.dynamic_size:
                 self.items.extend([None] * (count - len(self.items)))
 
@@ -135,7 +135,7 @@ class TensorArrayValue:
 
     def _check_index(self, index: int) -> None:
         if not 0 <= index < len(self.items):
-            raise OutOfRangeError(
+            raise InvalidArgumentError(  # OutOfRangeError would pass for the end of the input
                 f"tensor array {self.name} has no index {index}",
                 expected=f"an index below {len(self.items)}",
                 actual=index,
@@ -204,7 +204,7 @@ def scatter(handle: Any, indices: Sequence[int], value: Any, flow: Any) -> Any:
             expected=f"a first dimension of {len(indices)}",
             actual=np.shape(value),
         )
-    handle.resize_for(max(indices, default=-1) + 1)
+    handle.prepare_for(max(indices, default=-1) + 1, np.shape(value)[1:])
     for i, index in enumerate(indices):
         handle.write(index, value[i])
     return flow
@@ -218,7 +218,7 @@ def split(handle: Any, value: Any, lengths: Sequence[int], flow: Any) -> Any:
             expected=f"lengths that sum to the first dimension of {np.shape(value)}",
             actual=lengths,
         )
-    handle.resize_for(len(lengths))
+    handle.prepare_for(len(lengths), (None, *np.shape(value)[1:]))
     if len(lengths) != len(handle.items):
         raise InvalidArgumentError(
             f"tensor array {handle.name} is not of that size", expected=len(handle.items), actual=len(lengths)

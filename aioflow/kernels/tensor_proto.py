@@ -43,7 +43,9 @@ def decode_tensor(data: bytes, dtype: DType) -> Any:
     """
     try:
         return _decode(data, dtype)
-    except DataLossError as error:
+    except InvalidArgumentError:
+        raise
+    except (DataLossError, OverflowError, TypeError, ValueError) as error:  # the last three are NumPy's
         raise InvalidArgumentError("not a TensorProto", expected="its bytes", actual=data[:60]) from error
 
 
@@ -63,9 +65,8 @@ def _decode(data: bytes, dtype: DType) -> Any:
         raise InvalidArgumentError("the serialized tensor has another dtype", expected=dtype.name, actual=_name(kind))
     count = math.prod(shape)
     if dtype is dtypes.string:
-        found = np.empty(count, dtype=object)
         texts = [piece for number, piece in pieces if number == _STRINGS]
-        found[:] = _texts(content, count) if content else _filled(texts, count, b"")
+        found = _filled(_texts(content, count) if content else texts, count, np.dtype(object), b"")
     elif content:
         if len(content) != count * dtype.np_dtype.itemsize:
             raise InvalidArgumentError(
@@ -73,7 +74,7 @@ def _decode(data: bytes, dtype: DType) -> Any:
             )
         found = np.frombuffer(content, dtype.np_dtype).copy()
     else:
-        found = np.array(_filled(_numbers(pieces, dtype), count, 0), dtype=dtype.np_dtype)
+        found = _filled(_numbers(pieces, dtype), count, dtype.np_dtype, 0)
     return found.reshape(shape)
 
 
@@ -105,16 +106,19 @@ def _sizes(data: bytes, begin: int, end: int) -> tuple[int, ...]:
         if number == 2 and wire == PIECE:
             found = [value for field, kind, value, _ in read_fields(data, start, stop) if (field, kind) == (1, VARINT)]
             sizes.append(found[-1] if found else 0)
-    if any(size >= 2**63 for size in sizes):
+    if math.prod(max(1, size) for size in sizes) >= 2**63:  # one that is not known is negative, so 2**63 or more
         raise InvalidArgumentError("a serialized tensor has a size that is not known", expected="sizes", actual=sizes)
     return tuple(sizes)
 
 
-def _filled(items: list[Any], count: int, empty: Any) -> list[Any]:
-    """The last element stands for all that are left out."""
+def _filled(items: list[Any], count: int, np_dtype: Any, empty: Any) -> Any:
+    """An array in which the last element stands for all that are left out."""
     if len(items) > count:
         raise InvalidArgumentError("the serialized tensor has too many elements", expected=count, actual=len(items))
-    return items + [items[-1] if items else empty] * (count - len(items))
+    made = np.empty(count, dtype=np_dtype)
+    made[: len(items)] = np.array(items, dtype=np_dtype)
+    made[len(items) :] = items[-1] if items else empty
+    return made
 
 
 def _numbers(pieces: list[tuple[int, Any]], dtype: DType) -> list[Any]:

@@ -312,8 +312,11 @@ class WhileContext(ControlFlowContext):
 
     def leave(self, variables: Sequence[LoopVariable]) -> None:
         """The values after the loop. To be called outside."""
-        for variable in variables:
-            variable.exit = apply_op("Exit", variable.leaving, name="Exit")
+        # What a block around the loop waits for is of another frame than an Exit is. The Enters wait for it.
+        scope = replace(scopes.current_scope(self.graph), controllers=())
+        with scopes.enter_scope(self.graph, scope):
+            for variable in variables:
+                variable.exit = apply_op("Exit", variable.leaving, name="Exit")
 
     def carry(self, start: Tensor, step: Callable[[Tensor], Tensor]) -> LoopVariable:
         """One variable more, of a loop whose predicate is known: it starts as `start`, and `step` goes on from there.

@@ -103,15 +103,6 @@ def _unchanged_grad(op: Operation, grad: Tensor) -> Tensor:
     return grad
 
 
-@gradient("NextIteration")
-def _loop_grad(op: Operation, grad: Tensor) -> Tensor:
-    raise UnimplementedError(
-        "the gradient of a loop is known only where `while_loop` made it",
-        expected="a loop of while_loop",
-        actual=op.name,
-    ).at(op.name, op.type, op.source)
-
-
 def Assert(
     condition: TensorLike, data: list[TensorLike], summarize: int | None = None, name: str | None = None
 ) -> Operation:

@@ -220,7 +220,7 @@ def decode_png(contents: TensorLike, channels: int = 0, dtype: Any = dtypes.uint
 
     Raises:
         InvalidArgumentError: it is no PNG image.
-        UnimplementedError: Pillow is not installed: `pip install aioflow[image]`.
+        UnimplementedError: Pillow is not installed: `pip install 'aioflow[image]'`.
     """
     result: Tensor = apply_op("DecodePng", contents, channels=channels, dtype=as_dtype(dtype), name=name)
     return result
@@ -247,7 +247,7 @@ def decode_jpeg(
 
     Raises:
         InvalidArgumentError: it is no JPEG image.
-        UnimplementedError: Pillow is not installed: `pip install aioflow[image]`.
+        UnimplementedError: Pillow is not installed: `pip install 'aioflow[image]'`.
     """
     result: Tensor = apply_op(
         "DecodeJpeg",
@@ -358,7 +358,7 @@ def encode_jpeg(
 
     Raises:
         InvalidArgumentError: the image has another number of channels.
-        UnimplementedError: Pillow is not installed: `pip install aioflow[image]`.
+        UnimplementedError: Pillow is not installed: `pip install 'aioflow[image]'`.
     """
     result: Tensor = apply_op(
         "EncodeJpeg",

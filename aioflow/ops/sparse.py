@@ -218,7 +218,11 @@ def _product(dims: Sequence[int | None]) -> int:
 
 
 def sparse_transpose(sp_input: SparseTensor, perm: TensorLike = None, name: str | None = None) -> SparseTensor:
-    """The dimensions in the order `perm`, reversed by default; the entries in row-major order."""
+    """The dimensions in the order `perm`, reversed by default; the entries in row-major order.
+
+    Raises:
+        InvalidArgumentError: `perm` names a dimension that is not there.
+    """
     sparse = sparse_of(sp_input)
     with default_graph().name_scope(name or "SparseTranspose"):
         if perm is None:
@@ -231,6 +235,10 @@ def sparse_transpose(sp_input: SparseTensor, perm: TensorLike = None, name: str 
         axes = constant_value(order)
         if axes is not None and sparse.shape.raw is not None:
             dims = sparse.shape.raw
+            if any(not 0 <= axis < len(dims) for axis in axes.reshape(-1)):
+                raise InvalidArgumentError(
+                    "perm names a dimension that is not there", expected=f"0..{len(dims) - 1}", actual=axes.tolist()
+                )
             moved.set_shape([dims[int(axis)] for axis in axes])
         return sparse_reorder(moved)
 

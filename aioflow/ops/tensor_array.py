@@ -264,8 +264,8 @@ class TensorArray:
         """The element at `index`, a scalar.
 
         Raises:
-            OutOfRangeError, InvalidArgumentError, FailedPreconditionError: at run time, where there is no such index,
-                nothing was written, or it was read and cleared.
+            InvalidArgumentError, FailedPreconditionError: at run time, where there is no such index or nothing was
+                written, or it was read and cleared.
         """
         value: Tensor = apply_op("TensorArrayReadV3", self._handle, index, self._flow, dtype=self._dtype, name=name)
         value.set_shape(self._dims)
@@ -352,7 +352,8 @@ class TensorArray:
         with self.graph.as_default():
             tensor = convert_to_tensor(value, dtype_hint=self._dtype, name="value")
         if tensor.dtype is not self._dtype:
-            raise DTypeError("the array has another dtype", expected=self._dtype.name, actual=repr(tensor))
+            error = DTypeError("the array has another dtype", expected=self._dtype.name, actual=repr(tensor))
+            raise error.at(tensor.op.name, tensor.op.type, tensor.op.source)
         return tensor
 
     def _learned(self, dims: Dims) -> Dims:

@@ -25,6 +25,7 @@ __all__ = ["ALIVE", "STEERING", "Guards", "UnliftableError"]
 ALIVE: Final = "_Alive"  # the op of a value that is fetched from one side
 _CHOICE: Final = "_Choice"
 _CHECK: Final = "_Predicate"
+_DEEPEST: Final = 80  # blocks in blocks: Python's own limit is 100, and a loop or a form of the strand needs some
 STEERING: Final = frozenset({ALIVE, _CHOICE, _CHECK})  # ops of nodes that the user's graph does not have
 
 
@@ -40,7 +41,7 @@ class Guards:
         sources: The nodes of the frame that are alive whatever is before them: what enters it.
 
     Raises:
-        UnliftableError: a Merge is not the end of a branch.
+        UnliftableError: a Merge is not the end of a branch, or branches are too deep in one another to be written out.
     """
 
     def __init__(self, graph: ClientGraph, members: Sequence[str], sources: frozenset[str] = frozenset()) -> None:
@@ -174,6 +175,8 @@ class Guards:
             atoms.update(dict.fromkeys(guard or ()))
         if any((predicate, not side) in atoms for predicate, side in atoms):
             return None
+        if len(atoms) > _DEEPEST:
+            raise UnliftableError(f"{len(atoms)} blocks deep")
         return self._ordered.setdefault(frozenset(atoms), tuple(atoms))
 
     def _past(self, node: Node, guard: Guard) -> Node:

@@ -377,3 +377,25 @@ def test_what_is_kept_is_freed_as_it_is_consumed(graph: af.Graph, lifted: bool) 
     assert COUNTS[-1] <= 3
     assert all(before >= after for before, after in itertools.pairwise(COUNTS))
     assert not any(ref() is not None for ref in ALIVE)
+
+
+def test_the_gradient_of_a_loop_that_was_imported_is_refused(graph: af.Graph) -> None:
+    """A definition says nothing about loops, and without that the walk does not get through one."""
+    x = af.placeholder("float64", (), name="x")
+    y = times(3, lambda i, s: [s * x], x)
+    definition = graph.as_graph_def()
+    with af.Graph().as_default():
+        y, x = af.import_graph_def(definition, return_elements=[y.name, x.name], name="")
+        with pytest.raises(af.errors.UnimplementedError, match="known only where `while_loop` made it") as caught:
+            af.gradients(y * x, x)
+        assert caught.value.node == "while/NextIteration_1"
+        assert af.gradients(y * 2.0, y)[0] is not None
+
+
+@pytest.mark.parametrize("static", [(0, 2), (None, 2)])
+def test_the_gradient_of_a_map_over_no_rows(graph: af.Graph, static: Any) -> None:
+    x, w = af.placeholder("float64", static), af.constant(W)
+    y = af.map_fn(lambda row: af.sin(row * w), x)
+    by_x, by_w = evaluate(af.gradients(y, [x, w]), {x: np.zeros((0, 2))})
+    assert np.shape(by_x) == (0, 2)
+    assert np.array_equal(by_w, [0.0, 0.0])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import sys
+import zlib
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import aioflow as af
 from aioflow import errors, image
+from aioflow.kernels.png_format import MOST_PIXELS
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 
@@ -33,6 +37,65 @@ def test_png_there_and_back(dtype: Any, channels: int) -> None:
     (data,) = evaluate([image.encode_png(picture, 9)])
     np.testing.assert_array_equal(run(image.decode_png(data.item(), dtype=dtype)), picture)
     np.testing.assert_array_equal(run(image.decode_image(data.item(), dtype=dtype)), picture)
+
+
+def _gif(width: int, height: int, frames: int, frame: int = 1) -> bytes:
+    """Frames of `frame` x `frame` pixels in a screen of that size."""
+    codes = [code for _ in range(frame * frame) for code in (4, 0)] + [5]  # so that codes stay at 3 bits
+    bits = sum(code << 3 * place for place, code in enumerate(codes))
+    packed = bits.to_bytes(-(-3 * len(codes) // 8), "little")
+    one = struct.pack("<BHHHHBBB", 0x2C, 0, 0, frame, frame, 0, 2, len(packed)) + packed + b"\0"
+    return b"GIF89a" + struct.pack("<HHBBB", width, height, 0x80, 0, 0) + bytes(6) + one * frames + b"\x3b"
+
+
+def _deep_png(width: int, height: int, packed: bytes) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [_gif(9000, 9000, 100), _deep_png(50000, 50000, zlib.compress(b"")), _deep_png(5, 0, zlib.compress(bytes(1000)))],
+    ids=["many frames", "many pixels", "no pixels"],
+)
+def test_small_files_of_huge_images_are_refused_before_they_are_unpacked(data: bytes) -> None:
+    with pytest.raises(errors.InvalidArgumentError) as caught:
+        run(image.decode_image(data))
+    assert str(MOST_PIXELS) in str(caught.value.expected)
+
+
+def test_a_frame_that_is_larger_than_the_screen_is_cut() -> None:
+    small, large = _gif(2, 1, 1), _gif(2, 1, 1, frame=5)
+    assert run(image.decode_gif(small[:-1] + large[19:])).shape == (2, 1, 2, 3)
+
+
+def test_running_out_of_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*args: Any, **options: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(Image, "open", no_memory)
+    with pytest.raises(errors.ResourceExhaustedError):
+        run(image.decode_gif(_gif(2, 2, 1)))
+
+
+async def test_a_small_file_of_a_large_animation_is_decoded_in_a_thread() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        counting = tg.create_task(others())
+        decoded = await session.run(image.decode_gif(_gif(2000, 2000, 1)))
+        counting.cancel()
+    assert decoded.shape == (1, 2000, 2000, 3)
+    assert turns > 20
 
 
 def test_static_shapes() -> None:
@@ -86,7 +149,7 @@ async def test_without_pillow_the_error_says_how_to_get_it(monkeypatch: pytest.M
         data = await session.run(image.encode_png(SMALL))
         monkeypatch.setitem(sys.modules, "PIL.Image", None)
         for node in (image.decode_png(data), image.encode_jpeg(SMALL), image.decode_jpeg(b"\xff\xd8\xff")):
-            with pytest.raises(errors.UnimplementedError, match=r"pip install aioflow\[image\]"):
+            with pytest.raises(errors.UnimplementedError, match=r"pip install 'aioflow\[image\]'"):
                 await session.run(node)
         assert (await session.run(image.encode_png(SMALL))).startswith(b"\x89PNG")  # needs no Pillow
 

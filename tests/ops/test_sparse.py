@@ -275,3 +275,39 @@ def test_strings_in_one_piece() -> None:
     for wrong in (b"\x22\x04\x01\x02ab", b"\x22\x06\x01\x02abcd", b"\x22\x01\x01"):
         with pytest.raises(errors.InvalidArgumentError):
             evaluate([af.parse_tensor(af.constant(head + wrong), af.string)])
+
+
+@pytest.mark.parametrize("unsorted", [[[1, 0], [0, 1]], [[0, 1], [1, 0]]])
+def test_concatenation_along_the_first_dimension_puts_the_entries_in_order(unsorted: Any) -> None:
+    one = af.SparseTensor(unsorted, [1.0, 2.0], [2, 2])
+    (indices,) = evaluate([af.sparse_concat(0, [one, one]).indices])
+    np.testing.assert_array_equal(indices, [[0, 1], [1, 0], [2, 1], [3, 0]])
+
+
+@pytest.mark.parametrize(
+    ("indices", "values", "expected"), [(np.zeros((1, 0)), [5.0], 5.0), (np.zeros((0, 0)), [], 0.0)]
+)
+def test_a_scalar_as_a_sparse_tensor_becomes_dense(indices: Any, values: Any, expected: float) -> None:
+    sparse = af.SparseTensor(indices.astype(np.int64), np.array(values, np.float32), np.zeros(0, np.int64))
+    (made,) = evaluate([af.sparse_tensor_to_dense(sparse)])
+    assert (made.shape, made.dtype.name, float(made)) == ((), "float32", expected)
+
+
+def test_values_that_are_no_vector_are_refused_when_made_dense() -> None:
+    values = af.placeholder(af.float32)
+    with pytest.raises(errors.InvalidArgumentError) as caught:
+        evaluate([af.sparse_to_dense([[0], [1]], [2], values)], {values: np.ones((2, 2), np.float32)})
+    assert (caught.value.expected, caught.value.actual) == ("() or (2,)", (2, 2))
+
+
+def test_reshaping_nothing_to_sizes_whose_product_is_too_large_for_64_bits() -> None:
+    nothing = af.SparseTensor(np.zeros((0, 2), np.int64), np.zeros(0, np.float32), [0, 3])
+    made = af.sparse_reshape(nothing, np.array([0, 2**62, 2**62]))
+    indices, shape = evaluate([made.indices, made.dense_shape])
+    assert (indices.shape, shape.tolist()) == ((0, 3), [0, 2**62, 2**62])
+
+
+@pytest.mark.parametrize("perm", [[1, 2], [-1, 0], [0, 5]])
+def test_transposing_to_dimensions_that_are_not_there(perm: list[int]) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="perm"):
+        af.sparse_transpose(af.SparseTensor(*VALUE), perm)

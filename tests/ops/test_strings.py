@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import aioflow as af
@@ -24,6 +25,14 @@ PATTERNS = [
     r"\Z",
     "(?P=x)",
     "(?#x)",
+    "a++",
+    "(a|b){2}+",
+    "a{1001}",
+    "a{2,2000}",
+    r"\x{110000}",
+    r"[\b]",
+    r"[a\C]",
+    "(?a:a)",
 ]
 
 
@@ -39,6 +48,42 @@ def test_patterns_that_are_refused(pattern: str) -> None:
 def test_rewrites_that_are_refused(rewrite: str) -> None:
     with pytest.raises(errors.InvalidArgumentError, match="the rewrite"):
         evaluate([af.regex_replace(["a"], "(a)", rewrite)])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        (r"\s", [" ", "\n"], ["\v", "\x85", "a"]),
+        (r"\S+", ["é\v"], ["a b"]),
+        (r"[\D]", ["é"], ["1"]),
+        (r"[^\W]", ["a", "_"], ["é", "-"]),
+        ("(?i)é", ["é", "É"], ["e"]),
+        (r".*\b-", ["a-"], ["é-"]),
+        (".", ["é", b"\x00"], ["\n", b"\xff"]),
+        ("(?s).", ["\n"], [b"\xff"]),
+        ("[^a]", ["é"], [b"\xff", "a"]),
+        (r"\++", ["++"], ["+a"]),
+        ("[+]+", ["++"], ["-"]),
+        ("a{1000}", ["a" * 1000], ["a" * 999]),
+    ],
+)
+def test_what_classes_match(pattern: str, yes: list[str | bytes], no: list[str | bytes]) -> None:
+    (found,) = evaluate([af.strings.regex_full_match([*yes, *no], pattern)])
+    assert found.tolist() == [True] * len(yes) + [False] * len(no)
+
+
+def test_zeros_are_put_before_numbers_only() -> None:
+    numbers = [1.5, -np.inf, np.nan]
+    complexes = np.array([complex(np.nan, 2)], np.complex64)
+    unsigned = np.array([7], np.uint8)
+    found = evaluate(
+        [
+            af.as_string(np.array(numbers, np.float32), width=7, precision=1, fill="0"),
+            af.as_string(complexes, width=4, precision=0, fill="0"),
+            af.as_string(unsigned, fill="+"),
+        ]
+    )
+    assert [texts.tolist() for texts in found] == [[b"00001.5", b"   -inf", b"    nan"], [b"( nan,0002)"], [b"7"]]
 
 
 def test_bytes_that_are_not_utf8_pass_through() -> None:

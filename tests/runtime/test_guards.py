@@ -180,6 +180,19 @@ async def test_an_error_in_a_branch_of_a_loop_names_its_node(config: Any, x: af.
     assert str(caught.value.node).endswith("/late")
 
 
+@pytest.mark.parametrize("in_loop", [False, True])
+async def test_more_branches_in_branches_than_python_can_indent(in_loop: bool, x: af.Tensor) -> None:
+    k = af.placeholder("int32", ())
+
+    def chosen(x: af.Tensor) -> Any:
+        return af.switch_case(k, [lambda j=j: x * float(j) for j in range(102)])
+
+    y = af.while_loop(lambda i, y: i < 1, lambda i, y: [i + 1, chosen(y)], [0, x])[1] if in_loop else chosen(x)
+    async with af.Session() as session:
+        for j in (0, 50, 101):
+            np.testing.assert_array_equal(await session.run(y, {x: X, k: j}), X * np.float32(j))
+
+
 async def test_a_side_that_waits_is_left_to_the_propagator(p: af.Tensor, x: af.Tensor) -> None:
     waits = af.cond(p, lambda: apply_op("TestGuardWait", x), lambda: x)
     assert lifted([waits], [p, x])[0]

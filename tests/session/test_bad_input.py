@@ -77,6 +77,12 @@ async def test_a_placeholder_that_is_not_fed(session: af.Session) -> None:
     assert _names_this_file(error)
 
 
+@pytest.mark.parametrize("feeds", [5, [1.0], "x"])
+async def test_feeds_that_are_no_mapping(session: af.Session, feeds: Any) -> None:
+    with pytest.raises(errors.DTypeError, match="feeds must be a mapping"):
+        await session.run(af.constant(1.0), feeds)
+
+
 async def test_what_may_not_be_fed(session: af.Session) -> None:
     y = af.constant(1.0) + 1.0
     session.graph.prevent_feeding(y)

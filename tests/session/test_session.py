@@ -93,6 +93,16 @@ def test_run_sync_in_a_script() -> None:
         assert session.run_sync(x + 1.0, {x: 2}) == 3
 
 
+async def test_a_session_that_another_thread_used_can_be_closed_here() -> None:
+    session = af.Session()
+    x = af.placeholder("float32", [])
+    results = await asyncio.gather(*(asyncio.to_thread(session.run_sync, x * 2.0, {x: float(i)}) for i in range(4)))
+    assert sorted(results) == [0.0, 2.0, 4.0, 6.0]
+    await session.close()
+    with pytest.raises(af.errors.ClosedSessionError):
+        session.run_sync(x, {x: 1.0})
+
+
 async def test_run_sync_where_a_loop_is_running() -> None:
     x = af.placeholder("float32", [])
     async with af.Session() as session:

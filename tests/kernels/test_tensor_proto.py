@@ -1,0 +1,60 @@
+"""Serialized tensors: what other writers leave out, and what is no tensor."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from aioflow import errors
+from aioflow.graph import dtypes
+from aioflow.kernels.protobuf import write_number, write_piece
+from aioflow.kernels.tensor_proto import decode_tensor, encode_tensor
+
+
+def _message(kind: int, sizes: list[int], rest: bytes = b"") -> bytes:
+    dims = b"".join(write_piece(2, write_number(1 << 3) + write_number(size)) for size in sizes)
+    return write_number(1 << 3) + write_number(kind) + write_piece(2, dims) + rest
+
+
+def test_the_last_element_stands_for_those_left_out() -> None:
+    """At the cost of the tensor, not of a Python list of its elements."""
+    seven = write_piece(10, write_number(1) + write_number(7))
+    tracemalloc.start()
+    try:
+        found = decode_tensor(_message(dtypes.bool_.as_datatype_enum, [1000, 1000]), dtypes.bool_)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.shape == (1000, 1000)
+    assert not found.any()
+    assert peak < 2 * found.nbytes
+    many = decode_tensor(_message(dtypes.int64.as_datatype_enum, [2, 2], seven), dtypes.int64)
+    np.testing.assert_array_equal(many, [[1, 7], [7, 7]])
+    texts = decode_tensor(_message(dtypes.string.as_datatype_enum, [3], write_piece(8, b"ab")), dtypes.string)
+    assert texts.tolist() == [b"ab"] * 3
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _message(1, [2**40, 2**40]),
+        _message(1, [2**32, 2**32, 0]),
+        _message(9, [1], write_piece(5, b"\0")),
+        _message(9, [1], write_piece(9, bytes(8))),
+        _message(9, [1], b"\x07"),
+    ],
+    ids=["too large", "too large but for a zero", "half a number", "a complex number", "damaged"],
+)
+def test_what_is_no_tensor_is_told_as_such(data: bytes) -> None:
+    dtype = dtypes.float32 if data[1] == 1 else dtypes.int64
+    with pytest.raises(errors.InvalidArgumentError) as caught:
+        decode_tensor(data, dtype)
+    assert caught.value.expected is not None
+
+
+def test_there_and_back() -> None:
+    for array in (np.zeros((0, 3), np.float32), np.array(5, np.int64), np.ones((2, 2), np.float32)):
+        dtype = dtypes.as_dtype(array.dtype)
+        np.testing.assert_array_equal(decode_tensor(encode_tensor(array, dtype), dtype), array)
