@@ -14,6 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import aioflow  # before TensorFlow, so that its backends may prepare NumPy's libraries
 from benchmarks.cases import CASES
 from benchmarks.harness import measure
+from benchmarks.records import RECORD_ROWS
 from benchmarks.resources import RESOURCE_ROWS
 
 
@@ -52,7 +53,7 @@ def main() -> int:
     if arguments.cases:
         return 0
     head = ["| case | TensorFlow 2.21 | aioflow | ratio | target | reached |", "|---|---|---|---|---|---|"]
-    more = [row() for row in RESOURCE_ROWS]
+    more = [row() for row in (*RECORD_ROWS, *RESOURCE_ROWS)]
     print("\n".join(more))
     text = f"# Benchmarks\n\nMedians of {arguments.rounds} alternating rounds in one process. {_machine()}.\n\n"
     Path(__file__).with_name("RESULTS.md").write_text(text + "\n".join([*head, *rows, *more]) + "\n")

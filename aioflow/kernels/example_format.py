@@ -1,6 +1,8 @@
 """The wire format of `tf.train.Example`: named lists of bytes, floats or integers.
 
-They are protocol buffers (see `protobuf`); whatever does not fit is refused.
+They are protocol buffers (see `protobuf`); whatever does not fit is refused. Reading has two halves: to find where the
+values are, which costs most, and to take them out. The records of a file are mostly alike, so `Layouts` remembers what
+the first half has found.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from aioflow.kernels.protobuf import (
     VARINT,
     damaged,
     read_fields,
-    read_number,
     write_number,
     write_piece,
 )
@@ -26,17 +27,38 @@ from aioflow.kernels.protobuf import (
 __all__ = [
     "FeatureList",
     "Kind",
+    "Layouts",
+    "Place",
     "decode_example",
     "decode_sequence_example",
     "encode_example",
     "encode_sequence_example",
+    "find_sequence_example",
+    "values_at",
 ]
 
 Kind: TypeAlias = Literal["bytes", "float", "int64"]
+Span: TypeAlias = tuple[int, int]
 
 _KINDS: Final[Mapping[int, Kind]] = {1: "bytes", 2: "float", 3: "int64"}
 _FIELDS: Final[Mapping[str, int]] = {kind: field for field, kind in _KINDS.items()}
-_MANY: Final = 32  # values from which decoding by array operations is faster
+_PACKED: Final = 1 << 3 | PIECE  # how a list of packed numbers begins
+_MANY: Final = 32  # bytes from which decoding numbers by array operations is faster
+_LENGTHS: Final = 64  # of messages whose layouts are remembered
+_ALIKE: Final = 4  # layouts for each length: of two numbers either may be the longer one
+_AROUND: Final = 4096  # bytes around the values, beyond which a layout is not worth its memory
+
+
+class Place(NamedTuple):
+    """Where the values of a feature are in a message.
+
+    Attributes:
+        kind: Of the values; None where the feature is there without any.
+        spans: Begin and end of each value for bytes, of each run of values for floats, of the lists for int64.
+    """
+
+    kind: Kind | None
+    spans: Sequence[Span]
 
 
 class FeatureList(NamedTuple):
@@ -44,17 +66,11 @@ class FeatureList(NamedTuple):
 
     Attributes:
         kind: Of the values; None where the feature is there without any.
-        values: A list of bytes, or an array of float32 or int64.
+        values: A list of bytes, an array of float32, or a list or an array of integers.
     """
 
     kind: Kind | None
     values: Any
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-
-EMPTY: Final = FeatureList(None, ())
 
 
 def decode_example(data: bytes) -> dict[bytes, FeatureList]:
@@ -63,7 +79,7 @@ def decode_example(data: bytes) -> dict[bytes, FeatureList]:
     Raises:
         DataLossError: the bytes are no Example.
     """
-    return _features(data, 1)
+    return {name: _taken(data, place) for name, place in _places(data, 1).items()}
 
 
 def decode_sequence_example(data: bytes) -> tuple[dict[bytes, FeatureList], dict[bytes, list[FeatureList]]]:
@@ -72,20 +88,85 @@ def decode_sequence_example(data: bytes) -> tuple[dict[bytes, FeatureList], dict
     Raises:
         DataLossError: the bytes are no SequenceExample.
     """
-    lists = {name: _list(data, *part) for name, part in _entries(data, 2)}
-    return _features(data, 1), lists
+    context, lists = find_sequence_example(data)
+    steps = {name: [_taken(data, place) for place in places] for name, places in lists.items()}
+    return {name: _taken(data, place) for name, place in context.items()}, steps
 
 
-def _features(data: bytes, field: int) -> dict[bytes, FeatureList]:
-    return {name: _feature(data, *part) for name, part in _entries(data, field)}
+def _taken(data: bytes, place: Place) -> FeatureList:
+    return FeatureList(place.kind, values_at(data, place))
 
 
-def _list(data: bytes, begin: int, end: int) -> list[FeatureList]:
-    pieces = (field for field in read_fields(data, begin, end) if field[:2] == (1, PIECE))
-    return [_feature(data, start, stop) for _, _, start, stop in pieces]
+# ── where the values are ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _entries(data: bytes, field: int) -> Iterator[tuple[bytes, tuple[int, int]]]:
+class Layouts:
+    """Finds the features of Examples, and remembers where they were.
+
+    The way to the values is shown by the bytes around them alone. So where two messages of one length have the same
+    bytes around the values of one, the other has its values in the same places.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[_Layout, ...]] = {}
+
+    def find(self, data: bytes) -> Mapping[bytes, Place]:
+        """Where the features of an Example are, by name. Of a name that comes twice, the last counts.
+
+        Raises:
+            DataLossError: the bytes are no Example.
+        """
+        for layout in self._known.get(len(data), ()):
+            if layout.fits(data):
+                return layout.places
+        places = _places(data, 1)
+        self._remember(data, places)
+        return places
+
+    def _remember(self, data: bytes, places: Mapping[bytes, Place]) -> None:
+        spans = sorted(span for place in places.values() for span in place.spans)
+        if len(data) - sum(end - begin for begin, end in spans) > _AROUND:
+            return
+        begins, ends = [0, *(end for _, end in spans)], [*(begin for begin, _ in spans), len(data)]
+        around = [(begin, end, data[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+        if len(self._known) == _LENGTHS and len(data) not in self._known:
+            self._known = {}
+        alike = self._known.get(len(data), ())
+        self._known[len(data)] = (_Layout(around, places), *alike[: _ALIKE - 1])
+
+
+class _Layout(NamedTuple):
+    """The bytes around the values, with begin and end, and where the values are."""
+
+    around: list[tuple[int, int, bytes]]
+    places: Mapping[bytes, Place]
+
+    def fits(self, data: bytes) -> bool:
+        """Whether a message of the same length has its values in the same places."""
+        for begin, end, expected in self.around:  # noqa: SIM110 (`all` would take as long as the comparisons)
+            if data[begin:end] != expected:
+                return False
+        return True
+
+
+def find_sequence_example(data: bytes) -> tuple[dict[bytes, Place], dict[bytes, list[Place]]]:
+    """Where the features of the context are, and those of the lists, by name.
+
+    Raises:
+        DataLossError: the bytes are no SequenceExample.
+    """
+    lists: dict[bytes, list[Place]] = {}
+    for name, (begin, end) in _entries(data, 2):
+        pieces = (field for field in read_fields(data, begin, end) if field[:2] == (1, PIECE))
+        lists[name] = [_place(data, start, stop) for _, _, start, stop in pieces]
+    return _places(data, 1), lists
+
+
+def _places(data: bytes, field: int) -> dict[bytes, Place]:
+    return {name: _place(data, *span) for name, span in _entries(data, field)}
+
+
+def _entries(data: bytes, field: int) -> Iterator[tuple[bytes, Span]]:
     """Names, and where their values are, of the maps in that field."""
     for number, wire, begin, end in read_fields(data, 0, len(data)):
         if number == field and wire == PIECE:
@@ -94,7 +175,7 @@ def _entries(data: bytes, field: int) -> Iterator[tuple[bytes, tuple[int, int]]]
                     yield _entry(data, start, stop)
 
 
-def _entry(data: bytes, begin: int, end: int) -> tuple[bytes, tuple[int, int]]:
+def _entry(data: bytes, begin: int, end: int) -> tuple[bytes, Span]:
     name, value = b"", (end, end)
     for number, wire, start, stop in read_fields(data, begin, end):
         if wire == PIECE and number == 1:
@@ -104,58 +185,87 @@ def _entry(data: bytes, begin: int, end: int) -> tuple[bytes, tuple[int, int]]:
     return name, value
 
 
-def _feature(data: bytes, begin: int, end: int) -> FeatureList:
-    chosen, pieces = 0, list[tuple[int, int]]()
+def _place(data: bytes, begin: int, end: int) -> Place:
+    chosen, spans = 0, list[Span]()
     for number, wire, start, stop in read_fields(data, begin, end):
         if wire != PIECE or number not in _KINDS:
             continue
         if number != chosen:
-            chosen, pieces = number, []  # the last kind counts; pieces of one kind are one list
-        pieces.append((start, stop))
-    if not chosen:
-        return EMPTY
-    kind = _KINDS[chosen]
-    if kind == "bytes":
-        return FeatureList(kind, [v for start, stop in pieces for v in _bytes_values(data, start, stop)])
-    read = _float_values if kind == "float" else _int_values
-    parts = [part for start, stop in pieces for part in read(data, start, stop)]
-    dtype = np.float32 if kind == "float" else np.int64
-    if len(parts) == 1:
-        return FeatureList(kind, parts[0])
-    return FeatureList(kind, np.concatenate(parts) if parts else np.zeros(0, dtype))
+            chosen, spans = number, []  # the last kind counts; pieces of one kind are one list
+        if _KINDS[number] == "int64":
+            spans.append((start, stop))  # as a whole: numbers that are not packed would show the way to the next ones
+        else:
+            spans += _spans(data, start, stop, _KINDS[number])
+    return Place(_KINDS[chosen] if chosen else None, spans)
 
 
-def _bytes_values(data: bytes, begin: int, end: int) -> Iterator[bytes]:
+def _spans(data: bytes, begin: int, end: int, kind: Kind) -> Iterator[Span]:
     for number, wire, start, stop in read_fields(data, begin, end):
-        if number == 1 and wire == PIECE:
-            yield data[start:stop]
-
-
-def _float_values(data: bytes, begin: int, end: int) -> Iterator[Any]:
-    for number, wire, start, stop in read_fields(data, begin, end):
-        if number != 1 or wire not in (PIECE, FIXED32):
+        if number != 1 or (wire != PIECE and not (kind == "float" and wire == FIXED32)):
             continue
-        if (stop - start) % 4:
+        if kind == "float" and (stop - start) % 4:
             raise damaged("packed floats that are cut short")
-        yield np.frombuffer(data, "<f4", (stop - start) // 4, start).astype(np.float32)
+        yield start, stop
 
 
-def _int_values(data: bytes, begin: int, end: int) -> Iterator[Any]:
+# ── the values ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def values_at(data: bytes, place: Place) -> Any:
+    """The values: a list of bytes, an array of float32 (a view of the message), or a list or an array of integers.
+
+    Raises:
+        DataLossError: the list of integers there is none.
+    """
+    kind, spans = place
+    if kind == "bytes":
+        return [data[begin:end] for begin, end in spans]
+    if kind is None:
+        return ()
+    if kind == "int64" and len(spans) == 1:
+        return _ints(data, *spans[0])
+    if kind == "float":
+        parts = [np.frombuffer(data, "<f4", (end - begin) // 4, begin) for begin, end in spans]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.float32), *parts])
+    return [value for span in spans for value in _ints(data, *span)]
+
+
+def _ints(data: bytes, begin: int, end: int) -> Any:
+    if 2 < end - begin < _MANY and data[begin] == _PACKED and data[begin + 1] == end - begin - 2:
+        return _few_ints(data, begin + 2, end)
+    values: list[int] = []
     for number, wire, start, stop in read_fields(data, begin, end):
         if number == 1 and wire == VARINT:
-            yield np.array([start], np.uint64).view(np.int64)
+            values.append(_signed(start))
         elif number == 1 and wire == PIECE:
-            yield _packed_ints(data, start, stop)
+            run = _few_ints(data, start, stop) if stop - start < _MANY else _many_ints(data, start, stop)
+            if stop == end and not values:
+                return run
+            values.extend(run)
+    return values
 
 
-def _packed_ints(data: bytes, begin: int, end: int) -> Any:
-    if end - begin < _MANY:
-        values: list[int] = []
-        at = begin
-        while at < end:
-            value, at = read_number(data, at, end)
-            values.append(value)
-        return np.array(values, np.uint64).view(np.int64)
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _few_ints(data: bytes, begin: int, end: int) -> list[int]:
+    values: list[int] = []
+    value = shift = 0
+    for byte in data[begin:end]:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            values.append(_signed(value & MASK64) if shift > 63 else value)
+            value = shift = 0
+        elif shift > 63:
+            break
+    if shift:
+        raise damaged("a number that does not end")
+    return values
+
+
+def _many_ints(data: bytes, begin: int, end: int) -> Any:
     raw = np.frombuffer(data, np.uint8, end - begin, begin)
     last = np.flatnonzero(raw < 0x80)
     if not last.size or last[-1] != raw.size - 1:

@@ -12,7 +12,7 @@ from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import format_dims
-from aioflow.kernels.example_format import FeatureList, Kind, decode_example
+from aioflow.kernels.example_format import Kind, Layouts, Place, values_at
 
 __all__ = ["DenseFeature", "FeatureBatch", "decoded_examples", "sparse_feature"]
 
@@ -20,28 +20,40 @@ _KINDS: Final[dict[DType, Kind]] = {dtypes.float32: "float", dtypes.int64: "int6
 
 
 class FeatureBatch:
-    """Decoded examples (or the steps of a feature list), and what to call them in messages."""
+    """Examples (or the steps of a feature list): each one's bytes, and where the features are in them."""
 
     def __init__(
-        self, examples: Sequence[Mapping[bytes, FeatureList]], names: Sequence[bytes], what: str = "example"
+        self, examples: Sequence[tuple[bytes, Mapping[bytes, Place]]], names: Sequence[bytes], what: str = "example"
     ) -> None:
+        """`names` and `what` are for messages."""
         self._examples = examples
         self._names = names
         self._what = what
 
     def values(self, key: bytes, dtype: DType) -> list[Any]:
         """For each example the values of a feature, None where it has none."""
-        found: list[Any] = []
         kind = _KINDS[dtype]
-        for index, example in enumerate(self._examples):
-            feature = example.get(key)
-            if feature is None or feature.kind is None:
+        found: list[Any] = []
+        for index, (data, places) in enumerate(self._examples):
+            place = places.get(key)
+            if place is None or place.kind is None:
                 found.append(None)
-                continue
-            if feature.kind != kind:
-                raise self.error(key, index, "has another dtype", dtype.name, feature.kind)
-            found.append(feature.values)
+            elif place.kind != kind:
+                raise self.error(key, index, "has another dtype", dtype.name, place.kind)
+            else:
+                try:
+                    found.append(values_at(data, place))
+                except DataLossError as error:
+                    raise self.damaged(index, data, error) from error
         return found
+
+    def damaged(self, index: int, data: bytes, error: DataLossError) -> InvalidArgumentError:
+        """The error of an example that cannot be read."""
+        return InvalidArgumentError(
+            f"could not parse {self._what} {_called(index, self._names)}: {error.message}",
+            expected=f"an {self._what.capitalize()}",
+            actual=data[:60],
+        )
 
     def error(self, key: bytes, index: int, what: str, expected: Any, actual: Any) -> InvalidArgumentError:
         """An error about a feature of an example."""
@@ -57,27 +69,32 @@ class DenseFeature(NamedTuple):
     key: bytes
     dtype: DType
     dims: tuple[int | None, ...]
-    default: Any
 
-    def read(self, batch: FeatureBatch) -> Any:
-        """The array, with the batch as first dimension."""
+    def read(self, batch: FeatureBatch, default: Any) -> Any:
+        """The array, with the batch as first dimension; an empty `default` means that no example may lack it."""
         found = batch.values(self.key, self.dtype)
-        default = np.asarray(self.default).reshape(-1)
+        default = np.asarray(default)
         if self.dims and self.dims[0] is None:
-            return self._padded(batch, found, default)
+            return self._padded(batch, found, default.reshape(-1))
         sizes = tuple(d for d in self.dims if d is not None)
         count = math.prod(sizes)
         if default.size not in (0, count):
             raise InvalidArgumentError(
-                f"the default of feature {self.key!r} does not fit", expected=sizes, actual=np.shape(self.default)
+                f"the default of feature {self.key!r} does not fit", expected=sizes, actual=default.shape
             )
-        made = np.empty((len(found), count), dtype=self.dtype.np_dtype)
         for index, values in enumerate(found):
-            if values is None and default.size < count:
-                raise batch.error(self.key, index, "is required but missing", format_dims(self.dims), "none")
-            if values is not None and len(values) != count:
+            if values is None:
+                if default.size < count:
+                    raise batch.error(self.key, index, "is required but missing", format_dims(self.dims), "none")
+                found[index] = default.reshape(-1)
+            elif len(values) != count:
                 raise batch.error(self.key, index, "has a wrong number of values", count, len(values))
-            made[index] = default if values is None else values
+        made = np.empty((len(found), count), dtype=self.dtype.np_dtype)
+        if count == 1:
+            made[:, 0] = [values[0] for values in found]
+        else:
+            for index, values in enumerate(found):
+                made[index] = values
         return made.reshape((len(found), *sizes))
 
     def _padded(self, batch: FeatureBatch, found: list[Any], default: Any) -> Any:
@@ -119,7 +136,7 @@ def _called(index: int, names: Sequence[bytes]) -> str:
     return f"{index} ({names[index].decode(errors='replace')})" if names else str(index)
 
 
-def decoded_examples(serialized: Sequence[bytes], names: Sequence[bytes]) -> FeatureBatch:
+def decoded_examples(serialized: Sequence[bytes], names: Sequence[bytes], layouts: Layouts) -> FeatureBatch:
     """The examples of a batch.
 
     Raises:
@@ -127,14 +144,11 @@ def decoded_examples(serialized: Sequence[bytes], names: Sequence[bytes]) -> Fea
     """
     if names and len(names) != len(serialized):
         raise InvalidArgumentError("each example needs a name", expected=len(serialized), actual=len(names))
-    examples: list[Mapping[bytes, FeatureList]] = []
+    examples: list[tuple[bytes, Mapping[bytes, Place]]] = []
+    batch = FeatureBatch(examples, names)
     for index, data in enumerate(serialized):
         try:
-            examples.append(decode_example(data))
+            examples.append((data, layouts.find(data)))
         except DataLossError as error:
-            raise InvalidArgumentError(
-                f"could not parse example {_called(index, names)}: {error.message}",
-                expected="an Example",
-                actual=data[:60],
-            ) from error
-    return FeatureBatch(examples, names)
+            raise batch.damaged(index, data, error) from error
+    return batch

@@ -12,7 +12,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims
 from aioflow.kernels.csv_format import split_record
-from aioflow.kernels.example_format import FeatureList, decode_sequence_example
+from aioflow.kernels.example_format import Layouts, Place, find_sequence_example
 from aioflow.kernels.features import DenseFeature, FeatureBatch, decoded_examples, sparse_feature
 from aioflow.kernels.number_text import number_parser
 from aioflow.kernels.registry import Binding, binder
@@ -41,10 +41,10 @@ def decode_raw(binding: Binding) -> Callable[[Any], Any]:
             raise InvalidArgumentError(
                 "the length is no multiple of the size of an element", expected=dtype.itemsize, actual=size
             )
-        raw = np.frombuffer(b"".join(texts), np.uint8)
+        raw = np.frombuffer(bytearray().join(texts), np.uint8)  # of bytes it would be read-only
         if not little:
             raw = raw.reshape(-1, part)[:, ::-1].reshape(-1)
-        found = raw != 0 if dtype.kind == "b" else np.frombuffer(raw.tobytes(), dtype).copy()
+        found = raw != 0 if dtype.kind == "b" else raw.view(dtype)
         return found.reshape((*strings.shape, size // dtype.itemsize))
 
     return decode
@@ -114,17 +114,8 @@ def decode_csv(binding: Binding) -> Callable[[Any, tuple[Any, ...]], tuple[Any, 
 # ── Example messages ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _dense_features(
-    keys: Sequence[bytes], types: Sequence[DType], shapes: Sequence[Dims], defaults: Sequence[Any]
-) -> list[DenseFeature]:
-    return [
-        DenseFeature(key, dtype, dims or (), default)
-        for key, dtype, dims, default in zip(keys, types, shapes, defaults, strict=True)
-    ]
-
-
-def _dense_specs(keys: Sequence[bytes], binding: Binding, defaults: Sequence[Any]) -> list[DenseFeature]:
-    return _dense_features(keys, binding.attrs["Tdense"], binding.attrs["dense_shapes"], defaults)
+def _dense_features(keys: Sequence[bytes], types: Sequence[DType], shapes: Sequence[Dims]) -> list[DenseFeature]:
+    return [DenseFeature(key, dtype, dims or ()) for key, dtype, dims in zip(keys, types, shapes, strict=True)]
 
 
 def _texts(values: Sequence[Any]) -> list[bytes]:
@@ -133,13 +124,15 @@ def _texts(values: Sequence[Any]) -> list[bytes]:
 
 @binder("ParseExample", fresh=True)
 def parse_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
-    sparse_types = binding.attrs["sparse_types"]
+    sparse_types, types, shapes = (binding.attrs[name] for name in ("sparse_types", "Tdense", "dense_shapes"))
+    layouts = Layouts()
 
     def parse(serialized: Any, names: Any, sparse_keys: Any, dense_keys: Any, defaults: Any) -> tuple[Any, ...]:
         texts = string_values(serialized).reshape(-1).tolist()
-        batch = decoded_examples(texts, string_values(names).reshape(-1).tolist())
+        batch = decoded_examples(texts, string_values(names).reshape(-1).tolist(), layouts)
         found = [sparse_feature(batch, key, t) for key, t in zip(_texts(sparse_keys), sparse_types, strict=True)]
-        dense = [spec.read(batch) for spec in _dense_specs(_texts(dense_keys), binding, defaults)]
+        specs = _dense_features(_texts(dense_keys), types, shapes)
+        dense = [spec.read(batch, default) for spec, default in zip(specs, defaults, strict=True)]
         return (*(f[0] for f in found), *(f[1] for f in found), *(f[2] for f in found), *dense)
 
     return parse
@@ -153,12 +146,13 @@ def _only(batch_of_one: Any) -> Any:
 def parse_single_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
     attrs = binding.attrs
     sparse = [(key.encode(), t) for key, t in zip(attrs["sparse_keys"], attrs["sparse_types"], strict=True)]
-    dense_keys = [key.encode() for key in attrs["dense_keys"]]
+    specs = _dense_features([key.encode() for key in attrs["dense_keys"]], attrs["Tdense"], attrs["dense_shapes"])
+    layouts = Layouts()
 
     def parse(serialized: Any, defaults: Any) -> tuple[Any, ...]:
-        batch = decoded_examples([string_values(serialized).item()], [])
+        batch = decoded_examples([string_values(serialized).item()], [], layouts)
         found = [sparse_feature(batch, key, t) for key, t in sparse]
-        dense = [_only(spec.read(batch)) for spec in _dense_specs(dense_keys, binding, defaults)]
+        dense = [_only(spec.read(batch, default)) for spec, default in zip(specs, defaults, strict=True)]
         return (*(f[0][:, 1:].copy() for f in found), *(f[1] for f in found), *(f[2][1:].copy() for f in found), *dense)
 
     return parse
@@ -170,7 +164,8 @@ def parse_single_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
 class _Lists:
     """The lists of features of a SequenceExample, each read like a batch of one example a step."""
 
-    def __init__(self, lists: dict[bytes, list[FeatureList]], may_miss: Sequence[bytes]) -> None:
+    def __init__(self, data: bytes, lists: dict[bytes, list[Place]], may_miss: Sequence[bytes]) -> None:
+        self._data = data
         self._lists = lists
         self._may_miss = frozenset(may_miss)
 
@@ -183,10 +178,10 @@ class _Lists:
             raise InvalidArgumentError(
                 f"the feature list {name!r} is required but missing", expected="a list, or allow_missing", actual="none"
             )
-        return spec.read(self._steps(spec.key))
+        return spec.read(self._steps(spec.key), ())
 
     def _steps(self, key: bytes) -> FeatureBatch:
-        return FeatureBatch([{key: feature} for feature in self._lists.get(key, ())], (), "step")
+        return FeatureBatch([(self._data, {key: place}) for place in self._lists.get(key, ())], (), "step")
 
 
 @binder("ParseSingleSequenceExample", fresh=True)
@@ -196,20 +191,21 @@ def parse_single_sequence_example(binding: Binding) -> Callable[..., tuple[Any, 
     def parse(serialized: Any, may_miss: Any, *rest: Any) -> tuple[Any, ...]:
         context_sparse, context_dense, list_sparse, list_dense = (_texts(keys) for keys in rest[:4])
         defaults, name = rest[4], string_values(rest[5]).item()
-        context, lists = _sequence(string_values(serialized).item(), name)
-        batch = FeatureBatch([context], [name] if name else [])
+        data = string_values(serialized).item()
+        context, lists = _sequence(data, name)
+        batch = FeatureBatch([(data, context)], [name] if name else [])
         types = attrs["context_sparse_types"]
         sparse = [sparse_feature(batch, key, t) for key, t in zip(context_sparse, types, strict=True)]
-        dense = _dense_features(context_dense, attrs["Tcontext_dense"], attrs["context_dense_shapes"], defaults)
-        steps = _Lists(lists, string_values(may_miss).reshape(-1).tolist())
+        dense = _dense_features(context_dense, attrs["Tcontext_dense"], attrs["context_dense_shapes"])
+        steps = _Lists(data, lists, string_values(may_miss).reshape(-1).tolist())
         found = [steps.sparse(key, t) for key, t in zip(list_sparse, attrs["feature_list_sparse_types"], strict=True)]
         types, shapes = attrs["feature_list_dense_types"], attrs["feature_list_dense_shapes"]
-        entries = _dense_features(list_dense, types, shapes, [()] * len(list_dense))
+        entries = _dense_features(list_dense, types, shapes)
         return (
             *(part[0][:, 1:].copy() for part in sparse),
             *(part[1] for part in sparse),
             *(part[2][1:].copy() for part in sparse),
-            *(_only(spec.read(batch)) for spec in dense),
+            *(_only(spec.read(batch, default)) for spec, default in zip(dense, defaults, strict=True)),
             *(part[0] for part in found),
             *(part[1] for part in found),
             *(part[2] for part in found),
@@ -219,9 +215,9 @@ def parse_single_sequence_example(binding: Binding) -> Callable[..., tuple[Any, 
     return parse
 
 
-def _sequence(data: bytes, name: bytes) -> tuple[dict[bytes, FeatureList], dict[bytes, list[FeatureList]]]:
+def _sequence(data: bytes, name: bytes) -> tuple[dict[bytes, Place], dict[bytes, list[Place]]]:
     try:
-        return decode_sequence_example(data)
+        return find_sequence_example(data)
     except DataLossError as error:
         called = f" {name.decode(errors='replace')}" if name else ""
         raise InvalidArgumentError(

@@ -36,6 +36,8 @@ def damaged(what: str) -> DataLossError:
 
 def read_number(data: bytes, at: int, end: int) -> tuple[int, int]:
     """The number, and where the next thing is."""
+    if at < end and data[at] < 0x80:
+        return data[at], at + 1
     value = shift = 0
     while True:
         if at >= end or shift > 63:
@@ -51,7 +53,10 @@ def read_number(data: bytes, at: int, end: int) -> tuple[int, int]:
 def read_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Field number, wire type, begin and end of the contents (for a varint: its value, and 0) of each field."""
     while at < end:
-        tag, at = read_number(data, at, end)
+        tag = data[at]
+        at += 1
+        if tag >= 0x80:
+            tag, at = read_number(data, at - 1, end)
         number, wire = tag >> 3, tag & 7
         if number == 0:
             raise damaged("a field without a number")

@@ -280,6 +280,8 @@ def _stack(xp: Any, column: Sequence[Any], dtype: Any, dims: Dims) -> Any:
         raise InvalidArgumentError("a component of unknown rank cannot be batched", expected="a rank", actual=None)
     if dims == () and dtype.kind != "O" and column:
         return xp.array(column, dtype=dtype)
+    if dims and len({value.shape for value in column}) == 1 and column[0].ndim:
+        return xp.concatenate(column).reshape(len(column), *column[0].shape)
     sizes = [max((v.shape[i] for v in column), default=0) if d is None else d for i, d in enumerate(dims)]
     made = xp.empty((len(column), *sizes), dtype=dtype)
     made.fill(b"" if dtype.kind == "O" else 0)

@@ -278,11 +278,22 @@ def _one(records: list[Record]) -> tuple[Any, Any]:
     return as_strings([key], ()), as_strings([value], ())
 
 
-@kernel("ReaderReadUpToV2", fresh=True, host={"num_records": as_int})
-async def read_up_to(reader: Reader, queue: Any, num_records: int) -> tuple[Any, Any]:
-    if num_records < 1:
-        raise InvalidArgumentError("num_records must be positive", expected=">= 1", actual=num_records)
-    records = await reader.take(queue, num_records)
+@binder("ReaderReadUpToV2", is_async=True, fresh=True, host={"num_records": as_int})
+def read_up_to(binding: Binding) -> Callable[[Reader, Any, int], Any]:
+    def take(reader: Reader, queue: Any, num_records: int) -> Any:
+        if num_records < 1:
+            raise InvalidArgumentError("num_records must be positive", expected=">= 1", actual=num_records)
+        ready = reader.try_take(num_records)
+        return _wait_for_many(reader, queue, num_records) if ready is None else _many(ready)
+
+    return take
+
+
+async def _wait_for_many(reader: Reader, queue: Any, count: int) -> tuple[Any, Any]:
+    return _many(await reader.take(queue, count))
+
+
+def _many(records: list[Record]) -> tuple[Any, Any]:
     return as_strings([key for key, _ in records]), as_strings([value for _, value in records])
 
 

@@ -1,6 +1,6 @@
 """TFRecord files: each record is its length, the length's checksum, the data, the data's checksum.
 
-The checksums are masked CRC-32C. A file may be compressed as a whole (gzip or zlib).
+The checksums are CRC-32C (the Castagnoli polynomial), masked. A file may be compressed as a whole (gzip or zlib).
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
+from io import BufferedReader
 from types import TracebackType
 from typing import Any, BinaryIO, ClassVar, Final, Protocol
 
+import google_crc32c
+
 from aioflow.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
-from aioflow.kernels.crc32c import masked_crc32c
 from aioflow.kernels.files import file_errors
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "TFRecordCompressionType",
     "TFRecordOptions",
     "TFRecordWriter",
+    "masked_crc32c",
     "open_stream",
     "tf_record_iterator",
 ]
@@ -29,8 +32,17 @@ __all__ = [
 _HEADER: Final = struct.Struct("<QI")
 _CHECKSUM: Final = struct.Struct("<I")
 _CHUNK: Final = 1 << 18
-_LARGE: Final = 1 << 24
 _WINDOWS: Final = {"ZLIB": zlib.MAX_WBITS, "GZIP": zlib.MAX_WBITS + 16}
+_MASK_DELTA: Final = 0xA282EAD8
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The CRC-32C in the disguise in which record files store it: rotated by 15 bits, plus a constant.
+
+    (The checksum of data that contains its own checksum would be of little use.)
+    """
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 class ByteStream(Protocol):
@@ -39,6 +51,9 @@ class ByteStream(Protocol):
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes; fewer only at the end."""
 
+    def read1(self, size: int, /) -> bytes:
+        """At most `size` bytes, of those that can be had without waiting for all of them; none only at the end."""
+
     def close(self) -> None:
         """Close the file."""
 
@@ -46,7 +61,7 @@ class ByteStream(Protocol):
 class _Inflated:
     """The contents of a compressed file: one zlib stream, or gzip members one after another."""
 
-    def __init__(self, file: BinaryIO, window: int) -> None:
+    def __init__(self, file: BufferedReader, window: int) -> None:
         self._file = file
         self._window = window
         self._inflater = zlib.decompressobj(window)
@@ -56,6 +71,14 @@ class _Inflated:
     def read(self, size: int, /) -> bytes:
         while len(self._ready) < size and self._inflate():
             pass
+        return self._take(size)
+
+    def read1(self, size: int, /) -> bytes:
+        while not self._ready and self._inflate():
+            pass
+        return self._take(size)
+
+    def _take(self, size: int) -> bytes:
         taken = bytes(self._ready[:size])
         del self._ready[:size]
         return taken
@@ -64,7 +87,7 @@ class _Inflated:
         """Decompress some more; whether there was more."""
         inflater = self._inflater
         packed = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-        packed = packed or self._file.read(_CHUNK)
+        packed = packed or self._file.read1(_CHUNK)
         if not packed:
             if self._begun and not inflater.eof:
                 raise EOFError("the compressed data ends early")
@@ -114,6 +137,8 @@ class RecordFile:
         self.offset = 0
         self._limit = os.path.getsize(path) if compression == "" and os.path.isfile(path) else None
         self._stream = open_stream(path, compression)
+        self._buffer = b""  # what has been read of the file, and how much of that has been used
+        self._used = 0
 
     def read(self) -> bytes | None:
         """The next record, or None at the end.
@@ -121,37 +146,47 @@ class RecordFile:
         Raises:
             DataLossError: it is truncated or altered; the file is of no more use then.
         """
-        header = self._take(_HEADER.size, self.offset, may_end=True)
-        if not header:
+        start = self._used
+        if len(self._buffer) < start + _HEADER.size and not self._fetch(_HEADER.size, may_end=True):
             return None
-        length, checksum = _HEADER.unpack(header)
-        self._check(header[:8], checksum, "length")
-        end = self.offset + _HEADER.size + length + _CHECKSUM.size
-        if self._limit is not None and end > self._limit:
-            raise self._lost("is truncated", f"{end} bytes", f"{self._limit} bytes")
-        body = self._take(length + _CHECKSUM.size, self.offset + _HEADER.size)
-        data = body[:length]
-        self._check(data, _CHECKSUM.unpack_from(body, length)[0], "data")
-        self.offset = end
+        start = self._used
+        length, checksum = _HEADER.unpack_from(self._buffer, start)
+        self._check(self._buffer[start : start + 8], checksum, "length")
+        size = _HEADER.size + length + _CHECKSUM.size
+        if len(self._buffer) < start + size:
+            self._check_limit(self.offset + size)
+            self._fetch(size)
+            start = self._used
+        end = start + size - _CHECKSUM.size
+        data = self._buffer[start + _HEADER.size : end]
+        self._check(data, _CHECKSUM.unpack_from(self._buffer, end)[0], "data")
+        self._used = end + _CHECKSUM.size
+        self.offset += size
         return data
 
-    def _take(self, size: int, offset: int, may_end: bool = False) -> bytes:
+    def _check_limit(self, end: int) -> None:
+        """A length that is made up must not make this look for more than the file has."""
+        if self._limit is not None and end > self._limit:
+            raise self._lost("is truncated", f"{end} bytes", f"{self._limit} bytes")
+
+    def _fetch(self, size: int, may_end: bool = False) -> bool:
+        """Read on until `size` bytes lie ahead in the buffer, piece by piece; False at the end of the file.
+
+        A size that is made up must not get its memory in advance, nor may records that are there wait for later ones.
+        """
+        pieces = [self._buffer[self._used :]]
+        found = len(pieces[0])
         try:
             with file_errors(self.path):
-                found = self._stream.read(size) if size <= _CHUNK else self._read_large(size)
+                while found < size and (piece := self._stream.read1(_CHUNK)):
+                    pieces.append(piece)
+                    found += len(piece)
         except (EOFError, zlib.error) as error:
             raise self._lost("cannot be decompressed", "whole data", error) from error
-        if len(found) < size and not (may_end and not found):
-            raise self._lost("is truncated", f"{size} bytes at {offset}", f"{len(found)} bytes")
-        return found
-
-    def _read_large(self, size: int) -> bytes:
-        """Piece by piece, since a size that is made up must not get its memory in advance."""
-        pieces: list[bytes] = []
-        while size > 0 and (piece := self._stream.read(min(size, _LARGE))):
-            pieces.append(piece)
-            size -= len(piece)
-        return b"".join(pieces)
+        self._buffer, self._used = b"".join(pieces), 0
+        if found < size and not (may_end and not found):
+            raise self._lost("is truncated", f"{size} bytes", f"{found} bytes")
+        return found > 0
 
     def _check(self, data: bytes, stored: int, what: str) -> None:
         if masked_crc32c(data) != stored:
@@ -229,15 +264,16 @@ class TFRecordWriter:
             window = _WINDOWS[chosen.compression_type]
             self._packer = zlib.compressobj(chosen.compression_level, zlib.DEFLATED, window)
 
-    def write(self, record: bytes) -> None:
+    def write(self, record: bytes | bytearray | memoryview) -> None:
         """Append a record.
 
         Raises:
             FailedPreconditionError: the writer is closed.
         """
-        length = struct.pack("<Q", len(record))
-        self._put(b"".join((length, _CHECKSUM.pack(masked_crc32c(length)), record)))
-        self._put(_CHECKSUM.pack(masked_crc32c(record)))
+        data = record if isinstance(record, bytes) else bytes(memoryview(record))
+        length = struct.pack("<Q", len(data))
+        checksums = [_CHECKSUM.pack(masked_crc32c(part)) for part in (length, data)]
+        self._put(b"".join((length, checksums[0], data, checksums[1])))
 
     def flush(self) -> None:
         """Hand what has been written so far to the operating system."""

@@ -182,6 +182,15 @@ async def test_compressed_records() -> None:
         assert (await Reading(reader, ["r"]).all())[0] == (b"r:0", b"one", 1, 0)
 
 
+async def test_a_number_of_records_that_is_fed() -> None:
+    names, count = af.FIFOQueue(3, [af.string], [[]]), af.placeholder(af.int64, [])
+    records = list(af.IdentityReader().read_up_to(names, count))
+    async with af.Session() as session:
+        with pytest.raises(errors.InvalidArgumentError) as caught:
+            await session.run(records, {count: 0}, timeout=5)
+    assert caught.value.actual == 0
+
+
 async def test_a_reader_needs_a_queue_of_strings() -> None:
     reader = af.IdentityReader()
     with pytest.raises(errors.InvalidArgumentError):
@@ -214,19 +223,26 @@ async def test_readers_of_one_name_are_one_reader() -> None:
             await session.run(af.ReaderBase(lines).num_records_produced())
 
 
-async def test_many_steps_share_a_reader_and_nothing_is_lost_or_doubled(folder: Path) -> None:
+@pytest.mark.parametrize("count", [None, 7])
+async def test_many_steps_share_a_reader_and_nothing_is_lost_or_doubled(folder: Path, count: int | None) -> None:
     (folder / "a").write_bytes(b"".join(b"%d\n" % i for i in range(700)))
-    reading = Reading(af.TextLineReader(), ["a"])
+    reading = Reading(af.TextLineReader(), ["a"], count)
     async with af.Session() as session:
         await reading.begin(session)
         async with asyncio.TaskGroup() as tg:
-            tasks = [tg.create_task(session.run(reading.record)) for _ in range(700)]
-        assert sorted(int(t.result()[1]) for t in tasks) == list(range(700))
+            tasks = [tg.create_task(session.run(reading.record)) for _ in range(700 // (count or 1))]
+        assert sorted(int(line) for t in tasks for line in lines_of(t.result())) == list(range(700))
 
 
-async def test_a_cancelled_read_loses_nothing(folder: Path) -> None:
-    (folder / "a").write_bytes(b"".join(b"%d\n" % i for i in range(40)))
-    reading = Reading(af.TextLineReader(), ["a"])
+def lines_of(record: Any) -> list[bytes]:
+    """The lines that a read gave, be it one or several."""
+    return [record[1]] if isinstance(record[1], bytes) else list(record[1])
+
+
+@pytest.mark.parametrize("count", [None, 3])
+async def test_a_cancelled_read_loses_nothing(folder: Path, count: int | None) -> None:
+    (folder / "a").write_bytes(b"".join(b"%d\n" % i for i in range(100)))
+    reading = Reading(af.TextLineReader(), ["a"], count)
     found: list[int] = []
     async with af.Session() as session:
         await reading.begin(session)
@@ -237,15 +253,15 @@ async def test_a_cancelled_read_loses_nothing(folder: Path) -> None:
                     await asyncio.sleep(0)
                 task.cancel()
             if not task.cancelled():
-                found.append(int(task.result()[1]))
+                found.extend(map(int, lines_of(task.result())))
         while True:
             try:
-                found.append(int((await session.run(reading.record))[1]))
+                found.extend(map(int, lines_of(await session.run(reading.record))))
             except errors.OutOfRangeError:
                 break
     # what a read had taken when it was cancelled may be gone with its step, but never out of order or twice
     assert found == sorted(set(found))
-    assert found[-1] == 39
+    assert found[-1] == 99
 
 
 async def test_a_cancelled_wait_for_a_file_leaves_the_reader_usable() -> None:

@@ -1,0 +1,132 @@
+"""How many records a second an input pipeline reads, parses, shuffles and batches."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import aioflow as af
+
+__all__ = ["RECORD_ROWS"]
+
+_RECORDS = 20_000
+_FILES = 8
+_READERS = 3
+_BATCH = 64
+_PIXELS = 784
+_ROUNDS = 7
+_TARGET = 3.0
+
+
+def write_files(folder: Path) -> list[str]:
+    """Images as bytes, with a label and a number."""
+    images = np.random.default_rng(0).integers(0, 256, (_RECORDS, _PIXELS), np.uint8)
+    names = [str(folder / f"{i}.tfrecord") for i in range(_FILES)]
+    for first, name in enumerate(names):
+        with af.io.TFRecordWriter(name) as writer:
+            for number in range(first, _RECORDS, _FILES):
+                feature = {
+                    "image": af.train.Feature(bytes_list=af.train.BytesList([images[number].tobytes()])),
+                    "label": af.train.Feature(int64_list=af.train.Int64List([number % 10])),
+                    "id": af.train.Feature(int64_list=af.train.Int64List([number])),
+                }
+                writer.write(af.train.Example(af.train.Features(feature)).SerializeToString())
+    return names
+
+
+def batches(m: Any, names: list[str], together: int) -> Any:
+    """Shuffled batches of parsed records, each record once; each reader takes `together` records a step."""
+    queue = m.train.string_input_producer(names, num_epochs=1)
+    return m.train.shuffle_batch_join(
+        [_parsed(m, queue, together) for _ in range(_READERS)],
+        _BATCH,
+        capacity=2000 + 3 * _BATCH,
+        min_after_dequeue=1000,
+        enqueue_many=together > 1,
+        allow_smaller_final_batch=True,
+    )
+
+
+def _parsed(m: Any, queue: Any, together: int) -> list[Any]:
+    reader, number = m.TFRecordReader(), m.FixedLenFeature([], m.int64)
+    features = {"image": m.FixedLenFeature([], m.string), "label": number, "id": number}
+    if together == 1:
+        found, shape = m.parse_single_example(reader.read(queue)[1], features), [_PIXELS]
+    else:
+        found, shape = m.parse_example(reader.read_up_to(queue, together)[1], features), [-1, _PIXELS]
+    pixels = m.reshape(m.decode_raw(found["image"], m.uint8), shape)
+    return [m.cast(pixels, m.float32) / 255.0, found["label"], found["id"]]
+
+
+async def ours(names: list[str], together: int) -> float:
+    """Seconds in aioflow."""
+    seen = 0
+    with af.Graph().as_default():
+        fetches = batches(af, names, together)
+        async with af.Session() as session:
+            await session.run([af.global_variables_initializer(), af.local_variables_initializer()])
+            started = time.perf_counter()
+            async with af.train.Coordinator() as coord:
+                af.train.start_queue_runners(session, coord)
+                while True:
+                    seen += len((await session.run(fetches))[2])
+            return _checked(seen, started)
+
+
+def theirs(m: Any, names: list[str], together: int) -> float:
+    """Seconds in TensorFlow."""
+    seen = 0
+    with m.Graph().as_default():
+        fetches = batches(m, names, together)
+        with m.Session() as session:
+            session.run([m.global_variables_initializer(), m.local_variables_initializer()])
+            started = time.perf_counter()
+            coord = m.train.Coordinator()
+            threads = m.train.start_queue_runners(session, coord)
+            try:
+                while True:
+                    seen += len(session.run(fetches)[2])
+            except m.errors.OutOfRangeError:
+                coord.request_stop()
+            coord.join(threads)
+            return _checked(seen, started)
+
+
+def _checked(seen: int, started: float) -> float:
+    seconds = time.perf_counter() - started
+    if seen != _RECORDS:
+        raise RuntimeError(f"{seen} records instead of {_RECORDS}")
+    return seconds
+
+
+def measure(together: int, what: str) -> str:
+    """A line of the table: medians of alternating rounds, each of a new graph and session."""
+    import tensorflow.compat.v1 as tf  # heavy, and only this function needs it
+
+    tf.disable_eager_execution()
+    tf.logging.set_verbosity(tf.logging.ERROR)  # readers and queues are deprecated there
+    our_times, their_times = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        names = write_files(Path(folder))
+        for _ in range(_ROUNDS):
+            their_times.append(theirs(tf, names, together))
+            our_times.append(asyncio.run(ours(names, together)))
+    ratio = median(our_times) / median(their_times)
+    rates = [f"{_RECORDS / median(times):,.0f} records/s" for times in (their_times, our_times)]
+    reached = "yes" if ratio <= _TARGET else "**no**"
+    name = f"TFRecords read, parsed, shuffled and batched by three readers, {what}"
+    return f"| {name} | {rates[0]} | {rates[1]} | {ratio:.3f} | ≤ {_TARGET:.0f} | {reached} |"
+
+
+RECORD_ROWS: tuple[Callable[[], str], ...] = (
+    partial(measure, 1, "one record a step"),
+    partial(measure, 64, "64 records a step"),
+)

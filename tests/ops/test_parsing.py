@@ -1,0 +1,102 @@
+"""Examples and raw bytes as arrays: values, defaults, and errors that say which feature of which example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow import errors
+from aioflow.kernels.example_format import Kind, encode_example
+from aioflow.kernels.protobuf import write_piece
+
+
+def example(**features: tuple[Kind, list[Any]]) -> bytes:
+    return encode_example({name.encode(): feature for name, feature in features.items()})
+
+
+INTEGER = af.FixedLenFeature([], af.int64)
+
+
+async def parsed(records: list[bytes], features: dict[str, Any], names: list[str] | None = None) -> Any:
+    async with af.Session() as session:
+        return await session.run(af.parse_example(records, features, example_names=names))
+
+
+async def test_a_batch_of_records_of_any_layout() -> None:
+    """Layouts change from record to record, and come back."""
+    numbers = [0, 1, 127, 128, -1, 2**63 - 1, 300, 5, -(2**63), 128]
+    records = [
+        example(n=("int64", [n]), x=("float", [i, -i]), s=("bytes", [b"s" * (n % 3)])) for i, n in enumerate(numbers)
+    ]
+    features = {"n": INTEGER, "x": af.FixedLenFeature([2], af.float32), "s": af.FixedLenFeature([], af.string)}
+    for _ in range(2):
+        found = await parsed(records, features)
+        assert found["n"].tolist() == numbers
+        assert found["x"].tolist() == [[i, -i] for i in range(10)]
+        assert found["s"].tolist() == [b"s" * (n % 3) for n in numbers]
+
+
+async def test_what_is_missing_has_its_default() -> None:
+    records = [example(n=("int64", [7])), example(other=("int64", [1])), example(n=(None, []))]  # type: ignore[arg-type]
+    features = {"n": af.FixedLenFeature([], af.int64, 3), "pair": af.FixedLenFeature([2], af.float32, [1.5, 2.5])}
+    found = await parsed(records, features)
+    assert found["n"].tolist() == [7, 3, 3]
+    assert found["pair"].tolist() == [[1.5, 2.5]] * 3
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (example(m=("int64", [1])), "feature 'n' of example 1 (second) is required but missing"),
+        (example(n=("int64", [1, 2])), "feature 'n' of example 1 (second) has a wrong number of values"),
+        (example(n=("bytes", [b"x"])), "feature 'n' of example 1 (second) has another dtype"),
+        (b"\x0a\x05", "could not parse example 1 (second): damaged"),
+        (
+            write_piece(
+                1, write_piece(1, write_piece(1, b"n") + write_piece(2, write_piece(3, write_piece(1, b"\x80"))))
+            ),
+            "could not parse example 1 (second): damaged message: a number that does not end",
+        ),
+    ],
+)
+async def test_errors_name_feature_and_example(record: bytes, text: str) -> None:
+    with pytest.raises(errors.InvalidArgumentError) as caught:
+        await parsed([example(n=("int64", [1])), record], {"n": INTEGER}, ["first", "second"])
+    assert text in str(caught.value)
+
+
+async def test_what_nobody_asks_for_is_not_read() -> None:
+    damaged = write_piece(1, b"m") + write_piece(2, write_piece(3, write_piece(1, b"\x80")))
+    record = example(n=("int64", [1])) + write_piece(1, write_piece(1, damaged))
+    assert (await parsed([record], {"n": INTEGER}))["n"].tolist() == [1]
+
+
+@pytest.mark.parametrize("dtype", [af.uint8, af.int16, af.float32, af.complex64, af.bool])
+@pytest.mark.parametrize("little", [True, False])
+async def test_raw_bytes_become_an_array_of_its_own(dtype: af.DType, little: bool) -> None:
+    """It can be written to, which a view of the bytes could not."""
+    raw = bytes([0, 1, 2, 3, 4, 5, 6, 7]) * 2
+    texts = np.array([[raw], [bytes(16)]], object)
+    strings = af.placeholder(af.string, [None, 1])
+    async with af.Session() as session:
+        found = await session.run(af.decode_raw(strings, dtype, little_endian=little), {strings: texts})
+    assert found.shape == (2, 1, 16 // found.itemsize)
+    assert found.dtype == dtype.np_dtype
+    order = "<" if little else ">"
+    expected = (
+        np.frombuffer(raw, np.uint8) != 0 if dtype is af.bool else np.frombuffer(raw, found.dtype.newbyteorder(order))
+    )
+    np.testing.assert_array_equal(found[0, 0], expected)
+    found[...] = 1
+    assert raw == bytes([0, 1, 2, 3, 4, 5, 6, 7]) * 2
+
+
+async def test_raw_bytes_of_nothing_and_of_odd_lengths() -> None:
+    async with af.Session() as session:
+        assert (await session.run(af.decode_raw([b"", b""], af.int16))).shape == (2, 0)
+        for texts in ([b"123"], [b"12", b"1234"]):
+            with pytest.raises(errors.InvalidArgumentError):
+                await session.run(af.decode_raw(texts, af.int16))
