@@ -71,13 +71,6 @@ class ControlFlowContext:
         inner = replace(scope, context=self, controllers=waiting, colocation=(), colocated_device="")
         return scopes.enter_scope(self.graph, inner)
 
-    def is_open(self) -> bool:
-        """Whether new nodes are made inside at the moment."""
-        context = current_context(self.graph)
-        while context is not None and context is not self:
-            context = context.outer
-        return context is self
-
     # -- the protocol of graph.scopes.Context ------------------------------------------------------------------------
 
     def admit(
