@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 __all__ = ["RunOptions", "SessionConfig", "TraceLevel"]
@@ -35,6 +36,14 @@ class SessionConfig:
         operation_timeout: Seconds that a run may take unless it is given its own `timeout`; None for no limit.
         executor: "strands", or "reference" for the plain node-by-node executor, in which branches and loops stay in
             their primitive form.
+        device_count: How many devices of a type the process has, such as {"CPU": 4}. One CPU without it, and the GPUs
+            that are found.
+        optimizations: Whether steps are optimized; or switches by the name of the pass (`compiler/optimize/passes.py`),
+            where passes that are not named stay at their default.
+        placement: The strategy for nodes that several devices could run: "auto", "greedy", "heft" or "first".
+        replace_after: After how many steps a plan is placed again from measured costs; 0 for never.
+        compression: How float32 values are sent between devices: None for as they are, "truncate" for the upper 16 bits
+            (whitepaper, 5.5), "bfloat16" or "float16" for rounding to that type.
     """
 
     allow_soft_placement: bool = False
@@ -47,6 +56,11 @@ class SessionConfig:
     plan_cache_size: int = 1024
     operation_timeout: float | None = None
     executor: str = "strands"
+    device_count: Mapping[str, int] = field(default_factory=dict)
+    optimizations: bool | Mapping[str, bool] = True
+    placement: str = "auto"
+    replace_after: int = 0
+    compression: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from aioflow.compiler.ir import ClientGraph, Node, Part
 from aioflow.compiler.pipeline import compile_step
-from aioflow.compiler.place import ClusterView
+from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.prune import StepRequest
 from aioflow.config import SessionConfig
 from aioflow.errors import (
@@ -263,7 +263,8 @@ def _upstream_feeds(graph: ClientGraph, node: Node) -> frozenset[int]:
 
 def _with_exchanges(graph: ClientGraph) -> ClientGraph:
     """The graph with nodes that meet the caller in the place of feeds and fetches."""
-    return ClientGraph({name: _exchange(node) for name, node in graph.nodes.items()}, 0, 0)
+    nodes = {name: _exchange(node) for name, node in graph.nodes.items()}
+    return ClientGraph(nodes, 0, 0, graph.targets)
 
 
 def _exchange(node: Node) -> Node:

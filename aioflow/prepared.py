@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 from aioflow.compiler.ir import Plan
-from aioflow.compiler.pipeline import compile_step
-from aioflow.compiler.place import ClusterView
+from aioflow.compiler.pipeline import CompileOptions, compile_step
+from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.prune import StepRequest
 from aioflow.config import SessionConfig
 from aioflow.errors import SourceLine
@@ -97,7 +97,7 @@ class StepCache:
         cluster = ClusterView(tuple(self._worker.devices), self._config.allow_soft_placement)
 
         def build() -> int:
-            made = compile_step(request, cluster)
+            made = compile_step(request, cluster, CompileOptions(optimizations=self._config.optimizations))
             if self._config.log_device_placement:
                 _log_placement(made)
             (part,) = made.parts.values()

@@ -58,11 +58,14 @@ class ClientGraph:
     Attributes:
         nodes: By name, in topological order.
         feeds, fetches: How many `_Arg` and `_Retval` nodes there are in the whole step.
+        targets: Nodes that must run besides those that the fetches need. A pass that drops or merges nodes keeps what
+            the `_Retval` nodes and these need, and only that.
     """
 
     nodes: Mapping[str, Node]
     feeds: int
     fetches: int
+    targets: tuple[str, ...] = ()
 
     def spec(self, edge: Edge) -> OutputSpec:
         """Dtype and static shape of an output."""

@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from aioflow.compiler.ir import ClientGraph, Plan
+from aioflow.compiler.optimize.passes import Evaluate, chosen_passes
 from aioflow.compiler.partition import partition
-from aioflow.compiler.place import ClusterView, place
+from aioflow.compiler.place.cluster import ClusterView
+from aioflow.compiler.place.placement import place
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.compiler.verify import verify
 
-__all__ = ["OPTIMIZATIONS", "CompileOptions", "compile_step"]
+__all__ = ["CompileOptions", "compile_step"]
 
-# Passes over the pruned graph, in order; each maps a ClientGraph to an equivalent one.
-OPTIMIZATIONS: tuple[Callable[[ClientGraph], ClientGraph], ...] = ()
+
+def _never(*_: object) -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """How a step is compiled. `verify` checks the graph after every stage."""
+    """How a step is compiled.
+
+    Attributes:
+        verify: Check the graph after every stage.
+        optimizations: As `SessionConfig.optimizations`.
+        evaluate: Computes nodes for the passes that fold constants; by default nothing is folded.
+    """
 
     verify: bool = False
+    optimizations: bool | Mapping[str, bool] = True
+    evaluate: Evaluate = field(default=_never)
 
 
 def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOptions | None = None) -> Plan:
     """prune → optimize → place → partition.
 
     Raises:
-        InvalidArgumentError: a device request cannot be met.
+        InvalidArgumentError: a device request cannot be met, or an optimization is switched that does not exist.
         UnimplementedError: no kernel for a node.
     """
-    check = verify if options is not None and options.verify else _trust
+    chosen = options or CompileOptions()
+    check = verify if chosen.verify else _trust
     graph = check(prune(request))
-    for optimization in OPTIMIZATIONS:
-        graph = check(optimization(graph))
+    for optimization in chosen_passes(chosen.optimizations):
+        graph = check(optimization.run(graph, chosen.evaluate))
     return partition(check(place(graph, cluster)))
 
 

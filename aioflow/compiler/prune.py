@@ -49,7 +49,8 @@ def prune(request: StepRequest) -> ClientGraph:
         attrs = {"T": tensor.dtype, "index": i}
         edge = fed.get(tensor) or Edge(tensor.op.name, tensor.value_index)
         nodes[f"_retval_{i}"] = Node(f"_retval_{i}", "_Retval", (edge,), attrs=attrs, source=tensor.op.source)
-    return ClientGraph(nodes, len(request.feeds), len(request.fetches))
+    targets = dict.fromkeys(op.name for op in _waits(request.targets, skipped))
+    return ClientGraph(nodes, len(request.feeds), len(request.fetches), tuple(targets))
 
 
 def needed_operations(

@@ -36,7 +36,7 @@ def lift_branches(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[Clien
     nodes = scheduled(sorted(nodes, key=lambda b: position.get(b.node.name, len(position))))
     plain = [n for n in graph.nodes.values() if n.op == "_Arg"]
     whole = {n.name: n for n in (*plain, *(b.node for b in nodes), *fetches)}
-    return ClientGraph(whole, graph.feeds, graph.fetches), nodes
+    return replace(graph, nodes=whole), nodes
 
 
 def _fetches(graph: ClientGraph, guards: Guards, nodes: list[BoundNode]) -> Iterator[Node]:

@@ -205,7 +205,7 @@ def _replace(
     ordered = _in_order(nodes)
     kept_nodes = {b.node.name: b for b in bound if b.node.name not in members} | {name: lifted}
     moved = [rebound(kept_nodes[n.name], n) for n in ordered.values() if n.name in kept_nodes]
-    return ClientGraph(ordered, graph.feeds, graph.fetches), moved
+    return replace(graph, nodes=ordered), moved
 
 
 def _renamed(node: Node, renamed: Mapping[Edge, Edge], members: frozenset[str], name: str) -> Node:

@@ -9,7 +9,8 @@ import pytest
 import aioflow as af
 from aioflow.compiler.ir import ClientGraph, Plan
 from aioflow.compiler.partition import partition
-from aioflow.compiler.place import ClusterView, place
+from aioflow.compiler.place.cluster import ClusterView
+from aioflow.compiler.place.placement import place
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.opdef import OPS, define_op

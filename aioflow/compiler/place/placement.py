@@ -6,23 +6,16 @@ A device is feasible when its name fits the node's (partial) request and a kerne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.place.cluster import ClusterView
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import CONTROL_FLOW
 from aioflow.kernels.registry import KERNELS
 
-__all__ = ["ClusterView", "place"]
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterView:
-    """The devices that a plan may use, by their full names, the preferred ones first."""
-
-    devices: tuple[str, ...]
-    allow_soft_placement: bool = False
+__all__ = ["place"]
 
 
 def place(graph: ClientGraph, cluster: ClusterView) -> ClientGraph:
@@ -40,7 +33,7 @@ def place(graph: ClientGraph, cluster: ClusterView) -> ClientGraph:
         else:
             device = _device_for(node, specs, cluster)
         placed[node.name] = replace(node, device=device)
-    return ClientGraph(placed, graph.feeds, graph.fetches)
+    return replace(graph, nodes=placed)
 
 
 def _device_for(node: Node, specs: Sequence[DeviceSpec], cluster: ClusterView) -> str:
