@@ -155,6 +155,8 @@ from aioflow.kernels import async_source as _async_source_kernels
 from aioflow.autodiff import symbolic as _symbolic_gradient
 from aioflow.ops import partial_run as _partial_run_ops
 from aioflow.kernels import partial_run as _partial_run_kernels
+from aioflow.ops import transfer as _transfer_ops
+from aioflow.kernels import transfer as _transfer_kernels
 
 # The namespaces.
 from aioflow import bitwise as bitwise

@@ -12,9 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from aioflow.compiler.ir import ClientGraph, Node, Part
-from aioflow.compiler.pipeline import compile_step
-from aioflow.compiler.place.cluster import ClusterView
+from aioflow.compiler.ir import ClientGraph, Node, Part, Plan
 from aioflow.compiler.prune import StepRequest
 from aioflow.config import SessionConfig
 from aioflow.errors import (
@@ -27,10 +25,12 @@ from aioflow.errors import (
 from aioflow.graph.graph import Tensor
 from aioflow.kernels.background import Background
 from aioflow.kernels.exchange import EXCHANGE, Exchange
+from aioflow.ops.transfer import RECV, SEND
+from aioflow.planner import Planner
 from aioflow.runtime.bind import own
+from aioflow.runtime.cluster import Cluster, RunnablePlan
 from aioflow.runtime.codegen import finish
 from aioflow.runtime.step import Probe, Step
-from aioflow.runtime.worker import Worker
 
 __all__ = ["PartialRuns"]
 
@@ -43,11 +43,11 @@ class _Prepared:
     """A set-up that has been compiled.
 
     Attributes:
-        handle: Of the registered part.
+        plan: The registered plan.
         needs: For each fetch the feeds that it is computed from, by index.
     """
 
-    handle: int
+    plan: RunnablePlan
     needs: tuple[frozenset[int], ...]
 
 
@@ -124,14 +124,16 @@ class PartialRuns:
 
     def __init__(
         self,
-        worker: Worker,
+        cluster: Cluster,
+        planner: Planner,
         session: int,
         config: SessionConfig,
         background: Background,
         steps: dict[Step, asyncio.AbstractEventLoop],
     ) -> None:
         """`steps` are those of the session that are running; it stops them when it is closed."""
-        self._worker = worker
+        self._cluster = cluster
+        self._planner = planner
         self._session = session
         self._config = replace(config, executor="strands")  # the plain executor does one thing after another
         self._background = background
@@ -144,34 +146,32 @@ class PartialRuns:
         key = (request, mutations)
         prepared = self._prepared.get(key)
         if prepared is None:
-            prepared = await asyncio.to_thread(self._prepare, request)
+            prepared = await self._prepare(request)
             while len(self._prepared) >= self._config.plan_cache_size:
-                await self._worker.deregister(self._prepared.pop(next(iter(self._prepared))).handle)
+                await self._prepared.pop(next(iter(self._prepared))).plan.deregister()
             self._prepared[key] = prepared
         run = _PartialRun(request, prepared)
-        await self._background.start(self._drive(run, prepared.handle, Step(probe)))
+        await self._background.start(self._drive(run, prepared.plan, Step(probe)))
         handle = f"partial_run_{self._session}_{next(_IDS)}"
         self._runs[handle] = run
         return handle
 
-    def _prepare(self, request: StepRequest) -> _Prepared:
-        cluster = ClusterView(tuple(self._worker.devices), self._config.allow_soft_placement)
-        (part,) = compile_step(request, cluster).parts.values()
-        needs = [frozenset[int]()] * len(request.fetches)
-        subgraphs = {}
-        for device, graph in part.subgraphs.items():
-            for index, needed in _feeds_needed(graph):
-                needs[index] = needed
-            subgraphs[device] = _with_exchanges(graph)
-        handle = self._worker.register_now(Part(part.task, subgraphs), self._session, self._config)
-        return _Prepared(handle, tuple(needs))
+    async def _prepare(self, request: StepRequest) -> _Prepared:
+        plan = await asyncio.to_thread(self._planner.plan, request)
+        parts = {
+            task: Part(task, {device: _with_exchanges(graph) for device, graph in part.subgraphs.items()})
+            for task, part in plan.parts.items()
+        }
+        needs = _feeds_needed(plan)
+        registered = await self._cluster.register(Plan(parts, 0, 0), self._session, self._config)
+        return _Prepared(registered, tuple(needs[i] for i in range(len(request.fetches))))
 
-    async def _drive(self, run: _PartialRun, handle: int, step: Step) -> None:
+    async def _drive(self, run: _PartialRun, plan: RunnablePlan, step: Step) -> None:
         EXCHANGE.set(run.exchange)  # in the context of this task and of those of the step
         self._steps[step] = run.loop
         error: BaseException | None = CancelledError("the session was closed while the step ran")
         try:
-            await self._worker.run(handle, [], step)
+            await plan.run([], step)
             error = None
         except Exception as raised:
             error = raised
@@ -241,23 +241,36 @@ def _polished(value: Any) -> Any:
     return value if _polish is None else _polish(value)
 
 
-def _feeds_needed(graph: ClientGraph) -> list[tuple[int, frozenset[int]]]:
-    """For each fetch, by index, the indices of the feeds upstream."""
-    return [(n.attrs["index"], _upstream_feeds(graph, n)) for n in graph.nodes.values() if n.op == "_Retval"]
+def _feeds_needed(plan: Plan) -> dict[int, frozenset[int]]:
+    """For each fetch, by index, the indices of the feeds upstream, on whatever device."""
+    nodes = {
+        (device, node.name): node
+        for part in plan.parts.values()
+        for device, graph in part.subgraphs.items()
+        for node in graph.nodes.values()
+    }
+    senders = {node.attrs["tensor_name"]: key for key, node in nodes.items() if node.op == SEND}
+    return {n.attrs["index"]: _upstream_feeds(key, nodes, senders) for key, n in nodes.items() if n.op == "_Retval"}
 
 
-def _upstream_feeds(graph: ClientGraph, node: Node) -> frozenset[int]:
-    seen = {node.name}
-    stack = [node.name]
+def _upstream_feeds(
+    fetch: tuple[str, str], nodes: Mapping[tuple[str, str], Node], senders: Mapping[str, tuple[str, str]]
+) -> frozenset[int]:
+    seen = {fetch}
+    stack = [fetch]
     found: set[int] = set()
     while stack:
-        current = graph.nodes[stack.pop()]
-        if current.op == "_Arg":
-            found.add(current.attrs["index"])
-        for name in current.predecessors():
-            if name not in seen:
-                seen.add(name)
-                stack.append(name)
+        key = stack.pop()
+        node = nodes[key]
+        if node.op == "_Arg":
+            found.add(node.attrs["index"])
+        before = [(key[0], source) for source in node.predecessors()]
+        if node.op == RECV:
+            before.append(senders[node.attrs["tensor_name"]])
+        for source in before:
+            if source not in seen:
+                seen.add(source)
+                stack.append(source)
     return frozenset(found)
 
 

@@ -13,15 +13,13 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 from aioflow.compiler.ir import Plan
-from aioflow.compiler.pipeline import CompileOptions, compile_step
-from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.prune import StepRequest
 from aioflow.config import SessionConfig
 from aioflow.errors import SourceLine
 from aioflow.fetches import FetchPlan, fed_tensors, feed_converter, fetch_key
 from aioflow.graph.graph import Graph
-from aioflow.runtime.executable import Executable
-from aioflow.runtime.worker import Worker
+from aioflow.planner import Planner
+from aioflow.runtime.cluster import Cluster, RunnablePlan
 
 __all__ = ["PreparedStep", "StepCache"]
 
@@ -35,16 +33,14 @@ Converters = tuple[Callable[[Any], Any], ...]
 class PreparedStep:
     """A signature that has been compiled: how to convert its feeds, what to run, how to give the result back."""
 
-    __slots__ = ("converters", "executable", "handle", "mutations", "plan", "single", "take")
+    __slots__ = ("converters", "mutations", "plan", "run_inline", "single", "take")
 
-    def __init__(
-        self, converters: Converters, fetches: FetchPlan, handle: int, executable: Executable, mutations: int
-    ) -> None:
+    def __init__(self, converters: Converters, fetches: FetchPlan, plan: RunnablePlan, mutations: int) -> None:
         self.converters = converters
         self.take = fetches.take
         self.single = fetches.single is not None
-        self.handle = handle
-        self.executable = executable
+        self.plan = plan
+        self.run_inline = plan.run_inline
         self.mutations = mutations
 
 
@@ -55,10 +51,11 @@ class StepCache:
         steps: By signature, the oldest first; at most `SessionConfig.plan_cache_size` of them.
     """
 
-    def __init__(self, graph: Graph, worker: Worker, session: int, config: SessionConfig) -> None:
+    def __init__(self, graph: Graph, cluster: Cluster, planner: Planner, session: int, config: SessionConfig) -> None:
         self.steps: dict[Hashable, PreparedStep] = {}
         self._graph = graph
-        self._worker = worker
+        self._cluster = cluster
+        self._planner = planner
         self._session = session
         self._config = config
         self._preparing: dict[Hashable, asyncio.Future[PreparedStep]] = {}
@@ -82,7 +79,7 @@ class StepCache:
             self._growth.note()
             while len(self.steps) >= self._config.plan_cache_size:
                 oldest = next(iter(self.steps))
-                await self._worker.deregister(self.steps.pop(oldest).handle)
+                await self.steps.pop(oldest).plan.deregister()
             self.steps[key] = prepared
             return prepared
         finally:
@@ -94,21 +91,14 @@ class StepCache:
         plan = FetchPlan(self._graph, fetches)
         fed = fed_tensors(self._graph, feeds)
         request = StepRequest(tuple(fed), tuple(plan.tensors), tuple(plan.targets))
-        cluster = ClusterView(tuple(self._worker.devices), self._config.allow_soft_placement)
-
-        def build() -> int:
-            made = compile_step(request, cluster, CompileOptions(optimizations=self._config.optimizations))
-            if self._config.log_device_placement:
-                _log_placement(made)
-            (part,) = made.parts.values()
-            return self._worker.register_now(part, self._session, self._config)
-
         if self._graph.version > _LARGE_GRAPH:
-            handle = await asyncio.get_running_loop().run_in_executor(None, build)
+            made = await asyncio.to_thread(self._planner.plan, request)
         else:
-            handle = build()
-        converters = tuple(feed_converter(t) for t in fed)
-        return PreparedStep(converters, plan, handle, self._worker.executable(handle), mutations)
+            made = self._planner.plan(request)
+        if self._config.log_device_placement:
+            _log_placement(made)
+        registered = await self._cluster.register(made, self._session, self._config)
+        return PreparedStep(tuple(feed_converter(t) for t in fed), plan, registered, mutations)
 
 
 class _GrowthWatch:

@@ -15,6 +15,7 @@ from contextvars import Token, copy_context
 from time import perf_counter
 from typing import Any, Final
 
+from aioflow.compiler.ir import Plan
 from aioflow.compiler.prune import StepRequest
 from aioflow.config import RunOptions, SessionConfig, TraceLevel
 from aioflow.errors import (
@@ -30,7 +31,9 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import pop_session, push_session
 from aioflow.graph.graph import Graph
 from aioflow.partial_run import PartialRuns
+from aioflow.planner import Planner
 from aioflow.prepared import PreparedStep, StepCache
+from aioflow.runtime.cluster import LocalCluster
 from aioflow.runtime.stats import FiniteProbe, RunMetadata, TraceProbe
 from aioflow.runtime.step import Probe, Step, StuckStep
 from aioflow.runtime.worker import Worker
@@ -64,14 +67,18 @@ class Session:
         self._id = next(_IDS)
         self._special = self.config.check_finite or self.config.operation_timeout is not None
         self._closed = False
-        self._cache = StepCache(self.graph, self.worker, self._id, self.config)
+        self._cluster = LocalCluster(self.worker)
+        self._planner = Planner(self._cluster, self.config)
+        self._cache = StepCache(self.graph, self._cluster, self._planner, self._id, self.config)
         self._steps: dict[Step, asyncio.AbstractEventLoop] = {}
         self._debt = 0.0
         self._tokens: list[tuple[Token[Any], Any]] = []
         self._runner: asyncio.Runner | None = None
         self._runner_lock = threading.Lock()  # for one thread at a time
         self._background = self.worker.background(self._id)
-        self._partial_runs = PartialRuns(self.worker, self._id, self.config, self._background, self._steps)
+        self._partial_runs = PartialRuns(
+            self._cluster, self._planner, self._id, self.config, self._background, self._steps
+        )
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -201,7 +208,7 @@ class Session:
         """Run a step that asks for nothing special: right here, if it is expected to be short."""
         if not self._special:
             started = perf_counter()
-            done = prepared.executable.run_inline(values)
+            done = prepared.run_inline(values)
             if done is not None:
                 await self._share(started)
                 return done[0] if prepared.single else prepared.take(done)
@@ -230,7 +237,7 @@ class Session:
         started = perf_counter()
         try:
             async with asyncio.timeout(limit) as deadline:
-                result = await self.worker.run(prepared.handle, values, step)
+                result = await prepared.plan.run(values, step)
         except TimeoutError as error:
             if not deadline.expired():
                 raise
@@ -245,6 +252,15 @@ class Session:
         if trace is not None and run_metadata is not None:
             trace.fill(run_metadata, next(iter(self.worker.devices)))
         return result
+
+    def plan(self, fetches: Any, feeds: Sequence[Any] = ()) -> Plan:
+        """How a step would be run: which nodes, optimized, on which device, and what goes between devices.
+
+        Args:
+            fetches, feeds: As the fetches and the keys of the feeds of `run`.
+        """
+        wanted, fed = FetchPlan(self.graph, fetches), fed_tensors(self.graph, feeds)
+        return self._planner.plan(StepRequest(tuple(fed), tuple(wanted.tensors), tuple(wanted.targets)))
 
     async def stuck_report(self) -> list[StuckStep]:
         """The steps that are running now, longest first, with the async nodes that each waits for, and why.

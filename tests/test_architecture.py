@@ -26,7 +26,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("ops", "kernels"), 2),
     **dict.fromkeys(("autodiff", "compiler"), 3),
     **dict.fromkeys(("runtime",), 4),
-    **dict.fromkeys(("net", "fetches", "prepared"), 5),
+    **dict.fromkeys(("net", "fetches", "planner", "prepared"), 5),
     **dict.fromkeys(("session", "streaming", "partial_run", "cluster", "checkpoint"), 6),
     **dict.fromkeys(("train", "serve", "interop", "observe", "layers", "dataset", "data"), 6),
     # The public namespaces, which re-export, and the entry points.

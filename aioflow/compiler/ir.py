@@ -87,6 +87,20 @@ class Part:
     task: str
     subgraphs: Mapping[str, ClientGraph]
 
+    @property
+    def feeds(self) -> tuple[int, ...]:
+        """The indices of the step's feeds that it takes, in order."""
+        return self._indices("_Arg")
+
+    @property
+    def fetches(self) -> tuple[int, ...]:
+        """The indices of the step's fetches that it gives, in order."""
+        return self._indices("_Retval")
+
+    def _indices(self, op: str) -> tuple[int, ...]:
+        nodes = (node for graph in self.subgraphs.values() for node in graph.nodes.values())
+        return tuple(sorted({int(node.attrs["index"]) for node in nodes if node.op == op}))
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -1,26 +1,246 @@
-"""Stage 5: cut the placed graph into one subgraph a device, grouped by the task that owns it.
+"""Stage 5: cut the placed graph into one subgraph a device, grouped by the task that owns it (whitepaper, 3.2.2).
 
-There is one device so far, so the cut has no edges to carry over; a plan for several is refused rather than run wrong.
+An edge between devices becomes a Send and a Recv, one pair for each value and destination. A control edge becomes a
+pair that carries an empty tensor, unless a value of the same node goes that way too. Feeds, constants and loop
+invariants are not sent but are on every device that reads them. A loop with nodes on several devices gets a control
+loop on each device that receives in it: a counter without a count, which runs as long as the loop's own condition holds
+and lets every Recv run once in each iteration (whitepaper, 4.4).
 """
 
 from __future__ import annotations
 
-from aioflow.compiler.ir import ClientGraph, Part, Plan
-from aioflow.errors import UnimplementedError
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.compiler.deadness import may_be_dead
+from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Part, Plan
+from aioflow.compiler.loops import LoopFrame, frames_behind, settled
+from aioflow.errors import InvalidArgumentError
 from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.dtypes import float32, int32
+from aioflow.ops.transfer import RECV, SEND
 
 __all__ = ["partition"]
 
+_EVERYWHERE: Final = ("_Arg", "Const")  # copied to whoever reads them, if nothing holds them back
 
-def partition(graph: ClientGraph) -> Plan:
+
+def partition(graph: ClientGraph, compression: str = "") -> Plan:
     """The plan for a placed graph.
 
+    Args:
+        compression: How float32 values cross between devices; "" for as they are.
+
     Raises:
-        UnimplementedError: the nodes are on more than one device.
+        InvalidArgumentError: a loop on several devices has no condition.
     """
     devices = list(dict.fromkeys(node.device for node in graph.nodes.values())) or [""]
-    if len(devices) > 1:
-        raise UnimplementedError("a step on several devices", expected="one device", actual=devices)
-    spec = DeviceSpec.from_string(devices[0])
-    task = DeviceSpec(spec.job, spec.replica, spec.task).to_string()
-    return Plan({task: Part(task, {devices[0]: graph})}, graph.feeds, graph.fetches)
+    if len(devices) == 1:
+        subgraphs = {devices[0]: graph}
+    else:
+        subgraphs = _Cut(settled(graph), compression).subgraphs()
+    tasks: dict[str, dict[str, ClientGraph]] = {}
+    for device, subgraph in subgraphs.items():
+        spec = DeviceSpec.from_string(device)
+        task = DeviceSpec(spec.job, spec.replica, spec.task).to_string()
+        tasks.setdefault(task, {})[device] = subgraph
+    return Plan({task: Part(task, parts) for task, parts in tasks.items()}, graph.feeds, graph.fetches)
+
+
+class _Cut:
+    """The work of cutting one graph."""
+
+    def __init__(self, graph: ClientGraph, compression: str) -> None:
+        self._graph = graph
+        self._compression = compression
+        self._behind = frames_behind(graph)
+        self._dead = may_be_dead(graph)
+        self._nodes: dict[str, dict[str, Node]] = {}  # of each device, by name
+        self._received: dict[tuple[Edge, str], str] = {}  # the Recv of a value on a device
+        self._signalled: dict[tuple[str, str], str] = {}  # what stands for a node of another device, for control edges
+        self._edges = 0
+        # A value that a device reads from a node of another one; none of a Switch, which is alive where a value of its
+        # own is dead.
+        self._crossing = {
+            (edge.node, node.device): edge
+            for node in graph.nodes.values()
+            for edge in node.inputs
+            if graph.nodes[edge.node].op != "Switch"
+        }
+        self._clocks: dict[tuple[LoopFrame, str], str] = {}  # the Merge of the control loop on a device
+
+    def subgraphs(self) -> dict[str, ClientGraph]:
+        for node in self._graph.nodes.values():
+            if not self._is_copied(node):
+                self._put(node)
+        unused = [n for n in self._graph.nodes.values() if n.op == "_Arg" and not self._is_on_some_device(n.name)]
+        for node in unused:
+            self._nodes.setdefault(node.device, {})[node.name] = node
+        return {device: self._subgraph(nodes) for device, nodes in self._nodes.items() if nodes}
+
+    def _subgraph(self, nodes: dict[str, Node]) -> ClientGraph:
+        targets = tuple(name for name in self._graph.targets if name in nodes)
+        return replace(self._graph, nodes=_in_order(nodes), targets=targets)
+
+    def _is_on_some_device(self, name: str) -> bool:
+        return any(name in nodes for nodes in self._nodes.values())
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def _is_copied(self, node: Node) -> bool:
+        """Whether the node is on every device that reads it: its value costs nothing, or is sent once for a loop."""
+        if node.op == "Enter":
+            return bool(node.attrs["is_constant"])
+        return node.op in _EVERYWHERE and not node.control
+
+    def _put(self, node: Node) -> None:
+        """Put a node on its device, with what brings its inputs there."""
+        device = node.device
+        inputs = tuple(self._read(edge, device) for edge in node.inputs)
+        control = dict.fromkeys(name for c in node.control for name in self._wait(c, device))
+        self._nodes.setdefault(device, {})[node.name] = replace(node, inputs=inputs, control=tuple(control))
+
+    def _read(self, edge: Edge, device: str) -> Edge:
+        """What a node on `device` reads for an output of the whole graph."""
+        source = self._graph.nodes[edge.node]
+        if self._is_copied(source):
+            if source.name not in self._nodes.setdefault(device, {}):
+                self._put(replace(source, device=device))
+            return edge
+        return edge if source.device == device else Edge(self._receive(edge, device), 0)
+
+    def _wait(self, name: str, device: str) -> tuple[str, ...]:
+        """What a node on `device` waits for in the place of a node of the whole graph."""
+        source = self._graph.nodes[name]
+        if self._is_copied(source):
+            # A loop invariant is there when the loop begins, anything else from the start.
+            return (self._read(Edge(name, 0), device).node,) if source.op == "Enter" else ()
+        if source.device == device:
+            return (name,)
+        if (name, device) not in self._signalled:
+            self._signalled[name, device] = self._signal(source, device)
+        return (self._signalled[name, device],)
+
+    # -- edges between devices ---------------------------------------------------------------------------------------
+
+    def _signal(self, source: Node, device: str) -> str:
+        """A node on `device` that finishes when `source`, on another device, has."""
+        if (source.name, device) in self._crossing:
+            return self._receive(self._crossing[source.name, device], device)
+        empty = np.zeros((0,), np.float32)
+        token = f"{source.name}/_token"
+        spec = OutputSpec(float32, (0,))
+        self._nodes.setdefault(source.device, {})[token] = Node(
+            token,
+            "Const",
+            (),
+            (source.name,),
+            {"value": empty, "dtype": float32},
+            (spec,),
+            source.device,
+            source.source,
+        )
+        dead = Edge(source.name, 0) in self._dead and source.op != "Switch"
+        edge = Edge(token, 0)
+        return self._transfer(self._new_edge(edge), edge, spec, source, device, dead)
+
+    def _receive(self, edge: Edge, device: str) -> str:
+        key = (edge, device)
+        if key not in self._received:
+            name = self._new_edge(edge)
+            # Known before it is made: a loop's condition is received by means of the control loop that it drives.
+            self._received[key] = f"{name}/_recv"
+            source = self._graph.nodes[edge.node]
+            self._transfer(name, edge, self._graph.spec(edge), source, device, edge in self._dead)
+        return self._received[key]
+
+    def _new_edge(self, edge: Edge) -> str:
+        self._edges += 1
+        return f"edge_{self._edges}_{edge.node}:{edge.port}"
+
+    def _transfer(self, name: str, edge: Edge, spec: OutputSpec, source: Node, device: str, dead: bool) -> str:
+        """A Send of `edge`, which `source` makes, and its Recv on `device`; returns the name of the Recv."""
+        frame = self._behind[source.name]
+        common: dict[str, Any] = {
+            "tensor_name": name,
+            "send_device": source.device,
+            "recv_device": device,
+            "maybe_dead": dead or frame is not None,
+            "compression": self._compression if spec.dtype is float32 and edge.node == source.name else "",
+        }
+        send = Node(f"{name}/_send", SEND, (edge,), (), {"T": spec.dtype, **common}, (), source.device, source.source)
+        attrs = {"tensor_type": spec.dtype, "shape": spec.dims, **common}
+        clock = () if frame is None else (self._clock(frame, device),)
+        recv = Node(f"{name}/_recv", RECV, (), clock, attrs, (spec,), device, source.source)
+        self._nodes.setdefault(source.device, {})[send.name] = send
+        self._nodes.setdefault(device, {})[recv.name] = recv
+        return recv.name
+
+    # -- loops on several devices ------------------------------------------------------------------------------------
+
+    def _clock(self, frame: LoopFrame, device: str) -> str:
+        """The Merge of the control loop for a frame on a device: it runs once in every iteration there."""
+        key = (frame, device)
+        if key not in self._clocks:
+            self._clocks[key] = f"_clock_{len(self._clocks)}/merge"
+            self._make_clock(frame, device, self._clocks[key].removesuffix("/merge"))
+        return self._clocks[key]
+
+    def _make_clock(self, frame: LoopFrame, device: str, name: str) -> None:
+        if not frame.condition:
+            raise InvalidArgumentError(
+                f"the loop of frame {frame.name!r} is on several devices and has no condition",
+                expected="a LoopCond",
+                actual="none",
+            )
+        outer = () if frame.parent is None else (self._clock(frame.parent, device),)
+        entering = {
+            "T": int32,
+            "frame_name": frame.name,
+            "is_constant": False,
+            "parallel_iterations": frame.parallel_iterations,
+        }
+        source = self._graph.nodes[frame.condition].source
+        count = OutputSpec(int32, ())
+
+        def put(part: str, op: str, inputs: tuple[Edge, ...], attrs: dict[str, Any], outputs: int = 1) -> Edge:
+            specs = (count,) * outputs
+            control = outer if op == "Const" else ()
+            node = Node(f"{name}/{part}", op, inputs, control, attrs, specs, device, source)
+            self._nodes.setdefault(device, {})[node.name] = node
+            return Edge(node.name, 0)
+
+        one = put("start", "Const", (), {"value": np.zeros((), np.int32), "dtype": int32})
+        enter = put("enter", "Enter", (one,), entering)
+        merge = put("merge", "Merge", (enter, Edge(f"{name}/next", 0)), {"T": int32, "N": 2}, 2)
+        condition = self._read(Edge(frame.condition, 0), device)
+        switch = put("switch", "Switch", (merge, condition), {"T": int32}, 2)
+        put("next", "NextIteration", (Edge(switch.node, 1),), {"T": int32})
+
+
+def _in_order(nodes: dict[str, Node]) -> dict[str, Node]:
+    """The nodes in topological order, as near as may be to the order that they are in; each Send behind its source."""
+    sends: dict[str, list[str]] = {}
+    for node in nodes.values():
+        if node.op == SEND:
+            sends.setdefault(node.inputs[0].node, []).append(node.name)
+    order: dict[str, Node] = {}
+    visited: set[str] = set()
+    for root in nodes:
+        stack = [(root, False)]
+        while stack:
+            name, ready = stack.pop()
+            if ready:
+                order[name] = nodes[name]
+                stack.extend((s, False) for s in reversed(sends.get(name, ())) if s not in visited)
+                continue
+            if name in visited:
+                continue
+            visited.add(name)
+            stack.append((name, True))
+            node = nodes[name]
+            needed = [s for s in node.predecessors() if not (node.op == "Merge" and nodes[s].op == "NextIteration")]
+            stack.extend((s, False) for s in reversed(needed) if s not in visited)
+    return order

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aioflow.compiler.ir import ClientGraph, Plan
 from aioflow.compiler.optimize.passes import Evaluate, chosen_passes
@@ -47,7 +47,19 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     graph = check(prune(request))
     for optimization in chosen_passes(chosen.optimizations):
         graph = check(optimization.run(graph, chosen.evaluate))
-    return partition(check(place(graph, cluster)))
+    graph = check(place(_pinned(graph, cluster.pins), cluster))
+    plan = partition(graph)
+    if chosen.verify:
+        for part in plan.parts.values():
+            for subgraph in part.subgraphs.values():
+                verify(subgraph, whole=False)
+    return plan
+
+
+def _pinned(graph: ClientGraph, pins: Mapping[str, str]) -> ClientGraph:
+    """The graph in which nodes that have been placed before ask for the device that they got."""
+    moved = {name: replace(graph.nodes[name], device=pins[name]) for name in graph.nodes.keys() & pins.keys()}
+    return replace(graph, nodes={name: moved.get(name, node) for name, node in graph.nodes.items()}) if moved else graph
 
 
 def _trust(graph: ClientGraph) -> ClientGraph:

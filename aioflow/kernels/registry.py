@@ -110,8 +110,9 @@ class KernelDef:
         expression: A Python expression for the same, such as "{0} + {1}", for generated code.
         label, priority: A kernel with a label is chosen only by a node that asks for it in `_kernel`; among the rest
             the highest priority wins, then the device's own kernel over a portable one.
-        takes_stop: The body accepts a keyword argument `stop`, the running step or None, since it may run for long and
-            must look for a stop request itself.
+        takes_step: The body accepts a keyword argument `step`, the running step.
+        sends: The body hands its input to another device as it is, so nothing may be written over it afterwards. It runs
+            even where its input is dead, and passes that on.
     """
 
     op: str
@@ -126,7 +127,8 @@ class KernelDef:
     expression: str | None = None
     label: str = ""
     priority: int = 0
-    takes_stop: bool = False
+    takes_step: bool = False
+    sends: bool = False
 
     def accepts(self, device_type: str, attrs: Mapping[str, Any]) -> bool:
         """Whether the kernel serves a node with these attributes on that kind of device."""

@@ -30,7 +30,7 @@ def lift_branches(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[Clien
         fetches = list(_fetches(graph, guards, nodes))
     except UnliftableError:
         return graph, list(bound)
-    if any(b.kernel.is_async and b.guard for b in nodes):
+    if any((b.kernel.is_async or b.kernel.sends) and b.guard for b in nodes):
         return graph, list(bound)
     position = {name: i for i, name in enumerate(graph.nodes)}
     nodes = scheduled(sorted(nodes, key=lambda b: position.get(b.node.name, len(position))))

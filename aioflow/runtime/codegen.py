@@ -39,13 +39,13 @@ class Form(enum.Enum):
 
 _SUFFIX: Final[Mapping[Form, str]] = {
     Form.FAST: "",
-    Form.STOPPABLE: "; stop.requested and stop.halt()",
+    Form.STOPPABLE: "; step.requested and step.halt()",
     Form.PROBED: "; probe({index}, ({outputs}))",
 }
 _PARAMETER: Final[Mapping[Form, tuple[str, ...]]] = {
     Form.FAST: (),
-    Form.STOPPABLE: ("stop",),
-    Form.PROBED: ("probe", "stop"),
+    Form.STOPPABLE: ("step",),
+    Form.PROBED: ("probe", "step"),
 }
 
 
@@ -72,7 +72,7 @@ class NodeWriter:
         lifetimes: Lifetimes,
         inputs: Mapping[Edge, str],
     ) -> None:
-        self.scope: dict[str, Any] = {"own": own, "overwritable": overwritable, "stop": None, "DEAD": DEAD}
+        self.scope: dict[str, Any] = {"own": own, "overwritable": overwritable, "step": None, "DEAD": DEAD}
         self._unit = unit
         self._graph = graph
         self._constants = constants
@@ -164,14 +164,14 @@ class NodeWriter:
         arguments = [self._argument(a, life) for a in bound.arguments]
         if isinstance(bound, LiftedLoop):
             self._taken[index] = f"values = [{', '.join(arguments)}]"
-            call = f"k{index}.take(values, stop)"
+            call = f"k{index}.take(values, step)"
         elif bound.kernel.expression is not None and life.reuse is None:
             call = bound.kernel.expression.format(*arguments)
         else:
             if life.reuse is not None:
                 arguments.append(f"out={self._reused(bound, life)}")
-            if bound.kernel.takes_stop:
-                arguments.append("stop=stop")
+            if bound.kernel.takes_step:
+                arguments.append("step=step")
             call = f"k{index}({', '.join(arguments)})"
         names = [self._names[Edge(bound.node.name, p)] for p in range(len(bound.node.outputs))]
         if not names:
@@ -244,12 +244,17 @@ def compiled(lines: Sequence[Line], name: str, what: str, scope: Mapping[str, An
 class StrandCode:
     """The generated code of one strand, compiled form by form when it is first needed.
 
-    A form is a function of the values of `unit.inputs`, in order (then the stop request or the probe), that returns the
-    values of `unit.outputs` as a tuple; one whose guard did not hold is DEAD.
+    A form is a function of the values of `unit.inputs`, in order (then the probe and the step; the fast form of a
+    strand that sends takes the step as well), that returns the values of `unit.outputs` as a tuple; one whose guard did
+    not hold is DEAD.
+
+    Attributes:
+        sends: Whether a value goes to another device.
     """
 
     def __init__(self, unit: Unit, graph: ClientGraph, constants: Mapping[Edge, Any], fed: frozenset[Edge]) -> None:
         self.unit = unit
+        self.sends = any(b.kernel.sends for b in unit.nodes)
         self._lifetimes: Lifetimes = analyse(unit, graph, fed)
         self._writer = NodeWriter(
             unit, graph, constants, self._lifetimes, {e: f"a{i}" for i, e in enumerate(unit.inputs)}
@@ -287,8 +292,10 @@ class StrandCode:
 
     def _lines(self, form: Form) -> list[Line]:
         writer, unit = self._writer, self.unit
-        parameters = [writer.name(e) for e in unit.inputs]
-        lines = [Line(f"def strand({', '.join((*parameters, *_PARAMETER[form]))}):")]
+        parameters = [*(writer.name(e) for e in unit.inputs), *_PARAMETER[form]]
+        if form is Form.FAST and self.sends:
+            parameters.append("step")
+        lines = [Line(f"def strand({', '.join(parameters)}):")]
         maybe_dead = [writer.name(e) for e in unit.outputs if writer.guard(e)]
         if maybe_dead:
             lines.append(Line(f"    {''.join(f'{name} = ' for name in maybe_dead)}DEAD"))

@@ -7,7 +7,10 @@ kernels are awaited, all that are ready at once. Between two kernels a step may 
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -15,17 +18,28 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph
+from aioflow.errors import InternalError
 from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error, own
 from aioflow.runtime.codegen import Line, compiled
 from aioflow.runtime.executor import DeviceThreads
-from aioflow.runtime.flow_program import FlowNode, Program
-from aioflow.runtime.frames import Activation, Execute, Propagator
+from aioflow.runtime.flow_program import FlowNode, Kind, Program
+from aioflow.runtime.frames import DEAD, Activation, Execute, Propagator
 from aioflow.runtime.step import Step, root_cause
 
 __all__ = ["Dataflow"]
 
 Collect: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 Report: TypeAlias = Callable[[Any, Sequence[Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """An async kernel that has been called: what it returned may have to be awaited."""
+
+    activation: Activation
+    bound: BoundNode
+    result: Any
+    report: Report | None
 
 
 class Dataflow:
@@ -48,9 +62,15 @@ class Dataflow:
             OpError: a kernel failed, a fetched tensor is dead, or the step was stopped.
         """
         core = Propagator(self._program)
-        waiting = await self._advance(core, partial(core.start, feeds), step)
-        if waiting:
-            await self._await_rest(core, waiting, step)
+        waiting: list[_Begun] = []
+        try:
+            await self._settle(core, await self._advance(core, partial(core.start, feeds), step), step, waiting)
+            if waiting:
+                await self._await_rest(core, waiting, step)
+        finally:
+            for begun in waiting:  # a coroutine that was made and, since the step failed, is never awaited
+                if inspect.iscoroutine(begun.result):
+                    begun.result.close()
         return core.fetches()
 
     async def _advance(self, core: Propagator, go: Callable[[], list[Activation]], step: Step) -> list[Activation]:
@@ -63,48 +83,73 @@ class Dataflow:
             waiting += await self._threads.run(step, _quietly, core.resume)
         return waiting
 
-    async def _await_rest(self, core: Propagator, waiting: list[Activation], step: Step) -> None:
+    async def _settle(
+        self, core: Propagator, activations: Sequence[Activation], step: Step, waiting: list[_Begun]
+    ) -> None:
+        """Begin async kernels, and run all that follows from those that need not wait; the others go to `waiting`."""
+        queue = deque(activations)
+        while queue:
+            activation = queue.popleft()
+            begun = self._begin(activation, step)
+            if hasattr(begun.result, "__await__"):
+                waiting.append(begun)
+            else:
+                outputs = self._end(begun, begun.result)
+                queue.extend(await self._advance(core, partial(core.finish, activation, outputs), step))
+
+    async def _await_rest(self, core: Propagator, waiting: list[_Begun], step: Step) -> None:
         """Await async kernels and run what they make ready, until nothing is left."""
-        finished: asyncio.Queue[tuple[Activation, Sequence[Any]]] = asyncio.Queue()
+        finished: asyncio.Queue[tuple[_Begun, Any]] = asyncio.Queue()
         try:
             async with asyncio.TaskGroup() as outer_group:
                 guard = outer_group.create_task(step.watch())
                 async with asyncio.TaskGroup() as kernel_group:
-                    for activation in waiting:
-                        kernel_group.create_task(self._await_kernel(activation, finished, step))
-                    running = len(waiting)
-                    while running:
-                        activation, outputs = await finished.get()
+                    running = 0
+                    while waiting or running:
+                        for begun in waiting:
+                            kernel_group.create_task(_await_kernel(begun, finished, step))
+                        running += len(waiting)
+                        waiting.clear()
+                        begun, result = await finished.get()
                         running -= 1
-                        go = partial(core.finish, activation, outputs)
-                        for more in await self._advance(core, go, step):
-                            kernel_group.create_task(self._await_kernel(more, finished, step))
-                            running += 1
+                        go = partial(core.finish, begun.activation, self._end(begun, result))
+                        await self._settle(core, await self._advance(core, go, step), step, waiting)
                 guard.cancel()
         except BaseExceptionGroup as group:
             cause = root_cause(group)
             raise cause from cause.__cause__
 
-    async def _await_kernel(
-        self, activation: Activation, finished: asyncio.Queue[tuple[Activation, Sequence[Any]]], step: Step
-    ) -> None:
+    def _begin(self, activation: Activation, step: Step) -> _Begun:
         bound = activation.node.bound
         if bound is None:
-            return
-        collect, pack = self._awaited[activation.node]
+            raise InternalError(f"node {activation.node.origin.name!r} has no kernel and was to be awaited")
         report = step.probe.begin() if step.probe is not None else None
         try:
-            result = bound.call(*collect(activation.inputs))
-            if hasattr(result, "__await__"):
-                result = await step.wait_for(bound.node.name, result)
+            if activation.node.kind is Kind.RECV:
+                result = bound.call(step=step, tag=activation.inputs[0])
+            else:
+                result = bound.call(*self._awaited[activation.node][0](activation.inputs))
         except Exception as error:
             failure = kernel_error(error, bound.node)
-            step.stop(failure)
             raise failure from failure.__cause__
-        outputs = pack(result)
-        if report is not None:
-            report(bound, outputs)
-        finished.put_nowait((activation, outputs))
+        return _Begun(activation, bound, result, report)
+
+    def _end(self, begun: _Begun, result: Any) -> Sequence[Any]:
+        """The outputs of an async kernel, reported."""
+        outputs = self._awaited[begun.activation.node][1](result)
+        if begun.report is not None and result is not DEAD:
+            begun.report(begun.bound, outputs)
+        return outputs
+
+
+async def _await_kernel(begun: _Begun, finished: asyncio.Queue[tuple[_Begun, Any]], step: Step) -> None:
+    try:
+        result = await step.wait_for(begun.bound.node.name, begun.result)
+    except Exception as error:
+        failure = kernel_error(error, begun.bound.node)
+        step.stop(failure)
+        raise failure from failure.__cause__
+    finished.put_nowait((begun, result))
 
 
 def _quietly(go: Callable[[], list[Activation]]) -> list[Activation]:
@@ -138,8 +183,10 @@ def _executor(step: Step, report: Report | None, deadline: float | None) -> Exec
 def _computation(bound: BoundNode) -> Callable[[Sequence[Any], Step], Sequence[Any]]:
     """A function from the inputs of a node to its outputs."""
     call, collect, pack = bound.call, _collector(bound), _packer(bound)
-    if bound.kernel.takes_stop:
-        return lambda inputs, step: pack(call(*collect(inputs), stop=step))
+    if bound.kernel.sends:
+        return lambda inputs, step: pack(call(inputs[0], step=step, tag=inputs[1]))
+    if bound.kernel.takes_step:
+        return lambda inputs, step: pack(call(*collect(inputs), step=step))
     if collect is not _as_they_are or pack is not _one:
         return lambda inputs, step: pack(call(*collect(inputs)))
     if bound.kernel.expression is not None:

@@ -17,6 +17,7 @@ from aioflow.config import SessionConfig
 from aioflow.errors import OpError
 from aioflow.graph.opdef import CONTROL_FLOW
 from aioflow.kernels.registry import ArrayBackend
+from aioflow.ops.transfer import RECV
 from aioflow.runtime.bind import BoundNode, bind_graph, gather, kernel_error
 from aioflow.runtime.branches import lift_branches
 from aioflow.runtime.codegen import StrandCode, finish
@@ -34,7 +35,11 @@ __all__ = ["Executable"]
 
 
 class Executable:
-    """One device's subgraph. `run` may be called any number of times at once."""
+    """One device's subgraph. `run` may be called any number of times at once.
+
+    Attributes:
+        fetch_indices: Which of the step's fetches it gives, in the order in which it gives them.
+    """
 
     def __init__(
         self,
@@ -49,16 +54,21 @@ class Executable:
         self._asked = [n for n in graph.nodes.values() if n.op == "_Retval"]
         self._asked.sort(key=lambda n: int(n.attrs["index"]))
         self._reference = config.executor == "reference"
+        dead_arrivals = any(n.op == RECV and n.attrs["maybe_dead"] for n in graph.nodes.values())
         if not self._reference:
-            graph, self.bound = lift_branches(*lift_loops(graph, self.bound))
+            graph, self.bound = lift_loops(graph, self.bound)
+            if not dead_arrivals:
+                graph, self.bound = lift_branches(graph, self.bound)
         self.graph = graph
         self._feeds = {Edge(n.name, 0): n.attrs["index"] for n in graph.nodes.values() if n.op == "_Arg"}
         retvals = sorted((n for n in graph.nodes.values() if n.op == "_Retval"), key=lambda n: int(n.attrs["index"]))
         self._fetched = [n.inputs[0] for n in retvals]
+        self.fetch_indices = tuple(int(n.attrs["index"]) for n in retvals)
         self._flow: Dataflow | None = None
         self._maybe_dead: list[int] = []
         self._single: Strand | None = None
-        if any(node.op in CONTROL_FLOW for node in graph.nodes.values()):
+        flowing = CONTROL_FLOW | {RECV} if self._reference or dead_arrivals else CONTROL_FLOW
+        if any(node.op in flowing for node in graph.nodes.values()):
             self._flow = Dataflow(graph, self.bound, threads, config.inline_budget)
             finishers = [finish(graph.spec(edge).dims, owned=False) for edge in self._fetched]
             self._polish = [(i, f) for i, f in enumerate(finishers) if f is not None]
@@ -85,8 +95,11 @@ class Executable:
         the constants are the fetches. None where it is just all of them in order."""
         unit = self._units[0]
         take = [self._feeds[e] for e in unit.inputs]
-        pool = [*unit.outputs, *sorted(self._feeds, key=self._feeds.__getitem__), *self._constants]
-        give = [pool.index(e) for e in self._fetched]
+        # What `_collect` chooses from: the outputs, all feeds of the step, the constants.
+        places = {e: i for i, e in enumerate(unit.outputs)}
+        places.update((e, len(unit.outputs) + index) for e, index in self._feeds.items())
+        places.update((e, len(unit.outputs) + self.graph.feeds + i) for i, e in enumerate(self._constants))
+        give = [places[e] for e in self._fetched]
         return (
             None if take == list(range(self.graph.feeds)) else take,
             None if give == list(range(len(unit.outputs))) else give,
@@ -192,14 +205,14 @@ class Executable:
             if (rest and not rest.keys().isdisjoint(unit.needs)) or self._tasks[index]:
                 rest[index] = None
             elif strand is not None:
-                outputs = strand.try_inline([values[e] for e in unit.inputs])
+                outputs = strand.try_inline([values[e] for e in unit.inputs], step)
                 if outputs is None:
                     rest[index] = None
                 else:
                     values.update(zip(unit.outputs, outputs, strict=True))
             else:
                 bound = unit.nodes[0]
-                result = self._call_async(bound, values)
+                result = self._call_async(bound, values, step)
                 if hasattr(result, "__await__"):
                     rest[index] = result
                 else:
@@ -223,8 +236,10 @@ class Executable:
             raise
         done[index].set_result(None)
 
-    def _call_async(self, bound: BoundNode, values: dict[Edge, Any]) -> Any:
+    def _call_async(self, bound: BoundNode, values: dict[Edge, Any], step: Step) -> Any:
         try:
+            if bound.kernel.takes_step:
+                return bound.call(*gather(bound, values, self._fed), step=step)
             return bound.call(*gather(bound, values, self._fed))
         except Exception as error:
             failure = kernel_error(error, bound.node)
@@ -232,7 +247,7 @@ class Executable:
 
     async def _run_async(self, bound: BoundNode, values: dict[Edge, Any], step: Step, begun: Any) -> None:
         report = step.probe.begin() if step.probe is not None else None
-        result = self._call_async(bound, values) if begun is None else begun
+        result = self._call_async(bound, values, step) if begun is None else begun
         if hasattr(result, "__await__"):
             try:
                 result = await step.wait_for(bound.node.name, result)

@@ -36,7 +36,9 @@ class Kind(enum.IntEnum):
     TRIGGER = 7
     CONSTANT = 8
     FETCH = 9
-    FEED = 10
+    SEND = 10
+    RECV = 11
+    FEED = 12
 
 
 _KINDS: Final[Mapping[str, Kind]] = {
@@ -50,6 +52,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "LoopCond": Kind.LOOP_CONDITION,
     "ControlTrigger": Kind.TRIGGER,
     "Const": Kind.CONSTANT,
+    "_Send": Kind.SEND,
+    "_Recv": Kind.RECV,
 }
 
 

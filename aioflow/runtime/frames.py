@@ -80,7 +80,7 @@ class _Iteration:
         outstanding: Activations that are queued, running or handed out.
     """
 
-    __slots__ = ("arrived", "children", "frame", "number", "outstanding", "pending")
+    __slots__ = ("_tag", "arrived", "children", "frame", "number", "outstanding", "pending")
 
     def __init__(self, frame: _RunningFrame, number: int) -> None:
         self.frame = frame
@@ -89,6 +89,15 @@ class _Iteration:
         self.children: dict[int, _RunningFrame] = {}
         self.pending = frame.program.pending[:]
         self.arrived = frame.prefilled[:]
+        self._tag: str | None = None
+
+    @property
+    def tag(self) -> str:
+        """The names of the frames around and the numbers of their iterations: the same in all partitions of a loop."""
+        if self._tag is None:
+            parent = self.frame.parent
+            self._tag = "" if parent is None else f"{parent.tag};{self.frame.program.name}:{self.number}"
+        return self._tag
 
 
 class _RunningFrame:
@@ -128,6 +137,7 @@ class Propagator:
     Attributes:
         outstanding: Activations that were handed out and have not been finished.
         execute: Takes this core, a node and its inputs, and gives the outputs, or None: then the node is handed out.
+            A Send is given its value, which may be DEAD, and the tag of that; a Recv is handed out with its tag.
     """
 
     def __init__(self, program: Program) -> None:
@@ -153,10 +163,13 @@ class Propagator:
         return self.resume()
 
     def finish(self, activation: Activation, outputs: Sequence[Any]) -> list[Activation]:
-        """An activation has run, with these outputs; returns what may run now."""
+        """An activation has run, with these outputs; returns what may run now. What is received may be DEAD."""
         self.outstanding -= 1
         iteration = activation.iteration
-        self._deliver(activation.node, iteration, outputs)
+        if activation.node.kind is Kind.RECV and outputs[0] is DEAD:
+            self._deliver_dead(activation.node, iteration)
+        else:
+            self._deliver(activation.node, iteration, outputs)
         self._leave(iteration)
         return self.resume()
 
@@ -412,6 +425,16 @@ class Propagator:
             self._begin_iteration(frame)
         self._deliver(node, frame.iterations[iteration.number + 1], inputs)
 
+    def _run_send(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+        value = DEAD if inputs is None else inputs[0]  # whoever receives it must learn that it is dead
+        self.execute(self, node, (value, iteration.tag))
+        if node.is_followed:
+            self._follow(node.after, iteration, inputs is None)
+
+    def _run_recv(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+        iteration.outstanding += 1  # even if what it waits for is dead: a value or its absence will come
+        self._ready.append(Activation(node, iteration, (iteration.tag,)))
+
     # -- the lives of iterations and frames
     # -----------------------------------------------------------------------------
 
@@ -471,4 +494,6 @@ _RULES: Final = (
     Propagator._run_trigger,
     Propagator._run_constant,
     Propagator._run_fetch,
+    Propagator._run_send,
+    Propagator._run_recv,
 )

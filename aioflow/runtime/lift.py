@@ -140,7 +140,7 @@ def _parts(frame: _Frame, graph: ClientGraph, bound: Sequence[BoundNode]) -> Loo
         return None
     tests = {guards.predicate(graph.nodes[s]) for s in frame.switches}
     (predicate,) = tests if len(tests) == 1 else (None,)
-    if predicate is None or any(b.kernel.is_async for b in kernels):
+    if predicate is None or any(b.kernel.is_async or b.kernel.sends for b in kernels):
         return None
     taken, left = (predicate, True), (predicate, False)
     position = {name: i for i, name in enumerate(frame.members)}
@@ -194,7 +194,7 @@ def _replace(
     )
     code = LoopCode(parts, graph, constant_values([b for b in bound if b.node.name in members]))
     kept = code.kept
-    kernel = KernelDef(LIFTED, lambda binding: code, retains=bool(kept), takes_stop=True)
+    kernel = KernelDef(LIFTED, lambda binding: code, retains=bool(kept), takes_step=True)
     lifted = LiftedLoop(node, kernel, code, tuple(Argument((e,), False, None) for e in node.inputs), (), kept)
     renamed = {Edge(e, 0): Edge(name, i) for i, e in enumerate(loop.exits)}
     nodes: dict[str, Node] = {}

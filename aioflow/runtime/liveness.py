@@ -52,8 +52,11 @@ class Lifetimes:
 
 
 def fed_values(graph: ClientGraph, bound: Sequence[BoundNode]) -> frozenset[Edge]:
-    """The feeds of a step and what may share memory with them, across all its units: the caller may change it later."""
-    fed = {Edge(node.name, 0) for node in graph.nodes.values() if node.op == "_Arg"}
+    """The feeds of a step and what may share memory with them, across all its units: the caller may change it later.
+
+    What is received may be a feed of the sender's.
+    """
+    fed = {Edge(node.name, 0) for node in graph.nodes.values() if node.op in ("_Arg", "_Recv")}
     for b in bound:
         if not b.kernel.fresh and not fed.isdisjoint(b.node.inputs):
             fed.update(Edge(b.node.name, port) for port in range(len(b.node.outputs)))
@@ -108,7 +111,7 @@ class _Analysis:
         shared = frozenset(r for e in inputs for r in self.roots.get(e, (_FOREIGN,)))  # no roots: a constant
         if not inputs:
             shared = frozenset((_FOREIGN,))  # a value that comes from nowhere visible
-        for edge in bound.keeps:
+        for edge in bound.node.inputs if bound.kernel.sends else bound.keeps:
             self.escaped |= self.roots.get(edge, frozenset())
         if isinstance(bound, LiftedLoop):
             shared |= {_FOREIGN}  # what leaves a loop may be kept by a node inside, and be the same as what else leaves

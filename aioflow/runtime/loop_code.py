@@ -52,7 +52,7 @@ class LoopParts:
 
 
 class LoopCode:
-    """The function of a loop: it takes the variables and invariants, and `stop`, the step or None.
+    """The function of a loop: it takes the variables and invariants, and `step`, the running one or None.
 
     `take` does so out of a list, which it empties: what nobody else holds then is freed as the loop consumes it.
     """
@@ -82,16 +82,16 @@ class LoopCode:
         kept = _kept_inputs(self._unit, tuple(zip(self._parts.variables, self._parts.following, strict=True)))
         return frozenset(i for i, e in enumerate(self._unit.inputs) if e in kept)
 
-    def __call__(self, *values: Any, stop: Step | None = None) -> tuple[Any, ...]:
+    def __call__(self, *values: Any, step: Step | None = None) -> tuple[Any, ...]:
         """Run the loop; every error is attached to the node that raised it."""
-        return self.take(list(values), stop)
+        return self.take(list(values), step)
 
-    def take(self, values: list[Any], stop: Step | None) -> tuple[Any, ...]:
+    def take(self, values: list[Any], step: Step | None) -> tuple[Any, ...]:
         """Run the loop, with the values taken out of the list."""
         try:
-            if stop is not None and stop.probe is not None:
-                return self._function(Form.PROBED)(values, self._reporter(stop.probe), stop)
-            return self._function(Form.FAST)(values, stop or _UNSTOPPABLE)
+            if step is not None and step.probe is not None:
+                return self._function(Form.PROBED)(values, self._reporter(step.probe), step)
+            return self._function(Form.FAST)(values, step or _UNSTOPPABLE)
         except Exception as error:
             failed = self._failed_node(error)
             if failed is None:
@@ -113,7 +113,7 @@ class LoopCode:
     def _text(self, form: Form) -> list[Line]:
         parts, writer = self._parts, self._writer
         tested = len(parts.condition)
-        parameters = "values, probe, stop" if form is Form.PROBED else "values, stop"
+        parameters = "values, probe, step" if form is Form.PROBED else "values, step"
         return [
             Line(f"def loop({parameters}):"),
             Line(f"    {''.join(f'{writer.name(e)}, ' for e in self._unit.inputs)} = values"),
@@ -122,7 +122,7 @@ class LoopCode:
             *writer.lines(form, 0, tested, 2),
             Line(f"        if not {writer.name(parts.predicate)}:"),
             Line(f"            return ({''.join(f'{writer.name(e)}, ' for e in parts.leaving)})"),
-            Line("        if stop.requested: stop.halt()"),
+            Line("        if step.requested: step.halt()"),
             *writer.lines(form, tested, len(self._unit.nodes), 2),
             *self._pass_on(),
         ]

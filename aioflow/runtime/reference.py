@@ -45,7 +45,7 @@ async def _run(graph: ClientGraph, bound: Sequence[BoundNode], feeds: Sequence[A
     pending = {name: len(set(node.predecessors())) for name, node in graph.nodes.items()}
     ready = deque(name for name, count in pending.items() if count == 0)
     values: dict[Edge, Any] = {}
-    fetches: list[Any] = [None] * graph.fetches
+    fetches: dict[int, Any] = {}
     while ready:
         node = graph.nodes[ready.popleft()]
         if node.op == "_Arg":
@@ -61,13 +61,14 @@ async def _run(graph: ClientGraph, bound: Sequence[BoundNode], feeds: Sequence[A
             pending[consumer.name] -= 1
             if pending[consumer.name] == 0:
                 ready.append(consumer.name)
-    return fetches
+    return [fetches[index] for index in sorted(fetches)]
 
 
 async def _compute(bound: BoundNode, values: dict[Edge, Any], fed: frozenset[Edge], step: Step) -> Sequence[Any]:
     try:
         with np.errstate(all="ignore"):
-            result = bound.call(*gather(bound, values, fed))
+            extra = {"step": step} if bound.kernel.takes_step else {}
+            result = bound.call(*gather(bound, values, fed), **extra)
         if bound.kernel.is_async and hasattr(result, "__await__"):
             result = await step.wait_for(bound.node.name, result)
     except Exception as error:

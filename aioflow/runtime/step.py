@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from aioflow.errors import AioflowError, CancelledError, OpError
+from aioflow.runtime.rendezvous import Rendezvous
 
 __all__ = ["Probe", "Step", "StuckStep", "Wait", "root_cause"]
 
@@ -59,19 +60,35 @@ class Step:
     Kernels in threads look at `requested` between one another; `watch` wakes whatever awaits.
 
     Attributes:
+        id: Names the step to all workers that take part in it; 0 for one that stays in this process.
         probe: Watches every node, or None.
         waiting: The async nodes that are being awaited.
         since: When it began, by the monotonic clock.
+        rendezvous: Where values meet that go from device to device; set by the worker if there are any.
     """
 
-    __slots__ = ("_ended", "_finished", "_releases", "_stopped", "error", "probe", "requested", "since", "waiting")
+    __slots__ = (
+        "_ended",
+        "_finished",
+        "_releases",
+        "_stopped",
+        "error",
+        "id",
+        "probe",
+        "rendezvous",
+        "requested",
+        "since",
+        "waiting",
+    )
 
-    def __init__(self, probe: Probe | None = None) -> None:
+    def __init__(self, probe: Probe | None = None, id: int = 0) -> None:
         self.probe = probe
+        self.id = id
         self.requested = False
         self.error: OpError | None = None
         self.waiting: dict[Wait, None] = {}
         self.since = monotonic()
+        self.rendezvous: Rendezvous | None = None
         self._stopped: asyncio.Event | None = None
         self._finished: asyncio.Event | None = None
         self._releases: list[Callable[[], None]] = []

@@ -49,12 +49,15 @@ class Strand:
         self.cost = CostEstimate()
         self._threads = threads
         # How long a node runs that looks for a stop request itself cannot be told from what it took the last time.
-        self._budget = -1.0 if any(b.kernel.takes_stop for b in self.nodes) else budget
+        self._budget = -1.0 if any(isinstance(b, LiftedLoop) for b in self.nodes) else budget
         self._sized = tuple(sized)
         self._fast: Callable[..., tuple[Any, ...]] | None = None
 
-    def try_inline(self, values: Sequence[Any]) -> tuple[Any, ...] | None:
-        """Run now if the strand is expected to stay within the budget; None where it is not."""
+    def try_inline(self, values: Sequence[Any], step: Step | None = None) -> tuple[Any, ...] | None:
+        """Run now if the strand is expected to stay within the budget; None where it is not.
+
+        A strand that sends needs the step; for others that do not run in a thread there may be none.
+        """
         magnitude = self._magnitude(values) if self._sized else 0
         if self.cost.expect(magnitude) > self._budget:
             return None
@@ -64,7 +67,7 @@ class Strand:
         started = perf_counter()
         try:
             with np.errstate(all="ignore"):
-                result = fast(*values)
+                result = fast(*values, step) if self.code.sends else fast(*values)
         except Exception as error:
             explained = self._explain(error)
             raise explained from explained.__cause__
@@ -78,7 +81,7 @@ class Strand:
             OpError: a kernel failed, or the step was stopped.
         """
         if step.probe is None:
-            done = self.try_inline(values)
+            done = self.try_inline(values, step)
             if done is not None:
                 return done
         result, seconds = await self._threads.run(step, self._in_thread, values, step)

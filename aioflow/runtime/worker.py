@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
-from aioflow.errors import NotFoundError
+from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
 from aioflow.kernels.background import Background, background_of
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.device import load_backend
 from aioflow.runtime.executable import Executable
 from aioflow.runtime.executor import DeviceThreads, shared_threads
+from aioflow.runtime.part import PartExecutable
 from aioflow.runtime.step import Step
 
 __all__ = ["Device", "Worker", "WorkerAPI", "WorkerState"]
@@ -47,6 +48,9 @@ class WorkerAPI(Protocol):
     async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run a registered part once and return its fetches."""
 
+    async def abort(self, step: int, error: OpError) -> None:
+        """Stop a step, because of an error somewhere else."""
+
     async def state(self) -> WorkerState:
         """How the worker is."""
 
@@ -61,19 +65,33 @@ class Device:
     resources: ResourceManager = field(default_factory=ResourceManager)
 
 
+def _cpu_devices(config: SessionConfig) -> Iterator[Device]:
+    count = config.device_count.get("CPU", 1)
+    if count < 1:
+        raise InvalidArgumentError("a process needs a CPU device", expected="device_count of CPU ≥ 1", actual=count)
+    for index in range(count):
+        name = f"{LOCAL_TASK}/device:CPU:{index}"
+        yield Device(name, load_backend("numpy"), shared_threads(f"-cpu{index}", config.threads))
+
+
 class Worker:
-    """The in-process worker. It owns its resources: sessions opened on the same worker share variables."""
+    """The in-process worker. It owns its resources: sessions opened on the same worker share variables.
+
+    Attributes:
+        devices: By their full names.
+        pins: The device of each node that keeps state, by name: later steps find it there.
+    """
 
     def __init__(self, config: SessionConfig | None = None) -> None:
         settings = config or SessionConfig()
         if settings.switch_interval is not None:
             sys.setswitchinterval(min(sys.getswitchinterval(), settings.switch_interval))
-        name = f"{LOCAL_TASK}/device:CPU:0"
-        self.devices = {name: Device(name, load_backend("numpy"), shared_threads("-cpu0", settings.threads))}
+        self.devices = {d.name: d for d in _cpu_devices(settings)}
+        self.pins: dict[str, str] = {}
         self._handles = itertools.count(1)
-        self._executables: dict[int, Executable] = {}
+        self._executables: dict[int, Executable | PartExecutable] = {}
         self._states: dict[int, dict[str, Any]] = {}
-        self._running = 0
+        self._running: dict[Step, None] = {}
 
     async def register(self, part: Part, session: int, config: SessionConfig) -> int:
         """Bind the kernels of a part and generate its strands.
@@ -85,11 +103,13 @@ class Worker:
 
     def register_now(self, part: Part, session: int, config: SessionConfig) -> int:
         """`register` for a caller in a thread of its own."""
-        ((device_name, graph),) = part.subgraphs.items()
-        device = self.devices[device_name]
         state = self._states.setdefault(session, {})
+        made: dict[str, Executable] = {}
+        for name, graph in part.subgraphs.items():
+            device = self.devices[name]
+            made[name] = Executable(graph, device.backend, device.resources, state, device.threads, config)
         handle = next(self._handles)
-        self._executables[handle] = Executable(graph, device.backend, device.resources, state, device.threads, config)
+        self._executables[handle] = next(iter(made.values())) if len(made) == 1 else PartExecutable(made)
         return handle
 
     async def deregister(self, handle: int) -> None:
@@ -104,7 +124,7 @@ class Worker:
         """The tasks of a session that outlive a step."""
         return background_of(self._states.setdefault(session, {}))
 
-    def executable(self, handle: int) -> Executable:
+    def executable(self, handle: int) -> Executable | PartExecutable:
         """The registered part. Raises NotFoundError."""
         found = self._executables.get(handle)
         if found is None:
@@ -115,11 +135,17 @@ class Worker:
 
     async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run a registered part once and return its fetches."""
-        self._running += 1
+        self._running[step] = None
         try:
             return await self.executable(handle).run(feeds, step)
         finally:
-            self._running -= 1
+            del self._running[step]
+
+    async def abort(self, step: int, error: OpError) -> None:
+        """Stop a step, because of an error somewhere else; nothing is left to do for one that has ended."""
+        for running in self._running:
+            if running.id == step:
+                running.stop(error)
 
     def reset(self, containers: Sequence[str] | None = None) -> None:
         """Drop the resources of the containers, or of all."""
@@ -129,4 +155,4 @@ class Worker:
 
     async def state(self) -> WorkerState:
         """How the worker is."""
-        return WorkerState(tuple(self.devices), len(self._executables), self._running)
+        return WorkerState(tuple(self.devices), len(self._executables), len(self._running))

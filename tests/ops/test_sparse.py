@@ -82,7 +82,7 @@ async def test_a_step_that_is_fed_sparsely_is_compiled_once(monkeypatch: pytest.
         compiled.append(args)
         return compile_step(*args)
 
-    monkeypatch.setattr("aioflow.prepared.compile_step", counted)
+    monkeypatch.setattr("aioflow.planner.compile_step", counted)
     given, other = af.sparse_placeholder(af.float32), af.placeholder(af.float32)
     total = af.sparse_reduce_sum(given) * other
     async with af.Session() as session:

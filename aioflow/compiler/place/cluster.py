@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 __all__ = ["ClusterView"]
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The devices that a plan may use, by their full names, the preferred ones first."""
+    """The devices that a plan may use.
+
+    Attributes:
+        devices: Their full names, the preferred ones first.
+        allow_soft_placement: As `SessionConfig.allow_soft_placement`.
+        pins: The devices of nodes that keep state and have been placed before, by name.
+    """
 
     devices: tuple[str, ...]
     allow_soft_placement: bool = False
+    pins: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,82 @@
+"""Which values may be dead at run time: those on a branch, as `Switch` and `Merge` define it (whitepaper, 4.4).
+
+A node's guard is the set of predicates, each with the side that it must take, under which it is alive. What a loop
+makes is as alive as what enters it. Where the graph has another form than `cond` gives it, a value counts as one that
+may be dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node
+
+__all__ = ["may_be_dead"]
+
+_Guard: TypeAlias = frozenset[tuple[Edge, bool]]
+_ALIVE: Final[_Guard] = frozenset()
+_UNKNOWN: Final[_Guard] = frozenset({(Edge("", 0), True)})  # no Merge takes it away
+
+
+def may_be_dead(graph: ClientGraph) -> frozenset[Edge]:
+    """The outputs that are dead in some steps; inside loops, only on account of branches around the loop."""
+    walk = _Walk(graph)
+    for node in graph.nodes.values():
+        walk.visit(node)
+    outputs = (Edge(node.name, port) for node in graph.nodes.values() for port in range(max(1, len(node.outputs))))
+    return frozenset(edge for edge in outputs if walk.guard(edge))
+
+
+class _Walk:
+    def __init__(self, graph: ClientGraph) -> None:
+        self._graph = graph
+        self._nodes: dict[str, _Guard] = {}
+        self._loops = {_predicate(graph, n) for n in graph.nodes.values() if n.op == "LoopCond"}
+        self._sides: dict[Edge, _Guard] = {}
+
+    def guard(self, edge: Edge) -> _Guard:
+        """The guard of an output."""
+        return self._sides.get(edge, self._nodes.get(edge.node, _ALIVE))
+
+    def visit(self, node: Node) -> None:
+        """Work out the guard of a node from those before it; a back edge adds nothing."""
+        if node.op == "Merge":
+            self._nodes[node.name] = self._merge(node)
+            return
+        if node.op == "ControlTrigger":
+            self._nodes[node.name] = _ALIVE
+            return
+        guards = [*(self.guard(e) for e in node.inputs), *(self._nodes.get(c, _ALIVE) for c in node.control)]
+        guard = self._nodes[node.name] = frozenset[tuple[Edge, bool]]().union(*guards)
+        if node.op == "Switch":
+            predicate = _predicate(self._graph, node)
+            if predicate not in self._loops:
+                for port in range(2):
+                    self._sides[Edge(node.name, port)] = guard | {(predicate, bool(port))}
+
+    def _merge(self, node: Node) -> _Guard:
+        guards = [self.guard(e) for e in node.inputs if e.node in self._nodes]
+        if len(guards) < 2:
+            return _joined(guards)
+        if len(guards) > 2:
+            return _UNKNOWN
+        first, second = guards
+        differing = first - second
+        if len(differing) == 1:
+            ((predicate, side),) = differing
+            if second - first == {(predicate, not side)}:
+                return first & second
+        return first if first == second else _UNKNOWN
+
+
+def _joined(guards: Iterable[_Guard]) -> _Guard:
+    return frozenset[tuple[Edge, bool]]().union(*guards)
+
+
+def _predicate(graph: ClientGraph, node: Node) -> Edge:
+    """The predicate of a Switch or LoopCond, behind the nodes that only hand it on."""
+    edge = node.inputs[-1] if node.op == "Switch" else Edge(node.name, 0)
+    while graph.nodes[edge.node].op in ("Identity", "LoopCond"):
+        edge = graph.nodes[edge.node].inputs[0]
+    return edge

@@ -1,0 +1,43 @@
+"""Kernels of Send and Recv: they meet in the rendezvous of the step, which hands them what they need as `step`.
+
+A Send never waits. In frames and on branches it is the propagator that sends and receives, since a key has a tag there
+and a value may be dead; it calls the same kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from aioflow.kernels.registry import KERNELS, Binding, Body, KernelDef
+
+__all__ = ["TransferStep"]
+
+_TOP_LEVEL: Final = ""  # the tag of what is in no frame
+
+
+class TransferStep(Protocol):
+    """What Send and Recv need of a step."""
+
+    rendezvous: Any  # has `send` and `recv`: the two ends of an edge meet there
+
+
+def _send(binding: Binding) -> Body:
+    name, to = binding.attrs["tensor_name"], binding.attrs["recv_device"]
+
+    def send(value: Any, *, step: TransferStep, tag: str = _TOP_LEVEL) -> None:
+        step.rendezvous.send(name, tag, value, to)
+
+    return send
+
+
+def _recv(binding: Binding) -> Body:
+    name, source = binding.attrs["tensor_name"], binding.attrs["send_device"]
+
+    def recv(*, step: TransferStep, tag: str = _TOP_LEVEL) -> Any:
+        return step.rendezvous.recv(name, tag, source)
+
+    return recv
+
+
+KERNELS.register(KernelDef("_Send", _send, takes_step=True, sends=True))
+KERNELS.register(KernelDef("_Recv", _recv, is_async=True, takes_step=True))

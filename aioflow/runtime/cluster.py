@@ -1,0 +1,147 @@
+"""The workers that a session runs on. A local session has a cluster of one in-process worker.
+
+A plan is registered once, part by part, and a step is then one call of every worker that has a part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from aioflow.compiler.ir import Part, Plan
+from aioflow.config import SessionConfig
+from aioflow.errors import OpError
+from aioflow.runtime.step import Step, root_cause
+from aioflow.runtime.worker import Worker, WorkerAPI
+
+__all__ = ["Cluster", "LocalCluster", "LocalPlan", "RegisteredPlan", "RunnablePlan"]
+
+_LARGE_PART: Final = 256  # nodes: a larger part is bound in a thread, so that the loop goes on
+_ABORT_TIMEOUT: Final = 2.0  # seconds that a worker has to say that it has stopped
+
+
+class RunnablePlan(Protocol):
+    """A plan that is registered."""
+
+    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
+        """The fetches, if the step is so short that it is run right here; else None."""
+
+    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+        """Run one step; returns the fetches in order. Raises OpError."""
+
+    async def deregister(self) -> None:
+        """Forget the plan; a step that is running goes on."""
+
+
+class RegisteredPlan:
+    """A plan of which every worker has its part. `run` may be called any number of times at once.
+
+    Args:
+        parts: Each worker with its part and the handle that the worker gave for it.
+    """
+
+    def __init__(self, parts: Sequence[tuple[WorkerAPI, Part, int]]) -> None:
+        self._parts = tuple(parts)
+        indices = [i for _, part, _ in parts for i in part.fetches]
+        # Where each fetch of the step is among the results of the workers one after another.
+        self._order = sorted(range(len(indices)), key=indices.__getitem__)
+
+    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
+        """None: workers have to be waited for."""
+        return None
+
+    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+        """Run one step on all workers; returns the fetches in order.
+
+        Raises:
+            OpError: a worker failed; the first cause. By then the others have stopped, or can be reached no more.
+        """
+        try:
+            async with asyncio.TaskGroup() as worker_group:
+                tasks = [worker_group.create_task(self._run(i, feeds, step)) for i in range(len(self._parts))]
+        except BaseExceptionGroup as group:
+            cause = step.error or root_cause(group)
+            raise cause from cause.__cause__
+        results = [value for task in tasks for value in task.result()]
+        return [results[i] for i in self._order]
+
+    async def _run(self, index: int, feeds: Sequence[Any], step: Step) -> list[Any]:
+        worker, _, handle = self._parts[index]
+        try:
+            return await worker.run(handle, feeds, step)
+        except OpError as error:
+            if step.error is None:
+                step.stop(error)
+                await self._abort(step, error, but=worker)
+            raise
+
+    async def _abort(self, step: Step, error: OpError, but: WorkerAPI) -> None:
+        """Tell the other workers why the step has failed, so that their errors name the first cause."""
+        others = [worker for worker, _, _ in self._parts if worker is not but]
+        told = (asyncio.wait_for(worker.abort(step.id, error), _ABORT_TIMEOUT) for worker in others)
+        await asyncio.gather(*told, return_exceptions=True)  # one that cannot be told is found out by its own run
+
+    async def deregister(self) -> None:
+        """Let the workers forget their parts; a step that is running goes on."""
+        for worker, _, handle in self._parts:
+            await worker.deregister(handle)
+
+
+class LocalPlan:
+    """A plan on the in-process worker, with a way around the event loop for what is short."""
+
+    def __init__(self, worker: Worker, handle: int) -> None:
+        self._worker = worker
+        self._handle = handle
+        self.run_inline = worker.executable(handle).run_inline
+
+    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+        """Run one step; returns the fetches in order. Raises OpError."""
+        return await self._worker.run(self._handle, feeds, step)
+
+    async def deregister(self) -> None:
+        """Forget the plan; a step that is running goes on."""
+        await self._worker.deregister(self._handle)
+
+
+class Cluster(Protocol):
+    """What a session needs of the workers that it runs on."""
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """Full names of all devices, the preferred ones first."""
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """The devices of the nodes that keep state, by name; those who plan steps fill it in."""
+
+    async def register(self, plan: Plan, session: int, config: SessionConfig) -> RunnablePlan:
+        """Have every worker prepare its part."""
+
+
+class LocalCluster:
+    """The cluster of one in-process worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """Full names of the worker's devices."""
+        return tuple(self.worker.devices)
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """As `Cluster.pins`; sessions on one worker share them, as they share its resources."""
+        return self.worker.pins
+
+    async def register(self, plan: Plan, session: int, config: SessionConfig) -> LocalPlan:
+        """Have the worker prepare the plan."""
+        (part,) = plan.parts.values()
+        size = sum(len(graph.nodes) for graph in part.subgraphs.values())
+        if size > _LARGE_PART:
+            handle = await asyncio.to_thread(self.worker.register_now, part, session, config)
+        else:
+            handle = self.worker.register_now(part, session, config)
+        return LocalPlan(self.worker, handle)

@@ -1,0 +1,122 @@
+"""Where the two ends of an edge between devices meet, one object for each step and worker (whitepaper, 3.2.2).
+
+A key is the name of the edge with the tag (frames and iterations) of the value. A Send never waits: what nobody asks
+for yet is kept. A Recv gets the value at once or an awaitable. Sends may come from any thread; receives are made on the
+step's event loop. Aborting fails everybody who waits, with the first cause, and drops what was kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias
+
+from aioflow.errors import InternalError, OpError
+
+__all__ = ["Arrival", "Push", "Rendezvous"]
+
+# Sends a value to another worker: (edge name, tag, value, destination device).
+Push: TypeAlias = Callable[[str, str, Any, str], None]
+_Key: TypeAlias = tuple[str, str]
+
+
+class Arrival:
+    """A value that has not come yet; it can be awaited once, and says what it waits for."""
+
+    __slots__ = ("_future", "_name", "_source")
+
+    def __init__(self, future: asyncio.Future[Any], name: str, source: str) -> None:
+        self._future = future
+        self._name = name
+        self._source = source
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._future.__await__()
+
+    def describe(self) -> str:
+        """The edge, and where its value comes from."""
+        return f"Recv of {self._name} from {self._source}"
+
+
+class Rendezvous:
+    """The rendezvous of one step on one worker.
+
+    Args:
+        loop: The step's event loop.
+        here: The devices of this worker.
+        push: Sends a value to the worker of another device.
+    """
+
+    __slots__ = ("_error", "_here", "_home", "_lock", "_loop", "_push", "_values", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, here: frozenset[str], push: Push | None = None) -> None:
+        self._loop = loop
+        self._here = here
+        self._push = push
+        self._home = threading.get_ident()
+        self._lock = threading.Lock()
+        self._values: dict[_Key, Any] = {}
+        self._waiting: dict[_Key, asyncio.Future[Any]] = {}
+        self._error: OpError | None = None
+
+    def send(self, name: str, tag: str, value: Any, to: str) -> None:
+        """Hand a value to whoever receives it on device `to`, now or later."""
+        if to in self._here:
+            self.deliver(name, tag, value)
+        elif self._push is None:
+            raise InternalError(f"nothing leads from here to {to}", expected=sorted(self._here), actual=to)
+        else:
+            self._push(name, tag, value, to)
+
+    def deliver(self, name: str, tag: str, value: Any) -> None:
+        """A value for a device of this worker has come, from it or from another one."""
+        key = (name, tag)
+        with self._lock:
+            if self._error is not None:
+                return
+            future = self._waiting.pop(key, None)
+            if future is None:
+                if key in self._values:
+                    raise InternalError(f"the value of edge {name!r} was sent twice", expected="one Send", actual=tag)
+                self._values[key] = value
+                return
+        if threading.get_ident() == self._home:
+            _resolve(future, value)
+        else:
+            self._loop.call_soon_threadsafe(_resolve, future, value)
+
+    def recv(self, name: str, tag: str, source: str) -> Any:
+        """The value, or an `Arrival` where it has not come.
+
+        Raises:
+            OpError: the step was aborted; the first cause.
+        """
+        key = (name, tag)
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if key in self._values:
+                return self._values.pop(key)
+            if key in self._waiting:
+                raise InternalError(f"edge {name!r} has two receivers", expected="one Recv", actual=tag)
+            future = self._waiting[key] = self._loop.create_future()
+        return Arrival(future, name, source)
+
+    def abort(self, error: OpError) -> None:
+        """Fail everybody who waits or will wait; only the first error counts. On the step's loop."""
+        with self._lock:
+            if self._error is not None:
+                return
+            self._error = error
+            waiting, self._waiting = self._waiting, {}
+            self._values.clear()
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # who waited may have been cancelled: then nobody else retrieves it
+
+
+def _resolve(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)

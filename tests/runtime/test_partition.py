@@ -1,0 +1,120 @@
+"""A step on several devices gives what it gives on one, to the last bit, in both executors."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import aioflow as af
+from aioflow.compiler.ir import ClientGraph
+from aioflow.ops.transfer import RECV, SEND
+from tests.runtime.flow_programs import random_flow_program
+from tests.runtime.programs import random_program
+from tests.runtime.split import CPU, run_split, split_plan
+
+TWO = af.SessionConfig(device_count={"CPU": 2})
+
+
+def bits(values: list[object]) -> list[tuple[object, ...]]:
+    """Dtype, shape and bytes of each value: NaN is equal to itself and 0.0 is not -0.0."""
+    arrays = [np.asarray(value) for value in values]
+    return [(a.dtype, a.shape, a.tobytes()) for a in arrays]
+
+
+@pytest.mark.parametrize("executor", ["strands", "reference"])
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 100_000), devices=st.integers(2, 4), flow=st.booleans())
+def test_a_step_cut_up_at_random_gives_what_the_whole_gives(executor: str, seed: int, devices: int, flow: bool) -> None:
+    async def compare() -> None:
+        with af.Graph().as_default():
+            program = random_flow_program(seed) if flow else random_program(seed)
+            fetches = list(program.fetches)
+            async with af.Session(config=af.SessionConfig(optimizations=False)) as session:
+                whole = await session.run(fetches, program.feeds)
+            async with asyncio.timeout(30):
+                parts = await run_split(fetches, program.feeds, seed, devices, executor)
+            assert bits(parts) == bits(whole)
+
+    asyncio.run(compare())
+
+
+def subgraphs(fetches: list[af.Tensor], feeds: list[af.Tensor]) -> dict[str, ClientGraph]:
+    with af.Session(config=TWO) as session:
+        plan = session.plan(fetches, feeds)
+    (part,) = plan.parts.values()
+    return dict(part.subgraphs)
+
+
+def ops(graph: ClientGraph, op: str) -> list[str]:
+    return [n.attrs["tensor_name"] for n in graph.nodes.values() if n.op == op]
+
+
+def test_a_value_is_sent_once_to_a_device_however_many_read_it() -> None:
+    with af.device("/cpu:0"):
+        x = af.placeholder("float32", [3])
+        a = af.exp(x)
+    with af.device("/cpu:1"):
+        readers = [a + 1.0, a * 2.0, af.tanh(a)]
+    cut = subgraphs(readers, [x])
+    sent = ops(cut[CPU.format(0)], SEND)
+    assert len(sent) == 1
+    assert ops(cut[CPU.format(1)], RECV) == sent
+
+
+def test_feeds_and_constants_are_not_sent() -> None:
+    with af.device("/cpu:0"):
+        x = af.placeholder("float32", [3])
+        c = af.constant([1.0, 2.0, 3.0])
+        a = x + c
+    with af.device("/cpu:1"):
+        b = x * c
+    cut = subgraphs([a, b], [x])
+    assert not any(ops(graph, SEND) for graph in cut.values())
+
+
+def test_a_control_edge_sends_an_empty_tensor() -> None:
+    with af.device("/cpu:0"):
+        x = af.placeholder("float32", [3])
+        first = af.exp(x)
+    with af.device("/cpu:1"), af.control_dependencies([first]):
+        second = x * 2.0
+    cut = subgraphs([second], [x])
+    (recv,) = [n for n in cut[CPU.format(1)].nodes.values() if n.op == RECV]
+    assert recv.outputs[0].dims == (0,)
+
+
+def test_a_control_edge_needs_no_pair_of_its_own_where_a_value_goes_the_same_way() -> None:
+    with af.device("/cpu:0"):
+        x = af.placeholder("float32", [3])
+        first = af.exp(x)
+    with af.device("/cpu:1"), af.control_dependencies([first]):
+        second = first * 2.0
+    assert len(ops(subgraphs([second], [x])[CPU.format(0)], SEND)) == 1
+
+
+def test_a_loop_on_two_devices_has_a_control_loop_where_it_receives() -> None:
+    plan = None
+    for seed in range(200):
+        with af.Graph().as_default():
+            limit = af.placeholder("int32", [])
+            out = af.while_loop(lambda i, v, limit=limit: i < limit, lambda i, v: (i + 1, v * 1.5), [0, 1.0])
+            plan = split_plan(list(out), [limit], seed, 2)
+        receiving = [
+            graph
+            for part in plan.parts.values()
+            for graph in part.subgraphs.values()
+            if any(n.op == RECV and n.control for n in graph.nodes.values())
+        ]
+        for graph in receiving:
+            frames = {n.attrs["frame_name"] for n in graph.nodes.values() if n.op == "Enter"}
+            assert len(frames) == 1
+            clocks = [n for n in graph.nodes.values() if n.name.startswith("_clock") and n.op == "Merge"]
+            assert len(clocks) == 1
+            assert all(n.control == (clocks[0].name,) for n in graph.nodes.values() if n.op == RECV and n.control)
+        if receiving:
+            return
+    pytest.fail("no seed put the loop on two devices")
