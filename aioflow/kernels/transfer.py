@@ -18,14 +18,16 @@ _TOP_LEVEL: Final = ""  # the tag of what is in no frame
 class TransferStep(Protocol):
     """What Send and Recv need of a step."""
 
-    rendezvous: Any  # has `send` and `recv`: the two ends of an edge meet there
+    @property
+    def meeting(self) -> Any:
+        """Has `send` and `recv`: the two ends of an edge meet there."""
 
 
 def _send(binding: Binding) -> Body:
     name, to = binding.attrs["tensor_name"], binding.attrs["recv_device"]
 
     def send(value: Any, *, step: TransferStep, tag: str = _TOP_LEVEL) -> None:
-        step.rendezvous.send(name, tag, value, to)
+        step.meeting.send(name, tag, value, to)
 
     return send
 
@@ -34,7 +36,7 @@ def _recv(binding: Binding) -> Body:
     name, source = binding.attrs["tensor_name"], binding.attrs["send_device"]
 
     def recv(*, step: TransferStep, tag: str = _TOP_LEVEL) -> Any:
-        return step.rendezvous.recv(name, tag, source)
+        return step.meeting.recv(name, tag, source)
 
     return recv
 

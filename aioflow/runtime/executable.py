@@ -1,33 +1,30 @@
 """A registered subgraph, ready to run: kernels bound, strands generated.
 
-A step over one strand is a function call. Otherwise every unit is a coroutine that awaits the units it needs, all in
-one task group, so that the first failure stops the others. Branches and loops are lifted into the strands; a subgraph
-where that cannot be goes to `dataflow`.
+A step over one strand is a function call. Otherwise `driver` runs the units. Branches and loops are lifted into the
+strands; a subgraph where that cannot be goes to `dataflow`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.config import SessionConfig
-from aioflow.errors import OpError
 from aioflow.graph.opdef import CONTROL_FLOW
 from aioflow.kernels.registry import ArrayBackend
 from aioflow.ops.transfer import RECV
-from aioflow.runtime.bind import BoundNode, bind_graph, gather, kernel_error
+from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.branches import lift_branches
 from aioflow.runtime.codegen import StrandCode, finish
 from aioflow.runtime.dataflow import Dataflow
+from aioflow.runtime.driver import Driver, UnitProgram, UnitRun
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.frames import DEAD, dead_fetch
 from aioflow.runtime.lift import lift_loops
 from aioflow.runtime.liveness import fed_values
 from aioflow.runtime.reference import run_reference
-from aioflow.runtime.step import Step, root_cause
+from aioflow.runtime.step import Step
 from aioflow.runtime.strand import Strand
 from aioflow.runtime.units import Unit, constant_values, split
 
@@ -38,6 +35,7 @@ class Executable:
     """One device's subgraph. `run` may be called any number of times at once.
 
     Attributes:
+        program: The units, for whoever runs them together with those of other devices; None where there are none.
         fetch_indices: Which of the step's fetches it gives, in the order in which it gives them.
     """
 
@@ -64,6 +62,7 @@ class Executable:
         retvals = sorted((n for n in graph.nodes.values() if n.op == "_Retval"), key=lambda n: int(n.attrs["index"]))
         self._fetched = [n.inputs[0] for n in retvals]
         self.fetch_indices = tuple(int(n.attrs["index"]) for n in retvals)
+        self.program: UnitProgram | None = None
         self._flow: Dataflow | None = None
         self._maybe_dead: list[int] = []
         self._single: Strand | None = None
@@ -81,14 +80,17 @@ class Executable:
         self._units = split(graph, self.bound, self._constants)
         self._fed = fed_values(graph, self.bound)
         self._strands = [None if u.is_async else self._strand(u, threads, config.inline_budget) for u in self._units]
-        # A coroutine runs as a task; any other async kernel may give its result straight away.
-        self._tasks = [u.is_async and inspect.iscoroutinefunction(u.nodes[0].call) for u in self._units]
         guarded = {b.node.name for b in self.bound if b.guard and b.node.op != "Const"}
         self._maybe_dead = [i for i, edge in enumerate(self._fetched) if edge.node in guarded]
         self._finish = [self._finisher(i, edge) for i, edge in enumerate(self._fetched)]
         self._polish = [(i, f) for i, f in enumerate(self._finish) if f is not None]
         self._single = self._strands[0] if len(self._units) == 1 and not self._reference else None
         self._take, self._give, self._spare = self._wiring() if self._single is not None else (None, None, ())
+        if not self._reference:
+            read = {
+                e: i for e, i in self._feeds.items() if e in self._fetched or any(e in u.inputs for u in self._units)
+            }
+            self.program = UnitProgram(self._units, self._strands, self._constants, read, self._fetched, self._fed)
 
     def _wiring(self) -> tuple[list[int] | None, list[int] | None, tuple[Any, ...]]:
         """How a single strand connects to the outside: which feeds it takes, and which of its outputs, the feeds and
@@ -147,16 +149,18 @@ class Executable:
         """
         if self._flow is not None:
             return self._polished(await self._flow.run(feeds, step))
-        if self._reference:
+        if self.program is None:
             return self._polished(await run_reference(self.graph, self.bound, feeds, step))
         if self._single is not None:
             taken = feeds if self._take is None else [feeds[i] for i in self._take]
             return self._collect(await self._single.run(taken, step), feeds)
-        values: dict[Edge, Any] = {edge: feeds[index] for edge, index in self._feeds.items()}
-        values.update(self._constants)
-        if self._units:
-            await self._run_units(values, step)
-        return self._polished([values[edge] for edge in self._fetched])
+        run = self.program.begin(feeds)
+        await Driver(step).run([run])
+        return self.results(run)
+
+    def results(self, run: UnitRun) -> list[Any]:
+        """The fetches of a run of `program` that has ended, in order."""
+        return self._polished(run.program.fetches(run))
 
     def _polished(self, fetches: list[Any]) -> list[Any]:
         for index in self._maybe_dead:
@@ -165,100 +169,3 @@ class Executable:
         for index, finisher in self._polish:
             fetches[index] = finisher(fetches[index])
         return fetches
-
-    async def _run_units(self, values: dict[Edge, Any], step: Step) -> None:
-        rest: dict[int, Any] = {}
-        try:
-            self._run_ready(values, step, rest)
-            if rest:
-                await self._run_rest(values, step, rest)
-        finally:
-            for begun in rest.values():  # a coroutine that was made and, since the step failed, is never awaited
-                if inspect.iscoroutine(begun):
-                    begun.close()
-
-    async def _run_rest(self, values: dict[Edge, Any], step: Step, rest: dict[int, Any]) -> None:
-        loop = asyncio.get_running_loop()
-        done = {index: loop.create_future() for index in rest}
-        try:
-            async with asyncio.TaskGroup() as outer_group:
-                guard = outer_group.create_task(step.watch())
-                async with asyncio.TaskGroup() as unit_group:
-                    for index in rest:
-                        unit_group.create_task(self._run_unit(index, values, done, step, rest[index]))
-                guard.cancel()
-        except BaseExceptionGroup as group:
-            task = asyncio.current_task()
-            if step.error is None and task is not None and task.cancelling():
-                raise asyncio.CancelledError from None  # a strand's own stop is only how it notices the cancellation
-            cause = root_cause(group)
-            raise cause from cause.__cause__
-
-    def _run_ready(self, values: dict[Edge, Any], step: Step, rest: dict[int, Any]) -> None:
-        """Run what needs neither a thread nor any waiting; put the units that are left into `rest`, with what a kernel
-        returned that has to be awaited.
-        """
-        if step.probe is not None or step.requested:
-            rest.update(dict.fromkeys(range(len(self._units))))
-            return
-        for index, (unit, strand) in enumerate(zip(self._units, self._strands, strict=True)):
-            if (rest and not rest.keys().isdisjoint(unit.needs)) or self._tasks[index]:
-                rest[index] = None
-            elif strand is not None:
-                outputs = strand.try_inline([values[e] for e in unit.inputs], step)
-                if outputs is None:
-                    rest[index] = None
-                else:
-                    values.update(zip(unit.outputs, outputs, strict=True))
-            else:
-                bound = unit.nodes[0]
-                result = self._call_async(bound, values, step)
-                if hasattr(result, "__await__"):
-                    rest[index] = result
-                else:
-                    self._keep(bound, result, values)
-
-    async def _run_unit(
-        self, index: int, values: dict[Edge, Any], done: dict[int, asyncio.Future[None]], step: Step, begun: Any
-    ) -> None:
-        unit, strand = self._units[index], self._strands[index]
-        for need in unit.needs:
-            if need in done:
-                await done[need]
-        try:
-            if strand is None:
-                await self._run_async(unit.nodes[0], values, step, begun)
-            else:
-                outputs = await strand.run([values[e] for e in unit.inputs], step)
-                values.update(zip(unit.outputs, outputs, strict=True))
-        except OpError as error:
-            step.stop(error)
-            raise
-        done[index].set_result(None)
-
-    def _call_async(self, bound: BoundNode, values: dict[Edge, Any], step: Step) -> Any:
-        try:
-            if bound.kernel.takes_step:
-                return bound.call(*gather(bound, values, self._fed), step=step)
-            return bound.call(*gather(bound, values, self._fed))
-        except Exception as error:
-            failure = kernel_error(error, bound.node)
-            raise failure from failure.__cause__
-
-    async def _run_async(self, bound: BoundNode, values: dict[Edge, Any], step: Step, begun: Any) -> None:
-        report = step.probe.begin() if step.probe is not None else None
-        result = self._call_async(bound, values, step) if begun is None else begun
-        if hasattr(result, "__await__"):
-            try:
-                result = await step.wait_for(bound.node.name, result)
-            except Exception as error:
-                failure = kernel_error(error, bound.node)
-                raise failure from failure.__cause__
-        outputs = self._keep(bound, result, values)
-        if report is not None:
-            report(bound, outputs)
-
-    def _keep(self, bound: BoundNode, result: Any, values: dict[Edge, Any]) -> tuple[Any, ...]:
-        outputs = tuple(result) if bound.unpacks else (result,) if bound.node.outputs else ()
-        values.update((Edge(bound.node.name, port), value) for port, value in enumerate(outputs))
-        return outputs

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from aioflow.errors import CancelledError, OpError
+from aioflow.runtime.driver import Driver, UnitRun
 from aioflow.runtime.executable import Executable
 from aioflow.runtime.rendezvous import Rendezvous
-from aioflow.runtime.step import Step, root_cause
+from aioflow.runtime.step import Step
 
 __all__ = ["PartExecutable"]
 
@@ -19,7 +20,6 @@ class PartExecutable:
 
     Args:
         executables: By device.
-        fetches: How many fetches the whole step has.
     """
 
     def __init__(self, executables: Mapping[str, Executable]) -> None:
@@ -41,24 +41,30 @@ class PartExecutable:
         """
         if step.rendezvous is None:
             step.rendezvous = Rendezvous(asyncio.get_running_loop(), self._devices)
-        rendezvous = step.rendezvous
+        results: dict[int, list[Any]] = {}
+        runs: dict[int, UnitRun] = {}
+        flows: list[Coroutine[Any, Any, None]] = []
+        for index, executable in enumerate(self._executables):
+            if executable.program is not None:
+                runs[index] = executable.program.begin(feeds)
+            else:
+                flows.append(_flow(executable, feeds, step, index, results))
         try:
-            async with asyncio.TaskGroup() as device_group:
-                tasks = [device_group.create_task(_run(e, feeds, step)) for e in self._executables]
-        except BaseExceptionGroup as group:
-            cause = root_cause(group)
-            rendezvous.abort(cause if isinstance(cause, OpError) else CancelledError("the step was stopped"))
-            raise cause from cause.__cause__
-        except asyncio.CancelledError:
-            rendezvous.abort(CancelledError("the step was cancelled"))
+            await Driver(step).run(tuple(runs.values()), flows)
+        except BaseException as error:
+            step.rendezvous.abort(error if isinstance(error, OpError) else CancelledError("the step was stopped"))
             raise
-        results = [value for task in tasks for value in task.result()]
-        return [results[i] for i in self._order]
+        results.update((index, self._executables[index].results(run)) for index, run in runs.items())
+        values = [value for index in range(len(self._executables)) for value in results[index]]
+        return [values[i] for i in self._order]
 
 
-async def _run(executable: Executable, feeds: Sequence[Any], step: Step) -> list[Any]:
+async def _flow(
+    executable: Executable, feeds: Sequence[Any], step: Step, index: int, results: dict[int, list[Any]]
+) -> None:
+    """Run a subgraph that has an executor of its own."""
     try:
-        return await executable.run(feeds, step)
+        results[index] = await executable.run(feeds, step)
     except OpError as error:
         step.stop(error)  # the others are told before they are cancelled, so that they end with the same error
         raise

@@ -2,7 +2,7 @@
 
 A key is the name of the edge with the tag (frames and iterations) of the value. A Send never waits: what nobody asks
 for yet is kept. A Recv gets the value at once or an awaitable. Sends may come from any thread; receives are made on the
-step's event loop. Aborting fails everybody who waits, with the first cause, and drops what was kept.
+step's event loop. Aborting drops what is kept and refuses whoever comes later, with the first cause.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Generator
-from typing import Any, TypeAlias
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from aioflow.errors import InternalError, OpError
 
-__all__ = ["Arrival", "Push", "Rendezvous"]
+__all__ = ["PENDING", "Arrival", "Push", "Rendezvous"]
+
+PENDING: Final = object()  # the answer where a value has not come yet
 
 # Sends a value to another worker: (edge name, tag, value, destination device).
 Push: TypeAlias = Callable[[str, str, Any, str], None]
@@ -48,7 +52,7 @@ class Rendezvous:
         push: Sends a value to the worker of another device.
     """
 
-    __slots__ = ("_error", "_here", "_home", "_lock", "_loop", "_push", "_values", "_waiting")
+    __slots__ = ("_context", "_error", "_here", "_home", "_lock", "_loop", "_push", "_values", "_waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, here: frozenset[str], push: Push | None = None) -> None:
         self._loop = loop
@@ -57,7 +61,8 @@ class Rendezvous:
         self._home = threading.get_ident()
         self._lock = threading.Lock()
         self._values: dict[_Key, Any] = {}
-        self._waiting: dict[_Key, asyncio.Future[Any]] = {}
+        self._waiting: dict[_Key, Callable[[Any], None]] = {}
+        self._context = copy_context()
         self._error: OpError | None = None
 
     def send(self, name: str, tag: str, value: Any, to: str) -> None:
@@ -75,19 +80,19 @@ class Rendezvous:
         with self._lock:
             if self._error is not None:
                 return
-            future = self._waiting.pop(key, None)
-            if future is None:
+            take = self._waiting.pop(key, None)
+            if take is None:
                 if key in self._values:
                     raise InternalError(f"the value of edge {name!r} was sent twice", expected="one Send", actual=tag)
                 self._values[key] = value
                 return
         if threading.get_ident() == self._home:
-            _resolve(future, value)
+            take(value)
         else:
-            self._loop.call_soon_threadsafe(_resolve, future, value)
+            self._loop.call_soon_threadsafe(take, value, context=self._context)
 
-    def recv(self, name: str, tag: str, source: str) -> Any:
-        """The value, or an `Arrival` where it has not come.
+    def receive(self, name: str, tag: str, take: Callable[[Any], None]) -> Any:
+        """The value, or PENDING: then `take` is called with it on the step's loop, unless the step is aborted before.
 
         Raises:
             OpError: the step was aborted; the first cause.
@@ -100,21 +105,22 @@ class Rendezvous:
                 return self._values.pop(key)
             if key in self._waiting:
                 raise InternalError(f"edge {name!r} has two receivers", expected="one Recv", actual=tag)
-            future = self._waiting[key] = self._loop.create_future()
-        return Arrival(future, name, source)
+            self._waiting[key] = take
+            return PENDING
+
+    def recv(self, name: str, tag: str, source: str) -> Any:
+        """The value, or an `Arrival` where it has not come. Raises as `receive`."""
+        future = self._loop.create_future()
+        value = self.receive(name, tag, partial(_resolve, future))
+        return Arrival(future, name, source) if value is PENDING else value
 
     def abort(self, error: OpError) -> None:
-        """Fail everybody who waits or will wait; only the first error counts. On the step's loop."""
+        """Refuse everybody who comes later, with the first error. Who waits already is stopped with the step."""
         with self._lock:
-            if self._error is not None:
-                return
-            self._error = error
-            waiting, self._waiting = self._waiting, {}
-            self._values.clear()
-        for future in waiting.values():
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # who waited may have been cancelled: then nobody else retrieves it
+            if self._error is None:
+                self._error = error
+                self._waiting.clear()
+                self._values.clear()
 
 
 def _resolve(future: asyncio.Future[Any], value: Any) -> None:

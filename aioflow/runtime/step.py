@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Protocol
 
-from aioflow.errors import AioflowError, CancelledError, OpError
+from aioflow.errors import AioflowError, CancelledError, InternalError, OpError
 from aioflow.runtime.rendezvous import Rendezvous
 
 __all__ = ["Probe", "Step", "StuckStep", "Wait", "root_cause"]
@@ -63,6 +63,7 @@ class Step:
         id: Names the step to all workers that take part in it; 0 for one that stays in this process.
         probe: Watches every node, or None.
         waiting: The async nodes that are being awaited.
+        watchers: Called when the step is asked to stop.
         since: When it began, by the monotonic clock.
         rendezvous: Where values meet that go from device to device; set by the worker if there are any.
     """
@@ -79,6 +80,7 @@ class Step:
         "requested",
         "since",
         "waiting",
+        "watchers",
     )
 
     def __init__(self, probe: Probe | None = None, id: int = 0) -> None:
@@ -87,6 +89,7 @@ class Step:
         self.requested = False
         self.error: OpError | None = None
         self.waiting: dict[Wait, None] = {}
+        self.watchers: list[Callable[[], None]] = []
         self.since = monotonic()
         self.rendezvous: Rendezvous | None = None
         self._stopped: asyncio.Event | None = None
@@ -103,6 +106,15 @@ class Step:
         self.requested = True
         if self._stopped is not None:
             self._stopped.set()
+        for watcher in list(self.watchers):
+            watcher()
+
+    @property
+    def meeting(self) -> Rendezvous:
+        """The rendezvous. Raises InternalError where the worker has set none."""
+        if self.rendezvous is None:
+            raise InternalError("the step sends or receives, and has no rendezvous")
+        return self.rendezvous
 
     async def wait_for(self, node: str, result: Awaitable[Any]) -> Any:
         """Await what an async kernel returned. One that is cancelled stays in `waiting`, so that a timeout names it."""

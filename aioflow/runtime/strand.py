@@ -51,6 +51,7 @@ class Strand:
         # How long a node runs that looks for a stop request itself cannot be told from what it took the last time.
         self._budget = -1.0 if any(isinstance(b, LiftedLoop) for b in self.nodes) else budget
         self._sized = tuple(sized)
+        self._sends = code.sends
         self._fast: Callable[..., tuple[Any, ...]] | None = None
 
     def try_inline(self, values: Sequence[Any], step: Step | None = None) -> tuple[Any, ...] | None:
@@ -58,6 +59,11 @@ class Strand:
 
         A strand that sends needs the step; for others that do not run in a thread there may be none.
         """
+        with np.errstate(all="ignore"):
+            return self.call_inline(values, step)
+
+    def call_inline(self, values: Sequence[Any], step: Step | None) -> tuple[Any, ...] | None:
+        """`try_inline` for a caller that has seen to NumPy's warnings."""
         magnitude = self._magnitude(values) if self._sized else 0
         if self.cost.expect(magnitude) > self._budget:
             return None
@@ -66,8 +72,7 @@ class Strand:
             fast = self._fast = self.code.function(Form.FAST)
         started = perf_counter()
         try:
-            with np.errstate(all="ignore"):
-                result = fast(*values, step) if self.code.sends else fast(*values)
+            result = fast(*values, step) if self._sends else fast(*values)
         except Exception as error:
             explained = self._explain(error)
             raise explained from explained.__cause__
@@ -80,10 +85,11 @@ class Strand:
         Raises:
             OpError: a kernel failed, or the step was stopped.
         """
-        if step.probe is None:
-            done = self.try_inline(values, step)
-            if done is not None:
-                return done
+        done = self.try_inline(values, step) if step.probe is None else None
+        return await self.hop(values, step) if done is None else done
+
+    async def hop(self, values: Sequence[Any], step: Step) -> tuple[Any, ...]:
+        """Run in a thread of the device. Raises as `run`."""
         result, seconds = await self._threads.run(step, self._in_thread, values, step)
         if step.probe is None:
             self.cost.observe(self._magnitude(values), seconds)

@@ -1,0 +1,335 @@
+"""Runs the units of a step on all devices of a worker, with a task only for what has to be awaited.
+
+A unit that has all it needs is put in a queue. A strand that is expected to be short runs straight off the queue; a
+longer one hops to its device's threads. A Recv asks the rendezvous, which calls back; an async kernel that has to wait
+becomes a task. What finishes puts those that waited for it in the queue. All of this happens on the step's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.compiler.ir import Edge
+from aioflow.errors import CancelledError, OpError
+from aioflow.ops.transfer import RECV
+from aioflow.runtime.bind import BoundNode, gather, kernel_error
+from aioflow.runtime.rendezvous import PENDING
+from aioflow.runtime.step import Step, Wait, root_cause
+from aioflow.runtime.strand import Strand
+from aioflow.runtime.units import Unit
+
+__all__ = ["Driver", "UnitProgram", "UnitRun"]
+
+_SLICE: Final = 1e-3  # seconds of work on the loop after which others have a turn
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One unit, with its values as slots of the run.
+
+    Attributes:
+        strand: What computes it, or None for an async node.
+        bound: The async node.
+        edge_name, source: Of a Recv.
+        inputs, outputs: Slots. followers: The units that wait for it.
+    """
+
+    strand: Strand | None
+    bound: BoundNode
+    edge_name: str
+    source: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    followers: tuple[int, ...]
+
+
+class UnitProgram:
+    """The units of one device's subgraph, ready to be run any number of times.
+
+    Args:
+        units: Each after those that it needs. strands: For each unit its strand, or None if it is an async node.
+        constants: Their values. feeds: For each feed that is read its index in the step.
+        fetched: The values that a run gives. fed: What may share memory with a feed.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        strands: Sequence[Strand | None],
+        constants: Mapping[Edge, Any],
+        feeds: Mapping[Edge, int],
+        fetched: Sequence[Edge],
+        fed: frozenset[Edge],
+    ) -> None:
+        edges = [*constants, *feeds, *(e for unit in units for e in unit.outputs)]
+        self._slots = {edge: slot for slot, edge in enumerate(dict.fromkeys(edges))}
+        self._feeds = tuple((self._slots[edge], index) for edge, index in feeds.items())
+        self._fetched = tuple(self._slots[edge] for edge in fetched)
+        self._blank: list[Any] = [None] * len(self._slots)
+        for edge, value in constants.items():
+            self._blank[self._slots[edge]] = value
+        self._needs = [len(unit.needs) for unit in units]
+        self.fed = fed
+        self.entries = tuple(self._entry(i, units, strands[i]) for i in range(len(units)))
+        self.first = tuple(i for i, count in enumerate(self._needs) if not count)
+
+    def _entry(self, index: int, units: Sequence[Unit], strand: Strand | None) -> _Entry:
+        unit = units[index]
+        bound = unit.nodes[0]
+        outputs = unit.outputs
+        if strand is None:  # its kernel gives all outputs, read or not
+            outputs = tuple(Edge(bound.node.name, port) for port in range(len(bound.node.outputs)))
+            for edge in outputs:
+                if edge not in self._slots:
+                    self._slots[edge] = len(self._slots)
+                    self._blank.append(None)
+        received = bound.node.op == RECV and strand is None
+        return _Entry(
+            strand,
+            bound,
+            bound.node.attrs["tensor_name"] if received else "",
+            bound.node.attrs["send_device"] if received else "",
+            tuple(self._slots[e] for e in unit.inputs),
+            tuple(self._slots[e] for e in outputs),
+            tuple(i for i, other in enumerate(units) if index in other.needs),
+        )
+
+    def begin(self, feeds: Sequence[Any]) -> UnitRun:
+        """The state of a new run."""
+        values = self._blank[:]
+        for slot, index in self._feeds:
+            values[slot] = feeds[index]
+        return UnitRun(self, values, self._needs[:])
+
+    def arguments(self, bound: BoundNode, values: Sequence[Any]) -> list[Any]:
+        """What the kernel of an async node is called with."""
+        slots = self._slots
+        return gather(bound, {edge: values[slots[edge]] for edge in bound.node.inputs}, self.fed)
+
+    def fetches(self, run: UnitRun) -> list[Any]:
+        """The fetched values of a run that has ended."""
+        return [run.values[slot] for slot in self._fetched]
+
+
+class UnitRun:
+    """One device's part in one step: the values that there are, and what each unit still waits for."""
+
+    __slots__ = ("pending", "program", "values")
+
+    def __init__(self, program: UnitProgram, values: list[Any], pending: list[int]) -> None:
+        self.program = program
+        self.values = values
+        self.pending = pending
+
+
+class Driver:
+    """One step's units, on all devices of the worker."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        self._ready: deque[tuple[UnitRun, int]] = deque()
+        self._left = 0
+        self._pumping = False
+        self._later: list[Coroutine[Any, Any, None]] = []
+        self._begun: list[Coroutine[Any, Any, Any]] = []
+        self._group: asyncio.TaskGroup | None = None
+        self._finished: asyncio.Future[None] | None = None
+        self._error: BaseException | None = None
+
+    async def run(self, runs: Sequence[UnitRun], flows: Sequence[Coroutine[Any, Any, None]] = ()) -> None:
+        """Run all units of `runs`, beside `flows`, the parts of the step that have an executor of their own.
+
+        Raises:
+            OpError: a kernel failed or the step was stopped; the first cause, with its node.
+        """
+        self._later += flows
+        self._left = sum(len(run.pending) for run in runs)
+        for run in runs:
+            self._ready.extend((run, index) for index in run.program.first)
+        try:
+            if self._step.requested:
+                self._step.halt()
+            self._pump()
+            if self._error is not None:
+                raise self._error
+            if self._left or self._later:
+                await self._rest()
+        finally:
+            for coroutine in (*self._later, *self._begun):  # made, and since the step failed never awaited
+                coroutine.close()
+
+    async def _rest(self) -> None:
+        self._finished = self._loop.create_future()
+        step = self._step
+        step.watchers.append(self._stopped)
+        try:
+            async with asyncio.TaskGroup() as kernel_group:
+                self._group = kernel_group
+                later, self._later = self._later, []
+                for coroutine in later:
+                    kernel_group.create_task(coroutine)
+                if self._left:
+                    if self._ready:
+                        self._wake()
+                    await self._finished
+        except BaseExceptionGroup as group:
+            task = asyncio.current_task()
+            if step.error is None and task is not None and task.cancelling():
+                raise asyncio.CancelledError from None  # a strand's own stop is only how it notices the cancellation
+            cause = step.error or root_cause(group)
+            raise cause from cause.__cause__
+        finally:
+            self._group = None
+            self._ready.clear()
+            step.watchers.remove(self._stopped)
+
+    # -- the queue ---------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        self._loop.call_soon(self._pump, context=self._context)
+
+    def _pump(self) -> None:
+        """Run what is ready, for a while."""
+        if self._pumping or self._error is not None:
+            return
+        self._pumping = True
+        ready = self._ready
+        deadline = perf_counter() + _SLICE
+        try:
+            with np.errstate(all="ignore"):
+                while ready:
+                    run, index = ready.popleft()
+                    self._begin(run, index)
+                    if ready and perf_counter() > deadline and self._finished is not None:
+                        self._wake()
+                        break
+        except Exception as error:
+            if isinstance(error, OpError):
+                self._step.stop(error)
+            self._fail(error)
+        finally:
+            self._pumping = False
+        if not self._left and self._finished is not None and not self._finished.done():
+            self._finished.set_result(None)
+
+    def _begin(self, run: UnitRun, index: int) -> None:
+        entry = run.program.entries[index]
+        strand = entry.strand
+        if strand is not None:
+            values = [run.values[slot] for slot in entry.inputs]
+            outputs = strand.call_inline(values, self._step) if self._step.probe is None else None
+            if outputs is None:
+                self._start(self._hop(run, index, strand, values))
+            else:
+                self._complete(run, index, outputs)
+        elif entry.edge_name:
+            self._receive(run, index, entry)
+        else:
+            self._call(run, index, entry.bound)
+
+    def _complete(self, run: UnitRun, index: int, outputs: Sequence[Any]) -> None:
+        entry = run.program.entries[index]
+        for slot, value in zip(entry.outputs, outputs, strict=True):
+            run.values[slot] = value
+        pending = run.pending
+        for follower in entry.followers:
+            pending[follower] -= 1
+            if not pending[follower]:
+                self._ready.append((run, follower))
+        self._left -= 1
+
+    def _arrived(self, run: UnitRun, index: int, outputs: Sequence[Any]) -> None:
+        """`_complete`, from outside of the queue."""
+        self._complete(run, index, outputs)
+        if not self._pumping:
+            self._pump()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+            if self._finished is not None and not self._finished.done():
+                self._finished.set_exception(error)
+
+    def _stopped(self) -> None:
+        self._fail(self._step.error or CancelledError("the step was stopped"))
+
+    # -- what has to be awaited --------------------------------------------------------------------------------------
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        if self._group is None:
+            self._later.append(coroutine)
+        else:
+            self._group.create_task(coroutine, context=self._context.copy())
+
+    async def _hop(self, run: UnitRun, index: int, strand: Strand, values: Sequence[Any]) -> None:
+        try:
+            outputs = await strand.hop(values, self._step)
+        except OpError as error:
+            self._step.stop(error)
+            raise
+        self._arrived(run, index, outputs)
+
+    def _receive(self, run: UnitRun, index: int, entry: _Entry) -> None:
+        step = self._step
+        report = step.probe.begin() if step.probe is not None else None
+        wait = Wait(entry.bound.node.name, partial(_describe, entry))
+
+        def arrived(value: Any) -> None:
+            step.waiting.pop(wait, None)
+            if report is not None:
+                report(entry.bound, (value,))
+            if self._error is None:
+                self._arrived(run, index, (value,))
+
+        value = step.meeting.receive(entry.edge_name, "", arrived)
+        if value is PENDING:
+            step.waiting[wait] = None
+        else:
+            arrived(value)
+
+    def _call(self, run: UnitRun, index: int, bound: BoundNode) -> None:
+        report = self._step.probe.begin() if self._step.probe is not None else None
+        try:
+            extra = {"step": self._step} if bound.kernel.takes_step else {}
+            result = bound.call(*run.program.arguments(bound, run.values), **extra)
+        except Exception as error:
+            failure = kernel_error(error, bound.node)
+            raise failure from failure.__cause__
+
+        def done(result: Any) -> None:
+            outputs = tuple(result) if bound.unpacks else (result,) if bound.node.outputs else ()
+            if report is not None:
+                report(bound, outputs)
+            self._arrived(run, index, outputs)
+
+        if hasattr(result, "__await__"):
+            if inspect.iscoroutine(result):
+                self._begun.append(result)
+            self._start(self._await(bound, result, done))
+        else:
+            done(result)
+
+    async def _await(self, bound: BoundNode, result: Awaitable[Any], done: Callable[[Any], None]) -> None:
+        try:
+            value = await self._step.wait_for(bound.node.name, result)
+        except Exception as error:
+            failure = kernel_error(error, bound.node)
+            self._step.stop(failure)
+            raise failure from failure.__cause__
+        done(value)
+
+
+def _describe(entry: _Entry) -> str:
+    return f"Recv of {entry.edge_name} from {entry.source}"
