@@ -241,7 +241,7 @@ class Session:
         except TimeoutError as error:
             if not deadline.expired():
                 raise
-            waiting = f"; waiting for {', '.join(sorted(map(str, step.waiting)))}" if step.waiting else ""
+            waiting = f"; waiting for {', '.join(step.waits)}" if step.waiting else ""
             raise DeadlineExceededError(
                 f"the step did not finish in time{waiting}", expected=f"at most {limit} s", actual="stopped"
             ) from error

@@ -18,7 +18,7 @@ from aioflow.compiler.deadness import may_be_dead
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Part, Plan
 from aioflow.compiler.loops import LoopFrame, frames_behind, settled
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.device_spec import task_of
 from aioflow.graph.dtypes import float32, int32
 from aioflow.ops.transfer import RECV, SEND
 
@@ -43,9 +43,7 @@ def partition(graph: ClientGraph, compression: str = "") -> Plan:
         subgraphs = _Cut(settled(graph), compression).subgraphs()
     tasks: dict[str, dict[str, ClientGraph]] = {}
     for device, subgraph in subgraphs.items():
-        spec = DeviceSpec.from_string(device)
-        task = DeviceSpec(spec.job, spec.replica, spec.task).to_string()
-        tasks.setdefault(task, {})[device] = subgraph
+        tasks.setdefault(task_of(device), {})[device] = subgraph
     return Plan({task: Part(task, parts) for task, parts in tasks.items()}, graph.feeds, graph.fetches)
 
 

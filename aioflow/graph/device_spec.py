@@ -1,19 +1,25 @@
-"""Device names, whole and partial: `/job:J/replica:R/task:T/device:TYPE:I`, the short `/gpu:0`, and their merging."""
+"""Device names, whole and partial: `/job:J/replica:R/task:T/device:TYPE:I`, the short `/gpu:0`, and their merging.
+
+CPU, GPU and TPU may be written in any case and are kept in capitals; other types are kept as they are written.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["DeviceSpec"]
+__all__ = ["DeviceSpec", "task_of"]
 
 _PART: Final = re.compile(
-    r"/(?:job:(?P<job>[A-Za-z][\w.\-]*)|replica:(?P<replica>\d+|\*)|task:(?P<task>\d+|\*)"
-    r"|device:(?P<type>[A-Za-z]\w*)(?::(?P<index>\d+|\*))?|(?P<short>cpu|gpu|CPU|GPU)(?::(?P<short_index>\d+|\*))?)"
+    r"/(?:job:(?P<job>[A-Za-z][\w.\-]*|\*)|replica:(?P<replica>\d+|\*)|task:(?P<task>\d+|\*)"
+    r"|device:(?P<type>[A-Za-z]\w*|\*)(?::(?P<index>\d+|\*))?"
+    r"|(?P<short>(?i:cpu|gpu|tpu))(?::(?P<short_index>\d+|\*))?)"
 )
+_SHOUTED: Final = frozenset({"CPU", "GPU", "TPU"})
 _TYPES: Final = frozenset({"type", "short"})
 _ENDS: Final = frozenset({"type", "index", "short", "short_index"})  # the last group of a part that names a type
 
@@ -28,43 +34,33 @@ class DeviceSpec:
     device_type: str | None = None
     device_index: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.device_type is not None and self.device_type.upper() in _SHOUTED:
+            object.__setattr__(self, "device_type", self.device_type.upper())
+
     @classmethod
     def from_string(cls, name: str) -> DeviceSpec:
-        """Parse a whole or partial device name; "" is the spec that leaves everything open.
+        """Parse a whole or partial device name; "" is the spec that leaves everything open, and so does a `*`.
 
         Raises:
             InvalidArgumentError: the name does not have that form.
         """
-        text = name if not name or name.startswith("/") else "/" + name
-        position = 0
-        parts: dict[str, str] = {}
-        while position < len(text):
-            match = _PART.match(text, position)
-            if match is None or (parts.keys() & _TYPES and match.lastgroup in _ENDS):
-                raise InvalidArgumentError(
-                    f"malformed device name {name!r}", expected="/job:J/replica:R/task:T/device:TYPE:I", actual=name
-                )
-            parts.update({k: v for k, v in match.groupdict().items() if v is not None})
-            position = match.end()
-        kind = parts.get("type") or parts.get("short")
-        index = parts.get("index") or parts.get("short_index")
-        return cls(
-            parts.get("job"),
-            _number(parts.get("replica")),
-            _number(parts.get("task")),
-            kind.upper() if kind else None,
-            _number(index),
-        )
+        return _parsed(name)
+
+    def replace(self, **parts: Any) -> DeviceSpec:
+        """This spec with these parts instead of its own."""
+        return replace(self, **parts)
 
     def to_string(self) -> str:
-        """The name, with the open parts left out (an open index of a known type is `*`)."""
+        """The name, with the open parts left out; of a device's type and index the open one is `*`."""
         pieces = [
             f"/job:{self.job}" if self.job is not None else "",
             f"/replica:{self.replica}" if self.replica is not None else "",
             f"/task:{self.task}" if self.task is not None else "",
         ]
-        if self.device_type is not None:
-            pieces.append(f"/device:{self.device_type}:{'*' if self.device_index is None else self.device_index}")
+        if self.device_type is not None or self.device_index is not None:
+            index = "*" if self.device_index is None else self.device_index
+            pieces.append(f"/device:{self.device_type or '*'}:{index}")
         return "".join(pieces)
 
     def override(self, inner: DeviceSpec) -> DeviceSpec:
@@ -76,6 +72,20 @@ class DeviceSpec:
             self.device_type if inner.device_type is None else inner.device_type,
             self.device_index if inner.device_index is None else inner.device_index,
         )
+
+    def make_merged_spec(self, dev: DeviceSpec) -> DeviceSpec:
+        """`override` by the name that TensorFlow gives it."""
+        return self.override(dev)
+
+    def conflict(self, other: DeviceSpec) -> str | None:
+        """The first part in which the two name different things: "job", "replica", "task", "device_type",
+        "device_index"; None where some device may satisfy both.
+        """
+        for part in _PARTS:
+            mine, theirs = getattr(self, part), getattr(other, part)
+            if mine is not None and theirs is not None and mine != theirs:
+                return part
+        return None
 
     def matches(self, full: DeviceSpec) -> bool:
         """Whether the whole name `full` satisfies this partial one."""
@@ -92,5 +102,41 @@ class DeviceSpec:
         return self.to_string()
 
 
+_PARTS: Final = ("job", "replica", "task", "device_type", "device_index")
+
+
+@lru_cache(maxsize=4096)  # a graph has thousands of nodes and a few names
+def _parsed(name: str) -> DeviceSpec:
+    text = name if not name or name.startswith("/") else "/" + name
+    position = 0
+    parts: dict[str, str] = {}
+    while position < len(text):
+        match = _PART.match(text, position)
+        if match is None or (parts.keys() & _TYPES and match.lastgroup in _ENDS):
+            raise InvalidArgumentError(
+                f"malformed device name {name!r}", expected="/job:J/replica:R/task:T/device:TYPE:I", actual=name
+            )
+        parts.update({k: v for k, v in match.groupdict().items() if v is not None})
+        position = match.end()
+    kind = parts.get("type") or parts.get("short")
+    return DeviceSpec(
+        _name(parts.get("job")),
+        _number(parts.get("replica")),
+        _number(parts.get("task")),
+        _name(kind),
+        _number(parts.get("index") or parts.get("short_index")),
+    )
+
+
+def _name(text: str | None) -> str | None:
+    return None if text == "*" else text
+
+
 def _number(text: str | None) -> int | None:
     return None if text is None or text == "*" else int(text)
+
+
+def task_of(device: str) -> str:
+    """The name of the task that owns a device of that full name."""
+    spec = DeviceSpec.from_string(device)
+    return DeviceSpec(spec.job, spec.replica, spec.task).to_string()

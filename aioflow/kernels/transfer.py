@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+from aioflow.graph.device_spec import task_of
 from aioflow.kernels.registry import KERNELS, Binding, Body, KernelDef
 
 __all__ = ["TransferStep"]
@@ -25,11 +26,15 @@ class TransferStep(Protocol):
 
 def _send(binding: Binding) -> Body:
     name, to = binding.attrs["tensor_name"], binding.attrs["recv_device"]
+    here = task_of(binding.attrs["send_device"]) == task_of(to)
 
     def send(value: Any, *, step: TransferStep, tag: str = _TOP_LEVEL) -> None:
         step.meeting.send(name, tag, value, to)
 
-    return send
+    def deliver(value: Any, *, step: TransferStep, tag: str = _TOP_LEVEL) -> None:
+        step.meeting.deliver(name, tag, value)
+
+    return deliver if here else send
 
 
 def _recv(binding: Binding) -> Body:

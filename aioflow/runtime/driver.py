@@ -13,9 +13,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import partial
-from time import perf_counter
-from typing import Any, Final
+from time import monotonic, perf_counter
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -24,11 +23,13 @@ from aioflow.errors import CancelledError, OpError
 from aioflow.ops.transfer import RECV
 from aioflow.runtime.bind import BoundNode, gather, kernel_error
 from aioflow.runtime.rendezvous import PENDING
-from aioflow.runtime.step import Step, Wait, root_cause
+from aioflow.runtime.step import Step, root_cause
 from aioflow.runtime.strand import Strand
 from aioflow.runtime.units import Unit
 
 __all__ = ["Driver", "UnitProgram", "UnitRun"]
+
+Report: TypeAlias = Callable[[BoundNode, Sequence[Any]], None]
 
 _SLICE: Final = 1e-3  # seconds of work on the loop after which others have a turn
 
@@ -282,22 +283,21 @@ class Driver:
         self._arrived(run, index, outputs)
 
     def _receive(self, run: UnitRun, index: int, entry: _Entry) -> None:
-        step = self._step
-        report = step.probe.begin() if step.probe is not None else None
-        wait = Wait(entry.bound.node.name, partial(_describe, entry))
-
-        def arrived(value: Any) -> None:
-            step.waiting.pop(wait, None)
-            if report is not None:
-                report(entry.bound, (value,))
-            if self._error is None:
-                self._arrived(run, index, (value,))
-
-        value = step.meeting.receive(entry.edge_name, "", arrived)
+        report = self._step.probe.begin() if self._step.probe is not None else None
+        arrival = _Arrival(self, run, index, entry, report)
+        value = self._step.meeting.receive(entry.edge_name, "", arrival)
         if value is PENDING:
-            step.waiting[wait] = None
+            self._step.waiting[arrival] = None
         else:
-            arrived(value)
+            arrival(value)
+
+    def received(self, arrival: _Arrival, value: Any) -> None:
+        """What a Recv waited for has come."""
+        self._step.waiting.pop(arrival, None)
+        if arrival.report is not None:
+            arrival.report(arrival.entry.bound, (value,))
+        if self._error is None:
+            self._arrived(arrival.run, arrival.index, (value,))
 
     def _call(self, run: UnitRun, index: int, bound: BoundNode) -> None:
         report = self._step.probe.begin() if self._step.probe is not None else None
@@ -331,5 +331,23 @@ class Driver:
         done(value)
 
 
-def _describe(entry: _Entry) -> str:
-    return f"Recv of {entry.edge_name} from {entry.source}"
+class _Arrival:
+    """A Recv that waits; the rendezvous calls it with the value."""
+
+    __slots__ = ("driver", "entry", "index", "node", "report", "run", "since")
+
+    def __init__(self, driver: Driver, run: UnitRun, index: int, entry: _Entry, report: Report | None) -> None:
+        self.node = entry.bound.node.name
+        self.since = monotonic()
+        self.driver = driver
+        self.run = run
+        self.index = index
+        self.entry = entry
+        self.report = report
+
+    def __call__(self, value: Any) -> None:
+        self.driver.received(self, value)
+
+    def describe(self) -> str:
+        """The edge, and where its value comes from."""
+        return f"Recv of {self.entry.edge_name} from {self.entry.source}"

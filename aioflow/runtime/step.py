@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from aioflow.errors import AioflowError, CancelledError, InternalError, OpError
 from aioflow.runtime.rendezvous import Rendezvous
 
-__all__ = ["Probe", "Step", "StuckStep", "Wait", "root_cause"]
+__all__ = ["Probe", "Step", "StuckStep", "Waiter", "root_cause"]
 
 
 class Probe(Protocol):
@@ -22,18 +22,34 @@ class Probe(Protocol):
         """A unit starts: the reporter for its nodes."""
 
 
-class Wait:
-    """An async node that is being awaited: since when, and what says what it waits for."""
+class Waiter(Protocol):
+    """An async node that is being awaited.
 
-    __slots__ = ("describe", "node", "since")
+    Attributes:
+        node: Its name.
+        since: When it began to wait, by the monotonic clock.
+    """
+
+    node: str
+    since: float
+
+    def describe(self) -> str:
+        """What it waits for."""
+
+
+class _Wait:
+    """The wait for an awaitable, which may be able to say what it waits for."""
+
+    __slots__ = ("_describe", "node", "since")
 
     def __init__(self, node: str, describe: Callable[[], str] | None) -> None:
         self.node = node
-        self.describe = describe
         self.since = monotonic()
+        self._describe = describe
 
-    def __str__(self) -> str:
-        return self.node if self.describe is None else f"{self.node} on {self.describe()}"
+    def describe(self) -> str:
+        """What it waits for."""
+        return self._describe() if self._describe else "its kernel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +104,7 @@ class Step:
         self.id = id
         self.requested = False
         self.error: OpError | None = None
-        self.waiting: dict[Wait, None] = {}
+        self.waiting: dict[Waiter, None] = {}
         self.watchers: list[Callable[[], None]] = []
         self.since = monotonic()
         self.rendezvous: Rendezvous | None = None
@@ -116,9 +132,14 @@ class Step:
             raise InternalError("the step sends or receives, and has no rendezvous")
         return self.rendezvous
 
+    @property
+    def waits(self) -> list[str]:
+        """Each async node that is being awaited, with what it waits for, by name."""
+        return sorted(f"{wait.node} on {wait.describe()}" for wait in self.waiting)
+
     async def wait_for(self, node: str, result: Awaitable[Any]) -> Any:
         """Await what an async kernel returned. One that is cancelled stays in `waiting`, so that a timeout names it."""
-        wait = Wait(node, getattr(result, "describe", None))
+        wait = _Wait(node, getattr(result, "describe", None))
         self.waiting[wait] = None
         value = await result
         del self.waiting[wait]
@@ -130,7 +151,7 @@ class Step:
     def report(self) -> StuckStep:
         """What the step is waiting for."""
         now = monotonic()
-        waits = tuple((w.node, now - w.since, w.describe() if w.describe else "its kernel") for w in self.waiting)
+        waits = tuple((wait.node, now - wait.since, wait.describe()) for wait in self.waiting)
         return StuckStep(now - self.since, waits)
 
     def halt(self) -> None:
