@@ -39,6 +39,7 @@ from aioflow.ops.apply import constant as constant
 from aioflow.ops.apply import convert_to_tensor as convert_to_tensor
 from aioflow.ops.apply import register_tensor_conversion_function as register_tensor_conversion_function
 from aioflow.ops.core import tuple_ as _tuple
+from aioflow.ops.transfer import compressed as compressed
 from aioflow.ops.indexed import convert_to_tensor_or_indexed_slices as convert_to_tensor_or_indexed_slices
 
 # The op families.
@@ -155,7 +156,6 @@ from aioflow.kernels import async_source as _async_source_kernels
 from aioflow.autodiff import symbolic as _symbolic_gradient
 from aioflow.ops import partial_run as _partial_run_ops
 from aioflow.kernels import partial_run as _partial_run_kernels
-from aioflow.ops import transfer as _transfer_ops
 from aioflow.kernels import transfer as _transfer_kernels
 
 # The namespaces.

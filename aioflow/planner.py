@@ -10,7 +10,7 @@ from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.prune import StepRequest
 from aioflow.config import SessionConfig
 from aioflow.graph.opdef import OPS
-from aioflow.ops.transfer import RECV, SEND
+from aioflow.ops.transfer import RECV, SEND, check_compression
 from aioflow.runtime.cluster import Cluster
 
 __all__ = ["Planner"]
@@ -24,6 +24,8 @@ class Planner:
     def __init__(self, cluster: Cluster, config: SessionConfig) -> None:
         self._cluster = cluster
         self._config = config
+        compression = "" if config.compression is None else check_compression(config.compression)
+        self._options = CompileOptions(optimizations=config.optimizations, compression=compression)
 
     def plan(self, request: StepRequest) -> Plan:
         """Compile a step. What keeps state stays on the device on which it was first placed.
@@ -32,7 +34,7 @@ class Planner:
             InvalidArgumentError, UnimplementedError: as `compile_step`.
         """
         cluster = ClusterView(tuple(self._cluster.devices), self._config.allow_soft_placement, self._cluster.pins)
-        plan = compile_step(request, cluster, CompileOptions(optimizations=self._config.optimizations))
+        plan = compile_step(request, cluster, self._options)
         if len(cluster.devices) > 1:
             for part in plan.parts.values():
                 for graph in part.subgraphs.values():

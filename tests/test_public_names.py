@@ -28,7 +28,7 @@ NAMESPACES = {
 # What TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a name of its.
 OWN = {
     "Barrier", "Case", "ConcreteFunction", "For", "If", "PartitionedCall", "PolymorphicFunction",
-    "SessionConfig", "StagingArea", "TraceLevel", "While", "extend", "from_async_iterator", "function",
+    "SessionConfig", "StagingArea", "TraceLevel", "While", "compressed", "extend", "from_async_iterator", "function",
     "py_coroutine",
 }  # fmt: skip
 

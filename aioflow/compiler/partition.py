@@ -20,7 +20,7 @@ from aioflow.compiler.loops import LoopFrame, frames_behind, settled
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.device_spec import task_of
 from aioflow.graph.dtypes import float32, int32
-from aioflow.ops.transfer import RECV, SEND
+from aioflow.ops.transfer import COMPRESSIONS, RECV, SEND
 
 __all__ = ["partition"]
 
@@ -159,22 +159,37 @@ class _Cut:
         return f"edge_{self._edges}_{edge.node}:{edge.port}"
 
     def _transfer(self, name: str, edge: Edge, spec: OutputSpec, source: Node, device: str, dead: bool) -> str:
-        """A Send of `edge`, which `source` makes, and its Recv on `device`; returns the name of the Recv."""
+        """A Send of `edge`, which `source` makes, and its Recv on `device`; returns the name of what has the value."""
         frame = self._behind[source.name]
         common: dict[str, Any] = {
             "tensor_name": name,
             "send_device": source.device,
             "recv_device": device,
             "maybe_dead": dead or frame is not None,
-            "compression": self._compression if spec.dtype is float32 and edge.node == source.name else "",
         }
-        send = Node(f"{name}/_send", SEND, (edge,), (), {"T": spec.dtype, **common}, (), source.device, source.source)
-        attrs = {"tensor_type": spec.dtype, "shape": spec.dims, **common}
+        compression = source.attrs.get("_compression", self._compression) if edge.node == source.name else ""
+        wire = spec
+        if compression and spec.dtype is float32:
+            dtype, truncates = COMPRESSIONS[compression]
+            wire = OutputSpec(dtype, spec.dims)
+            edge = self._cast(f"{name}/_compress", edge, spec, wire, source.device, truncates)
+        send = Node(f"{name}/_send", SEND, (edge,), (), {"T": wire.dtype, **common}, (), source.device, source.source)
+        attrs = {"tensor_type": wire.dtype, "shape": spec.dims, **common}
         clock = () if frame is None else (self._clock(frame, device),)
-        recv = Node(f"{name}/_recv", RECV, (), clock, attrs, (spec,), device, source.source)
+        arrives = f"{name}/_recv" if wire is spec else f"{name}/_wire"
+        recv = Node(arrives, RECV, (), clock, attrs, (wire,), device, source.source)
         self._nodes.setdefault(source.device, {})[send.name] = send
         self._nodes.setdefault(device, {})[recv.name] = recv
-        return recv.name
+        if wire is not spec:
+            self._cast(f"{name}/_recv", Edge(arrives, 0), wire, spec, device)
+        return f"{name}/_recv"
+
+    def _cast(
+        self, name: str, edge: Edge, given: OutputSpec, wanted: OutputSpec, device: str, truncates: bool = False
+    ) -> Edge:
+        attrs = {"SrcT": given.dtype, "DstT": wanted.dtype, "Truncate": truncates}
+        self._nodes.setdefault(device, {})[name] = Node(name, "Cast", (edge,), (), attrs, (wanted,), device)
+        return Edge(name, 0)
 
     # -- loops on several devices ------------------------------------------------------------------------------------
 
@@ -223,7 +238,9 @@ def _in_order(nodes: dict[str, Node]) -> dict[str, Node]:
     sends: dict[str, list[str]] = {}
     for node in nodes.values():
         if node.op == SEND:
-            sends.setdefault(node.inputs[0].node, []).append(node.name)
+            sent = nodes[node.inputs[0].node]
+            source = sent.inputs[0].node if sent.name.endswith("/_compress") else sent.name
+            sends.setdefault(source, []).append(node.name)
     order: dict[str, Node] = {}
     visited: set[str] = set()
     for root in nodes:

@@ -28,11 +28,13 @@ class CompileOptions:
         verify: Check the graph after every stage.
         optimizations: As `SessionConfig.optimizations`.
         evaluate: Computes nodes for the passes that fold constants; by default nothing is folded.
+        compression: How float32 values go between devices; "" for as they are.
     """
 
     verify: bool = False
     optimizations: bool | Mapping[str, bool] = True
     evaluate: Evaluate = field(default=_never)
+    compression: str = ""
 
 
 def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOptions | None = None) -> Plan:
@@ -48,7 +50,7 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     for optimization in chosen_passes(chosen.optimizations):
         graph = check(optimization.run(graph, chosen.evaluate))
     graph = check(place(_pinned(graph, cluster.pins), cluster))
-    plan = partition(graph)
+    plan = partition(graph, chosen.compression)
     if chosen.verify:
         for part in plan.parts.values():
             for subgraph in part.subgraphs.values():

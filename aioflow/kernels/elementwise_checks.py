@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.dtypes import DType
+from aioflow.graph.dtypes import DType, bfloat16, float32
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.registry import Binding, Body, binder, kernel
 
@@ -72,7 +72,8 @@ def check_numerics(binding: Binding) -> Body:
 def cast(binding: Binding) -> Body:
     source, target = binding.input_dtypes[0], binding.output_dtypes[0]
     if binding.attrs["Truncate"] and source.is_floating and target.is_floating and target.size < source.size:
-        return partial(_truncate, binding.xp, target.np_dtype)
+        exact = source is float32 and target is bfloat16
+        return partial(_upper_half if exact else _truncate, binding.xp, target.np_dtype)
     if source.is_complex and not (target.is_complex or target.is_bool):
         return partial(_cast_real, target.np_dtype)
     return partial(_cast, target.np_dtype)
@@ -91,6 +92,13 @@ def _truncate(xp: Any, dtype: np.dtype[Any], x: Any) -> Any:
     nearest = x.astype(dtype)
     beyond = xp.isfinite(nearest) & (xp.absolute(nearest.astype(x.dtype)) > xp.absolute(x))
     return xp.where(beyond, xp.nextafter(nearest, dtype.type(0)), nearest)[()]
+
+
+def _upper_half(xp: Any, dtype: np.dtype[Any], x: Any) -> Any:
+    """The upper 16 bits of a float32, which are a bfloat16; a NaN may have all its bits in the lower half."""
+    array = xp.asarray(x)
+    bits = (array.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    return xp.where(xp.isnan(array), np.uint16(0x7FC0), bits).view(dtype)[()]
 
 
 # ── complex numbers ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from aioflow.errors import AlreadyExistsError, InvalidArgumentError, UnimplementedError
-from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.dtypes import DType, as_dtype, string
 from aioflow.graph.opdef import GROUPS, OPS
 from aioflow.graph.shapes import Dims
 
@@ -111,8 +111,8 @@ class KernelDef:
         label, priority: A kernel with a label is chosen only by a node that asks for it in `_kernel`; among the rest
             the highest priority wins, then the device's own kernel over a portable one.
         takes_step: The body accepts a keyword argument `step`, the running step.
-        sends: The body hands its input to another device as it is, so nothing may be written over it afterwards. It runs
-            even where its input is dead, and passes that on.
+        sends: The body hands its input to another device as it is, so nothing may be written over it afterwards. It
+            runs even where its input is dead, and passes that on.
     """
 
     op: str
@@ -134,6 +134,8 @@ class KernelDef:
         """Whether the kernel serves a node with these attributes on that kind of device."""
         if self.device_type not in (ANY_DEVICE, device_type) or self.label != attrs.get("_kernel", ""):
             return False
+        if self.device_type == ANY_DEVICE and device_type != "CPU" and _has_strings(attrs):
+            return False  # strings live in host memory alone
         return all(attrs.get(name) in allowed for name, allowed in self.dtypes.items())
 
 
@@ -187,6 +189,10 @@ class KernelRegistry:
 
     def __iter__(self) -> Iterator[KernelDef]:
         return (k for kernels in self._kernels.values() for k in kernels)
+
+
+def _has_strings(attrs: Mapping[str, Any]) -> bool:
+    return any(value is string or (isinstance(value, list | tuple) and string in value) for value in attrs.values())
 
 
 def _describe(kernel_def: KernelDef) -> str:

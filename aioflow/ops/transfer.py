@@ -1,18 +1,29 @@
-"""The two ends of an edge between devices (whitepaper, 3.2.2). The partition makes them; users never do."""
+"""The two ends of an edge between devices (whitepaper, 3.2.2), which the partition makes, and what users say of one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.dtypes import DType, bfloat16, float16
+from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import define_op
+from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 
-__all__ = ["RECV", "SEND"]
+__all__ = ["COMPRESSIONS", "RECV", "SEND", "check_compression", "compressed"]
 
 SEND: Final = "_Send"
 RECV: Final = "_Recv"
 
+# How a float32 value crosses where it is compressed: as which type, and whether it is truncated rather than rounded.
+COMPRESSIONS: Final[Mapping[str, tuple[DType, bool]]] = {
+    "truncate": (bfloat16, True),
+    "bfloat16": (bfloat16, False),
+    "float16": (float16, False),
+}
+
 # `tensor_name` names the edge, once in a plan. `maybe_dead`: whether the value may be on a branch that is not taken.
-# `compression`: how a float32 value crosses ("" for as it is).
 define_op(
     SEND,
     "tensor: T",
@@ -23,7 +34,6 @@ define_op(
         "send_device: string",
         "recv_device: string",
         "maybe_dead: bool = False",
-        "compression: string = ''",
     ],
     stateful=True,
 )
@@ -38,8 +48,29 @@ define_op(
         "send_device: string",
         "recv_device: string",
         "maybe_dead: bool = False",
-        "compression: string = ''",
     ],
     shape=lambda ctx: ctx.attrs["shape"],
     stateful=True,
 )
+
+
+def check_compression(kind: str) -> str:
+    """`kind`. Raises InvalidArgumentError where it names no compression."""
+    if kind not in COMPRESSIONS:
+        raise InvalidArgumentError("no such compression", expected=f"one of {sorted(COMPRESSIONS)}", actual=kind)
+    return kind
+
+
+def compressed(tensor: TensorLike, kind: str = "truncate", name: str | None = None) -> Tensor:
+    """The same value, which goes to another device in 16 bits (whitepaper, 5.5); on its own device it stays as it is.
+
+    Args:
+        tensor: Other types than float32 are not compressed.
+        kind: "truncate" drops the lower 16 bits, and zeros take their place on arrival; "bfloat16" rounds to the
+            nearest such value; "float16" rounds to a type with a smaller range, beyond which values become infinite.
+
+    Raises:
+        InvalidArgumentError: there is no such kind.
+    """
+    result: Tensor = apply_op("Identity", convert_to_tensor(tensor), _compression=check_compression(kind), name=name)
+    return result

@@ -1,0 +1,353 @@
+"""The step that a plan predicts, on all devices: when each node can and must start, and the bytes that are held then.
+
+The nodes outside of loops are units of their own, and all nodes of a loop, on whatever devices, are one: it starts with
+the last of its inputs, as a lifted loop does. A Send takes no time, and its value is there a transfer later. From these
+edges follow the earliest and the latest starts on the critical path. In the timeline a device also does one unit at a
+time, the most urgent of those that are ready (whitepaper, 5.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from heapq import heappop, heappush
+from typing import Final, TypeAlias
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Plan
+from aioflow.compiler.loops import LoopFrame, frames_behind
+from aioflow.compiler.place.op_costs import RESIDENT_OPS, SHARING_OPS
+from aioflow.errors import InternalError
+from aioflow.graph.device_spec import DeviceSpec
+from aioflow.ops.transfer import RECV, SEND
+
+__all__ = [
+    "Forecast",
+    "Key",
+    "NodeSeconds",
+    "Timeline",
+    "TransferSeconds",
+    "forecast",
+    "known_bytes",
+    "share_memory",
+    "subgraphs_of",
+]
+
+# A node of a plan: its device and its name there. Constants, feeds and loop invariants are on several devices.
+Key: TypeAlias = tuple[str, str]
+NodeSeconds: TypeAlias = Callable[[Node], float]
+TransferSeconds: TypeAlias = Callable[[OutputSpec, str, str], float]  # of a value from a device to another one
+
+_INSTANT: Final = frozenset({SEND, RECV, "_Arg", "_Retval", "Const"})
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A predicted step.
+
+    Attributes:
+        seconds: How long it takes.
+        peak_bytes: By device, the most that values made or received hold at any time, without what is in memory anyway
+            (feeds, constants, variables) and without what is made within loops.
+    """
+
+    seconds: float
+    peak_bytes: Mapping[str, int]
+
+
+def forecast(plan: Plan, seconds: NodeSeconds, transfer_seconds: TransferSeconds) -> Forecast:
+    """The step that a plan predicts.
+
+    Args:
+        seconds: Of a node in one step. It is not asked about Send and Recv, feeds, fetches and constants.
+        transfer_seconds: Of a value on its way between two devices.
+
+    Raises:
+        InternalError: nodes wait for one another in a circle.
+    """
+    timeline = Timeline(plan, seconds, transfer_seconds)
+    if len(timeline.order) < len(timeline.members):
+        raise InternalError("the nodes of a plan wait for one another", expected="a partial order", actual="a cycle")
+    return timeline.forecast()
+
+
+def subgraphs_of(plan: Plan) -> Iterator[tuple[str, ClientGraph]]:
+    """Each device of a plan with its subgraph."""
+    for part in plan.parts.values():
+        yield from part.subgraphs.items()
+
+
+def known_bytes(spec: OutputSpec) -> int | None:
+    """The bytes of a value; None where its shape, or its contents, would have to be known."""
+    if spec.dtype.name in ("resource", "variant"):
+        return 0
+    if spec.dims is None or spec.dtype.name == "string":
+        return None
+    count = 1
+    for size in spec.dims:
+        if size is None:
+            return None
+        count *= size
+    return count * spec.dtype.size
+
+
+@cache
+def share_memory(one: str, other: str) -> bool:
+    """Whether a value goes from one device to the other without being copied: both are CPUs of one process."""
+    a, b = DeviceSpec.from_string(one), DeviceSpec.from_string(other)
+    return (a.job, a.replica, a.task) == (b.job, b.replica, b.task) and a.device_type == b.device_type == "CPU"
+
+
+class Timeline:
+    """The units of a plan and when they run. Units are numbers; times are seconds from the start of the step.
+
+    Attributes:
+        nodes: All nodes of the plan.
+        members: By unit, its nodes.
+        unit_of: The unit of each node.
+        loops: The units that are loops.
+        device: By unit, where it takes time; for a loop on several devices, where it takes most.
+        seconds: By unit, how long it takes.
+        before, after: By unit, the units it waits for, or that wait for it, with the time in between.
+        order: The units in topological order; without those that wait for one another, if there are any.
+        sends, recvs: By the name of an edge between devices, the two nodes.
+    """
+
+    def __init__(self, plan: Plan, seconds: NodeSeconds, transfer_seconds: TransferSeconds) -> None:
+        self.nodes: dict[Key, Node] = {}
+        self.members: list[list[Key]] = []
+        self.unit_of: dict[Key, int] = {}
+        self.loops: set[int] = set()
+        self.sends: dict[str, Key] = {}
+        self.recvs: dict[str, Key] = {}
+        loops: dict[str, int] = {}
+        for device, graph in subgraphs_of(plan):
+            self._add(device, graph, loops)
+        self.device: list[str] = []
+        self.seconds: list[float] = []
+        for keys in self.members:
+            self._measure(keys, seconds)
+        self.before: list[dict[int, float]] = [{} for _ in self.members]
+        self.after: list[dict[int, float]] = [{} for _ in self.members]
+        self._connect(transfer_seconds)
+        self.order = self._sorted()
+
+    # -- the units ---------------------------------------------------------------------------------------------------
+
+    def _add(self, device: str, graph: ClientGraph, loops: dict[str, int]) -> None:
+        behind = frames_behind(graph)
+        for name, node in graph.nodes.items():
+            key = (device, name)
+            self.nodes[key] = node
+            if node.op in (SEND, RECV):
+                (self.sends if node.op == SEND else self.recvs)[node.attrs["tensor_name"]] = key
+            frame = behind[node.inputs[0].node if node.op == "Exit" else name]
+            if frame is None:
+                unit = len(self.members)
+            else:
+                unit = loops.setdefault(_outermost(frame).name, len(self.members))
+                self.loops.add(unit)
+            if unit == len(self.members):
+                self.members.append([])
+            self.members[unit].append(key)
+            self.unit_of[key] = unit
+
+    def _measure(self, keys: Sequence[Key], seconds: NodeSeconds) -> None:
+        by_device: dict[str, float] = {}
+        for key in keys:
+            node = self.nodes[key]
+            took = 0.0 if node.op in _INSTANT else seconds(node)
+            by_device[key[0]] = by_device.get(key[0], 0.0) + took
+        busiest = max(by_device, key=by_device.__getitem__)
+        self.device.append(busiest)
+        self.seconds.append(by_device[busiest])
+
+    def _connect(self, transfer_seconds: TransferSeconds) -> None:
+        for (device, name), node in self.nodes.items():
+            for source in node.predecessors():
+                self._edge((device, source), (device, name), 0.0)
+        for edge, recv in self.recvs.items():
+            if edge in self.sends:
+                send = self.sends[edge]
+                delay = transfer_seconds(self.nodes[recv].outputs[0], send[0], recv[0])
+                self._edge(send, recv, delay)
+
+    def _edge(self, source: Key, target: Key, delay: float) -> None:
+        one, other = self.unit_of[source], self.unit_of[target]
+        if one != other:
+            self.after[one][other] = self.before[other][one] = max(delay, self.after[one].get(other, 0.0))
+
+    def _sorted(self) -> list[int]:
+        waits = [len(before) for before in self.before]
+        order = [unit for unit, count in enumerate(waits) if not count]
+        for unit in order:  # which grows meanwhile
+            for other in self.after[unit]:
+                waits[other] -= 1
+                if not waits[other]:
+                    order.append(other)
+        return order
+
+    # -- when they run -----------------------------------------------------------------------------------------------
+
+    def earliest(self) -> list[float]:
+        """By unit, when it can start if every device does any number of things at once (ASAP)."""
+        starts = [0.0] * len(self.members)
+        for unit in self.order:
+            ready = [starts[s] + self.seconds[s] + delay for s, delay in self.before[unit].items()]
+            starts[unit] = max(ready, default=0.0)
+        return starts
+
+    def latest(self, end: float) -> list[float]:
+        """By unit, when it must start at the latest for the step to be done by `end` (ALAP)."""
+        starts = [0.0] * len(self.members)
+        for unit in reversed(self.order):
+            due = min((starts[t] - delay for t, delay in self.after[unit].items()), default=end)
+            starts[unit] = due - self.seconds[unit]
+        return starts
+
+    def starts(self) -> list[float]:
+        """By unit, when it starts if a device does one at a time, and of those that are ready the one with least slack.
+
+        What takes no time waits for no device.
+        """
+        earliest = self.earliest()
+        end = max((start + took for start, took in zip(earliest, self.seconds, strict=True)), default=0.0)
+        slack = [late - early for late, early in zip(self.latest(end), earliest, strict=True)]
+        return _Devices(self, slack).run()
+
+    def forecast(self) -> Forecast:
+        """The predicted step."""
+        starts = self.starts()
+        finishes = [start + took for start, took in zip(starts, self.seconds, strict=True)]
+        end = max(finishes, default=0.0)
+        return Forecast(end, self._peaks(starts, finishes, end))
+
+    # -- what is held then -------------------------------------------------------------------------------------------
+
+    def roots(self) -> dict[tuple[str, Edge], tuple[str, Edge] | None]:
+        """By output outside of loops, the one whose memory it is in; None for what is in memory anyway."""
+        roots: dict[tuple[str, Edge], tuple[str, Edge] | None] = {}
+        for unit in self.order:
+            for key in self.members[unit]:
+                node = self.nodes[key]
+                for port in range(len(node.outputs)):
+                    here = (key[0], Edge(node.name, port))
+                    roots[here] = here if unit in self.loops else self._root(key[0], node, here, roots)
+        return roots
+
+    def _root(
+        self,
+        device: str,
+        node: Node,
+        here: tuple[str, Edge],
+        roots: Mapping[tuple[str, Edge], tuple[str, Edge] | None],
+    ) -> tuple[str, Edge] | None:
+        if node.op in RESIDENT_OPS:
+            return None
+        if node.op in SHARING_OPS and node.inputs:
+            return roots.get((device, node.inputs[0]), here)
+        send = self.sends.get(node.attrs["tensor_name"]) if node.op == RECV else None
+        if send is not None and share_memory(send[0], device):
+            sent = (send[0], self.nodes[send].inputs[0])
+            return None if roots.get(sent, sent) is None else here
+        return here
+
+    def _peaks(self, starts: Sequence[float], finishes: Sequence[float], end: float) -> dict[str, int]:
+        """A value lives from the start of its node to the end of its last reader, one that is fetched to the `end`; one
+        that is received, from when it was sent.
+        """
+        roots = self.roots()
+        lives: dict[tuple[str, Edge], list[float]] = {}
+        for here, root in roots.items():
+            if root == here:
+                begin = self._begin((here[0], here[1].node), starts, finishes)
+                lives[here] = [begin, finishes[self.unit_of[here[0], here[1].node]]]
+        for key, node in self.nodes.items():
+            until = end if node.op == "_Retval" else finishes[self.unit_of[key]]
+            for edge in node.inputs:
+                root = roots[key[0], edge]
+                if root is not None:
+                    lives[root][1] = max(lives[root][1], until)
+        changes: dict[str, list[tuple[float, int]]] = {device: [] for device, _ in self.nodes}
+        for (device, edge), (begin, until) in lives.items():
+            node = self.nodes[device, edge.node]
+            if self.unit_of[device, edge.node] not in self.loops or node.op == "Exit":
+                size = known_bytes(node.outputs[edge.port]) or 0
+                changes[device] += [(begin, size), (until, -size)]
+        return {device: _highest(found) for device, found in changes.items()}
+
+    def _begin(self, key: Key, starts: Sequence[float], finishes: Sequence[float]) -> float:
+        node, unit = self.nodes[key], self.unit_of[key]
+        send = self.sends.get(node.attrs["tensor_name"]) if node.op == RECV else None
+        if send is not None:
+            return finishes[self.unit_of[send]]
+        return finishes[unit] if node.op == "Exit" else starts[unit]
+
+
+class _Devices:
+    """Each device with the units that are ready for it: one run of the events, nothing is computed."""
+
+    def __init__(self, timeline: Timeline, slack: Sequence[float]) -> None:
+        self._timeline = timeline
+        self._position = {unit: i for i, unit in enumerate(timeline.order)}
+        self._slack = slack
+        self._starts = [0.0] * len(slack)
+        self._ready_at = [0.0] * len(slack)
+        self._waits = [len(before) for before in timeline.before]
+        self._events: list[tuple[float, int, bool, int]] = []  # (when, position, whether it ends, unit)
+        self._queues: dict[str, list[tuple[float, int, int]]] = {device: [] for device in timeline.device}
+        self._idle = dict.fromkeys(timeline.device, True)
+
+    def run(self) -> list[float]:
+        """Simulate to the end; returns the starts."""
+        for unit in self._timeline.order:
+            if not self._waits[unit]:
+                self._event(0.0, unit, False)
+        while self._events:
+            now = self._events[0][0]
+            touched: dict[str, None] = {}
+            while self._events and self._events[0][0] == now:  # all of one instant comes first; then devices choose
+                _, _, ends, unit = heappop(self._events)
+                touched[self._timeline.device[unit]] = None
+                self._happen(unit, now, ends)
+            for device in touched:
+                if self._idle[device] and self._queues[device]:
+                    _, _, unit = heappop(self._queues[device])
+                    self._idle[device] = False
+                    self._starts[unit] = now
+                    self._event(now + self._timeline.seconds[unit], unit, True)
+        return self._starts
+
+    def _event(self, when: float, unit: int, ends: bool) -> None:
+        heappush(self._events, (when, self._position[unit], ends, unit))
+
+    def _happen(self, unit: int, now: float, ends: bool) -> None:
+        timeline = self._timeline
+        if not ends and timeline.seconds[unit] > 0.0:
+            heappush(self._queues[timeline.device[unit]], (self._slack[unit], self._position[unit], unit))
+            return
+        if ends:
+            self._idle[timeline.device[unit]] = True
+        else:
+            self._starts[unit] = now
+        for other, delay in timeline.after[unit].items():
+            self._ready_at[other] = max(self._ready_at[other], now + delay)
+            self._waits[other] -= 1
+            if not self._waits[other]:
+                self._event(self._ready_at[other], other, False)
+
+
+def _outermost(frame: LoopFrame) -> LoopFrame:
+    while frame.parent is not None:
+        frame = frame.parent
+    return frame
+
+
+def _highest(changes: Sequence[tuple[float, int]]) -> int:
+    """The highest level; what ends at an instant is gone before anything begins."""
+    levels = 0
+    highest = 0
+    for _, change in sorted(changes):
+        levels += change
+        highest = max(highest, levels)
+    return highest
