@@ -32,6 +32,8 @@ from aioflow.graph.graphdef import NodeDef as NodeDef
 from aioflow.graph.indexed_slices import IndexedSlices as IndexedSlices
 from aioflow.graph.shapes import Dimension as Dimension
 from aioflow.graph.shapes import TensorShape as TensorShape
+from aioflow.runtime.device_list import DeviceAttributes as DeviceAttributes
+from aioflow.runtime.device_list import list_devices as list_devices
 from aioflow.runtime.stats import RunMetadata as RunMetadata
 from aioflow.session import Session as Session
 from aioflow.graph.default_session import current_session as _current_session

@@ -1,17 +1,27 @@
-"""From a request to a plan, for one session: the compiler with what it needs to know of the cluster."""
+"""From a request to a plan, for one session: the compiler with what it needs to know of the cluster and its costs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
-from aioflow.compiler.ir import ClientGraph, Plan
+from aioflow.compiler.ir import ClientGraph, Node, Plan
 from aioflow.compiler.pipeline import CompileOptions, compile_step
+from aioflow.compiler.place.calibration import find_calibration
 from aioflow.compiler.place.cluster import ClusterView
+from aioflow.compiler.place.constraints import Group
+from aioflow.compiler.place.cost_model import CostModel, observe_step, worth_replacing
+from aioflow.compiler.place.simulate import simulate_placement
+from aioflow.compiler.place.strategies import Placement, choose
 from aioflow.compiler.prune import StepRequest
 from aioflow.config import SessionConfig
+from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import OPS
 from aioflow.ops.transfer import RECV, SEND, check_compression
 from aioflow.runtime.cluster import Cluster
+from aioflow.runtime.stats import StepStats
 
 __all__ = ["Planner"]
 
@@ -27,19 +37,85 @@ class Planner:
         compression = "" if config.compression is None else check_compression(config.compression)
         self._options = CompileOptions(optimizations=config.optimizations, compression=compression)
 
+    @cached_property
+    def costs(self) -> CostModel:
+        """What nodes and transfers cost: by the calibration of this machine, and by the steps that were traced."""
+        return CostModel(find_calibration())
+
+    @property
+    def chooses(self) -> bool:
+        """Whether there is more than one device."""
+        return len(self._cluster.devices) > 1
+
     def plan(self, request: StepRequest) -> Plan:
         """Compile a step. What keeps state stays on the device on which it was first placed.
 
         Raises:
             InvalidArgumentError, UnimplementedError: as `compile_step`.
         """
-        cluster = ClusterView(tuple(self._cluster.devices), self._config.allow_soft_placement, self._cluster.pins)
-        plan = compile_step(request, cluster, self._options)
-        if len(cluster.devices) > 1:
-            for part in plan.parts.values():
-                for graph in part.subgraphs.values():
-                    self._pin(graph)
-        return plan
+        view = ClusterView(tuple(self._cluster.devices), self._config.allow_soft_placement, self._cluster.pins)
+        if not self.chooses:
+            return compile_step(request, view, self._options)
+        found: list[Placement] = []
+
+        def by_costs(graph: ClientGraph, groups: Sequence[Group], cluster: ClusterView) -> Mapping[str, str]:
+            found.append(choose(graph, groups, cluster, self.costs, self._config.placement))
+            return found[-1].devices
+
+        plan = compile_step(request, view, replace(self._options, choose=by_costs, recompute=self._recompute))
+        for part in plan.parts.values():
+            for subgraph in part.subgraphs.values():
+                self._pin(subgraph)
+        return replace(plan, predicted_seconds=found[-1].seconds) if found else plan
+
+    def observe(self, step_stats: Iterable[StepStats]) -> None:
+        """Learn from a traced step what its nodes cost."""
+        if self.chooses:
+            observe_step(self.costs, step_stats)
+
+    def plan_again(self, request: StepRequest, current: Plan) -> Plan | None:
+        """A plan by the costs as they are known now, if it is expected to be so much better than the current one that
+        it is worth replacing that; else None.
+        """
+        devices = {
+            name: device
+            for part in current.parts.values()
+            for device, graph in part.subgraphs.items()
+            for name in graph.nodes
+        }
+        again = self.plan(request)
+        if again.predicted_seconds is None:
+            return None
+        held: list[float] = []
+
+        def as_it_is(graph: ClientGraph, groups: Sequence[Group], cluster: ClusterView) -> Mapping[str, str]:
+            kept = {name: devices.get(name, group.devices[0]) for group in groups for name in group.members}
+            held.append(simulate_placement(graph, kept, self.costs, cluster.devices).seconds)
+            return kept
+
+        view = ClusterView(tuple(self._cluster.devices), self._config.allow_soft_placement, self._cluster.pins)
+        compile_step(request, view, replace(self._options, choose=as_it_is))
+        return again if held and worth_replacing(held[-1], again.predicted_seconds) else None
+
+    def _recompute(self, graph: ClientGraph, node: Node, device: str) -> bool:
+        """Whether it takes less time to compute a node of feeds and constants twice than to send it (a kind of device
+        computes the same to the last bit; another kind need not).
+        """
+        kind = DeviceSpec.from_string(device).device_type or ""
+        if DeviceSpec.from_string(node.device).device_type != kind:
+            return False
+        outputs = self.costs.operands(node)
+        limit = self.costs.transfer_seconds(max((o.size for o in outputs), default=0), node.device, device)
+        seconds = 0.0
+        waiting, seen = [node], {node.name}
+        while waiting and seconds < limit:
+            current = waiting.pop()
+            sources = [graph.nodes[edge.node] for edge in current.inputs]
+            inputs = [self.costs.operands(graph.nodes[edge.node])[edge.port] for edge in current.inputs]
+            seconds += self.costs.seconds(current, inputs, self.costs.operands(current), kind)
+            waiting += [s for s in sources if s.op not in _BOUNDARY and s.name not in seen]
+            seen.update(s.name for s in sources)
+        return seconds < limit
 
     def _pin(self, graph: ClientGraph) -> None:
         for node in graph.nodes.values():

@@ -27,9 +27,9 @@ NAMESPACES = {
 
 # What TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a name of its.
 OWN = {
-    "Barrier", "Case", "ConcreteFunction", "For", "If", "PartitionedCall", "PolymorphicFunction",
+    "Barrier", "Case", "ConcreteFunction", "DeviceAttributes", "For", "If", "PartitionedCall", "PolymorphicFunction",
     "SessionConfig", "StagingArea", "TraceLevel", "While", "compressed", "extend", "from_async_iterator", "function",
-    "py_coroutine",
+    "list_devices", "py_coroutine",
 }  # fmt: skip
 
 # Where the arguments differ on purpose.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from aioflow.cli import demo, doctor, ops
+from aioflow.cli import calibrate, demo, devices, doctor, explain, ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. `argv` is by default the process's own."""
     parser = argparse.ArgumentParser(prog="aioflow", description="An asyncio-native dataflow engine.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (ops, doctor, demo):
+    for command in (ops, doctor, devices, calibrate, explain, demo):
         command.add_parser(commands)
     arguments, rest = parser.parse_known_args(argv)
     if rest and arguments.command != "demo":

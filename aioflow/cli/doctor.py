@@ -8,7 +8,9 @@ import sys
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
-from aioflow.cli.backends import describe_backend, install_command, load_backends
+from aioflow.cli.backends import BackendReport, describe_backend, install_command, load_backends
+from aioflow.cli.devices import readable_size
+from aioflow.runtime.device_list import list_devices
 
 if TYPE_CHECKING:
     import argparse
@@ -25,15 +27,33 @@ def report() -> tuple[list[tuple[str, str]], bool]:
     lines = [("aioflow", _version("aioflow")), *_machine(), *((name, _version(name)) for name in _PACKAGES)]
     ready = False
     for backend in load_backends():
-        state = f"from {backend.distribution}" if backend.problem is None else f"NOT READY: {backend.problem}"
-        lines.append((f"backend {backend.name}", state))
+        lines.append((f"backend {backend.name}", _state(backend)))
         if backend.problem is None:
             ready = True
             lines.extend((f"  {subject}", finding) for subject, finding in describe_backend(backend.name).items())
-    if not ready:
+    if ready:
+        lines.extend(_devices())
+    else:
         lines.append(("backends", "none is ready: no graph can run here"))
     lines.append(("demo", _demo(_DEMO_PACKAGES)))
     return lines, ready
+
+
+def _state(backend: BackendReport) -> str:
+    if backend.problem is None:
+        return f"from {backend.distribution}"
+    command = install_command(backend.name)
+    if command is not None and backend.problem.endswith(command):  # an optional part that nobody asked for
+        return f"not installed; {command}"
+    return f"NOT READY: {backend.problem}"
+
+
+def _devices() -> Iterator[tuple[str, str]]:
+    try:
+        for device in list_devices():
+            yield "device", f"{device.name}, {readable_size(device.memory_limit_bytes)}, {device.description}"
+    except Exception as error:  # a driver may fail in any way: that belongs in the report
+        yield "devices", f"NOT READY: {type(error).__name__}: {error}"
 
 
 def _machine() -> Iterator[tuple[str, str]]:
@@ -64,7 +84,7 @@ def _demo(packages: Iterable[str]) -> str:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("doctor", help="report versions, backends, BLAS and what is missing")
+    parser = commands.add_parser("doctor", help="report versions, backends, devices, BLAS and what is missing")
     parser.set_defaults(run=_run)
 
 

@@ -104,8 +104,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole step, cut up: one part a task."""
+    """A whole step, cut up: one part a task.
+
+    Attributes:
+        predicted_seconds: How long the simulator expects a step to take; None where there was nothing to choose.
+    """
 
     parts: Mapping[str, Part]
     feeds: int
     fetches: int
+    predicted_seconds: float | None = None

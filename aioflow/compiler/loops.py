@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.place.colocation import is_everywhere
 
 __all__ = ["LoopFrame", "frames_behind", "settled"]
 
@@ -55,7 +56,7 @@ def settled(graph: ClientGraph) -> ClientGraph:
     for node in graph.nodes.values():
         if node.op == "Merge":
             _settle_variable(graph, node, devices)
-        elif node.op in ("Switch", "Exit") and not _is_everywhere(graph.nodes[node.inputs[0].node]):
+        elif node.op in ("Switch", "Exit") and not is_everywhere(graph.nodes[node.inputs[0].node]):
             devices[node.name] = devices[node.inputs[0].node]
     for node in graph.nodes.values():
         if node.op == "_Retval":
@@ -71,10 +72,3 @@ def _settle_variable(graph: ClientGraph, merge: Node, devices: dict[str, str]) -
     if any(source.op == "NextIteration" for source in sources):
         for source in sources:
             devices[source.name] = devices[merge.name]
-
-
-def _is_everywhere(node: Node) -> bool:
-    """Whether every device has the value anyway, so that it pulls nothing to where it is."""
-    if node.op == "Enter":
-        return bool(node.attrs["is_constant"])
-    return node.op == "_Arg" or (node.op == "Const" and not node.control)

@@ -9,17 +9,20 @@ and lets every Recv run once in each iteration (whitepaper, 4.4).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from aioflow.compiler.deadness import may_be_dead
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Part, Plan
 from aioflow.compiler.loops import LoopFrame, frames_behind, settled
+from aioflow.compiler.place.colocation import is_everywhere
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.device_spec import task_of
 from aioflow.graph.dtypes import float32, int32
+from aioflow.graph.opdef import CONTROL_FLOW, OPS
 from aioflow.ops.transfer import COMPRESSIONS, RECV, SEND
 
 __all__ = ["partition"]
@@ -27,11 +30,17 @@ __all__ = ["partition"]
 _EVERYWHERE: Final = ("_Arg", "Const")  # copied to whoever reads them, if nothing holds them back
 
 
-def partition(graph: ClientGraph, compression: str = "") -> Plan:
+# Says whether a node, with its inputs, is computed on the second device, too, rather than sent there from the first.
+Recompute: TypeAlias = Callable[[ClientGraph, Node, str], bool]
+
+
+def partition(graph: ClientGraph, compression: str = "", recompute: Recompute | None = None) -> Plan:
     """The plan for a placed graph.
 
     Args:
         compression: How float32 values cross between devices; "" for as they are.
+        recompute: Whether a stateless node whose inputs are feeds, constants and such nodes is computed on a device
+            that reads it rather than sent there; by default everything is sent.
 
     Raises:
         InvalidArgumentError: a loop on several devices has no condition.
@@ -40,7 +49,7 @@ def partition(graph: ClientGraph, compression: str = "") -> Plan:
     if len(devices) == 1:
         subgraphs = {devices[0]: graph}
     else:
-        subgraphs = _Cut(settled(graph), compression).subgraphs()
+        subgraphs = _Cut(settled(graph), compression, recompute).subgraphs()
     tasks: dict[str, dict[str, ClientGraph]] = {}
     for device, subgraph in subgraphs.items():
         tasks.setdefault(task_of(device), {})[device] = subgraph
@@ -50,9 +59,11 @@ def partition(graph: ClientGraph, compression: str = "") -> Plan:
 class _Cut:
     """The work of cutting one graph."""
 
-    def __init__(self, graph: ClientGraph, compression: str) -> None:
+    def __init__(self, graph: ClientGraph, compression: str, recompute: Recompute | None) -> None:
         self._graph = graph
         self._compression = compression
+        self._recompute = recompute
+        self._repeatable = _repeatable(graph) if recompute is not None else frozenset()
         self._behind = frames_behind(graph)
         self._dead = may_be_dead(graph)
         self._nodes: dict[str, dict[str, Node]] = {}  # of each device, by name
@@ -71,7 +82,7 @@ class _Cut:
 
     def subgraphs(self) -> dict[str, ClientGraph]:
         for node in self._graph.nodes.values():
-            if not self._is_copied(node):
+            if not is_everywhere(node):
                 self._put(node)
         unused = [n for n in self._graph.nodes.values() if n.op == "_Arg" and not self._is_on_some_device(n.name)]
         for node in unused:
@@ -87,12 +98,6 @@ class _Cut:
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
-    def _is_copied(self, node: Node) -> bool:
-        """Whether the node is on every device that reads it: its value costs nothing, or is sent once for a loop."""
-        if node.op == "Enter":
-            return bool(node.attrs["is_constant"])
-        return node.op in _EVERYWHERE and not node.control
-
     def _put(self, node: Node) -> None:
         """Put a node on its device, with what brings its inputs there."""
         device = node.device
@@ -103,16 +108,24 @@ class _Cut:
     def _read(self, edge: Edge, device: str) -> Edge:
         """What a node on `device` reads for an output of the whole graph."""
         source = self._graph.nodes[edge.node]
-        if self._is_copied(source):
+        if is_everywhere(source):
             if source.name not in self._nodes.setdefault(device, {}):
                 self._put(replace(source, device=device))
             return edge
-        return edge if source.device == device else Edge(self._receive(edge, device), 0)
+        if source.device == device:
+            return edge
+        if source.name in self._nodes.get(device, {}):
+            return edge  # a copy
+        again = self._recompute
+        if again is not None and source.name in self._repeatable and again(self._graph, source, device):
+            self._put(replace(source, device=device))
+            return edge
+        return Edge(self._receive(edge, device), 0)
 
     def _wait(self, name: str, device: str) -> tuple[str, ...]:
         """What a node on `device` waits for in the place of a node of the whole graph."""
         source = self._graph.nodes[name]
-        if self._is_copied(source):
+        if is_everywhere(source):
             # A loop invariant is there when the loop begins, anything else from the start.
             return (self._read(Edge(name, 0), device).node,) if source.op == "Enter" else ()
         if source.device == device:
@@ -231,6 +244,17 @@ class _Cut:
         condition = self._read(Edge(frame.condition, 0), device)
         switch = put("switch", "Switch", (merge, condition), {"T": int32}, 2)
         put("next", "NextIteration", (Edge(switch.node, 1),), {"T": int32})
+
+
+def _repeatable(graph: ClientGraph) -> frozenset[str]:
+    """Nodes that give the same wherever and however often they run: of feeds and constants alone, and no effects."""
+    found: set[str] = set()
+    for node in graph.nodes.values():
+        if node.control or node.op in CONTROL_FLOW or node.op == "_Retval":
+            continue
+        if node.op in _EVERYWHERE or (not OPS.get(node.op).stateful and all(e.node in found for e in node.inputs)):
+            found.add(node.name)
+    return frozenset(name for name in found if graph.nodes[name].op not in _EVERYWHERE)
 
 
 def _in_order(nodes: dict[str, Node]) -> dict[str, Node]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from aioflow.compiler.ir import ClientGraph, Plan
 from aioflow.compiler.optimize.passes import Evaluate, chosen_passes
-from aioflow.compiler.partition import partition
+from aioflow.compiler.partition import Recompute, partition
 from aioflow.compiler.place.cluster import ClusterView
-from aioflow.compiler.place.placement import place
+from aioflow.compiler.place.placement import Chooser, first_feasible, place
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.compiler.verify import verify
 
@@ -29,12 +29,16 @@ class CompileOptions:
         optimizations: As `SessionConfig.optimizations`.
         evaluate: Computes nodes for the passes that fold constants; by default nothing is folded.
         compression: How float32 values go between devices; "" for as they are.
+        choose: Gives nodes that may be on several devices one of them.
+        recompute: As of `partition`.
     """
 
     verify: bool = False
     optimizations: bool | Mapping[str, bool] = True
     evaluate: Evaluate = field(default=_never)
     compression: str = ""
+    choose: Chooser = first_feasible
+    recompute: Recompute | None = None
 
 
 def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOptions | None = None) -> Plan:
@@ -49,8 +53,8 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     graph = check(prune(request))
     for optimization in chosen_passes(chosen.optimizations):
         graph = check(optimization.run(graph, chosen.evaluate))
-    graph = check(place(_pinned(graph, cluster.pins), cluster))
-    plan = partition(graph, chosen.compression)
+    graph = check(place(_pinned(graph, cluster.pins), cluster, chosen.choose))
+    plan = partition(graph, chosen.compression, chosen.recompute)
     if chosen.verify:
         for part in plan.parts.values():
             for subgraph in part.subgraphs.values():

@@ -47,12 +47,14 @@ class ScheduleOptions:
     Attributes:
         minimum_bytes: Smaller values are left alone.
         minimum_seconds: How much later than without the request a value has to be made.
+        minimum_gain: By how many bytes the peaks of all devices together must be lower.
         prefetch: How much earlier than it must be there a value is to arrive, as a share of the step (TensorFlow: 6 of
             100 epochs).
     """
 
     minimum_bytes: int = 1 << 20
     minimum_seconds: float = 2e-4
+    minimum_gain: int = 1 << 20
     prefetch: float = 0.06
 
 
@@ -94,7 +96,8 @@ def schedule_receives(
             return plan
         changed = _with_requests(plan, requests)
         found = Timeline(changed, seconds, transfer_seconds).forecast()
-        if found.seconds <= expected.seconds * (1 + _ROUNDING) and sum(found.peak_bytes.values()) < held:
+        gain = held - sum(found.peak_bytes.values())
+        if found.seconds <= expected.seconds * (1 + _ROUNDING) and gain >= chosen.minimum_gain:
             return changed
     return plan
 

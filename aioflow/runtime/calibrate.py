@@ -32,6 +32,7 @@ __all__ = ["Clock", "calibrate", "measure_hop", "measure_speeds"]
 
 Clock: TypeAlias = Callable[[], float]
 _LEAST_ROUNDS: Final = 3
+_LEAST_SECONDS: Final = 1e-9  # a coarse clock may say that no time has passed
 _SCALARS: Final = 1000  # calls of a round where one call is too short for a clock
 
 _PRODUCTS: Final = ("float32", "float64", "bfloat16", "float16", "complex64", "complex128", "int32")
@@ -105,7 +106,7 @@ def measure_speeds(
 
     def rate(probe: _Probe, dtype: DType) -> float:
         taken = _time(probe, dtype, backend, seconds, clock, synchronize)
-        return _work(probe, dtype) / max(taken - overhead, taken / 2)
+        return _work(probe, dtype) / max(taken - overhead, taken / 2, _LEAST_SECONDS)
 
     products = {}
     for name in _PRODUCTS:

@@ -41,6 +41,8 @@ def test_doctor_reports_versions_and_the_backend(capsys: pytest.CaptureFixture[s
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     for subject in (
+        "device ",
+        "/job:localhost/replica:0/task:0/device:CPU:0",
         "python",
         "processors",
         "uvloop",
@@ -75,7 +77,33 @@ def test_a_backend_that_does_not_load_is_a_line_of_the_report(
     assert expected in found.problem
     lines, ready = doctor.report()
     assert not ready
-    assert any("NOT READY" in finding for _, finding in lines)
+    (finding,) = (finding for subject, finding in lines if subject == f"backend {name}")
+    assert expected in finding
+    assert finding.startswith("not installed; pip install" if name == "cupy" else "NOT READY")
+
+
+def test_a_part_that_is_not_installed_does_not_fail_the_doctor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = metadata.entry_points
+
+    def with_cupy(**group: str) -> list[metadata.EntryPoint]:
+        missing = [entry("cupy", "no_such_module:backend")] if group == {"group": "aioflow.backends"} else []
+        return [*real(**group), *missing]
+
+    monkeypatch.setattr(metadata, "entry_points", with_cupy)
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "NOT READY" not in out
+    assert "pip install 'aioflow[cupy]'" in out
+
+
+def test_doctor_reports_devices_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("driver lost")
+
+    monkeypatch.setattr(doctor, "list_devices", fail)
+    assert ("devices", "NOT READY: RuntimeError: driver lost") in doctor.report()[0]
 
 
 def test_doctor_fails_without_any_backend(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

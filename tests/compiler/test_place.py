@@ -1,15 +1,24 @@
-"""Placement: requests are met, or the error lists what there is; soft placement gives way; one device is one part."""
+"""Placement: requests are met, or the error lists what there is; soft placement gives way; one device is one part.
+
+Here whole programs are placed; each rule of the constraints has its own cases in place/test_constraints.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import aioflow as af
-from aioflow.compiler.ir import ClientGraph, Plan
+from aioflow.compiler.ir import ClientGraph, Node, Plan
 from aioflow.compiler.partition import partition
 from aioflow.compiler.place.cluster import ClusterView
+from aioflow.compiler.place.colocation import is_everywhere
+from aioflow.compiler.place.constraints import Group, feasible_groups
 from aioflow.compiler.place.placement import place
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.errors import InvalidArgumentError, UnimplementedError
@@ -99,6 +108,165 @@ def test_soft_placement_gives_way_only_where_it_must() -> None:
     assert graph.nodes["kept"].device == CPU1
 
 
+# -- choosing ----------------------------------------------------------------------------------------------------------
+
+
+def _last(graph: ClientGraph, groups: Sequence[Group], cluster: ClusterView) -> dict[str, str]:
+    """A strategy: the device that a group likes least."""
+    return {name: group.devices[-1] for group in groups for name in group.members}
+
+
+def _never(*_: Any) -> dict[str, str]:
+    raise AssertionError("there is nothing to choose")
+
+
+def test_a_strategy_chooses_among_the_devices_that_fit() -> None:
+    with af.device("/cpu:0"):
+        a = af.Variable(1.0, name="here")
+    b = af.Variable(1.0, name="there")
+    graph = prune(StepRequest((), (a + b,), (a.initializer, b.initializer)))
+    placed = place(graph, ClusterView((CPU0, CPU1)), _last).nodes
+    assert {n.device for n in placed.values() if n.name.startswith("here")} == {CPU0}
+    assert {n.device for n in placed.values() if n.name.startswith("there")} == {CPU1}
+
+
+def test_where_nothing_is_to_be_chosen_no_strategy_is_asked() -> None:
+    x = af.placeholder("float32", [])
+    graph = prune(StepRequest((x,), (x + 1.0,)))
+    assert {n.device for n in place(graph, ClusterView((CPU0,)), _never).nodes.values()} == {CPU0}
+    with af.device("/cpu:1"):
+        y = af.add(x, 1.0, name="y")
+    graph = prune(StepRequest((x,), (y,)))
+    assert {n.device for n in place(graph, ClusterView((CPU0, CPU1)), _never).nodes.values()} == {CPU1}
+
+
+def test_a_constant_joins_its_readers_wherever_these_are_put() -> None:
+    c, d = af.constant(1.0, name="c"), af.constant(2.0, name="d")
+    with af.device("/cpu:1"):
+        left = af.identity(c + d, name="left")
+    with af.device("/cpu:0"):
+        other = af.identity(d, name="other")
+    right = af.add(c, 1.0, name="right")  # its group and that of `left` are two, so `c` is a group of its own
+    with af.device("/cpu:0"):
+        e = af.constant(2.0, name="e")
+    apart = [af.add(e, 1.0, name="apart"), af.add(e, 2.0, name="far")]
+
+    def choose(graph: ClientGraph, groups: Sequence[Group], cluster: ClusterView) -> dict[str, str]:
+        return {n: CPU0 if n in ("c", "d", "e") else g.devices[-1] for g in groups for n in g.members}
+
+    graph = prune(StepRequest((), (left, other, right, *apart)))
+    placed = place(graph, ClusterView((CPU0, CPU1)), choose).nodes
+    assert placed["right"].device == CPU1
+    assert placed["c"].device == CPU1
+    assert placed["d"].device == CPU0, "one of its readers is there"
+    assert placed["apart"].device == placed["far"].device == CPU1
+    assert placed["e"].device == CPU0, "it asks to be there"
+
+
+def test_one_device_still_has_to_be_the_one_that_is_asked_for() -> None:
+    with af.device("/cpu:1"):
+        c = af.constant(1.0, name="c")
+    with pytest.raises(InvalidArgumentError, match="CPU:0: node 'c' asks for /device:CPU:1"):
+        _placed(c, devices=(CPU0,))
+    assert _placed(c, devices=(CPU0,), soft=True).nodes["c"].device == CPU0
+    y = apply_op("TestPlaceGpu", name="y")
+    with pytest.raises(UnimplementedError, match="CPU:0: no kernel of op TestPlaceGpu for CPU"):
+        _placed(y, devices=(CPU0,))
+
+
+def test_only_the_device_of_a_node_changes() -> None:
+    x = af.placeholder("float32", [2], name="x")
+    with af.control_dependencies([af.no_op(name="first")]):
+        y = af.add(x, 1.0, name="y")
+    before = prune(StepRequest((x,), (y,)))
+    for devices in ((CPU0,), (CPU0, CPU1)):
+        after = place(before, ClusterView(devices))
+        assert (after.feeds, after.fetches, after.targets) == (before.feeds, before.fetches, before.targets)
+        for old, new in zip(before.nodes.values(), after.nodes.values(), strict=True):
+            assert {f: getattr(new, f) for f in Node.__slots__ if f != "device"} == {
+                f: getattr(old, f) for f in Node.__slots__ if f != "device"
+            }
+
+
+# -- whole programs ----------------------------------------------------------------------------------------------------
+
+
+def test_everything_that_touches_a_variable_is_with_it() -> None:
+    with af.device("/cpu:1"):
+        v = af.Variable([1.0, 2.0], name="v")
+    with af.device("/cpu:0"):
+        loss = af.reduce_sum(af.square(v - [3.0, 4.0]), name="loss")
+        train = af.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+    graph = prune(StepRequest((), (loss,), (train, v.initializer)))
+    placed = place(graph, ClusterView((CPU0, CPU1, GPU0))).nodes
+    touching = [n for n in placed.values() if any(graph.spec(e).dtype.name == "resource" for e in n.inputs)]
+    assert {"ResourceApplyMomentum", "AssignVariableOp", "ReadVariableOp"} <= {n.op for n in touching}
+    assert {n.device for n in touching} == {CPU1}
+    assert placed["loss"].device == CPU0
+
+
+def test_a_queue_and_those_who_use_it() -> None:
+    with af.device("/cpu:1"):
+        queue = af.FIFOQueue(3, ["float32"], shapes=[[]], name="queue")
+    with af.device("/gpu:0"):
+        put, got = queue.enqueue(1.0, name="put"), queue.dequeue(name="got")
+    placed = place(prune(StepRequest((), (got,), (put,))), ClusterView((CPU0, CPU1, GPU0))).nodes
+    assert {placed[name].device for name in ("queue", "put", "got")} == {CPU1}
+
+
+_SCOPES = st.sampled_from(["/cpu:0", "/cpu:1", "/device:CPU:*", "", None])
+_PAIRS = (CPU0, CPU1, f"{TASK}/device:CPU:2")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_SCOPES, min_size=6, max_size=6), st.randoms(use_true_random=False))
+def test_control_flow_is_placed_so_that_only_computed_values_cross(scopes: list[str | None], rng: Any) -> None:
+    """Under any device scopes and choices: a Switch is with its data, an Exit with its Switch, and so on."""
+    with af.Graph().as_default(), ExitStack() as stack:
+        at = [af.device(scope) for scope in scopes]
+        x = af.placeholder("float32", [], name="x")
+
+        def inner(i: Any, a: Any) -> Any:
+            with at[2]:
+                b = a * 1.5
+            return i + 1, af.cond(b > 10.0, lambda: b - 9.0, lambda: b + x)
+
+        def outer(i: Any, a: Any) -> Any:
+            with at[3]:
+                _, c = af.while_loop(lambda j, _: j < 3, inner, [0, a])
+            with at[4]:
+                return i + 1, c + x
+
+        stack.enter_context(at[0])
+        _, y = af.while_loop(lambda i, _: i < 4, outer, [0, x])
+        with at[1]:
+            z = af.cond(y > 1.0, lambda: y * 2.0, lambda: y)
+        with at[5]:
+            (gradient,) = af.gradients(z, x)
+        graph = prune(StepRequest((x,), (z, gradient)))
+    cluster = ClusterView(_PAIRS)
+    feasible = {name: group.devices for group in feasible_groups(graph, cluster) for name in group.members}
+
+    def choose(graph: ClientGraph, groups: Sequence[Group], cluster: ClusterView) -> dict[str, str]:
+        picked = [rng.choice(group.devices) for group in groups]
+        return {name: d for group, d in zip(groups, picked, strict=True) for name in group.members}
+
+    placed = place(graph, cluster, choose).nodes
+    for node in placed.values():
+        assert node.device in feasible[node.name] or node.op == "Const"
+        if node.op in ("Switch", "Exit") and not is_everywhere(placed[node.inputs[0].node]):
+            assert node.device == placed[node.inputs[0].node].device, node.name
+        if node.op == "Merge":
+            for source in (placed[edge.node] for edge in node.inputs):
+                assert source.op not in ("Enter", "NextIteration") or source.device == node.device, node.name
+        if node.op not in ("Switch", "Exit", "Enter", "NextIteration", "_Arg", "_Retval"):
+            asked = graph.nodes[node.name].device.removesuffix(":*")
+            assert asked in node.device, node.name
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
 def _parted(*devices: str) -> Plan:
     made = []
     for i, device in enumerate(devices):
@@ -115,12 +283,6 @@ def test_one_device_is_one_part() -> None:
     assert list(part.subgraphs) == [CPU0]
     assert (plan.feeds, plan.fetches) == (0, 2)
     assert set(part.subgraphs[CPU0].nodes) == {"c0", "c1", "_retval_0", "_retval_1"}
-
-
-def test_several_devices_are_refused_rather_than_run_wrong() -> None:
-    with pytest.raises(UnimplementedError) as caught:
-        _parted("/cpu:0", "/cpu:1")
-    assert caught.value.actual == [CPU0, CPU1]
 
 
 def test_a_step_of_nothing_is_a_plan() -> None:

@@ -30,6 +30,14 @@ FULL = "/job:worker/replica:0/task:3/device:GPU:1"
         ("/job:my-job.v2_a", "/job:my-job.v2_a"),
         ("/job:a/cpu:0", "/job:a/device:CPU:0"),
         ("/task:007", "/task:7"),
+        ("/Gpu:1", "/device:GPU:1"),
+        ("/tpu:0", "/device:TPU:0"),
+        ("/device:tpu:0", "/device:TPU:0"),
+        ("/device:xla_gpu:2", "/device:xla_gpu:2"),
+        ("/device:*:3", "/device:*:3"),
+        ("/device:*", ""),
+        ("/job:*", ""),
+        ("/job:Worker/task:1/device:GPU:*", "/job:Worker/task:1/device:GPU:*"),
     ],
 )
 def test_names_and_their_canonical_form(name: str, canonical: str) -> None:
@@ -54,6 +62,10 @@ def test_names_and_their_canonical_form(name: str, canonical: str) -> None:
         "/cpu:0/gpu:1",
         "/cpu:0/device:GPU:1",
         "/job:a b",
+        "/JOB:a",
+        "/job:a/Task:1",
+        "/xla_gpu:0",
+        "/device:*:0/gpu:0",
     ],
 )
 def test_malformed_names(name: str) -> None:
@@ -72,11 +84,40 @@ def test_malformed_names(name: str) -> None:
         ("/gpu:3", "/cpu", "/device:CPU:3"),  # type and index are two parts
         ("", "/gpu:0", "/device:GPU:0"),
         ("/gpu:0", "", "/device:GPU:0"),
+        ("/gpu:0", "/device:*:2", "/device:GPU:2"),
+        ("/job:a/cpu:1", "/job:*/gpu:*", "/job:a/device:GPU:1"),
     ],
 )
 def test_the_inner_name_wins_part_by_part(outer: str, inner: str, merged: str) -> None:
-    result = DeviceSpec.from_string(outer).override(DeviceSpec.from_string(inner))
-    assert result.to_string() == merged
+    outer_spec, inner_spec = DeviceSpec.from_string(outer), DeviceSpec.from_string(inner)
+    assert outer_spec.override(inner_spec).to_string() == merged
+    assert outer_spec.make_merged_spec(inner_spec).to_string() == merged
+
+
+def test_a_spec_made_of_parts_is_the_one_made_of_a_name() -> None:
+    spec = DeviceSpec(job="w", device_type="gpu", device_index=1)
+    assert spec == DeviceSpec.from_string("/job:w/gpu:1")
+    assert spec.matches(DeviceSpec.from_string("/job:w/replica:0/task:2/device:GPU:1"))
+    assert spec.replace(task=3, device_index=None).to_string() == "/job:w/task:3/device:GPU:*"
+    assert spec.to_string() == "/job:w/device:GPU:1"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "part"),
+    [
+        ("/gpu:0", "/gpu:1", "device_index"),
+        ("/gpu:0", "/cpu:1", "device_type"),
+        ("/gpu:0/task:1", "/cpu:0/task:2", "task"),
+        ("/replica:1", "/replica:0", "replica"),
+        ("/job:a/task:0", "/job:b/task:1", "job"),
+        ("/gpu", "/gpu:1", None),
+        ("/job:a", "/gpu:1", None),
+        ("", "/job:a/gpu:1", None),
+    ],
+)
+def test_the_part_in_which_two_names_differ(one: str, other: str, part: str | None) -> None:
+    first, second = DeviceSpec.from_string(one), DeviceSpec.from_string(other)
+    assert first.conflict(second) == second.conflict(first) == part
 
 
 @pytest.mark.parametrize("partial", ["", "/gpu:1", "/gpu", "/job:worker", "/task:3", "/job:worker/task:3/gpu:*", FULL])
@@ -91,11 +132,11 @@ def test_a_partial_name_that_does_not_match(partial: str) -> None:
 
 numbers = st.one_of(st.none(), st.integers(0, 99))
 specs = st.builds(
-    lambda job, replica, task, kind, index: DeviceSpec(job, replica, task, kind, index if kind else None),
+    DeviceSpec,
     st.one_of(st.none(), st.from_regex(r"[A-Za-z][A-Za-z0-9_.\-]{0,8}", fullmatch=True)),
     numbers,
     numbers,
-    st.one_of(st.none(), st.sampled_from(["CPU", "GPU", "TPU_X"])),
+    st.one_of(st.none(), st.sampled_from(["CPU", "GPU", "TPU_X", "xla_cpu"])),
     numbers,
 )
 
@@ -103,6 +144,13 @@ specs = st.builds(
 @given(specs)
 def test_printing_and_parsing_are_inverse(spec: DeviceSpec) -> None:
     assert DeviceSpec.from_string(spec.to_string()) == spec
+
+
+@given(specs, specs)
+def test_two_names_differ_where_no_device_is_both(a: DeviceSpec, b: DeviceSpec) -> None:
+    merged = a.override(b)
+    filled = DeviceSpec("x", 100, 100, "X", 100).override(merged)
+    assert (a.conflict(b) is None) == (a.matches(filled) and b.matches(filled))
 
 
 @given(specs, specs, specs)

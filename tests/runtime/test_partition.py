@@ -55,8 +55,8 @@ def ops(graph: ClientGraph, op: str) -> list[str]:
 
 def test_a_value_is_sent_once_to_a_device_however_many_read_it() -> None:
     with af.device("/cpu:0"):
-        x = af.placeholder("float32", [3])
-        a = af.exp(x)
+        x = af.placeholder("float32", [1000, 1000])
+        a = af.matmul(x, x)
     with af.device("/cpu:1"):
         readers = [a + 1.0, a * 2.0, af.tanh(a)]
     cut = subgraphs(readers, [x])
@@ -74,6 +74,24 @@ def test_feeds_and_constants_are_not_sent() -> None:
         b = x * c
     cut = subgraphs([a, b], [x])
     assert not any(ops(graph, SEND) for graph in cut.values())
+
+
+def test_what_costs_less_than_sending_it_is_computed_again() -> None:
+    with af.device("/cpu:0"):
+        x = af.placeholder("float32", [3])
+        a = af.reshape(x, [3, 1])
+    with af.device("/cpu:1"):
+        b = af.identity(a) * 2.0
+    cut = subgraphs([a, b], [x])
+    assert not any(ops(graph, SEND) for graph in cut.values())
+
+
+def test_what_has_effects_is_never_computed_again() -> None:
+    with af.device("/cpu:0"):
+        a = af.random_uniform([3])
+    with af.device("/cpu:1"):
+        b = a * 2.0
+    assert len(ops(subgraphs([a, b], [])[CPU.format(0)], SEND)) == 1
 
 
 def test_a_control_edge_sends_an_empty_tensor() -> None:

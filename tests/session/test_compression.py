@@ -26,7 +26,8 @@ async def sent(
     with af.Graph().as_default():
         with af.device("/cpu:0"):
             x = af.placeholder("float32", [None])
-            here = x - 0.0  # exact, also for -0.0; the feed itself would be on both devices
+            with af.control_dependencies([af.no_op()]):  # what waits for nothing would be computed on both devices
+                here = x - 0.0  # exact, also for -0.0
             if kind is not None:
                 here = af.compressed(here, kind)
         with af.device("/cpu:1"):
@@ -65,7 +66,8 @@ async def test_other_types_cross_as_they_are() -> None:
     value = np.array([1 + 2**-50, np.pi])
     with af.device("/cpu:0"):
         x = af.placeholder("float64", [None])
-        here = x - 0.0
+        with af.control_dependencies([af.no_op()]):
+            here = x - 0.0
     with af.device("/cpu:1"):
         there = af.identity(here)
     async with af.Session(config=af.SessionConfig(device_count={"CPU": 2}, compression="truncate")) as session:

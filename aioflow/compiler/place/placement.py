@@ -1,55 +1,69 @@
-"""Stage 4: give every node a device. With one device of each kind the first feasible one is the answer.
+"""Stage 4: give every node a device.
 
-A device is feasible when its name fits the node's (partial) request and a kernel exists for its type.
+With one device there is nothing to decide. Otherwise `constraints` says which nodes go together and where they may go,
+and a strategy chooses among these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.place.cluster import ClusterView
-from aioflow.errors import InvalidArgumentError, UnimplementedError
-from aioflow.graph.device_spec import DeviceSpec
-from aioflow.graph.opdef import CONTROL_FLOW
-from aioflow.kernels.registry import KERNELS
+from aioflow.compiler.place.constraints import Group, Offers, feasible_groups
 
-__all__ = ["place"]
+__all__ = ["Chooser", "first_feasible", "place"]
+
+Chooser: TypeAlias = Callable[[ClientGraph, Sequence[Group], ClusterView], Mapping[str, str]]
 
 
-def place(graph: ClientGraph, cluster: ClusterView) -> ClientGraph:
+def first_feasible(graph: ClientGraph, groups: Sequence[Group], cluster: ClusterView) -> dict[str, str]:
+    """The strategy that gives each group its preferred device."""
+    return {name: group.devices[0] for group in groups for name in group.members}
+
+
+def place(graph: ClientGraph, cluster: ClusterView, choose: Chooser = first_feasible) -> ClientGraph:
     """The same graph with a full device name on every node.
+
+    Args:
+        choose: Gives each node one of the devices of its group, the same to all members.
 
     Raises:
         InvalidArgumentError: no device satisfies a node's request.
         UnimplementedError: no device has a kernel for a node.
     """
-    specs = [DeviceSpec.from_string(d) for d in cluster.devices]
-    placed: dict[str, Node] = {}
+    if len(cluster.devices) == 1 and _fits_everywhere(graph, Offers(cluster)):
+        (device,) = cluster.devices
+        return replace(graph, nodes={name: _on(node, device) for name, node in graph.nodes.items()})
+    groups = feasible_groups(graph, cluster)
+    decided = all(len(group.devices) == 1 for group in groups)
+    chosen = dict(first_feasible(graph, groups, cluster) if decided else choose(graph, groups, cluster))
+    chosen.update(_constants_beside_readers(graph, groups, chosen))
+    return replace(graph, nodes={name: _on(node, chosen[name]) for name, node in graph.nodes.items()})
+
+
+def _fits_everywhere(graph: ClientGraph, offers: Offers) -> bool:
+    """Whether every node runs on each device and asks for nothing else; who decides otherwise says why not."""
+    return all(
+        offers.kernels(node)[0] == offers.everywhere and (offers.request(node.device) == offers.everywhere)
+        for node in graph.nodes.values()
+    )
+
+
+def _constants_beside_readers(graph: ClientGraph, groups: Sequence[Group], chosen: Mapping[str, str]) -> dict[str, str]:
+    """The devices of constants on their own whose readers have all come to be on one other device."""
+    alone = (group for group in groups if len(group.members) == 1)
+    free = {g.members[0]: g.devices for g in alone if graph.nodes[g.members[0]].op == "Const"}
+    readers: dict[str, set[str]] = {name: set() for name in free}
     for node in graph.nodes.values():
-        if node.op in ("_Arg", "_Retval"):
-            device = cluster.devices[0]
-        else:
-            device = _device_for(node, specs, cluster)
-        placed[node.name] = replace(node, device=device)
-    return replace(graph, nodes=placed)
+        for edge in node.inputs:
+            if edge.node in free:
+                readers[edge.node].add(chosen[node.name])
+    moved = {name: next(iter(devices)) for name, devices in readers.items() if len(devices) == 1}
+    return {name: device for name, device in moved.items() if device in free[name]}
 
 
-def _device_for(node: Node, specs: Sequence[DeviceSpec], cluster: ClusterView) -> str:
-    wanted = DeviceSpec.from_string(node.device)
-    named = [s for s in specs if wanted.matches(s)]
-    if not named and not cluster.allow_soft_placement:
-        raise InvalidArgumentError(
-            f"cannot assign a device for operation {node.name}: {node.device} does not exist here",
-            expected=f"one of {list(cluster.devices)}, or SessionConfig(allow_soft_placement=True)",
-            actual=node.device,
-        ).at(node.name, node.op, node.source)
-    for spec in [*named, *(specs if cluster.allow_soft_placement else ())]:
-        if node.op in CONTROL_FLOW or KERNELS.find(node.op, spec.device_type or "", node.attrs) is not None:
-            return spec.to_string()
-    try:
-        KERNELS.get(node.op, (named or list(specs))[0].device_type or "", node.attrs)
-    except UnimplementedError as error:
-        raise error.at(node.name, node.op, node.source) from None
-    return specs[0].to_string()
+def _on(node: Node, device: str) -> Node:
+    return Node(node.name, node.op, node.inputs, node.control, node.attrs, node.outputs, device, node.source)

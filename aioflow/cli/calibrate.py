@@ -1,0 +1,57 @@
+"""`aioflow calibrate`: measure this machine for the cost model of placement, and keep the result."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from aioflow.compiler.place.calibration import RATES, Calibration, Link, calibration_path, write_calibration
+from aioflow.runtime.calibrate import calibrate
+from aioflow.runtime.device import load_backend
+
+__all__ = ["add_parser", "table"]
+
+
+def table(calibration: Calibration) -> Iterator[str]:
+    """The calibration in lines that people read."""
+    for device_type, speeds in calibration.speeds.items():
+        yield f"{device_type}: {speeds.overhead * 1e6:.2f} µs a node"
+        for name, rate in speeds.rates.items():
+            yield f"  {name:<15} {rate / 1e9:9.2f} G/s  {RATES[name]}"
+        for dtype, rate in speeds.products.items():
+            yield f"  {dtype:<15} {rate / 1e9:9.2f} G/s  multiply-adds a second of a matrix product"
+    for kind, link in calibration.links.items():
+        yield f"link {kind}: {_link_text(link)}"
+
+
+def _link_text(link: Link) -> str:
+    bandwidth = "nothing is copied" if link.bandwidth is None else f"{link.bandwidth / 1e9:.2f} GB/s"
+    return f"{link.latency * 1e6:.1f} µs, {bandwidth}, {link.overhead * 1e6:.1f} µs of the receiver's time"
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser("calibrate", help="measure this machine, so that placement knows what things cost")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="instead of the file that sessions read")
+    parser.add_argument(
+        "--seconds", type=_positive, default=0.2, metavar="S", help="for each of some 13 measurements (default: 0.2)"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+    return value
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    path: Path = arguments.output or calibration_path()
+    calibration = calibrate({"CPU": load_backend("numpy")}, seconds=arguments.seconds)
+    write_calibration(calibration, path)
+    for line in table(calibration):
+        print(line)
+    print(f"written to {path}")
+    return 0

@@ -1,0 +1,258 @@
+"""How fast this machine is, as data: rates of each device type, bandwidth and latency of each kind of link.
+
+`aioflow calibrate` measures once and writes a file into the user's cache folder; without one the shipped defaults hold.
+Nothing is ever measured on the way. Placement only compares costs, so defaults that are off by a common factor place as
+well as measured ones.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError
+from aioflow.graph.device_spec import DeviceSpec
+from aioflow.kernels.checkpoint_format import file_errors, write_atomically
+
+__all__ = [
+    "DEFAULT_LINKS",
+    "DEFAULT_SPEEDS",
+    "RATES",
+    "Calibration",
+    "Link",
+    "Speeds",
+    "calibration_path",
+    "find_calibration",
+    "link_kind",
+    "read_calibration",
+    "write_calibration",
+]
+
+_VERSION: Final = 1
+
+# What is measured of a device besides its matrix products: bytes a second, but for the convolution.
+RATES: Final[Mapping[str, str]] = {
+    "elementwise": "bytes read and written a second by an addition",
+    "transcendental": "bytes read and written a second by an exponential",
+    "reduction": "bytes read a second by a sum",
+    "movement": "bytes read and written a second by a copy",
+    "convolution": "multiply-adds a second of a 3x3 convolution",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """One type of device.
+
+    Attributes:
+        overhead: Seconds that every node takes besides its work.
+        rates: Work a second, by the names in `RATES`.
+        products: Multiply-adds a second of a matrix product, by dtype; that of float32 stands for the missing ones.
+    """
+
+    overhead: float
+    rates: Mapping[str, float]
+    products: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The way from one device to another.
+
+    Attributes:
+        latency: Seconds until the first byte arrives.
+        bandwidth: Bytes a second; None where the devices share memory and nothing is copied.
+        overhead: Seconds that a transfer keeps the receiving device busy (the Recv and its half of the Send).
+    """
+
+    latency: float = 0.0
+    bandwidth: float | None = None
+    overhead: float = 0.0
+
+    def seconds(self, size: float) -> float:
+        """How long `size` bytes are on their way: latency + bytes / bandwidth, as TensorFlow's cost model has it."""
+        return self.latency + (0.0 if self.bandwidth is None else size / self.bandwidth)
+
+
+# The CPU's are what `aioflow calibrate` gave on a virtual machine of two cores, rounded down; the GPU's are a middling
+# card's by its data sheet, and so are the links but for the one by memory: that is a way through the event loop.
+DEFAULT_SPEEDS: Final[Mapping[str, Speeds]] = {
+    "CPU": Speeds(
+        overhead=5e-7,
+        rates={
+            "elementwise": 2e10,
+            "transcendental": 1e10,
+            "reduction": 5e10,
+            "movement": 1.5e10,
+            "convolution": 5e10,
+        },
+        products={
+            "float32": 6e10,
+            "float64": 3e10,
+            "bfloat16": 1e10,
+            "float16": 1e10,
+            "complex64": 1.5e10,
+            "complex128": 8e9,
+            "int32": 1e9,
+            "int64": 1e9,
+        },
+    ),
+    "GPU": Speeds(
+        overhead=1e-5,
+        rates={
+            "elementwise": 5e11,
+            "transcendental": 5e11,
+            "reduction": 4e11,
+            "movement": 5e11,
+            "convolution": 4e12,
+        },
+        products={"float32": 6e12, "float64": 3e11, "bfloat16": 3e13, "float16": 3e13, "complex64": 1.5e12},
+    ),
+}
+
+DEFAULT_LINKS: Final[Mapping[str, Link]] = {
+    "memory": Link(latency=3e-5, bandwidth=None, overhead=6e-6),
+    "host": Link(latency=2e-5, bandwidth=1e10, overhead=1e-5),
+    "peer": Link(latency=2e-5, bandwidth=2e10, overhead=1e-5),
+    "network": Link(latency=2e-4, bandwidth=1.5e9, overhead=5e-5),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Speeds by device type, links by kind ("memory", "host", "peer", "network": see `link_kind`)."""
+
+    speeds: Mapping[str, Speeds] = field(default_factory=lambda: DEFAULT_SPEEDS)
+    links: Mapping[str, Link] = field(default_factory=lambda: DEFAULT_LINKS)
+
+    def speeds_of(self, device_type: str) -> Speeds:
+        """The speeds of a device type; the shipped ones, or those of a CPU, where it was not measured."""
+        return self.speeds.get(device_type) or DEFAULT_SPEEDS.get(device_type) or DEFAULT_SPEEDS["CPU"]
+
+    def link(self, kind: str) -> Link:
+        """The link of a kind; the shipped one where it was not measured."""
+        return self.links.get(kind) or DEFAULT_LINKS[kind]
+
+    def to_json(self) -> str:
+        """The calibration as text that people can read."""
+        links = {kind: asdict(link) for kind, link in self.links.items()}
+        speeds = {kind: asdict(speed) for kind, speed in self.speeds.items()}
+        return json.dumps({"version": _VERSION, "speeds": speeds, "links": links}, indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Calibration:
+        """The calibration that `to_json` wrote.
+
+        Raises:
+            DataLossError: the text is not JSON, or something is missing.
+            InvalidArgumentError: it is of another version, or a value is not a time or a rate.
+        """
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise DataLossError("not a calibration", expected="JSON", actual=str(error)) from error
+        if not isinstance(data, dict) or "version" not in data:
+            raise DataLossError("not a calibration", expected="an object with a version", actual=type(data).__name__)
+        if data["version"] != _VERSION:
+            raise InvalidArgumentError(
+                "the calibration is of another version: run `aioflow calibrate`",
+                expected=_VERSION,
+                actual=data["version"],
+            )
+        try:
+            speeds = {str(kind): _speeds(kind, value) for kind, value in data["speeds"].items()}
+            links = {str(kind): _link(kind, value) for kind, value in data["links"].items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DataLossError(
+                "the calibration is incomplete", expected="speeds and links", actual=repr(error)
+            ) from error
+        return cls(speeds, links)
+
+
+def _speeds(kind: str, value: Mapping[str, Any]) -> Speeds:
+    rates = {name: _positive(f"{kind} {name}", value["rates"][name]) for name in RATES}
+    products = {str(name): _positive(f"{kind} {name}", rate) for name, rate in value["products"].items()}
+    _positive(f"{kind} float32", products["float32"])
+    return Speeds(_time(f"{kind} overhead", value["overhead"]), rates, products)
+
+
+def _link(kind: str, value: Mapping[str, Any]) -> Link:
+    bandwidth = value["bandwidth"]
+    return Link(
+        _time(f"{kind} latency", value["latency"]),
+        None if bandwidth is None else _positive(f"{kind} bandwidth", bandwidth),
+        _time(f"{kind} overhead", value["overhead"]),
+    )
+
+
+def _positive(name: str, value: Any) -> float:
+    number = _time(name, value)
+    if number == 0.0:
+        raise InvalidArgumentError(f"the calibration's {name} is wrong", expected="a rate above 0", actual=value)
+    return number
+
+
+def _time(name: str, value: Any) -> float:
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if not 0.0 <= number < math.inf:
+        raise InvalidArgumentError(
+            f"the calibration's {name} is wrong", expected="a number of at least 0", actual=value
+        )
+    return number
+
+
+def link_kind(source: DeviceSpec, destination: DeviceSpec) -> str:
+    """Which kind of link leads from one device to another: by task, then by whether both, one or none is a CPU."""
+    if (source.job, source.replica, source.task) != (destination.job, destination.replica, destination.task):
+        return "network"
+    on_host = (source.device_type == "CPU") + (destination.device_type == "CPU")
+    return ("peer", "host", "memory")[on_host]
+
+
+def calibration_path(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+    """Where this user's calibration is kept: in the cache folder of the platform."""
+    home = Path(environ.get("HOME") or environ.get("USERPROFILE") or ".")
+    if platform == "win32":
+        folder = Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif platform == "darwin":
+        folder = home / "Library" / "Caches"
+    else:
+        folder = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
+    return folder / "aioflow" / "calibration.json"
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The calibration in a file. Blocks on the disk.
+
+    Raises:
+        NotFoundError: there is no such file.
+        DataLossError, InvalidArgumentError: it holds something else; see `Calibration.from_json`.
+    """
+    with file_errors(path):
+        text = path.read_bytes()
+    try:
+        return Calibration.from_json(text)
+    except (DataLossError, InvalidArgumentError) as error:
+        error.message = f"{path}: {error.message}"
+        raise
+
+
+def find_calibration(path: Path | None = None) -> Calibration:
+    """The calibration of this machine, or the shipped defaults where none was made. Raises as `read_calibration`."""
+    try:
+        return read_calibration(path or calibration_path())
+    except NotFoundError:
+        return Calibration()
+
+
+def write_calibration(calibration: Calibration, path: Path) -> None:
+    """Write a file that `read_calibration` reads, whole or not at all; its folder is made. Blocks on the disk."""
+    with file_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, calibration.to_json().encode())

@@ -1,0 +1,119 @@
+"""Which nodes belong on one device: those that must (colocation, resources), those that had better (control flow).
+
+Groups are disjoint sets of node positions (TensorFlow whitepaper, 4.3: union-find over the colocation constraints).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.graph.dtypes import resource, variant
+
+__all__ = [
+    "BOUNDARY",
+    "HANDLES",
+    "DisjointSets",
+    "demanded",
+    "followers",
+    "is_everywhere",
+    "makes_handle",
+    "preferred",
+    "takes_handle",
+]
+
+BOUNDARY: Final = frozenset({"_Arg", "_Retval"})
+# A resource lives on one device, and so do lists and locks, which are variants: they are handed on, not copied.
+HANDLES: Final = frozenset({resource, variant})
+_PREFIX: Final = "loc:@"
+
+
+class DisjointSets:
+    """Disjoint sets of the numbers below `count`; one of its members stands for each set."""
+
+    __slots__ = ("_parent",)
+
+    def __init__(self, count: int) -> None:
+        self._parent = list(range(count))
+
+    def find(self, member: int) -> int:
+        """The member that stands for the set."""
+        parent = self._parent
+        while parent[member] != member:
+            parent[member] = member = parent[parent[member]]  # halve the path
+        return member
+
+    def union(self, one: int, other: int) -> int:
+        """Make one set of two; returns the member that stands for it."""
+        kept = self._parent[self.find(other)] = self.find(one)
+        return kept
+
+
+def takes_handle(graph: ClientGraph, node: Node) -> bool:
+    """Whether the node uses a resource, a list or a lock that another one made."""
+    return any(graph.spec(edge).dtype in HANDLES for edge in node.inputs)
+
+
+def makes_handle(graph: ClientGraph, node: Node) -> bool:
+    """Whether the node makes a resource, a list or a lock: where it is decides for all that touch that."""
+    return any(spec.dtype in HANDLES for spec in node.outputs) and not takes_handle(graph, node)
+
+
+def is_everywhere(node: Node) -> bool:
+    """Whether partition gives the node to every device that reads it: a feed, a free constant, a loop invariant."""
+    if node.op == "Enter":
+        return bool(node.attrs.get("is_constant"))
+    return node.op == "_Arg" or (node.op == "Const" and not node.control)
+
+
+def demanded(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+    """The pairs that must share a device: by `_class`, and by an edge that carries a handle."""
+    named: dict[str, int] = {}
+    nodes = graph.nodes
+    for position, node in enumerate(nodes.values()):
+        for label in node.attrs.get("_class", ()):
+            if label.startswith(_PREFIX):
+                # Who names a node that the step does not have still stays with the others that name it.
+                anchor = label[len(_PREFIX) :]
+                yield position, positions.get(anchor, named.setdefault(anchor, position))
+        for source, port in node.inputs:
+            if nodes[source].outputs[port].dtype in HANDLES:
+                yield position, positions[source]
+
+
+def preferred(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+    """The pairs of control flow that partition wants together, where nothing forbids it.
+
+    A Switch is where its data is, unless that is everywhere, an Exit where its Switch is, an Enter and a NextIteration
+    where they are read first. So the Enter, Merge, Switch, Exit and NextIteration of a loop variable stay together, and
+    only values that are computed cross between devices.
+    """
+    entering: dict[str, int] = {}
+    for position, node in enumerate(graph.nodes.values()):
+        if node.op in ("Switch", "Exit"):
+            source = node.inputs[0].node
+            if not is_everywhere(graph.nodes[source]):
+                yield position, positions[source]
+        elif node.op in ("Enter", "NextIteration"):
+            entering[node.name] = position
+    for position, node in enumerate(graph.nodes.values()):
+        for edge in node.inputs:
+            waiting = entering.pop(edge.node, None)
+            if waiting is not None:
+                yield waiting, position
+
+
+def followers(
+    graph: ClientGraph, positions: Mapping[str, int], readers: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[int, Sequence[int]]]:
+    """The nodes that go where others are: a fetch to its input, a feed to its first reader, a constant to where all its
+    readers are.
+    """
+    for position, node in enumerate(graph.nodes.values()):
+        if node.op == "_Retval":
+            yield position, [positions[node.inputs[0].node]]
+        elif node.op == "_Arg":
+            yield position, readers[node.name][:1]
+        elif node.op == "Const" and "_class" not in node.attrs:
+            yield position, readers[node.name]

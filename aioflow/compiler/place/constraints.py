@@ -1,0 +1,287 @@
+"""Where nodes may go: groups that share a device, each with the devices that fit all its members.
+
+Device requests and kernels of each node are bit masks over the cluster's devices; a group's mask is the intersection
+(TensorFlow whitepaper, 4.3). Only where that is empty are the requests themselves looked at: one may yield, soft
+placement may drop it, or the error says why each device was rejected.
+
+Nodes of control flow have no kernels and run anywhere. What they ask for counts only where they are on their own: a
+Switch is where its data is, whatever it asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.place.cluster import ClusterView
+from aioflow.compiler.place.colocation import (
+    BOUNDARY,
+    DisjointSets,
+    demanded,
+    followers,
+    makes_handle,
+    preferred,
+    takes_handle,
+)
+from aioflow.compiler.place.rejection import conflict, rejection
+from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.kernels.registry import KERNELS
+
+__all__ = ["Group", "Offer", "Offers", "feasible_groups"]
+
+_TYPE_ORDER: Final[Mapping[str, int]] = {"GPU": 0, "CPU": 2}  # a type that is not named is between them
+_TASK: Final = ("job", "replica", "task")
+# What soft placement leaves open where members disagree about a part.
+_SOFT: Final = {"device_type": ("device_type", "device_index"), "device_index": ("device_index",)}
+
+# For a node: the devices that have a kernel for it, and the kernel's priority on each type of device (None where the
+# node needs no kernel).
+Offer: TypeAlias = tuple[int, tuple[int, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes that share a device, and where they may go, the preferred device first."""
+
+    members: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+class Offers:
+    """What the devices of a cluster offer to a node, remembered by op and request for one placement."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self.cluster = cluster
+        self.specs = [DeviceSpec.from_string(name) for name in cluster.devices]
+        self.everywhere = (1 << len(self.specs)) - 1
+        self.anything: Offer = (self.everywhere, None)
+        self._types = list(dict.fromkeys(spec.device_type or "" for spec in self.specs))
+        self._of_type = [self._mask(spec.device_type == kind for spec in self.specs) for kind in self._types]
+        self._requests: dict[str, int] = {"": self.everywhere}
+        self._kernels: dict[Any, Offer] = {}
+        self._keys: dict[str, tuple[str, ...]] = {}
+        self._orders: dict[Offer, tuple[str, ...]] = {}
+
+    def request(self, device: str) -> int:
+        """The devices that fit a request."""
+        found = self._requests.get(device)
+        if found is None:
+            found = self._requests[device] = self.matching(DeviceSpec.from_string(device))
+        return found
+
+    def matching(self, wanted: DeviceSpec) -> int:
+        """The devices that fit a request in parts."""
+        return self._mask(wanted.matches(spec) for spec in self.specs)
+
+    def kernels(self, node: Node) -> Offer:
+        """The devices with a kernel for the node."""
+        if node.op in CONTROL_FLOW or node.op in BOUNDARY:
+            return self.anything
+        names = self._keys.get(node.op)
+        if names is None:
+            # Two nodes of an op have the same kernels if they agree in the attributes that the kernels look at.
+            looked_at = (name for kernel in KERNELS.for_op(node.op) for name in kernel.dtypes)
+            names = self._keys[node.op] = ("_kernel", *dict.fromkeys(looked_at))
+        attrs = node.attrs
+        key = (node.op, *[attrs.get(name) for name in names])
+        found = self._kernels.get(key)
+        if found is None:
+            found = self._kernels[key] = self._find(node)
+        return found
+
+    def order(self, offer: Offer) -> tuple[str, ...]:
+        """The devices of an offer: by the kernels' priority, then GPUs before CPUs, then as the cluster lists them."""
+        names = self._orders.get(offer)
+        if names is None:
+            mask, priorities = offer
+            possible = [i for i in range(len(self.specs)) if mask >> i & 1]
+            if priorities is not None:
+                ranks = [(-p, _TYPE_ORDER.get(kind, 1)) for p, kind in zip(priorities, self._types, strict=True)]
+                possible.sort(key=lambda i: ranks[self._types.index(self.specs[i].device_type or "")])
+            names = self._orders[offer] = tuple(self.cluster.devices[i] for i in possible)
+        return names
+
+    def _find(self, node: Node) -> Offer:
+        found = [KERNELS.find(node.op, kind, node.attrs) for kind in self._types]
+        mask = sum(bits for bits, kernel in zip(self._of_type, found, strict=True) if kernel is not None)
+        return mask, tuple(0 if kernel is None else kernel.priority for kernel in found)
+
+    @staticmethod
+    def _mask(fits: Iterable[bool]) -> int:
+        return sum(1 << i for i, fit in enumerate(fits) if fit)
+
+
+def feasible_groups(graph: ClientGraph, cluster: ClusterView) -> list[Group]:
+    """The groups of the graph, in the order of their first members; every node is in one.
+
+    Raises:
+        InvalidArgumentError: no device is as a group asks for.
+        UnimplementedError: no device has all the kernels that a group needs.
+    """
+    return _Constraints(graph, Offers(cluster)).groups()
+
+
+class _Constraints:
+    """The constraints of one graph on one cluster.
+
+    Attributes:
+        masks: For the member that stands for a group the devices that fit it.
+        priorities: And the kernels' priorities; None for a group without kernels.
+    """
+
+    def __init__(self, graph: ClientGraph, offers: Offers) -> None:
+        self.graph = graph
+        self.offers = offers
+        self.nodes = list(graph.nodes.values())
+        self.positions = {name: i for i, name in enumerate(graph.nodes)}
+        self.sets = DisjointSets(len(self.nodes))
+        self.masks: list[int] = []
+        self.priorities: list[tuple[int, ...] | None] = []
+        self.wishes: list[tuple[int, int]] = []  # nodes of control flow that ask for devices, and these
+
+    def groups(self) -> list[Group]:
+        self._read_nodes()
+        for one, other in demanded(self.graph, self.positions):
+            self._unite(one, other)
+        self._resolve_empty()
+        for one, other in preferred(self.graph, self.positions):
+            self._unite_if_possible(one, other)
+        self._grant_wishes()
+        self._follow()
+        members: dict[int, list[str]] = {}
+        for i, node in enumerate(self.nodes):
+            members.setdefault(self.sets.find(i), []).append(node.name)
+        order = self.offers.order
+        return [Group(tuple(names), order((self.masks[i], self.priorities[i]))) for i, names in members.items()]
+
+    def _read_nodes(self) -> None:
+        offers = self.offers
+        for i, node in enumerate(self.nodes):
+            mask, priorities = offers.kernels(node)
+            if node.device and node.op not in BOUNDARY:
+                if node.op in CONTROL_FLOW:
+                    self.wishes.append((i, self._wish(node)))
+                else:
+                    mask &= offers.request(node.device)
+            self.masks.append(mask)
+            self.priorities.append(priorities)
+
+    def _unite(self, one: int, other: int) -> None:
+        a, b = self.sets.find(one), self.sets.find(other)
+        if a == b:
+            return
+        kept = self.sets.union(a, b)
+        self.masks[kept] = self.masks[a] & self.masks[b]
+        pa, pb = self.priorities[a], self.priorities[b]
+        if pa is None or pb is None or pa == pb:
+            self.priorities[kept] = pb if pa is None else pa
+        else:
+            self.priorities[kept] = (0,) * len(pa)  # as TensorFlow: where the members disagree, none counts
+
+    def _unite_if_possible(self, one: int, other: int) -> None:
+        if self.masks[self.sets.find(one)] & self.masks[self.sets.find(other)]:
+            self._unite(one, other)
+
+    def _resolve_empty(self) -> None:
+        """Settle the groups that no device fits by the masks alone."""
+        unsettled: dict[int, list[Node]] = {}
+        for i, node in enumerate(self.nodes):
+            root = self.sets.find(i)
+            if not self.masks[root] and node.op not in BOUNDARY:
+                unsettled.setdefault(root, []).append(node)
+        for root, members in unsettled.items():
+            self.masks[root] = _settle(members, self.graph, self.offers)
+
+    def _wish(self, node: Node) -> int:
+        """The devices that a node of control flow asks for."""
+        spec = DeviceSpec.from_string(node.device)
+        found = self.offers.request(node.device)
+        if not found and self.offers.cluster.allow_soft_placement:
+            found = self.offers.matching(_softened(spec))
+        if not found:
+            raise rejection([node], {node.name: spec}, self.offers.cluster)
+        return found
+
+    def _grant_wishes(self) -> None:
+        """Let control flow have what it asks for where no kernel shares the group; a Merge asks first."""
+        for i, wish in sorted(self.wishes, key=lambda wish: self.nodes[wish[0]].op != "Merge"):
+            root = self.sets.find(i)
+            wanted = self.masks[root] & wish
+            if wanted and self.priorities[root] is None:
+                self.masks[root] = wanted
+
+    def _follow(self) -> None:
+        readers: dict[str, list[int]] = {n.name: [] for n in self.nodes if n.op in ("_Arg", "Const")}
+        for i, node in enumerate(self.nodes):
+            for edge in node.inputs:
+                if edge.node in readers:
+                    readers[edge.node].append(i)
+        for i, leaders in followers(self.graph, self.positions, readers):
+            roots = {self.sets.find(leader) for leader in leaders}
+            if len(roots) == 1:
+                (root,) = roots
+                # One that does not run wherever the others may go must not keep them from there.
+                if not self.masks[root] & ~self.masks[self.sets.find(i)]:
+                    mask, priorities = self.masks[root], self.priorities[root]
+                    kept = self.sets.union(i, root)
+                    self.masks[kept], self.priorities[kept] = mask, priorities
+
+
+def _settle(members: Sequence[Node], graph: ClientGraph, offers: Offers) -> int:
+    """The devices for a group whose requests and kernels leave none at first sight.
+
+    Raises:
+        InvalidArgumentError, UnimplementedError: there are none.
+    """
+    cluster = offers.cluster
+    merged, wanted = _merge(members, graph, cluster)
+    kernels = offers.everywhere
+    for node in members:
+        kernels &= offers.kernels(node)[0]
+    mask = offers.matching(merged) & kernels
+    if not mask and cluster.allow_soft_placement:
+        mask = offers.matching(_softened(merged)) & kernels
+        wanted = {name: _softened(spec) for name, spec in wanted.items()}
+    if not mask:
+        raise rejection(members, wanted, cluster)
+    return mask
+
+
+def _merge(
+    members: Sequence[Node], graph: ClientGraph, cluster: ClusterView
+) -> tuple[DeviceSpec, dict[str, DeviceSpec]]:
+    """What a group asks for as a whole, and what each member asks for as far as that counts.
+
+    The nodes that make handles are asked first, and a node that uses one yields to them, as in TensorFlow. Soft
+    placement leaves open the type or index about which members disagree; about job, replica and task they may not.
+
+    Raises:
+        InvalidArgumentError: members ask for different devices.
+    """
+    asking = [n for n in members if n.device and n.op not in CONTROL_FLOW]
+    makers = [n for n in asking if makes_handle(graph, n)]
+    merged = DeviceSpec()
+    wanted: dict[str, DeviceSpec] = {}
+    opened: dict[str, None] = {}  # the parts that soft placement has left open
+    for node in [*makers, *(n for n in asking if n not in makers)]:
+        spec = DeviceSpec.from_string(node.device).replace(**opened)
+        if takes_handle(graph, node) and any(wanted[maker.name].conflict(spec) for maker in makers):
+            continue
+        while (clash := merged.conflict(spec)) is not None:
+            if clash in _TASK or not cluster.allow_soft_placement:
+                wanted[node.name] = spec
+                other = next(n for n in asking if n.name in wanted and wanted[n.name].conflict(spec))
+                raise conflict(members, wanted, (other, node), cluster)
+            opened |= dict.fromkeys(_SOFT[clash])
+            merged, spec = merged.replace(**opened), spec.replace(**opened)
+        merged = merged.override(spec)
+        wanted[node.name] = spec
+    return merged, {name: spec.replace(**opened) for name, spec in wanted.items()}
+
+
+def _softened(spec: DeviceSpec) -> DeviceSpec:
+    """What soft placement keeps of a request."""
+    return DeviceSpec(spec.job, spec.replica, spec.task)

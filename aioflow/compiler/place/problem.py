@@ -1,0 +1,241 @@
+"""A graph, its groups and its costs as plain lists of numbers, which is what the strategies and the simulator work on.
+
+Nodes, groups, devices and tensors are indices here; a tensor is one output of a node, or what a control edge carries.
+The `_Arg` nodes are at a place of their own, the *host*: every device takes a feed from there. Constants are wherever
+they are read and do not appear as tensors at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.place.calibration import link_kind
+from aioflow.compiler.place.cost_model import CostModel
+from aioflow.compiler.place.op_costs import FREE_OPS, REPLICATED_OPS, Operand
+from aioflow.errors import InternalError
+from aioflow.graph.device_spec import DeviceSpec
+
+__all__ = ["CONTROL_PORT", "GroupLike", "Problem", "build_problem"]
+
+CONTROL_PORT: Final = -1
+
+
+class GroupLike(Protocol):
+    """Nodes that must be on one device, and the devices that will do, preferred ones first (`constraints.Group`)."""
+
+    @property
+    def members(self) -> tuple[str, ...]: ...
+    @property
+    def devices(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is to be placed.
+
+    Attributes:
+        nodes: The nodes in topological order; the index in this list is the node's number everywhere below.
+        devices: Full names; the host has the number after the last.
+        group: By node.
+        feasible: By group, in order of preference.
+        seconds: By device, then node: seconds a step.
+        free: By node, whether it takes no time anywhere.
+        reads: By node, the tensors that it needs, each once.
+        readers: By node, the nodes that need one of its tensors, each once.
+        waits: By node, how many nodes it needs tensors of.
+        first_reader: For constants and feeds the first node that reads them.
+        source, port: By tensor: the node, and which output (`CONTROL_PORT` for a control edge).
+        size, trips: By tensor: bytes a step, and how many times a step it is sent where it is sent.
+        latency, per_byte, overhead: By sending device or host, then receiving device: seconds; see `Link`.
+        host: The number of the host.
+    """
+
+    nodes: list[Node]
+    devices: tuple[str, ...]
+    group: list[int]
+    feasible: list[tuple[int, ...]]
+    seconds: list[list[float]]
+    free: list[bool]
+    reads: list[list[int]]
+    readers: list[list[int]]
+    waits: list[int]
+    first_reader: dict[int, int]
+    source: list[int]
+    port: list[int]
+    size: list[float]
+    trips: list[float]
+    latency: list[list[float]]
+    per_byte: list[list[float]]
+    overhead: list[list[float]]
+    host: int
+
+
+@dataclass(slots=True)
+class _Tensors:
+    """The tensors found so far, numbered."""
+
+    numbers: dict[tuple[int, int], int] = field(default_factory=dict)
+    source: list[int] = field(default_factory=list)
+    port: list[int] = field(default_factory=list)
+    size: list[float] = field(default_factory=list)
+    trips: list[float] = field(default_factory=list)
+
+    def number(self, source: int, port: int, size: float, trips: float) -> int:
+        found = self.numbers.get((source, port))
+        if found is None:
+            found = self.numbers[source, port] = len(self.source)
+            self.source.append(source)
+            self.port.append(port)
+            self.size.append(size * trips)
+            self.trips.append(trips)
+        return found
+
+
+def build_problem(graph: ClientGraph, groups: Sequence[GroupLike], devices: Sequence[str], costs: CostModel) -> Problem:
+    """Number everything and look up every cost once.
+
+    Raises:
+        InternalError: a group has no device, or one that is not among `devices`.
+    """
+    nodes = list(graph.nodes.values())
+    index = {node.name: i for i, node in enumerate(nodes)}
+    group, feasible = _numbered_groups(nodes, groups, {name: i for i, name in enumerate(devices)})
+    operands = [costs.operands(node) for node in nodes]
+    trips = _trips(nodes, index, costs)
+    tensors = _Tensors()
+    first_reader: dict[int, int] = {}
+    reads: list[list[int]] = []
+    readers: list[list[int]] = [[] for _ in nodes]
+    waits: list[int] = []
+    for i, node in enumerate(nodes):
+        needed = _needed(i, node, index, nodes, first_reader)
+        reads.append([_tensor(tensors, key, operands, trips) for key in needed])
+        sources = {source for source, _ in needed}
+        waits.append(len(sources))
+        for source in sources:
+            readers[source].append(i)
+    latency, per_byte, overhead = _links(devices, costs)
+    return Problem(
+        nodes,
+        tuple(devices),
+        group,
+        feasible,
+        _seconds(nodes, index, operands, trips, devices, costs),
+        [node.op in FREE_OPS for node in nodes],
+        reads,
+        readers,
+        waits,
+        first_reader,
+        tensors.source,
+        tensors.port,
+        tensors.size,
+        tensors.trips,
+        latency,
+        per_byte,
+        overhead,
+        len(devices),
+    )
+
+
+def _numbered_groups(
+    nodes: Sequence[Node], groups: Sequence[GroupLike], numbers: Mapping[str, int]
+) -> tuple[list[int], list[tuple[int, ...]]]:
+    feasible = []
+    of_node: dict[str, int] = {}
+    for i, group in enumerate(groups):
+        if not group.devices or not numbers.keys() >= set(group.devices):
+            raise InternalError(
+                f"the group of node {group.members[0]} cannot be placed", expected=list(numbers), actual=group.devices
+            )
+        feasible.append(tuple([numbers[device] for device in group.devices]))
+        of_node.update(dict.fromkeys(group.members, i))
+    for node in nodes:  # what nobody has a say about stays where it is, or goes to the first device
+        if node.name not in of_node:
+            of_node[node.name] = len(feasible)
+            feasible.append((numbers.get(node.device, 0),))
+    return [of_node[node.name] for node in nodes], feasible
+
+
+def _needed(
+    i: int, node: Node, index: Mapping[str, int], nodes: Sequence[Node], first_reader: dict[int, int]
+) -> dict[tuple[int, int], None]:
+    """The (source, port) pairs that a node waits for. The edge from a NextIteration back to its Merge is left out."""
+    needed: dict[tuple[int, int], None] = {}
+    for name, port in node.inputs:
+        source = index[name]
+        op = nodes[source].op
+        if op in REPLICATED_OPS:
+            first_reader.setdefault(source, i)
+        if op != "Const" and source < i:
+            needed[source, port] = None
+    if node.op in REPLICATED_OPS:  # a constant may have control inputs, but is there from the start
+        return needed
+    known = {source for source, _ in needed}
+    for name in node.control:
+        source = index[name]
+        if source not in known and nodes[source].op not in REPLICATED_OPS and source < i:
+            known.add(source)
+            needed[source, CONTROL_PORT] = None
+    return needed
+
+
+def _tensor(tensors: _Tensors, key: tuple[int, int], operands: Sequence[list[Operand]], trips: Sequence[float]) -> int:
+    source, port = key
+    size = 0 if port == CONTROL_PORT else operands[source][port].size
+    return tensors.number(source, port, size, trips[source])
+
+
+def _trips(nodes: Sequence[Node], index: Mapping[str, int], costs: CostModel) -> list[float]:
+    """How often each node runs in a step: as measured, or by the depth of the loops around it.
+
+    An Enter counts with what is outside. It, and not an Exit, has its own depth one higher than its trips tell.
+    """
+    depths: list[int] = []
+    trips: list[float] = []
+    for i, node in enumerate(nodes):
+        sources = [index[name] for name in node.predecessors()]
+        outside = max([depths[s] for s in sources if s < i], default=0)
+        depth = outside + 1 if node.op == "Enter" else max(outside - 1, 0) if node.op == "Exit" else outside
+        depths.append(depth)
+        seen = costs.measured.executions(node.name)
+        trips.append(float(costs.trip_count ** min(depth, outside)) if seen is None else max(1.0, seen))
+    return trips
+
+
+def _seconds(
+    nodes: Sequence[Node],
+    index: Mapping[str, int],
+    operands: Sequence[list[Operand]],
+    trips: Sequence[float],
+    devices: Sequence[str],
+    costs: CostModel,
+) -> list[list[float]]:
+    """By device and node; devices of one type share a list."""
+    types = [DeviceSpec.from_string(device).device_type or "CPU" for device in devices]
+    by_type: dict[str, list[float]] = {device_type: [] for device_type in types}
+    for node, outputs, times in zip(nodes, operands, trips, strict=True):
+        inputs = [operands[index[name]][port] for name, port in node.inputs]
+        for device_type, seconds in by_type.items():
+            seconds.append(costs.seconds(node, inputs, outputs, device_type, times))
+    return [by_type[device_type] for device_type in types]
+
+
+def _links(devices: Sequence[str], costs: CostModel) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
+    """Latency, seconds a byte and overhead between all pairs; the last row is from the host, next to the first device.
+
+    A feed costs a CPU of the host's task nothing: it is handed over with the step.
+    """
+    rows = [[costs.link(source, destination) for destination in devices] for source in devices]
+    first = DeviceSpec.from_string(devices[0])
+    host = DeviceSpec(first.job, first.replica, first.task, "CPU", 0)
+    kinds = [link_kind(host, DeviceSpec.from_string(device)) for device in devices]
+    local = costs.link("", "")
+    rows.append([local if kind == "memory" else costs.calibration.link(kind) for kind in kinds])
+    return (
+        [[link.latency for link in row] for row in rows],
+        [[0.0 if link.bandwidth is None else 1.0 / link.bandwidth for link in row] for row in rows],
+        [[link.overhead for link in row] for row in rows],
+    )

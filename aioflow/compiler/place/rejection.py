@@ -1,0 +1,125 @@
+"""The error for nodes that no device can run: every device with the reason why not, and the users' lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from aioflow.compiler.ir import Node
+from aioflow.compiler.place.cluster import ClusterView
+from aioflow.errors import InvalidArgumentError, OpError, UnimplementedError
+from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.dtypes import DType
+from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.kernels.registry import KERNELS
+
+__all__ = ["conflict", "rejection"]
+
+_LISTED: Final = 8  # members that an error names
+
+
+def rejection(members: Sequence[Node], wanted: Mapping[str, DeviceSpec], cluster: ClusterView) -> OpError:
+    """Why no device of the cluster fits all `members`, which must be together.
+
+    Args:
+        wanted: What members ask for, by name, as far as it counts.
+
+    Returns:
+        An UnimplementedError where a device is as they ask and lacks a kernel, otherwise an InvalidArgumentError.
+    """
+    reasons: list[str] = []
+    lacking: tuple[Node, str] | None = None
+    for name in cluster.devices:
+        spec = DeviceSpec.from_string(name)
+        asking = next((m for m in members if m.name in wanted and not wanted[m.name].matches(spec)), None)
+        if asking is not None:
+            reasons.append(f"  {name}: node {asking.name!r} asks for {wanted[asking.name]}{_line(asking)}")
+            continue
+        device_type = spec.device_type or ""
+        missing = next(m for m in members if not _runs(m, device_type))
+        lacking = lacking or (missing, device_type)
+        reasons.append(
+            f"  {name}: no kernel of op {missing.op} for {device_type}{_types(missing)}"
+            f" (node {missing.name!r}{_line(missing, ', ')})"
+        )
+    text = "\n".join([_subject(members), *reasons, *_together(members, wanted)])
+    if lacking is not None:
+        return _unimplemented(text, *lacking)
+    asking = next((m for m in members if m.name in wanted), members[0])
+    return _refused(text, asking, wanted.get(asking.name), cluster)
+
+
+def conflict(
+    members: Sequence[Node], wanted: Mapping[str, DeviceSpec], pair: tuple[Node, Node], cluster: ClusterView
+) -> OpError:
+    """The error for two of `members` that ask for what no device can be at once."""
+    one, other = pair
+    clash = wanted[one.name].conflict(wanted[other.name])
+    header = (
+        f"nodes {one.name!r} and {other.name!r} must be together and ask for different devices: "
+        f"{wanted[one.name]} and {wanted[other.name]}"
+    )
+    reasons = []
+    for name in cluster.devices:
+        spec = DeviceSpec.from_string(name)
+        node = next(m for m in (one, other) if not wanted[m.name].matches(spec))
+        reasons.append(f"  {name}: node {node.name!r} asks for {wanted[node.name]}{_line(node)}")
+    text = "\n".join([header, *reasons, *_together(members, wanted)])
+    soft = clash in ("device_type", "device_index")
+    return _refused(text, other, wanted[other.name], cluster, soft_helps=soft)
+
+
+def _refused(
+    text: str, node: Node, wanted: DeviceSpec | None, cluster: ClusterView, soft_helps: bool = True
+) -> OpError:
+    way_out = ", or SessionConfig(allow_soft_placement=True)" if soft_helps and not cluster.allow_soft_placement else ""
+    return InvalidArgumentError(
+        text, expected=f"one of {list(cluster.devices)}{way_out}", actual=str(wanted) if wanted else node.device
+    ).at(node.name, node.op, node.source)
+
+
+def _unimplemented(text: str, node: Node, device_type: str) -> OpError:
+    """With the kernels that there are, as the registry lists them."""
+    try:
+        KERNELS.get(node.op, device_type, node.attrs)
+    except UnimplementedError as error:
+        return UnimplementedError(text, expected=error.expected, actual=error.actual).at(
+            node.name, node.op, node.source
+        )
+    return UnimplementedError(text).at(node.name, node.op, node.source)
+
+
+def _runs(node: Node, device_type: str) -> bool:
+    return node.op in CONTROL_FLOW or KERNELS.find(node.op, device_type, node.attrs) is not None
+
+
+def _subject(members: Sequence[Node]) -> str:
+    first = repr(members[0].name)
+    if len(members) == 1:
+        return f"cannot assign a device for operation {first}"
+    return f"cannot assign a device for {len(members)} operations that must be together, {first} and others"
+
+
+def _together(members: Sequence[Node], wanted: Mapping[str, DeviceSpec]) -> list[str]:
+    if len(members) == 1:
+        return []
+    # Those that ask for something first: they are what can be changed.
+    listed = sorted(members, key=lambda m: m.name not in wanted)[:_LISTED]
+    lines = ["  together:"]
+    for node in listed:
+        asks = f" asks for {wanted[node.name]}" if node.name in wanted else ""
+        lines.append(f"    {node.name!r} (op {node.op}){asks}{_line(node)}")
+    if len(members) > _LISTED:
+        lines.append(f"    and {len(members) - _LISTED} more")
+    return lines
+
+
+def _types(node: Node) -> str:
+    types = ", ".join(f"{name}={value.name}" for name, value in node.attrs.items() if isinstance(value, DType))
+    return f" with {types}" if types else ""
+
+
+def _line(node: Node, before: str = " (") -> str:
+    if node.source is None:
+        return ""
+    return f"{before}{node.source})" if before == " (" else f"{before}{node.source}"

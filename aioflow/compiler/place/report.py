@@ -1,0 +1,100 @@
+"""Why nodes are where they are: the placed graph with the step that was predicted for it, as text and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aioflow.compiler.ir import ClientGraph
+from aioflow.compiler.place.cluster import ClusterView
+from aioflow.compiler.place.constraints import feasible_groups
+from aioflow.compiler.place.cost_model import CostModel
+from aioflow.compiler.place.simulate import Interval, Schedule, Transfer, simulate_placement
+from aioflow.compiler.place.strategies import Placement, choose
+from aioflow.compiler.place.timeline_svg import byte_text, device_labels, draw_timeline, time_text
+
+__all__ = ["Explanation", "explain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A placement, what it is expected to take, and what it took.
+
+    Attributes:
+        schedule: The simulated step.
+        unsplit_seconds: The prediction with everything on its first feasible device.
+        measured_seconds: A step as it was measured, or None.
+    """
+
+    placement: Placement
+    schedule: Schedule
+    unsplit_seconds: float
+    measured_seconds: float | None = None
+
+    def __str__(self) -> str:
+        return "\n".join([*self._summary(), "", *self._devices(), *self._transfers()])
+
+    def to_svg(self, title: str = "Placement and predicted step") -> str:
+        """The predicted timeline as an SVG file."""
+        return draw_timeline(self.schedule, title)
+
+    def _summary(self) -> Iterator[str]:
+        devices = len(self.schedule.timeline)
+        seconds = self.schedule.seconds
+        nodes = _counted(len(self.placement.devices), "node")
+        yield f"{nodes} on {_counted(devices, 'device')}, placed by {self.placement.strategy}"
+        yield f"predicted step  {time_text(seconds)}"
+        if self.measured_seconds is not None:
+            yield f"measured step   {time_text(self.measured_seconds)}"
+        yield f"without a split {time_text(self.unsplit_seconds)}"
+
+    def _devices(self) -> Iterator[str]:
+        for device, nodes in self.schedule.timeline.items():
+            busy = sum(node.finish - node.start for node in nodes)
+            share = busy / self.schedule.seconds if self.schedule.seconds else 0.0
+            peak = byte_text(self.schedule.peak_bytes[device])
+            number = _counted(len(nodes), "node")
+            yield f"{device}: {number}, busy {time_text(busy)} ({share:.0%}), at most {peak} of outputs"
+            yield from _node_lines(nodes)
+            yield ""
+
+    def _transfers(self) -> Iterator[str]:
+        transfers = self.schedule.transfers
+        yield f"{_counted(len(transfers), 'transfer')}, {byte_text(sum(transfer.size for transfer in transfers))}"
+        labels = device_labels(list(self.schedule.timeline))
+        for transfer in transfers:
+            yield (
+                f"  {transfer.start * 1e3:10.3f} {transfer.finish * 1e3:10.3f} ms  {byte_text(transfer.size):>8}  "
+                f"{labels[transfer.source]} → {labels[transfer.destination]}  {_edge(transfer)}"
+            )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _node_lines(nodes: tuple[Interval, ...]) -> Iterator[str]:
+    working = [node for node in nodes if node.finish > node.start]
+    width = max((len(node.op) for node in working), default=0)
+    for node in working:
+        yield f"  {node.start * 1e3:10.3f} {node.finish * 1e3:10.3f} ms  {node.op:<{width}}  {node.node}"
+    others = [node.node for node in nodes if node.finish <= node.start]
+    if others:
+        yield f"  and what takes no time: {', '.join(others)}"
+
+
+def _edge(transfer: Transfer) -> str:
+    return f"^{transfer.node}" if transfer.port < 0 else f"{transfer.node}:{transfer.port}"
+
+
+def explain(graph: ClientGraph, cluster: ClusterView, costs: CostModel, strategy: str = "auto") -> Explanation:
+    """Place a graph and say what comes of it.
+
+    Raises:
+        InvalidArgumentError: no device satisfies a node's request, or there is no such strategy.
+        UnimplementedError: no device has a kernel for a node.
+    """
+    groups = feasible_groups(graph, cluster)
+    placement = choose(graph, groups, cluster, costs, strategy)
+    schedule = simulate_placement(graph, placement.devices, costs, cluster.devices)
+    return Explanation(placement, schedule, choose(graph, groups, cluster, costs, "first").seconds)

@@ -1,0 +1,252 @@
+"""The step that a placement predicts: a simulation of events in which nothing is computed (whitepaper, 3.2.1).
+
+A device runs one node at a time and takes those whose inputs have arrived in the order of their arrival. A tensor is
+sent once to each device that reads it, as soon as it exists; its first reader there spends the receiving device's
+share. What takes no time (a name for a value, a feed) waits for nothing but its inputs. The body of a loop is one node
+after another with the times of all iterations together, and the edge back is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from aioflow.compiler.ir import ClientGraph
+from aioflow.compiler.place.cost_model import CostModel
+from aioflow.compiler.place.op_costs import RESIDENT_OPS, SHARING_OPS
+from aioflow.compiler.place.problem import CONTROL_PORT, Problem, build_problem
+
+__all__ = ["Interval", "Schedule", "Transfer", "makespan", "simulate", "simulate_placement"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A node at work: seconds from the start of the step."""
+
+    node: str
+    op: str
+    start: float
+    finish: float
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A tensor on its way.
+
+    Attributes:
+        node, port: Which output; a negative port is a control edge.
+        source, destination: Devices.
+        size: Bytes.
+        start, finish: Seconds from the start of the step.
+    """
+
+    node: str
+    port: int
+    source: str
+    destination: str
+    size: float
+    start: float
+    finish: float
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A predicted step.
+
+    Attributes:
+        seconds: How long it takes.
+        timeline: By device, its nodes in the order in which they start.
+        transfers: All transfers, by their start. Feeds are not among them.
+        peak_bytes: By device, the most that outputs of nodes, and copies received, hold at any time.
+    """
+
+    seconds: float
+    timeline: Mapping[str, tuple[Interval, ...]]
+    transfers: tuple[Transfer, ...]
+    peak_bytes: Mapping[str, int]
+
+
+def simulate_placement(
+    graph: ClientGraph, placement: Mapping[str, str], costs: CostModel, devices: Sequence[str] = ()
+) -> Schedule:
+    """The step that follows from a device for every node.
+
+    Args:
+        devices: The order of the devices in the schedule, the first being where feeds come from; those without a node
+            may be among them. Without it the order in which the graph names them.
+    """
+    devices = devices or list(dict.fromkeys(placement[name] for name in graph.nodes))
+    numbers = {device: i for i, device in enumerate(devices)}
+    problem = build_problem(graph, (), devices, costs)
+    return simulate(problem, [numbers[placement[name]] for name in graph.nodes])
+
+
+def makespan(problem: Problem, placement: Sequence[int]) -> float:
+    """Seconds of the step under a placement."""
+    return max(_Simulation(problem, placement).run().finish, default=0.0)
+
+
+def simulate(problem: Problem, placement: Sequence[int]) -> Schedule:
+    """The step under a placement, in detail."""
+    run = _Simulation(problem, placement).run()
+    intervals: list[list[Interval]] = [[] for _ in problem.devices]
+    for i in sorted(range(len(problem.nodes)), key=lambda n: (run.start[n], run.finish[n], n)):
+        node = problem.nodes[i]
+        intervals[placement[i]].append(Interval(node.name, node.op, run.start[i], run.finish[i]))
+    transfers = [
+        Transfer(
+            problem.nodes[problem.source[tensor]].name,
+            problem.port[tensor],
+            problem.devices[run.holder[problem.source[tensor]]],
+            problem.devices[device],
+            problem.size[tensor],
+            run.finish[problem.source[tensor]],
+            arrival,
+        )
+        for (device, tensor), arrival in run.arrivals.items()
+        if run.holder[problem.source[tensor]] != problem.host
+    ]
+    return Schedule(
+        max(run.finish, default=0.0),
+        {device: tuple(nodes) for device, nodes in zip(problem.devices, intervals, strict=True)},
+        tuple(sorted(transfers, key=lambda t: (t.start, t.finish, t.node, t.port, t.destination))),
+        dict(zip(problem.devices, _peaks(problem, placement, run), strict=True)),
+    )
+
+
+class _Simulation:
+    """One run of the events. `start` and `finish` are by node, `arrivals` by receiving device and tensor."""
+
+    def __init__(self, problem: Problem, placement: Sequence[int]) -> None:
+        self.problem = problem
+        self.placement = placement
+        feeds = [node.op == "_Arg" for node in problem.nodes]
+        self.holder = [problem.host if feed else device for feed, device in zip(feeds, placement, strict=True)]
+        self.start = [0.0] * len(feeds)
+        self.finish = [0.0] * len(feeds)
+        self.arrivals: dict[tuple[int, int], float] = {}
+        self._waits = list(problem.waits)
+        self._events: list[tuple[float, int]] = []  # (when, node): it has arrived, or, if it is running, it ends
+        self._busy = [0.0] * len(feeds)
+        self._running = [False] * len(feeds)
+        self._queues: list[list[tuple[float, int]]] = [[] for _ in problem.devices]
+        self._idle = [True] * len(problem.devices)
+
+    def run(self) -> _Simulation:
+        """Simulate to the end."""
+        for node, count in enumerate(self._waits):
+            if not count:
+                self._arrive(node)
+        events = self._events
+        while events:
+            now = events[0][0]
+            touched = set()
+            # All that happens at one instant comes first; then idle devices choose.
+            while events and events[0][0] == now:
+                _, node = heappop(events)
+                device = self.placement[node]
+                if self._running[node]:
+                    self._running[node] = False
+                    self._idle[device] = True
+                    self._end(node, now)
+                elif self._busy[node]:
+                    heappush(self._queues[device], (now, node))
+                else:
+                    self.start[node] = now
+                    self._end(node, now)
+                touched.add(device)
+            for device in touched:
+                if self._idle[device] and self._queues[device]:
+                    self._begin(device, now)
+        return self
+
+    def _begin(self, device: int, now: float) -> None:
+        _, node = heappop(self._queues[device])
+        self._idle[device] = False
+        self._running[node] = True
+        self.start[node] = now
+        heappush(self._events, (now + self._busy[node], node))
+
+    def _end(self, node: int, now: float) -> None:
+        self.finish[node] = now
+        for reader in self.problem.readers[node]:
+            self._waits[reader] -= 1
+            if not self._waits[reader]:
+                self._arrive(reader)
+
+    def _arrive(self, node: int) -> None:
+        """Everything that the node needs exists: when it will be there, and for how long the device is busy then."""
+        problem, device = self.problem, self.placement[node]
+        arrival = 0.0
+        busy = problem.seconds[device][node]
+        for tensor in problem.reads[node]:
+            source = problem.source[tensor]
+            at = self.finish[source]
+            holder = self.holder[source]
+            if holder != device:
+                known = self.arrivals.get((device, tensor))
+                if known is None:
+                    trips = problem.trips[tensor]
+                    at += (
+                        trips * problem.latency[holder][device]
+                        + problem.size[tensor] * problem.per_byte[holder][device]
+                    )
+                    busy += trips * problem.overhead[holder][device]
+                    self.arrivals[device, tensor] = at
+                else:
+                    at = known
+            arrival = max(arrival, at)
+        self._busy[node] = busy
+        heappush(self._events, (arrival, node))
+
+
+def _peaks(problem: Problem, placement: Sequence[int], run: _Simulation) -> list[int]:
+    """The most bytes held on each device: an output lives from its node's start to the end of its last reader there, a
+    copy from its arrival. Feeds, constants and variables are there anyway and do not count.
+    """
+    roots = _roots(problem)
+    lives: dict[tuple[int, int], list[float]] = {}  # (device, root) → [from, to]
+    for tensor, source in enumerate(problem.source):
+        if roots[tensor] == tensor:
+            lives[placement[source], tensor] = [run.start[source], run.finish[source]]
+    for node, device in enumerate(placement):
+        for tensor in problem.reads[node]:
+            root = roots[tensor]
+            if root is None:
+                continue
+            arrival = run.arrivals.get((device, tensor))
+            if arrival is not None:  # the sender holds it until then
+                sent = lives[run.holder[problem.source[tensor]], root]
+                sent[1] = max(sent[1], arrival)
+                lives.setdefault((device, root), [arrival, arrival])
+            life = lives[device, root]
+            life[1] = max(life[1], run.finish[node])
+    changes: list[list[tuple[float, float]]] = [[] for _ in problem.devices]
+    for (device, root), (begin, end) in lives.items():
+        size = problem.size[root] / problem.trips[root]
+        changes[device] += [(begin, size), (end, -size)]
+    return [_highest(found) for found in changes]
+
+
+def _roots(problem: Problem) -> list[int | None]:
+    """By tensor the one whose memory it is in; None where that does not count."""
+    roots: list[int | None] = list(range(len(problem.source)))
+    for tensor in sorted(range(len(roots)), key=problem.source.__getitem__):
+        node = problem.source[tensor]
+        reads = problem.reads[node]
+        op = problem.nodes[node].op
+        if op in RESIDENT_OPS or problem.port[tensor] == CONTROL_PORT:
+            roots[tensor] = None
+        elif op in SHARING_OPS and reads:
+            roots[tensor] = roots[reads[0]]
+    return roots
+
+
+def _highest(changes: Sequence[tuple[float, float]]) -> int:
+    """The highest level; what ends at an instant is gone before anything begins."""
+    level = highest = 0.0
+    for _, change in sorted(changes):
+        level += change
+        highest = max(highest, level)
+    return round(highest)

@@ -1,0 +1,218 @@
+"""A predicted step as a picture: a lane for each device, a bar for each node, an arc for each transfer.
+
+The result is one SVG file that needs nothing else; names and sizes appear as tooltips where there is no room for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import floor, log10
+from typing import Final, NamedTuple
+from xml.sax.saxutils import escape, quoteattr
+
+from aioflow.compiler.place.op_costs import family_of
+from aioflow.compiler.place.simulate import Interval, Schedule, Transfer
+from aioflow.graph.device_spec import DeviceSpec
+
+__all__ = ["byte_text", "device_labels", "draw_timeline", "time_text"]
+
+_WIDTH: Final = 1280
+_LEFT: Final = 120  # of the time axis
+_RIGHT: Final = 40
+_TOP: Final = 104
+_LANE: Final = 92  # from one lane to the next
+_BAR: Final = 34
+_CHARACTER: Final = 6.7  # pixels, of the labels in bars
+_NARROW: Final = 2.0  # pixels: what is narrower is drawn together with its neighbours
+_MOST_ARCS: Final = 200
+_MOST_ARC_LABELS: Final = 12
+_TICKS: Final = 8
+
+# Fill by what an op's work is counted in, with black text readable on each; and what the legend calls it.
+_FILLS: Final = {
+    "product": ("#8ecae6", "matrix product"),
+    "convolution": ("#e5989b", "convolution"),
+    "elementwise": ("#ffd166", "elementwise"),
+    "transcendental": ("#f4a261", "exp, tanh, random …"),
+    "reduction": ("#cdb4db", "reduction"),
+    "movement": ("#b7e4c7", "copy"),
+}
+_SEVERAL: Final = "#d0d0d0"
+
+
+class _Bar(NamedTuple):
+    start: float
+    finish: float
+    nodes: tuple[Interval, ...]
+
+
+def draw_timeline(schedule: Schedule, title: str) -> str:
+    """The SVG of a schedule, lanes in the order of its timeline."""
+    devices = list(schedule.timeline)
+    labels = device_labels(devices)
+    lanes = {device: _TOP + i * _LANE for i, device in enumerate(devices)}
+    bottom = _TOP + (len(devices) - 1) * _LANE + _BAR
+    height = bottom + 84
+    scale = (_WIDTH - _LEFT - _RIGHT) / (schedule.seconds or 1.0)
+    bars = {device: list(_bars(nodes, scale)) for device, nodes in schedule.timeline.items()}
+    arcs = sorted(schedule.transfers, key=lambda t: (-t.size, t.start, t.node))[:_MOST_ARCS]
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}" '
+        f'font-family="system-ui, sans-serif" font-size="13" role="img" aria-label={quoteattr(title)}>',
+        '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+        'orient="auto"><path d="M0 0L8 4L0 8z" fill="#9b2226"/></marker></defs>',
+        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
+        f'<text x="16" y="30" font-size="18" font-weight="600">{escape(title)}</text>',
+        f'<text x="16" y="52" fill="#444">{escape(_subtitle(schedule, len(arcs)))}</text>',
+        *_legend([bar for found in bars.values() for bar in found]),
+        *_axis(schedule.seconds, scale, bottom),
+    ]
+    for device in devices:
+        parts += _lane(labels[device], lanes[device])
+    for arc in arcs:  # under the bars, whose names are worth more than an arc that passes
+        parts += _arc(arc, lanes[arc.source], lanes[arc.destination], scale, labels, len(arcs) <= _MOST_ARC_LABELS)
+    for device in devices:
+        parts += [_drawn(bar, lanes[device], scale) for bar in bars[device]]
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _subtitle(schedule: Schedule, arcs: int) -> str:
+    moved = sum(transfer.size for transfer in schedule.transfers)
+    noun = "transfer" if len(schedule.transfers) == 1 else "transfers"
+    text = f"predicted step {time_text(schedule.seconds)}, {len(schedule.transfers)} {noun}, {byte_text(moved)}"
+    return text if arcs == len(schedule.transfers) else f"{text}; the largest {arcs} are drawn"
+
+
+def _legend(bars: Sequence[_Bar]) -> Iterator[str]:
+    used = {_fill(bar) for bar in bars}
+    x = 16.0
+    for fill, name in (*_FILLS.values(), (_SEVERAL, "several short nodes")):
+        if fill in used:
+            yield f'<rect x="{x:.0f}" y="66" width="14" height="14" rx="2" fill="{fill}" stroke="#555"/>'
+            yield f'<text x="{x + 20:.0f}" y="78" fill="#333">{escape(name)}</text>'
+            x += 44 + 7.2 * len(name)
+
+
+def _axis(seconds: float, scale: float, bottom: float) -> Iterator[str]:
+    """Ticks at round numbers of milliseconds."""
+    y = bottom + 24
+    step = _round_step(seconds * 1e3 / _TICKS) if seconds else 1.0
+    digits = max(0, -floor(log10(step)))
+    yield f'<line x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}" stroke="#333"/>'
+    for i in range(int(seconds * 1e3 / step + 1e-9) + 1):
+        x = _LEFT + i * step * 1e-3 * scale
+        yield f'<line x1="{x:.1f}" y1="{_TOP - 10}" x2="{x:.1f}" y2="{y + 5}" stroke="#e4e4e4"/>'
+        yield f'<text x="{x:.1f}" y="{y + 20}" text-anchor="middle" fill="#333">{i * step:.{digits}f}</text>'
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    yield f'<text x="{middle:.0f}" y="{y + 42}" text-anchor="middle" fill="#333">time (ms)</text>'
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2, 5, 10, … that is not below `least`."""
+    power = 10.0 ** floor(log10(least))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
+
+
+def _lane(label: str, y: float) -> Iterator[str]:
+    yield f'<rect x="{_LEFT}" y="{y}" width="{_WIDTH - _LEFT - _RIGHT}" height="{_BAR}" fill="#f4f4f4" opacity="0.7"/>'
+    yield f'<text x="{_LEFT - 10}" y="{y + _BAR / 2 + 5}" text-anchor="end" font-weight="600">{escape(label)}</text>'
+
+
+def _bars(intervals: Sequence[Interval], scale: float) -> Iterator[_Bar]:
+    """What takes time, in order; neighbours that would be too narrow to see become one bar."""
+    run: list[Interval] = []
+    for interval in intervals:
+        if interval.finish <= interval.start:
+            continue
+        narrow = (interval.finish - interval.start) * scale < _NARROW
+        if run and (not narrow or (interval.start - run[-1].finish) * scale > _NARROW / 2):
+            yield _Bar(run[0].start, run[-1].finish, tuple(run))
+            run = []
+        if narrow:
+            run.append(interval)
+        else:
+            yield _Bar(interval.start, interval.finish, (interval,))
+    if run:
+        yield _Bar(run[0].start, run[-1].finish, tuple(run))
+
+
+def _fill(bar: _Bar) -> str:
+    return _FILLS[family_of(bar.nodes[0].op).rate][0] if len(bar.nodes) == 1 else _SEVERAL
+
+
+def _drawn(bar: _Bar, y: float, scale: float) -> str:
+    first = bar.nodes[0]
+    alone = len(bar.nodes) == 1
+    names = f"{first.node} ({first.op})" if alone else f"{len(bar.nodes)} nodes: {first.node} … {bar.nodes[-1].node}"
+    tip = f"{names}\n{time_text(bar.start)} to {time_text(bar.finish)}, {time_text(bar.finish - bar.start)}"
+    x, width = _LEFT + bar.start * scale, max((bar.finish - bar.start) * scale, 0.5)
+    label = _fitted(first.node if alone else f"{len(bar.nodes)} nodes", width)
+    text = (
+        f'<text x="{x + width / 2:.1f}" y="{y + _BAR / 2 + 4}" text-anchor="middle" font-size="11" '
+        f'font-family="ui-monospace, monospace">{escape(label)}</text>'
+        if label
+        else ""
+    )
+    return (
+        f'<g><title>{escape(tip)}</title><rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{_BAR}" '
+        f'fill="{_fill(bar)}" stroke="#555" stroke-width="{0.7 if width > _NARROW else 0}"/>{text}</g>'
+    )
+
+
+def _fitted(name: str, width: float) -> str:
+    """As much of the end of a name as fits: names of nodes differ at their ends."""
+    room = int((width - 6) / _CHARACTER)
+    if len(name) <= room:
+        return name
+    return "…" + name[len(name) - room + 1 :] if room >= 4 else ""
+
+
+def _arc(
+    transfer: Transfer, source: float, destination: float, scale: float, labels: dict[str, str], labelled: bool
+) -> Iterator[str]:
+    down = source < destination
+    x1, x2 = _LEFT + transfer.start * scale, _LEFT + transfer.finish * scale
+    y1, y2 = (source + _BAR, destination) if down else (source, destination + _BAR)
+    middle = (y1 + y2) / 2
+    name = f"^{transfer.node}" if transfer.port < 0 else f"{transfer.node}:{transfer.port}"
+    tip = (
+        f"{name}, {byte_text(transfer.size)}, {labels[transfer.source]} → {labels[transfer.destination]}\n"
+        f"{time_text(transfer.start)} to {time_text(transfer.finish)}"
+    )
+    yield (
+        f'<path d="M{x1:.1f} {y1}C{x1:.1f} {middle} {x2:.1f} {middle} {x2:.1f} {y2}" fill="none" stroke="#9b2226" '
+        f'stroke-width="1.3" opacity="0.75" marker-end="url(#arrow)"><title>{escape(tip)}</title></path>'
+    )
+    if labelled:
+        # Beside the arc where it leaves its lane, and on the other side of it near the right border.
+        left = x1 > _WIDTH - 200
+        yield (
+            f'<text x="{x1 + (-8 if left else 8):.1f}" y="{y1 + (18 if down else -10)}" font-size="11" fill="#9b2226" '
+            f'text-anchor="{"end" if left else "start"}">{escape(byte_text(transfer.size))}</text>'
+        )
+
+
+def device_labels(devices: Sequence[str]) -> dict[str, str]:
+    """Short names: "CPU:0" where all devices belong to one task, otherwise with the task: "worker/1 CPU:0"."""
+    specs = {device: DeviceSpec.from_string(device) for device in devices}
+    tasks = {(spec.job, spec.replica, spec.task) for spec in specs.values()}
+    return {
+        device: f"{spec.device_type}:{spec.device_index}"
+        if len(tasks) == 1
+        else f"{spec.job}/{spec.task} {spec.device_type}:{spec.device_index}"
+        for device, spec in specs.items()
+    }
+
+
+def time_text(seconds: float) -> str:
+    """A time with its unit: "1.25 ms"."""
+    factor, unit = next(((f, u) for f, u in ((1.0, "s"), (1e3, "ms")) if seconds * f >= 1.0), (1e6, "µs"))
+    return f"{seconds * factor:.3g} {unit}"
+
+
+def byte_text(size: float) -> str:
+    """A number of bytes with its unit: "4.2 MB"."""
+    for power, unit in ((9, "GB"), (6, "MB"), (3, "kB")):
+        if size >= 10**power:
+            return f"{size / 10**power:.3g} {unit}"
+    return f"{size:.0f} B"

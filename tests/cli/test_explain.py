@@ -1,0 +1,128 @@
+"""`aioflow explain`: a saved graph, its placement and prediction as text and picture, and errors in one line."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import aioflow as af
+from aioflow.cli import explain as command
+from aioflow.train import write_graph
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """Two branches of products worth two devices, and a sum."""
+    with af.Graph().as_default() as graph:
+        x = af.placeholder("float32", [None, 512], name="x")
+        branches = []
+        for name in ("left", "right"):
+            y = x
+            for i in range(4):
+                y = af.matmul(y, af.ones([512, 512]), name=f"{name}{i}")
+            branches.append(y)
+        total = af.add(branches[0], branches[1], name="total")
+        af.group(total, name="everything")
+        af.add(total, af.constant([1.0]), name="after")
+    return Path(write_graph(graph, tmp_path, "<saved & sound>.json"))
+
+
+@pytest.fixture(autouse=True)
+def _no_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine's calibration says, these tests read the shipped one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def run(*argv: str | Path) -> int:
+    parser = argparse.ArgumentParser(prog="aioflow")
+    command.add_parser(parser.add_subparsers(required=True))
+    arguments = parser.parse_args(["explain", *map(str, argv)])
+    status: int = arguments.run(arguments)
+    return status
+
+
+def test_branches_are_shown_on_two_devices(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(saved, "--fetch", "total:0", "--device-count", "CPU=2", "--unoptimized") == 0
+    out = capsys.readouterr().out
+    first, second = out.split("device:CPU:0:")[1].split("device:CPU:1:")
+    sides = {name: (name in first.split(), name in second.split()) for name in ("left0", "left3", "right0", "right3")}
+    assert sides["left0"] == sides["left3"] != sides["right0"] == sides["right3"]
+    assert "predicted step" in out
+    assert "measured step" not in out
+    assert " transfers, " in out
+
+
+@pytest.mark.parametrize("fetch", ["total", "everything", "after:0"])
+def test_tensors_and_operations_can_be_asked_for(saved: Path, capsys: pytest.CaptureFixture[str], fetch: str) -> None:
+    assert run(saved, "--fetch", fetch, "--unoptimized") == 0
+    out = capsys.readouterr().out
+    assert "right3" in out
+    assert ("after" in out) == (fetch == "after:0")
+    assert "on 1 device," in out
+
+
+def test_the_picture_is_written_with_the_files_name_as_its_title(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "step.svg"
+    assert run(saved, "--fetch", "total", "--device-count", "CPU=2", "--svg", path) == 0
+    root = ElementTree.parse(path).getroot()
+    assert "<saved & sound>.json: predicted step" in ["".join(t.itertext()) for t in root]
+
+
+def test_a_run_gives_the_measured_step_beside_the_predicted_one(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(saved, "--fetch", "total", "everything", "--run") == 0
+    out = capsys.readouterr().out
+    assert "measured step" in out
+    assert "predicted step" in out
+
+
+def test_a_strategy_can_be_chosen(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(saved, "--fetch", "total", "--device-count", "CPU=3", "--strategy", "round_robin") == 0
+    assert "on 3 devices, placed by round_robin" in capsys.readouterr().out
+
+
+def test_what_is_wrong_is_said_in_the_error_output(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.json").write_text("{")
+    calibration = tmp_path / "calibration.json"
+    calibration.write_text("[]")
+    cases: list[tuple[list[str | Path], str]] = [
+        ([tmp_path / "missing.json", "--fetch", "total"], "missing.json"),
+        ([tmp_path / "broken.json", "--fetch", "total"], "broken.json"),
+        ([saved, "--fetch", "totl"], "totl"),
+        ([saved, "--fetch", "total", "--calibration", calibration], "calibration.json"),
+        ([saved, "--fetch", "total", "--svg", tmp_path / "no" / "where.svg"], "where.svg"),
+    ]
+    for argv, part in cases:
+        assert run(*argv) == 1
+        captured = capsys.readouterr()
+        assert part in captured.err
+        assert "Traceback" not in captured.err
+        assert captured.out == ""
+
+
+def test_a_request_that_no_device_meets_names_the_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with af.Graph().as_default() as graph:
+        near = af.constant(1.0)
+        with af.device("/cpu:5"):
+            af.square(near, name="far")
+    path = Path(write_graph(graph, tmp_path, "g.json"))
+    assert run(path, "--fetch", "far", "--device-count", "CPU=2", "--unoptimized") == 1
+    assert "far" in capsys.readouterr().err
+    assert run(path, "--fetch", "far", "--device-count", "CPU=2", "--unoptimized", "--soft") == 0
+
+
+@pytest.mark.parametrize("count", ["CPU", "CPU=0", "CPU=x", "=2", "4"])
+def test_a_device_count_has_a_type_and_a_number(saved: Path, capsys: pytest.CaptureFixture[str], count: str) -> None:
+    with pytest.raises(SystemExit):
+        run(saved, "--fetch", "total", "--device-count", count)
+    assert "CPU=4" in capsys.readouterr().err

@@ -1,0 +1,572 @@
+"""Constraints: who goes together, where they may go, and what the error says of each device where they cannot."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
+from aioflow.compiler.place import constraints, rejection
+from aioflow.compiler.place.cluster import ClusterView
+from aioflow.compiler.place.constraints import Group, feasible_groups
+from aioflow.errors import InvalidArgumentError, OpError, SourceLine, UnimplementedError
+from aioflow.graph.dtypes import as_dtype
+from aioflow.kernels.registry import KernelDef, KernelRegistry
+
+TASK = "/job:localhost/replica:0/task:0"
+CPU0, CPU1, GPU0 = (f"{TASK}/device:{d}" for d in ("CPU:0", "CPU:1", "GPU:0"))
+ALL = (CPU0, CPU1, GPU0)
+PS, WORKER = ("/job:ps/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:0/device:CPU:0")
+FLOAT, DOUBLE, STRING, RESOURCE, VARIANT = (
+    as_dtype(t) for t in ("float32", "float64", "string", "resource", "variant")
+)
+
+# The kernels of these tests: op, device type, dtypes of T, priority.
+KERNEL_TABLE = (
+    *((op, "*", None, 0) for op in ("Const", "Identity", "VarHandleOp", "ReadVariableOp", "AssignVariableOp")),
+    *((op, "*", None, 0) for op in ("FIFOQueueV2", "QueueSizeV2", "EmptyTensorList", "TensorListPushBack", "NoOp")),
+    ("ResourceApplyMomentum", "*", None, 0),
+    ("MatMul", "CPU", (FLOAT, DOUBLE), 0),
+    ("MatMul", "GPU", (FLOAT,), 0),
+    ("StringJoin", "CPU", None, 0),
+    ("Reciprocal", "GPU", None, 0),
+    ("Square", "CPU", None, 1),
+    ("Square", "GPU", None, 0),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernels() -> Iterator[None]:
+    with kernels(KERNEL_TABLE):
+        yield
+
+
+@contextmanager
+def kernels(table: Sequence[tuple[str, str, Any, int]]) -> Iterator[None]:
+    """Let these be the kernels that there are."""
+    registry = KernelRegistry()
+    for op, device, dtypes, priority in table:
+        limits = {} if dtypes is None else {"T": frozenset(dtypes)}
+        registry.register(KernelDef(op, lambda binding: lambda: None, device, limits, priority=priority))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constraints, "KERNELS", registry)
+        patch.setattr(rejection, "KERNELS", registry)
+        yield
+
+
+def node(
+    name: str,
+    op: str = "Identity",
+    *inputs: str,
+    device: str = "",
+    loc: Sequence[str] = (),
+    line: int = 0,
+    out: Any = FLOAT,
+    **attrs: Any,
+) -> Node:
+    """A node whose inputs are the first outputs of others ("x:1" is another one)."""
+    if loc:
+        attrs["_class"] = tuple(f"loc:@{name}" for name in loc)
+    edges = tuple(Edge(n, int(port or 0)) for n, _, port in (i.partition(":") for i in inputs))
+    outputs = (OutputSpec(out, None), OutputSpec(out, None))
+    return Node(name, op, edges, attrs=attrs, outputs=outputs, device=device, source=SourceLine("user.py", line, "f"))
+
+
+def groups_of(*nodes: Node, devices: Sequence[str] = ALL, soft: bool = False) -> list[Group]:
+    graph = ClientGraph({n.name: n for n in nodes}, 0, 0)
+    return feasible_groups(graph, ClusterView(tuple(devices), soft))
+
+
+def members(*nodes: Node, **options: Any) -> list[set[str]]:
+    return [set(group.members) for group in groups_of(*nodes, **options)]
+
+
+def devices(*nodes: Node, **options: Any) -> dict[str, tuple[str, ...]]:
+    return {name: group.devices for group in groups_of(*nodes, **options) for name in group.members}
+
+
+def refused(*nodes: Node, kind: type[OpError] = InvalidArgumentError, **options: Any) -> str:
+    with pytest.raises(kind) as caught:
+        groups_of(*nodes, **options)
+    assert type(caught.value) is kind
+    return str(caught.value)
+
+
+# -- where one node may go ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "possible"),
+    [
+        ("", (GPU0, CPU0, CPU1)),  # GPUs first, then as the cluster lists them
+        ("/cpu:1", (CPU1,)),
+        ("/device:CPU:*", (CPU0, CPU1)),
+        ("/gpu", (GPU0,)),
+        ("/device:*:0", (GPU0, CPU0)),
+        ("/job:localhost/task:0", (GPU0, CPU0, CPU1)),
+        ("/job:localhost/cpu:1", (CPU1,)),
+    ],
+)
+def test_a_request_leaves_the_devices_that_fit(request_: str, possible: tuple[str, ...]) -> None:
+    assert groups_of(node("a", device=request_)) == [Group(("a",), possible)]
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "possible"),
+    [
+        ("MatMul", FLOAT, (GPU0, CPU0, CPU1)),
+        ("MatMul", DOUBLE, (CPU0, CPU1)),
+        ("StringJoin", STRING, (CPU0, CPU1)),
+        ("Reciprocal", FLOAT, (GPU0,)),
+        ("Square", FLOAT, (CPU0, CPU1, GPU0)),  # its kernel for the CPU has the higher priority
+        ("Merge", FLOAT, ALL),  # no kernel anywhere, and none needed
+    ],
+)
+def test_a_device_needs_a_kernel_for_the_op_and_its_dtypes(op: str, dtype: Any, possible: tuple[str, ...]) -> None:
+    assert devices(node("a", op, T=dtype))["a"] == possible
+
+
+def test_nodes_of_an_op_with_other_dtypes_have_other_devices() -> None:
+    found = devices(node("f", "MatMul", T=FLOAT), node("d", "MatMul", T=DOUBLE), node("g", "MatMul", T=FLOAT))
+    assert found == {"f": (GPU0, CPU0, CPU1), "d": (CPU0, CPU1), "g": (GPU0, CPU0, CPU1)}
+
+
+def test_priorities_count_only_where_all_members_agree() -> None:
+    agreed = devices(node("a", "Square", loc=["x"]), node("b", "Square", loc=["x"]), node("c", "Merge", loc=["x"]))
+    assert agreed["a"] == (CPU0, CPU1, GPU0)
+    for ops in (("Square", "Identity"), ("Identity", "Square")):
+        mixed = devices(*(node(op, op, loc=["x"]) for op in ops))
+        assert mixed["Square"] == (GPU0, CPU0, CPU1)
+
+
+# -- who goes together -------------------------------------------------------------------------------------------------
+
+
+def test_colocation_joins_through_chains() -> None:
+    nodes = [node("a"), node("b", loc=["a"]), node("c"), node("d", loc=["b", "c"]), node("e")]
+    assert members(*nodes) == [{"a", "b", "c", "d"}, {"e"}]
+
+
+def test_groups_are_ordered_by_their_first_members() -> None:
+    nodes = [node("a"), node("b"), node("c", loc=["a"]), node("d", loc=["b"])]
+    assert [g.members for g in groups_of(*nodes)] == [("a", "c"), ("b", "d")]
+
+
+def test_those_that_name_a_node_which_is_not_there_stay_together() -> None:
+    assert members(node("a", loc=["gone"]), node("b", loc=["other"]), node("c", loc=["gone"])) == [{"a", "c"}, {"b"}]
+
+
+def test_a_colocation_with_itself_is_a_group_of_its_own() -> None:
+    assert members(node("a", loc=["a"]), node("b")) == [{"a"}, {"b"}]
+
+
+def test_other_classes_are_not_colocation() -> None:
+    nodes = [node("a"), Node("b", "NoOp", attrs={"_class": ("a", "foo:@a")})]
+    assert members(*nodes) == [{"a"}, {"b"}]
+
+
+@pytest.mark.parametrize("through", ["Identity", "Switch", "Enter", "Merge", "Exit", "NextIteration"])
+def test_who_touches_a_handle_is_with_it_through_whatever_it_goes(through: str) -> None:
+    nodes = [
+        node("v", "VarHandleOp", out=RESOURCE),
+        node("x", "Const"),
+        node("h", through, "v", *(["x"] if through == "Switch" else []), out=RESOURCE),
+        node("read", "ReadVariableOp", "h:1"),
+        node("y", "MatMul", "read", "read", T=FLOAT),
+    ]
+    groups = members(*nodes)
+    assert {"v", "h", "read"} <= groups[0]
+    assert {"y"} in groups
+
+
+def test_an_op_on_two_handles_joins_them() -> None:
+    nodes = [
+        node("v", "VarHandleOp", out=RESOURCE),
+        node("m", "VarHandleOp", out=RESOURCE),
+        node("w", "VarHandleOp", out=RESOURCE),
+        node("g", "Reciprocal"),
+        node("update", "ResourceApplyMomentum", "v", "m", "g"),
+    ]
+    assert members(*nodes) == [{"v", "m", "update"}, {"w"}, {"g"}]
+
+
+def test_a_list_stays_where_it_is_made() -> None:
+    nodes = [
+        node("l", "EmptyTensorList", out=VARIANT, device="/cpu:1"),
+        node("x", "Reciprocal"),
+        node("push", "TensorListPushBack", "l", "x", out=VARIANT),
+    ]
+    assert members(*nodes) == [{"l", "push"}, {"x"}]
+    assert devices(*nodes)["push"] == (CPU1,)
+
+
+def test_a_fed_handle_keeps_its_readers_together() -> None:
+    nodes = [
+        Node("_arg_0", "_Arg", attrs={"T": RESOURCE, "index": 0}, outputs=(OutputSpec(RESOURCE, ()),)),
+        node("a", "ReadVariableOp", "_arg_0", device="/cpu:1"),
+        node("b", "QueueSizeV2", "_arg_0"),
+    ]
+    assert devices(*nodes) == {"_arg_0": (CPU1,), "a": (CPU1,), "b": (CPU1,)}
+
+
+def test_a_group_may_go_where_each_member_may() -> None:
+    found = devices(
+        node("a", "StringJoin", loc=["x"]), node("b", loc=["x"], device="/device:*:1"), node("c", loc=["x"])
+    )
+    assert set(found.values()) == {(CPU1,)}
+    found = devices(node("a", loc=["x"], device="/device:CPU:*"), node("b", loc=["x"], device="/device:*:0"))
+    assert set(found.values()) == {(CPU0,)}
+
+
+# -- control flow ------------------------------------------------------------------------------------------------------
+
+
+def loop(device: str = "", **asks: str) -> list[Node]:
+    """`while cond(i): i = body(i)`, where "asks" are requests of single nodes."""
+
+    def at(name: str, op: str, *inputs: str) -> Node:
+        return node(name, op, *inputs, device=asks.get(name, device), T=FLOAT)
+
+    return [
+        at("start", "MatMul"),
+        at("limit", "MatMul"),
+        at("enter", "Enter", "start"),
+        at("invariant", "Enter", "limit"),
+        at("merge", "Merge", "enter", "next"),
+        at("less", "Square", "merge", "invariant"),
+        at("cond", "LoopCond", "less"),
+        at("switch", "Switch", "merge", "cond"),
+        at("body", "Square", "switch:1"),
+        at("next", "NextIteration", "body"),
+        at("exit", "Exit", "switch"),
+        at("after", "Square", "exit"),
+    ]
+
+
+VARIABLE = {"enter", "merge", "switch", "next", "exit"}
+
+
+def test_the_nodes_of_a_loop_variable_are_together_and_what_is_computed_is_free() -> None:
+    nodes = loop()
+    assert members(*nodes) == [{"start"}, {"limit"}, VARIABLE, {"invariant", "less"}, {"cond"}, {"body"}, {"after"}]
+
+
+def test_a_loop_variable_is_where_its_loop_was_made() -> None:
+    nodes = loop("/cpu:1", body="/cpu:0")
+    found = devices(*nodes)
+    assert {found[name] for name in VARIABLE} == {(CPU1,)}
+    assert found["body"] == (CPU0,)
+    assert found["after"] == (CPU1,)
+
+
+def test_a_merge_asks_before_the_other_nodes_of_its_variable() -> None:
+    nodes = loop(enter="/cpu:0", merge="/cpu:1")
+    found = devices(*nodes)
+    assert {found[name] for name in VARIABLE} == {(CPU1,)}
+
+
+def test_a_switch_is_with_its_data_whatever_it_asks_for() -> None:
+    nodes = [
+        node("x", "Reciprocal"),
+        node("p", "StringJoin"),
+        node("switch", "Switch", "x", "p", device="/cpu:1"),
+        node("then", "StringJoin", "switch:1"),
+        node("merge", "Merge", "switch", "then", device="/cpu:1"),
+    ]
+    found = devices(*nodes)
+    assert found["switch"] == found["x"] == (GPU0,)
+    assert found["merge"] == (CPU1,)
+
+
+def test_a_switch_does_not_draw_its_data_to_where_it_asks_to_be() -> None:
+    found = devices(node("x"), node("p"), node("switch", "Switch", "x", "p", device="/cpu:1"))
+    assert found["switch"] == found["x"] == (GPU0, CPU0, CPU1)
+
+
+def test_a_switch_stays_where_it_asks_to_be_if_its_data_is_everywhere() -> None:
+    nodes = [
+        arg(0),
+        node("constant", "Const"),
+        node("x", "Reciprocal"),
+        node("invariant", "Enter", "x", is_constant=True),
+        node("p", "StringJoin"),
+        *(
+            node(f"switch_{source}", "Switch", source, "p", device="/cpu:1")
+            for source in ("_arg_0", "constant", "invariant")
+        ),
+        *(node(f"on_gpu_{source}", "Reciprocal", source) for source in ("_arg_0", "constant", "invariant")),
+    ]
+    found = devices(*nodes)
+    assert found["switch__arg_0"] == found["switch_constant"] == found["switch_invariant"] == (CPU1,)
+
+
+def test_colocation_is_stronger_than_the_place_of_control_flow() -> None:
+    nodes = [
+        node("x", "Reciprocal"),
+        node("c", "StringJoin"),
+        node("p"),
+        node("switch", "Switch", "x", "p", loc=["c"]),
+    ]
+    found = devices(*nodes)
+    assert found["switch"] == found["c"] == (CPU0, CPU1)
+    assert found["x"] == (GPU0,)
+
+
+def test_control_flow_that_asks_for_what_is_not_there_is_refused() -> None:
+    nodes = [node("x"), node("merge", "Merge", "x", "x", device="/gpu:9", line=4)]
+    assert "node 'merge' asks for /device:GPU:9 (user.py:4 in f)" in refused(*nodes)
+    assert devices(*nodes, soft=True)["merge"] == ALL
+
+
+# -- feeds, fetches, constants -----------------------------------------------------------------------------------------
+
+
+def arg(index: int) -> Node:
+    return Node(f"_arg_{index}", "_Arg", attrs={"index": index}, outputs=(OutputSpec(FLOAT, ()),), device="/gpu:0")
+
+
+def retval(index: int, source: str) -> Node:
+    return Node(f"_retval_{index}", "_Retval", (Edge(source, 0),), attrs={"index": index})
+
+
+def test_a_feed_goes_to_its_first_reader_and_a_fetch_to_its_source() -> None:
+    nodes = [
+        arg(0),
+        arg(1),
+        node("a", "StringJoin", "_arg_0", device="/cpu:1"),
+        node("b", "Reciprocal", "_arg_0"),
+        retval(0, "a"),
+        retval(1, "b"),
+        retval(2, "_arg_1"),
+    ]
+    assert members(*nodes) == [{"_arg_0", "a", "_retval_0"}, {"_arg_1", "_retval_2"}, {"b", "_retval_1"}]
+    assert devices(*nodes)["_arg_0"] == (CPU1,)
+
+
+def test_a_constant_goes_to_its_readers_if_they_are_one_group() -> None:
+    nodes = [
+        node("c", "Const"),
+        node("shared", "Const"),
+        node("asked", "Const", device="/cpu:0"),
+        node("bound", "Const", loc=["z"]),
+        node("a", "StringJoin", "c", "shared", "asked", "bound", loc=["g"]),
+        node("b", "StringJoin", "c", loc=["g"]),
+        node("d", "StringJoin", "shared"),
+    ]
+    assert members(*nodes) == [{"c", "a", "b"}, {"shared"}, {"asked"}, {"bound"}, {"d"}]
+
+
+def test_a_constant_does_not_keep_its_reader_from_a_device() -> None:
+    with kernels([("Const", "CPU", None, 0), *(row for row in KERNEL_TABLE if row[0] != "Const")]):
+        found = devices(
+            node("c", "Const"), node("a", "Identity", "c"), node("d", "Const"), node("e", "StringJoin", "d")
+        )
+    assert found["a"] == (GPU0, CPU0, CPU1)
+    assert found["c"] == (CPU0, CPU1)
+    assert found["d"] == found["e"] == (CPU0, CPU1)
+
+
+# -- who yields --------------------------------------------------------------------------------------------------------
+
+
+def test_who_uses_a_handle_yields_to_where_it_was_made() -> None:
+    nodes = [
+        node("v", "VarHandleOp", out=RESOURCE, device="/cpu:1"),
+        node("read", "ReadVariableOp", "v", device="/gpu:0"),
+    ]
+    assert set(devices(*nodes).values()) == {(CPU1,)}
+    assert set(devices(*reversed(nodes)).values()) == {(CPU1,)}, "in whatever order they come"
+
+
+def test_a_handle_goes_where_its_users_ask_if_it_does_not_ask_itself() -> None:
+    nodes = [node("v", "VarHandleOp", out=RESOURCE), node("read", "ReadVariableOp", "v", device="/cpu:1")]
+    assert set(devices(*nodes).values()) == {(CPU1,)}
+    text = refused(*nodes, node("other", "ReadVariableOp", "v", device="/cpu:0"))
+    assert "'read' and 'other' must be together and ask for different devices: /device:CPU:1 and /device:CPU:0" in text
+
+
+def test_two_handles_that_must_be_together_and_ask_for_different_devices() -> None:
+    nodes = [
+        node("v", "VarHandleOp", out=RESOURCE, device="/cpu:0", line=1),
+        node("m", "VarHandleOp", out=RESOURCE, device="/cpu:1", line=2),
+        node("update", "ResourceApplyMomentum", "v", "m", line=3),
+    ]
+    text = refused(*nodes)
+    assert "nodes 'v' and 'm' must be together and ask for different devices: /device:CPU:0 and /device:CPU:1" in text
+    assert f"{CPU0}: node 'm' asks for /device:CPU:1 (user.py:2 in f)" in text
+    assert f"{CPU1}: node 'v' asks for /device:CPU:0 (user.py:1 in f)" in text
+    assert f"{GPU0}: node 'v' asks for /device:CPU:0 (user.py:1 in f)" in text
+    assert "'update' (op ResourceApplyMomentum) (user.py:3 in f)" in text
+    assert "allow_soft_placement" in text
+    assert set(devices(*nodes, soft=True).values()) == {(CPU0, CPU1)}, "the index is given up, the type is kept"
+
+
+# -- soft placement ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "op", "possible"),
+    [
+        ("/gpu:7", "Identity", (GPU0, CPU0, CPU1)),
+        ("/cpu:0", "Reciprocal", (GPU0,)),
+        ("/device:TPU:0", "StringJoin", (CPU0, CPU1)),
+        ("/cpu:1", "StringJoin", (CPU1,)),  # nothing to give up
+    ],
+)
+def test_soft_placement_gives_up_type_and_index_where_nothing_else_helps(
+    request_: str, op: str, possible: tuple[str, ...]
+) -> None:
+    assert devices(node("a", op, device=request_), soft=True)["a"] == possible
+
+
+@pytest.mark.parametrize("request_", ["/job:chief/gpu:0", "/task:3", "/replica:2/cpu:0"])
+def test_soft_placement_keeps_the_task(request_: str) -> None:
+    text = refused(node("a", device=request_), soft=True)
+    assert "allow_soft_placement" not in text, "it is what did not help"
+
+
+def test_soft_placement_stays_in_the_task() -> None:
+    found = devices(node("a", device="/job:worker/gpu:3"), devices=(PS, WORKER), soft=True)
+    assert found["a"] == (WORKER,)
+
+
+def test_soft_placement_where_members_disagree() -> None:
+    def pair(one: str, other: str) -> set[tuple[str, ...]]:
+        nodes = node("a", device=one, loc=["x"]), node("b", device=other, loc=["x"])
+        assert "must be together" in refused(*nodes)
+        return set(devices(*nodes, soft=True).values())
+
+    assert pair("/cpu:0", "/cpu:1") == {(CPU0, CPU1)}
+    assert pair("/cpu:0", "/gpu:0") == {(GPU0, CPU0, CPU1)}
+    assert pair("/cpu:0", "/device:GPU:*") == {(GPU0, CPU0, CPU1)}
+
+
+def test_what_soft_placement_has_opened_no_later_member_closes() -> None:
+    nodes = [node(name, device=f"/cpu:{i}", loc=["x"]) for name, i in (("a", 0), ("b", 1), ("c", 0))]
+    assert set(devices(*nodes, soft=True).values()) == {(CPU0, CPU1)}
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_members_in_different_tasks_are_refused_always(soft: bool) -> None:
+    nodes = node("a", device="/job:ps", loc=["x"]), node("b", device="/job:worker/cpu:0", loc=["x"])
+    text = refused(*nodes, devices=(PS, WORKER), soft=soft)
+    assert "ask for different devices: /job:ps and /job:worker/device:CPU:0" in text
+    assert "allow_soft_placement" not in text
+
+
+# -- the error ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_error_of_a_request_lists_every_device_and_why_not() -> None:
+    text = refused(node("a", device="/gpu:7", line=12))
+    assert text.splitlines() == [
+        "cannot assign a device for operation 'a'",
+        *(f"  {device}: node 'a' asks for /device:GPU:7 (user.py:12 in f)" for device in ALL),
+        f"  expected: one of {list(ALL)}, or SessionConfig(allow_soft_placement=True)",
+        "  actual:   /device:GPU:7",
+        "  node:     'a' (op Identity)",
+        "  created:  user.py:12 in f",
+    ]
+
+
+def test_the_error_of_a_group_names_for_each_device_the_member_that_rejects_it() -> None:
+    text = refused(
+        node("x", "MatMul", T=DOUBLE, loc=["x"], line=1),
+        node("y", "Reciprocal", loc=["x"], T=FLOAT, line=2),
+        node("z", device="/device:*:0", loc=["x"], line=3),
+        kind=UnimplementedError,
+    )
+    assert text.splitlines()[:8] == [
+        "cannot assign a device for 3 operations that must be together, 'x' and others",
+        f"  {CPU0}: no kernel of op Reciprocal for CPU with T=float32 (node 'y', user.py:2 in f)",
+        f"  {CPU1}: node 'z' asks for /device:*:0 (user.py:3 in f)",
+        f"  {GPU0}: no kernel of op MatMul for GPU with T=float64 (node 'x', user.py:1 in f)",
+        "  together:",
+        "    'z' (op Identity) asks for /device:*:0 (user.py:3 in f)",
+        "    'x' (op MatMul) (user.py:1 in f)",
+        "    'y' (op Reciprocal) (user.py:2 in f)",
+    ]
+
+
+def test_of_several_groups_without_a_device_the_first_is_reported() -> None:
+    nodes = [node("a", loc=["z"]), node("b", device="/gpu:8"), node("c", device="/gpu:9", loc=["z"])]
+    text = refused(*nodes)
+    assert "GPU:9" in text
+    assert "GPU:8" not in text
+
+
+def test_the_error_names_at_most_eight_members() -> None:
+    nodes = [node(f"n{i}", loc=["x"]) for i in range(20)]
+    text = refused(*nodes, node("last", device="/gpu:5", loc=["x"]))
+    assert "    'last' (op Identity) asks for /device:GPU:5" in text
+    assert "'n6'" in text
+    assert "'n7'" not in text
+    assert "and 13 more" in text
+
+
+def test_the_error_of_a_missing_kernel_says_which_there_are() -> None:
+    with pytest.raises(UnimplementedError) as caught:
+        groups_of(node("a", "MatMul", T=DOUBLE, device="/gpu:0"))
+    error = caught.value
+    assert (error.node, error.op_type) == ("a", "MatMul")
+    assert "CPU (T in {float32, float64})" in error.expected
+    assert error.actual == "GPU with {'T': 'float64'}"
+    assert "no kernel of op LRN for CPU" in refused(node("a", "LRN"), kind=UnimplementedError, soft=True)
+
+
+# -- against brute force -----------------------------------------------------------------------------------------------
+
+_REQUESTS = ("", "", "", "/cpu:0", "/device:CPU:*", "/gpu:0", "/device:*:0", "/task:0")
+_FITS = {
+    "": set(ALL),
+    "/cpu:0": {CPU0},
+    "/device:CPU:*": {CPU0, CPU1},
+    "/gpu:0": {GPU0},
+    "/device:*:0": {CPU0, GPU0},
+    "/task:0": set(ALL),
+}
+_RUNS = {"Identity": set(ALL), "StringJoin": {CPU0, CPU1}, "Reciprocal": {GPU0}, "Square": set(ALL), "NoOp": set(ALL)}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_groups_and_devices_against_brute_force(seed: int, size: int) -> None:
+    rng = random.Random(seed)
+    names = [f"n{i}" for i in range(size)]
+    nodes = [
+        node(
+            name,
+            rng.choice(sorted(_RUNS)),
+            *(f"n{rng.randrange(i)}" for _ in range(rng.randrange(3)) if i),
+            device=rng.choice(_REQUESTS),
+            loc=[rng.choice([*names, "gone"]) for _ in range(rng.choice((0, 0, 1, 1, 2)))],
+        )
+        for i, name in enumerate(names)
+    ]
+    together = {n.name: {n.name} | {c.removeprefix("loc:@") for c in n.attrs.get("_class", ())} for n in nodes}
+    parts: list[set[str]] = []
+    for names_of in together.values():  # merge whatever overlaps
+        touching = [p for p in parts if p & names_of]
+        parts = [p for p in parts if not p & names_of] + [names_of.union(*touching)]
+    by_name = {n.name: n for n in nodes}
+    expected: dict[str, set[str]] = {}
+    for part in parts:
+        inside = [by_name[name] for name in part if name in by_name]
+        possible = set(ALL).intersection(*(_FITS[n.device] & _RUNS[n.op] for n in inside))
+        expected.update({n.name: possible for n in inside})
+    if not all(expected.values()):
+        with pytest.raises((InvalidArgumentError, UnimplementedError)) as caught:
+            groups_of(*nodes)
+        text = str(caught.value)
+        assert all(f"  {device}: " in text for device in ALL)
+        assert not expected[str(caught.value.node)]
+        return
+    groups = groups_of(*nodes)
+    assert {name: set(group.devices) for group in groups for name in group.members} == expected
+    assert {frozenset(group.members) for group in groups} == {frozenset(p & set(names)) for p in parts}

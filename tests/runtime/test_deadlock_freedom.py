@@ -1,0 +1,324 @@
+"""Steps cut up at random, under a virtual clock: every hop to a thread and every value between devices takes a time that
+a seed chooses. A step gives what one device gives, to the last bit, and never waits for what cannot come; one that fails
+or is cancelled leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.compiler import schedule
+from aioflow.compiler.ir import Node, OutputSpec, Plan
+from aioflow.compiler.schedule import ScheduleOptions, schedule_receives
+from aioflow.compiler.timeline import subgraphs_of
+from aioflow.compiler.verify import verify
+from aioflow.config import SessionConfig
+from aioflow.errors import AbortedError, InternalError, InvalidArgumentError
+from aioflow.graph.arrays import to_array
+from aioflow.ops.transfer import RECV
+from aioflow.runtime.rendezvous import Rendezvous
+from aioflow.runtime.step import Step
+from aioflow.runtime.worker import Worker
+from aioflow.testing.evaluate import evaluate
+from aioflow.testing.virtual_clock import VirtualClockLoop, run_virtual
+from tests.runtime.flow_programs import FlowProgram, random_flow_program
+from tests.runtime.programs import Program, random_program
+from tests.runtime.split import split_plan
+
+T = TypeVar("T")
+
+EVERYTHING: Final = ScheduleOptions(minimum_bytes=1, minimum_seconds=0.0, minimum_gain=-(1 << 40), prefetch=0.0)
+
+
+def chance() -> random.Random:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualClockLoop)
+    return loop.random
+
+
+async def some_time() -> None:
+    """Often none, sometimes long."""
+    source = chance()
+    await asyncio.sleep(0 if source.random() < 0.3 else source.expovariate(1000.0))
+
+
+class VirtualThreads:
+    """A stand-in for `DeviceThreads`: a call waits for a thread, takes effect at once, and is back after a while.
+
+    Attributes:
+        calls: How many calls took effect. inside: How many are on their way.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._free = asyncio.Semaphore(number)
+        self.calls = 0
+        self.inside = 0
+
+    async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:
+        self.inside += 1
+        try:
+            async with self._free:
+                await some_time()
+                self.calls += 1
+                try:
+                    return function(*args)
+                finally:
+                    await some_time()
+        except asyncio.CancelledError:
+            step.stop()
+            raise
+        finally:
+            self.inside -= 1
+
+
+class SlowRendezvous(Rendezvous):
+    """Values take a time of their own to arrive, so they come in any order."""
+
+    def __init__(self, devices: frozenset[str]) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(loop, devices)
+        if chance().random() < 0.5:
+            self._home = -1  # as if all values came from threads: the receiver is called in a later turn of the loop
+
+    def deliver(self, name: str, tag: str, value: Any) -> None:
+        source = chance()
+        if source.random() < 0.4:
+            super().deliver(name, tag, value)
+        else:
+            self._loop.call_later(source.expovariate(500.0), super().deliver, name, tag, value)
+
+    @property
+    def kept(self) -> int:
+        """How many values lie here, and how many receivers wait."""
+        return len(self._values) + len(self._waiting)
+
+
+@dataclass
+class Case:
+    """One program with the value of every fetch, as one device computes them one node at a time."""
+
+    seed: int
+    fetches: list[af.Tensor]
+    feeds: dict[af.Tensor, Any]
+    expected: list[tuple[object, ...]]
+
+    @classmethod
+    def of(cls, seed: int) -> Case:
+        program: Program | FlowProgram = random_program(seed, rows=1) if seed % 4 == 0 else random_flow_program(seed)
+        fetches = list(program.fetches)
+        return cls(seed, fetches, dict(program.feeds), bits(evaluate(fetches, program.feeds)))
+
+    def plan(self, cut: int, scheduled: bool) -> Plan:
+        """The program cut up over two to four devices; half of the plans with requests for what is received."""
+        plan = split_plan(self.fetches, list(self.feeds), self.seed * 1000 + cut, 2 + cut % 3)
+        return scheduled_at_random(plan, self.seed + cut) if scheduled else plan
+
+    def values(self) -> list[Any]:
+        return [to_array(value, tensor.dtype) for tensor, value in self.feeds.items()]
+
+
+def bits(values: Sequence[Any]) -> list[tuple[object, ...]]:
+    arrays = [np.asarray(value) for value in values]
+    return [(a.dtype, a.shape, a.tobytes()) for a in arrays]
+
+
+def scheduled_at_random(plan: Plan, seed: int) -> Plan:
+    """The plan with requests, by costs that have nothing to do with what anything costs."""
+
+    def seconds(node: Node) -> float:
+        return random.Random(f"{seed} {node.name}").random()
+
+    def transfer_seconds(spec: OutputSpec, source: str, destination: str) -> float:
+        return 0.01
+
+    changed = schedule_receives(plan, seconds, transfer_seconds, EVERYTHING)
+    for _, graph in subgraphs_of(changed):
+        verify(graph, whole=False)
+    return changed
+
+
+def requests_in(plan: Plan) -> int:
+    return sum(n.op == RECV and n.name.startswith("request") for _, g in subgraphs_of(plan) for n in g.nodes.values())
+
+
+@dataclass
+class Setup:
+    """A worker with a plan, on the running loop."""
+
+    plan: Plan
+    executor: str = "strands"
+    threads: list[VirtualThreads] = field(init=False)
+
+    def __post_init__(self) -> None:
+        devices = max(int(device.rpartition(":")[2]) for device, _ in subgraphs_of(self.plan)) + 1
+        config = SessionConfig(device_count={"CPU": devices}, executor=self.executor, inline_budget=0.0)
+        self.worker = Worker(config)
+        self.threads = []
+        for device in self.worker.devices.values():
+            self.threads.append(VirtualThreads(chance().randint(1, 3)))
+            device.threads = self.threads[-1]  # type: ignore[assignment]
+        (part,) = self.plan.parts.values()
+        self.handle = self.worker.register_now(part, 1, config)
+        self.meetings: list[SlowRendezvous] = []
+
+    async def run(self, values: list[Any], step: Step) -> list[Any]:
+        step.rendezvous = meeting = SlowRendezvous(frozenset(device for device, _ in subgraphs_of(self.plan)))
+        self.meetings.append(meeting)
+        try:
+            return await self.worker.run(self.handle, values, step)
+        finally:
+            step.finish()
+
+    async def is_quiet(self) -> None:
+        """Assert that the steps have left nothing: no task, no call in a thread, no value, and nothing comes later."""
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert [t.inside for t in self.threads] == [0] * len(self.threads)
+        assert [m.kept for m in self.meetings] == [0] * len(self.meetings)
+        before = [t.calls for t in self.threads]
+        await asyncio.sleep(1e3)
+        assert [t.calls for t in self.threads] == before
+
+
+async def steps_at_once(plan: Plan, case: Case, number: int, executor: str = "strands") -> None:
+    """Run a plan, so many times at once."""
+    setup = Setup(plan, executor)
+    async with asyncio.TaskGroup() as tg:
+        running = [tg.create_task(setup.run(case.values(), Step())) for _ in range(number)]
+    for task in running:
+        assert bits(task.result()) == case.expected
+    await setup.is_quiet()
+
+
+def hold(case: Case, cuts: range) -> int:
+    """Run a program cut up in several ways; returns how many requests there were."""
+    requests = 0
+    for cut in cuts:
+        plan = case.plan(cut, scheduled=(case.seed + cut) % 2 == 0)
+        requests += requests_in(plan)
+        executor = "reference" if cut % 5 == 4 else "strands"
+        run_virtual(steps_at_once(plan, case, 1 + (cut % 3 == 0), executor), case.seed * 1000 + cut)
+    return requests
+
+
+@pytest.fixture
+def copied_between_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values are asked for as if each device were a machine: more requests than in one process, where most gain nothing."""
+    monkeypatch.setattr(schedule, "share_memory", lambda one, other: False)
+
+
+@pytest.mark.usefixtures("copied_between_devices")
+@pytest.mark.parametrize("block", range(10))
+def test_a_step_never_waits_for_what_cannot_come(block: int) -> None:
+    requests = 0
+    for seed in range(block * 3, (block + 1) * 3):
+        with af.Graph().as_default():
+            requests += hold(Case.of(seed), range(5))
+    assert requests > 0
+
+
+@pytest.mark.sim
+@pytest.mark.usefixtures("copied_between_devices")
+@pytest.mark.parametrize("block", range(20))
+def test_thousands_of_steps_never_wait_for_what_cannot_come(block: int) -> None:
+    requests = 0
+    for seed in range(1000 + block * 14, 1000 + (block + 1) * 14):
+        with af.Graph().as_default():
+            requests += hold(Case.of(seed), range(8))
+    assert requests > 10
+
+
+# -- steps that end early ----------------------------------------------------------------------------------------------
+
+
+def with_a_failure(case: Case, source: random.Random) -> tuple[list[af.Tensor], str]:
+    """The fetches of a program with a division by zero behind a few of them, and the name of the node that fails."""
+    zero = af.placeholder("int32", [])
+    case.feeds[zero] = np.int32(0)
+    with af.control_dependencies(source.sample(case.fetches, min(2, len(case.fetches)))):
+        quotient = af.floordiv(af.constant(1), zero)
+    return [*case.fetches, quotient], quotient.op.name
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_error_on_one_device_ends_the_step_on_all(seed: int) -> None:
+    case = Case.of(seed)
+    case.fetches, node = with_a_failure(case, random.Random(seed))
+    plan = case.plan(0, scheduled=seed % 2 == 0)
+
+    async def main() -> None:
+        setup = Setup(plan, "reference" if seed % 5 == 4 else "strands")
+        with pytest.raises(InvalidArgumentError) as caught:
+            await setup.run(case.values(), Step())
+        assert caught.value.node == node
+        await setup.is_quiet()
+
+    run_virtual(main(), seed)
+
+
+def duration(plan: Plan, case: Case, seed: int) -> float:
+    """The virtual seconds of a step that is left alone."""
+
+    async def main() -> float:
+        await Setup(plan).run(case.values(), Step())
+        return asyncio.get_running_loop().time()
+
+    return run_virtual(main(), seed)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_step_that_is_cancelled_leaves_nothing_running(seed: int) -> None:
+    case = Case.of(seed)
+    plan = case.plan(0, scheduled=seed % 2 == 0)
+    moment = random.Random(seed).random() * duration(plan, case, seed)
+
+    async def main() -> bool:
+        setup = Setup(plan)
+        async with asyncio.TaskGroup() as tg:
+            running = tg.create_task(setup.run(case.values(), Step()))
+            tg.create_task(asyncio.sleep(moment)).add_done_callback(lambda _: running.cancel())
+        await setup.is_quiet()
+        return running.cancelled()
+
+    assert run_virtual(main(), seed)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_step_that_is_stopped_ends_with_the_error_that_stopped_it(seed: int) -> None:
+    case = Case.of(seed)
+    plan = case.plan(0, scheduled=seed % 2 == 0)
+    moment = random.Random(seed).random() * duration(plan, case, seed)
+    reason = AbortedError("a worker is gone")
+
+    async def main() -> None:
+        setup, step = Setup(plan), Step()
+        asyncio.get_running_loop().call_later(moment, step.stop, reason)
+        with pytest.raises(AbortedError) as caught:
+            await setup.run(case.values(), step)
+        assert caught.value is reason
+        await setup.is_quiet()
+
+    run_virtual(main(), seed)
+
+
+def test_a_value_that_never_comes_is_found_out() -> None:
+    """The clock would not be worth much if a step that waits for ever looked like one that runs."""
+    x = af.placeholder("float32", [3])
+    y = af.exp(af.exp(af.exp(af.exp(x))))
+    plan = next(p for p in (split_plan([y], [x], seed, 2) for seed in range(100)) if len(list(subgraphs_of(p))) == 2)
+
+    async def main() -> None:
+        setup, step = Setup(plan), Step()
+        step.rendezvous = SlowRendezvous(frozenset())
+        setattr(step.rendezvous, "deliver", lambda *_: None)  # noqa: B010
+        await setup.worker.run(setup.handle, [np.zeros(3, np.float32)], step)
+
+    with pytest.raises(InternalError, match="deadlock"):
+        run_virtual(main())
