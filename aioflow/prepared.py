@@ -25,6 +25,7 @@ __all__ = ["PreparedStep", "StepCache"]
 
 _LOGGER: Final = logging.getLogger("aioflow.placement")
 _LARGE_GRAPH: Final = 256  # nodes: a larger graph is compiled in a thread, so that the loop goes on
+_SAMPLES: Final = 5  # traced steps before a signature is placed again
 _GROWTH_LIMIT: Final = 100  # new steps in a row for which the graph had grown
 
 Converters = tuple[Callable[[Any], Any], ...]
@@ -33,15 +34,47 @@ Converters = tuple[Callable[[Any], Any], ...]
 class PreparedStep:
     """A signature that has been compiled: how to convert its feeds, what to run, how to give the result back."""
 
-    __slots__ = ("converters", "mutations", "plan", "run_inline", "single", "take")
+    __slots__ = ("converters", "made", "mutations", "plan", "request", "run_inline", "sampling", "single", "take")
 
-    def __init__(self, converters: Converters, fetches: FetchPlan, plan: RunnablePlan, mutations: int) -> None:
+    def __init__(
+        self, converters: Converters, fetches: FetchPlan, request: StepRequest, mutations: int, sampling: Sampling
+    ) -> None:
         self.converters = converters
         self.take = fetches.take
         self.single = fetches.single is not None
+        self.request = request
+        self.mutations = mutations
+        self.sampling = sampling
+
+    def use(self, made: Plan, plan: RunnablePlan) -> None:
+        """Run by this plan from now on."""
+        self.made = made
         self.plan = plan
         self.run_inline = plan.run_inline
-        self.mutations = mutations
+
+
+class Sampling:
+    """Which steps of a signature are traced for their costs, and when it is placed again.
+
+    Args:
+        after: As `SessionConfig.replace_after`; 0 where there is nothing to choose.
+    """
+
+    __slots__ = ("_after", "_every", "_steps")
+
+    def __init__(self, after: int) -> None:
+        self._after = after
+        self._every = max(1, after // _SAMPLES)
+        self._steps = 0
+
+    def begin(self) -> bool:
+        """A step begins: whether to trace it. The first is not traced: it is slower than all others."""
+        self._steps += 1
+        return 1 < self._steps <= self._after and self._steps % self._every == 0
+
+    def is_due(self) -> bool:
+        """Whether the signature is to be placed again now; true once."""
+        return self._steps == self._after > 0
 
 
 class StepCache:
@@ -97,8 +130,20 @@ class StepCache:
             made = self._planner.plan(request)
         if self._config.log_device_placement:
             _log_placement(made)
-        registered = await self._cluster.register(made, self._session, self._config)
-        return PreparedStep(tuple(feed_converter(t) for t in fed), plan, registered, mutations)
+        sampling = Sampling(self._config.replace_after if self._planner.chooses else 0)
+        prepared = PreparedStep(tuple(feed_converter(t) for t in fed), plan, request, mutations, sampling)
+        prepared.use(made, await self._cluster.register(made, self._session, self._config))
+        return prepared
+
+    async def place_again(self, prepared: PreparedStep) -> None:
+        """Replace the plan of a step by a better one, if measured costs say that there is one worth it."""
+        made = await asyncio.to_thread(self._planner.plan_again, prepared.request, prepared.made)
+        if made is not None:
+            before = prepared.plan
+            prepared.use(made, await self._cluster.register(made, self._session, self._config))
+            await before.deregister()
+            if self._config.log_device_placement:
+                _log_placement(made)
 
 
 class _GrowthWatch:

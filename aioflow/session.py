@@ -65,10 +65,11 @@ class Session:
         self.config = config or SessionConfig()
         self.worker = target if isinstance(target, Worker) else Worker(self.config)
         self._id = next(_IDS)
-        self._special = self.config.check_finite or self.config.operation_timeout is not None
         self._closed = False
         self._cluster = LocalCluster(self.worker)
         self._planner = Planner(self._cluster, self.config)
+        samples = self.config.replace_after > 0 and self._planner.chooses
+        self._special = self.config.check_finite or self.config.operation_timeout is not None or samples
         self._cache = StepCache(self.graph, self._cluster, self._planner, self._id, self.config)
         self._steps: dict[Step, asyncio.AbstractEventLoop] = {}
         self._debt = 0.0
@@ -231,7 +232,8 @@ class Session:
     ) -> list[Any]:
         limit = timeout if timeout is not None else options.timeout if options is not None else None
         limit = limit if limit is not None else self.config.operation_timeout
-        trace = TraceProbe() if options is not None and options.trace_level is TraceLevel.FULL else None
+        asked = options is not None and options.trace_level is TraceLevel.FULL
+        trace = TraceProbe() if prepared.sampling.begin() or asked else None
         step = Step(self._probe(trace))
         self._steps[step] = asyncio.get_running_loop()
         started = perf_counter()
@@ -249,8 +251,12 @@ class Session:
             del self._steps[step]
             step.finish()
         await self._share(started)
-        if trace is not None and run_metadata is not None:
-            trace.fill(run_metadata, next(iter(self.worker.devices)))
+        if trace is not None:
+            self._planner.observe(trace.stats())
+            if asked and run_metadata is not None:
+                run_metadata.step_stats.extend(trace.stats())
+        if prepared.sampling.is_due():
+            await self._cache.place_again(prepared)
         return result
 
     def plan(self, fetches: Any, feeds: Sequence[Any] = ()) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -56,7 +56,7 @@ class TraceProbe:
 
     def __init__(self) -> None:
         self._origin = perf_counter()
-        self._nodes: list[NodeStats] = []
+        self._nodes: dict[str, list[NodeStats]] = {}
 
     def begin(self) -> Report:
         """A unit starts: the reporter for its nodes."""
@@ -67,14 +67,20 @@ class TraceProbe:
             nonlocal last
             now = perf_counter() - self._origin
             size = sum(getattr(value, "nbytes", 0) for value in outputs)
-            self._nodes.append(NodeStats(bound.node.name, bound.node.op, thread, last, now - last, size))
+            stats = NodeStats(bound.node.name, bound.node.op, thread, last, now - last, size)
+            self._nodes.setdefault(bound.node.device, []).append(stats)
             last = perf_counter() - self._origin
 
         return report
 
-    def fill(self, metadata: RunMetadata, device: str) -> None:
-        """Add what was recorded."""
-        metadata.step_stats.append(StepStats(device, tuple(self._nodes)))
+    def add(self, step_stats: Iterable[StepStats]) -> None:
+        """Add what another worker has recorded of the same step."""
+        for stats in step_stats:
+            self._nodes.setdefault(stats.device, []).extend(stats.nodes)
+
+    def stats(self) -> list[StepStats]:
+        """What was recorded, device by device."""
+        return [StepStats(device, tuple(self._nodes[device])) for device in sorted(self._nodes)]
 
 
 class FiniteProbe:
