@@ -34,13 +34,16 @@ _EVERYWHERE: Final = ("_Arg", "Const")  # copied to whoever reads them, if nothi
 Recompute: TypeAlias = Callable[[ClientGraph, Node, str], bool]
 
 
-def partition(graph: ClientGraph, compression: str = "", recompute: Recompute | None = None) -> Plan:
+def partition(
+    graph: ClientGraph, compression: str = "", recompute: Recompute | None = None, asked: frozenset[str] = frozenset()
+) -> Plan:
     """The plan for a placed graph.
 
     Args:
         compression: How float32 values cross between devices; "" for as they are.
         recompute: Whether a stateless node whose inputs are feeds, constants and such nodes is computed on a device
             that reads it rather than sent there; by default everything is sent.
+        asked: Nodes that the user wants on a certain device: they are on that one only.
 
     Raises:
         InvalidArgumentError: a loop on several devices has no condition.
@@ -49,7 +52,7 @@ def partition(graph: ClientGraph, compression: str = "", recompute: Recompute | 
     if len(devices) == 1:
         subgraphs = {devices[0]: graph}
     else:
-        subgraphs = _Cut(settled(graph), compression, recompute).subgraphs()
+        subgraphs = _Cut(settled(graph), compression, recompute, asked).subgraphs()
     tasks: dict[str, dict[str, ClientGraph]] = {}
     for device, subgraph in subgraphs.items():
         tasks.setdefault(task_of(device), {})[device] = subgraph
@@ -59,11 +62,13 @@ def partition(graph: ClientGraph, compression: str = "", recompute: Recompute | 
 class _Cut:
     """The work of cutting one graph."""
 
-    def __init__(self, graph: ClientGraph, compression: str, recompute: Recompute | None) -> None:
+    def __init__(
+        self, graph: ClientGraph, compression: str, recompute: Recompute | None, asked: frozenset[str]
+    ) -> None:
         self._graph = graph
         self._compression = compression
         self._recompute = recompute
-        self._repeatable = _repeatable(graph) if recompute is not None else frozenset()
+        self._repeatable = _repeatable(graph) - asked if recompute is not None else frozenset()
         self._behind = frames_behind(graph)
         self._dead = may_be_dead(graph)
         self._nodes: dict[str, dict[str, Node]] = {}  # of each device, by name

@@ -53,8 +53,9 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     graph = check(prune(request))
     for optimization in chosen_passes(chosen.optimizations):
         graph = check(optimization.run(graph, chosen.evaluate))
+    asked = frozenset(name for name, node in graph.nodes.items() if node.device)
     graph = check(place(_pinned(graph, cluster.pins), cluster, chosen.choose))
-    plan = partition(graph, chosen.compression, chosen.recompute)
+    plan = partition(graph, chosen.compression, chosen.recompute, asked)
     if chosen.verify:
         for part in plan.parts.values():
             for subgraph in part.subgraphs.values():

@@ -25,6 +25,7 @@ from aioflow.compiler.timeline import (
     NodeSeconds,
     Timeline,
     TransferSeconds,
+    forecast,
     known_bytes,
     share_memory,
     subgraphs_of,
@@ -95,7 +96,7 @@ def schedule_receives(
         if not requests:
             return plan
         changed = _with_requests(plan, requests)
-        found = Timeline(changed, seconds, transfer_seconds).forecast()
+        found = forecast(changed, seconds, transfer_seconds)
         gain = held - sum(found.peak_bytes.values())
         if found.seconds <= expected.seconds * (1 + _ROUNDING) and gain >= chosen.minimum_gain:
             return changed

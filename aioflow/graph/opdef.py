@@ -75,6 +75,13 @@ class ArgDef:
         """Whether the argument takes a sequence of tensors."""
         return self.number_attr is not None or self.list_attr is not None
 
+    def count(self, attrs: Mapping[str, Any]) -> int:
+        """How many tensors it is, for a node with these attributes."""
+        if self.number_attr is not None:
+            number: int = attrs[self.number_attr]
+            return number
+        return 1 if self.list_attr is None else len(attrs[self.list_attr])
+
 
 @dataclass(frozen=True, slots=True)
 class AttrDef:

@@ -48,3 +48,17 @@ def _recv(binding: Binding) -> Body:
 
 KERNELS.register(KernelDef("_Send", _send, takes_step=True, sends=True))
 KERNELS.register(KernelDef("_Recv", _recv, is_async=True, takes_step=True))
+
+
+def _to_device(binding: Binding) -> Body:
+    body: Body = binding.backend.to_device  # type: ignore[attr-defined]  # of a device that has memory of its own
+    return body
+
+
+def _to_host(binding: Binding) -> Body:
+    body: Body = binding.backend.to_host  # type: ignore[attr-defined]  # as above
+    return body
+
+
+KERNELS.register(KernelDef("_ToDevice", _to_device, is_async=True, fresh=True))
+KERNELS.register(KernelDef("_ToHost", _to_host, is_async=True, fresh=True))

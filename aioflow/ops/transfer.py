@@ -10,11 +10,15 @@ from aioflow.graph.dtypes import DType, bfloat16, float16
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import define_op
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
+from aioflow.ops.core import unchanged
 
-__all__ = ["COMPRESSIONS", "RECV", "SEND", "check_compression", "compressed"]
+__all__ = ["COMPRESSIONS", "RECV", "SEND", "TO_DEVICE", "TO_HOST", "check_compression", "compressed"]
 
 SEND: Final = "_Send"
 RECV: Final = "_Recv"
+# Between the host's memory and that of the device on which the node is; `runtime/host_copies.py` puts them in.
+TO_DEVICE: Final = "_ToDevice"
+TO_HOST: Final = "_ToHost"
 
 # How a float32 value crosses where it is compressed: as which type, and whether it is truncated rather than rounded.
 COMPRESSIONS: Final[Mapping[str, tuple[DType, bool]]] = {
@@ -52,6 +56,9 @@ define_op(
     shape=lambda ctx: ctx.attrs["shape"],
     stateful=True,
 )
+
+define_op(TO_DEVICE, "value: T", "copy: T", ["T: type"], shape=unchanged)
+define_op(TO_HOST, "value: T", "copy: T", ["T: type"], shape=unchanged)
 
 
 def check_compression(kind: str) -> str:

@@ -164,11 +164,7 @@ def _arguments(node: Node, kernel: KernelDef) -> list[Argument]:
     found: list[Argument] = []
     position = 0
     for arg in OPS.get(node.op).inputs:
-        count = 1
-        if arg.number_attr is not None:
-            count = node.attrs[arg.number_attr]
-        elif arg.list_attr is not None:
-            count = len(node.attrs[arg.list_attr])
+        count = arg.count(node.attrs)
         found.append(Argument(node.inputs[position : position + count], arg.is_sequence, kernel.host.get(arg.name)))
         position += count
     return found

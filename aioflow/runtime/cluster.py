@@ -12,13 +12,13 @@ from typing import Any, Final, Protocol
 from aioflow.compiler.ir import Part, Plan
 from aioflow.config import SessionConfig
 from aioflow.errors import OpError
+from aioflow.kernels.background import Background
 from aioflow.runtime.step import Step, root_cause
 from aioflow.runtime.worker import Worker, WorkerAPI
 
 __all__ = ["Cluster", "LocalCluster", "LocalPlan", "RegisteredPlan", "RunnablePlan"]
 
 _LARGE_PART: Final = 256  # nodes: a larger part is bound in a thread, so that the loop goes on
-_ABORT_TIMEOUT: Final = 2.0  # seconds that a worker has to say that it has stopped
 
 
 class RunnablePlan(Protocol):
@@ -57,30 +57,24 @@ class RegisteredPlan:
         Raises:
             OpError: a worker failed; the first cause. By then the others have stopped, or can be reached no more.
         """
+        if len(self._parts) == 1:
+            worker, _, handle = self._parts[0]
+            return await worker.run(handle, feeds, step)
         try:
             async with asyncio.TaskGroup() as worker_group:
-                tasks = [worker_group.create_task(self._run(i, feeds, step)) for i in range(len(self._parts))]
+                tasks = [worker_group.create_task(self._run(*part, feeds, step)) for part in self._parts]
         except BaseExceptionGroup as group:
             cause = step.error or root_cause(group)
             raise cause from cause.__cause__
         results = [value for task in tasks for value in task.result()]
         return [results[i] for i in self._order]
 
-    async def _run(self, index: int, feeds: Sequence[Any], step: Step) -> list[Any]:
-        worker, _, handle = self._parts[index]
+    async def _run(self, worker: WorkerAPI, part: Part, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
         try:
             return await worker.run(handle, feeds, step)
         except OpError as error:
-            if step.error is None:
-                step.stop(error)
-                await self._abort(step, error, but=worker)
+            step.stop(error)  # the other workers are told before their runs are cancelled, and name the first cause
             raise
-
-    async def _abort(self, step: Step, error: OpError, but: WorkerAPI) -> None:
-        """Tell the other workers why the step has failed, so that their errors name the first cause."""
-        others = [worker for worker, _, _ in self._parts if worker is not but]
-        told = (asyncio.wait_for(worker.abort(step.id, error), _ABORT_TIMEOUT) for worker in others)
-        await asyncio.gather(*told, return_exceptions=True)  # one that cannot be told is found out by its own run
 
     async def deregister(self) -> None:
         """Let the workers forget their parts; a step that is running goes on."""
@@ -116,8 +110,33 @@ class Cluster(Protocol):
     def pins(self) -> dict[str, str]:
         """The devices of the nodes that keep state, by name; those who plan steps fill it in."""
 
+    @property
+    def worker(self) -> Worker:
+        """The one worker, of this process. Raises UnimplementedError where there are others."""
+
+    def background(self, session: int) -> Background:
+        """Where the tasks of a session belong that outlive a step."""
+
+    async def connect(self) -> None:
+        """Find out who is there; the devices are known from then on."""
+
+    def next_step(self) -> int:
+        """The id of a new step; 0 where no other worker need know of it."""
+
     async def register(self, plan: Plan, session: int, config: SessionConfig) -> RunnablePlan:
         """Have every worker prepare its part."""
+
+    async def reset(self, containers: Sequence[str] | None) -> None:
+        """Drop the resources of the containers, or of all, on every worker."""
+
+    def forget(self, session: int) -> None:
+        """The session runs no more steps."""
+
+    async def close(self) -> None:
+        """End the connections to the workers."""
+
+    def stop(self) -> None:
+        """Begin to `close`, for one who cannot wait."""
 
 
 class LocalCluster:
@@ -125,6 +144,31 @@ class LocalCluster:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
+
+    def background(self, session: int) -> Background:
+        """The worker has it, with what nodes keep for the session."""
+        return self.worker.background(session)
+
+    async def connect(self) -> None:
+        """Nothing: the worker is here."""
+
+    def next_step(self) -> int:
+        """0: no other worker knows of a step here."""
+        return 0
+
+    async def reset(self, containers: Sequence[str] | None) -> None:
+        """Drop the resources of the containers, or of all."""
+        self.worker.reset(containers)
+
+    def forget(self, session: int) -> None:
+        """Drop what nodes keep for the session."""
+        self.worker.forget_session(session)
+
+    async def close(self) -> None:
+        """Nothing: the worker may be shared."""
+
+    def stop(self) -> None:
+        """Nothing."""
 
     @property
     def devices(self) -> Sequence[str]:

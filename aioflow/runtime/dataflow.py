@@ -19,9 +19,9 @@ import numpy as np
 
 from aioflow.compiler.ir import ClientGraph
 from aioflow.errors import InternalError
+from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error, own
 from aioflow.runtime.codegen import Line, compiled
-from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.flow_program import FlowNode, Kind, Program
 from aioflow.runtime.frames import DEAD, Activation, Execute, Propagator
 from aioflow.runtime.step import Step, root_cause
@@ -45,9 +45,9 @@ class _Begun:
 class Dataflow:
     """One device's subgraph with control flow. `run` may be called any number of times at once."""
 
-    def __init__(self, graph: ClientGraph, bound: Sequence[BoundNode], threads: DeviceThreads, budget: float) -> None:
+    def __init__(self, graph: ClientGraph, bound: Sequence[BoundNode], executor: Executor, budget: float) -> None:
         self._program = Program(graph, bound)
-        self._threads = threads
+        self._executor = executor
         self._budget = budget
         for node in self._program.nodes.values():
             if node.bound is not None and not node.bound.kernel.is_async:
@@ -76,11 +76,14 @@ class Dataflow:
     async def _advance(self, core: Propagator, go: Callable[[], list[Activation]], step: Step) -> list[Activation]:
         """Run sync kernels until only async ones are left, and return those."""
         report = step.probe.begin() if step.probe is not None else None
+        if self._budget < 0:  # no kernel may run here
+            core.execute = _executor(step, report, None)
+            return await self._executor.run(step, _quietly, go)
         core.execute = _executor(step, report, perf_counter() + self._budget)
         waiting = _quietly(go)
         if core.unfinished:
             core.execute = _executor(step, report, None)
-            waiting += await self._threads.run(step, _quietly, core.resume)
+            waiting += await self._executor.run(step, _quietly, core.resume)
         return waiting
 
     async def _settle(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from aioflow.config import SessionConfig
-from aioflow.errors import NotFoundError
-from aioflow.runtime.device import ENTRY_POINTS, load_backend
+from aioflow.runtime.device import cards
 from aioflow.runtime.worker import LOCAL_TASK
 
 __all__ = ["DeviceAttributes", "list_devices"]
@@ -38,34 +35,10 @@ def list_devices(config: SessionConfig | None = None) -> list[DeviceAttributes]:
     `python -m aioflow doctor` says what to install.
     """
     settings = config or SessionConfig()
-    from importlib.metadata import entry_points  # brings email and zipfile: a tenth of `import aioflow` if at the top
-
-    names = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
-    found = [device for name in names for device in _devices_of(name, settings)]
-    return sorted(found, key=lambda device: device.device_type != "CPU")  # stable: CPUs first
-
-
-def _devices_of(name: str, settings: SessionConfig) -> Iterator[DeviceAttributes]:
-    try:
-        backend = load_backend(name)
-    except NotFoundError:
-        return
-    kind: str = backend.device_type
-    for index in range(_count(backend, kind, settings)):
-        memory, description = _described(backend, name, index)
-        yield DeviceAttributes(f"{LOCAL_TASK}/device:{kind}:{index}", kind, memory, description)
-
-
-def _count(backend: Any, kind: str, settings: SessionConfig) -> int:
-    if kind == "CPU":
-        return settings.device_count.get(kind, 1)
-    present: int = backend.count() if hasattr(backend, "count") else 0
-    return min(present, settings.device_count.get(kind, present))
-
-
-def _described(backend: Any, name: str, index: int) -> tuple[int | None, str]:
-    """What the backend says of a device; it need not say anything."""
-    if not hasattr(backend, "describe"):
-        return None, name
-    memory, description = backend.describe(index)
-    return memory, description
+    count = settings.device_count.get("CPU", 1)
+    found = [DeviceAttributes(f"{LOCAL_TASK}/device:CPU:{i}", "CPU", None, "NumPy") for i in range(count)]
+    for backend, index in cards(settings):
+        memory, description = backend.describe(index)
+        kind = backend.device_type
+        found.append(DeviceAttributes(f"{LOCAL_TASK}/device:{kind}:{index}", kind, memory, description))
+    return found

@@ -14,12 +14,12 @@ from aioflow.config import SessionConfig
 from aioflow.graph.opdef import CONTROL_FLOW
 from aioflow.kernels.registry import ArrayBackend
 from aioflow.ops.transfer import RECV
+from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.branches import lift_branches
 from aioflow.runtime.codegen import StrandCode, finish
 from aioflow.runtime.dataflow import Dataflow
 from aioflow.runtime.driver import Driver, UnitProgram, UnitRun
-from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.frames import DEAD, dead_fetch
 from aioflow.runtime.lift import lift_loops
 from aioflow.runtime.liveness import fed_values
@@ -45,7 +45,7 @@ class Executable:
         backend: ArrayBackend,
         resources: Any,
         state: dict[str, Any],
-        threads: DeviceThreads,
+        executor: Executor,
         config: SessionConfig,
     ) -> None:
         self.bound = bind_graph(graph, backend, resources, state)
@@ -66,20 +66,22 @@ class Executable:
         self._flow: Dataflow | None = None
         self._maybe_dead: list[int] = []
         self._single: Strand | None = None
-        flowing = CONTROL_FLOW | {RECV} if self._reference or dead_arrivals else CONTROL_FLOW
-        if any(node.op in flowing for node in graph.nodes.values()):
-            self._flow = Dataflow(graph, self.bound, threads, config.inline_budget)
+        ops = {node.op for node in graph.nodes.values()}
+        # The plain executor awaits one thing at a time, and runs all kernels on the loop.
+        beyond_plain = self._reference and (RECV in ops or config.inline_budget < 0)
+        if ops & CONTROL_FLOW or dead_arrivals or beyond_plain:
+            self._flow = Dataflow(graph, self.bound, executor, config.inline_budget)
             finishers = [finish(graph.spec(edge).dims, owned=False) for edge in self._fetched]
             self._polish = [(i, f) for i, f in enumerate(finishers) if f is not None]
         else:
-            self._prepare_strands(threads, config)
+            self._prepare_strands(executor, config)
 
-    def _prepare_strands(self, threads: DeviceThreads, config: SessionConfig) -> None:
+    def _prepare_strands(self, executor: Executor, config: SessionConfig) -> None:
         graph = self.graph
         self._constants = constant_values(self.bound)
         self._units = split(graph, self.bound, self._constants)
         self._fed = fed_values(graph, self.bound)
-        self._strands = [None if u.is_async else self._strand(u, threads, config.inline_budget) for u in self._units]
+        self._strands = [None if u.is_async else self._strand(u, executor, config.inline_budget) for u in self._units]
         guarded = {b.node.name for b in self.bound if b.guard and b.node.op != "Const"}
         self._maybe_dead = [i for i, edge in enumerate(self._fetched) if edge.node in guarded]
         self._finish = [self._finisher(i, edge) for i, edge in enumerate(self._fetched)]
@@ -108,14 +110,14 @@ class Executable:
             tuple(self._constants.values()),
         )
 
-    def _strand(self, unit: Unit, threads: DeviceThreads, budget: float) -> Strand:
+    def _strand(self, unit: Unit, executor: Executor, budget: float) -> Strand:
         code = StrandCode(unit, self.graph, self._constants, self._fed)
         sized = []
         for position, edge in enumerate(unit.inputs):
             dims = self.graph.spec(edge).dims
             if dims is None or None in dims:
                 sized.append(position)
-        return Strand(code, threads, budget, sized)
+        return Strand(code, executor, budget, sized)
 
     def _finisher(self, index: int, edge: Edge) -> Any:
         """What fetch number `index` still needs; a feed that is fetched goes back as it came."""

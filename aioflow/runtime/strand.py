@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error
 from aioflow.runtime.codegen import Form, StrandCode
-from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.step import Probe, Step
 
 __all__ = ["CostEstimate", "Strand"]
@@ -42,12 +42,12 @@ class CostEstimate:
 class Strand:
     """Runs one strand of a step."""
 
-    def __init__(self, code: StrandCode, threads: DeviceThreads, budget: float, sized: Sequence[int]) -> None:
+    def __init__(self, code: StrandCode, executor: Executor, budget: float, sized: Sequence[int]) -> None:
         """`sized` are the positions of the inputs whose size may vary; `budget` is in seconds."""
         self.code = code
         self.nodes: tuple[BoundNode, ...] = code.unit.nodes
         self.cost = CostEstimate()
-        self._threads = threads
+        self._executor = executor
         # How long a node runs that looks for a stop request itself cannot be told from what it took the last time.
         self._budget = -1.0 if any(isinstance(b, LiftedLoop) for b in self.nodes) else budget
         self._sized = tuple(sized)
@@ -90,7 +90,7 @@ class Strand:
 
     async def hop(self, values: Sequence[Any], step: Step) -> tuple[Any, ...]:
         """Run in a thread of the device. Raises as `run`."""
-        result, seconds = await self._threads.run(step, self._in_thread, values, step)
+        result, seconds = await self._executor.run(step, self._in_thread, values, step)
         if step.probe is None:
             self.cost.observe(self._magnitude(values), seconds)
         return result

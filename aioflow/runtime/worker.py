@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
-from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
+from aioflow.errors import NotFoundError, OpError
 from aioflow.kernels.background import Background, background_of
-from aioflow.kernels.resources import ResourceManager
-from aioflow.runtime.device import load_backend
+from aioflow.runtime.device import make_devices
 from aioflow.runtime.executable import Executable
-from aioflow.runtime.executor import DeviceThreads, shared_threads
+from aioflow.runtime.host_copies import with_host_copies
 from aioflow.runtime.part import PartExecutable
 from aioflow.runtime.step import Step
 
-__all__ = ["Device", "Worker", "WorkerAPI", "WorkerState"]
+__all__ = ["Worker", "WorkerAPI", "WorkerState"]
 
 LOCAL_TASK: Final = "/job:localhost/replica:0/task:0"
 
@@ -55,38 +54,22 @@ class WorkerAPI(Protocol):
         """How the worker is."""
 
 
-@dataclass(slots=True)
-class Device:
-    """One device: its full name, the backend that runs its kernels, its threads and its resources."""
-
-    name: str
-    backend: Any
-    threads: DeviceThreads
-    resources: ResourceManager = field(default_factory=ResourceManager)
-
-
-def _cpu_devices(config: SessionConfig) -> Iterator[Device]:
-    count = config.device_count.get("CPU", 1)
-    if count < 1:
-        raise InvalidArgumentError("a process needs a CPU device", expected="device_count of CPU ≥ 1", actual=count)
-    for index in range(count):
-        name = f"{LOCAL_TASK}/device:CPU:{index}"
-        yield Device(name, load_backend("numpy"), shared_threads(f"-cpu{index}", config.threads))
-
-
 class Worker:
     """The in-process worker. It owns its resources: sessions opened on the same worker share variables.
+
+    Args:
+        task: The name that its devices begin with.
 
     Attributes:
         devices: By their full names.
         pins: The device of each node that keeps state, by name: later steps find it there.
     """
 
-    def __init__(self, config: SessionConfig | None = None) -> None:
+    def __init__(self, config: SessionConfig | None = None, task: str = LOCAL_TASK) -> None:
         settings = config or SessionConfig()
         if settings.switch_interval is not None:
             sys.setswitchinterval(min(sys.getswitchinterval(), settings.switch_interval))
-        self.devices = {d.name: d for d in _cpu_devices(settings)}
+        self.devices = {device.name: device for device in make_devices(settings, task)}
         self.pins: dict[str, str] = {}
         self._handles = itertools.count(1)
         self._executables: dict[int, Executable | PartExecutable] = {}
@@ -107,7 +90,11 @@ class Worker:
         made: dict[str, Executable] = {}
         for name, graph in part.subgraphs.items():
             device = self.devices[name]
-            made[name] = Executable(graph, device.backend, device.resources, state, device.threads, config)
+            settings = config
+            if not device.is_host:
+                graph = with_host_copies(graph, device.backend.device_type)
+                settings = replace(config, inline_budget=-1.0)  # kernels are launched by the executor only
+            made[name] = Executable(graph, device.backend, device.resources, state, device.executor, settings)
         handle = next(self._handles)
         self._executables[handle] = next(iter(made.values())) if len(made) == 1 else PartExecutable(made)
         return handle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from aioflow.config import SessionConfig
 from aioflow.errors import NotFoundError
-from aioflow.runtime import device_list
+from aioflow.runtime import device
 from aioflow.runtime.device_list import DeviceAttributes, list_devices
 
 TASK = "/job:localhost/replica:0/task:0"
@@ -31,7 +31,7 @@ class Cards:
 
 
 @pytest.fixture
-def backends(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
+def backends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, Any]]:
     """Backends by name; one that is None is declared and not installed."""
     table: dict[str, Any] = {"numpy": Cpu()}
 
@@ -42,8 +42,10 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
 
     points = lambda group: [metadata.EntryPoint(name, "x:y", group) for name in table]  # noqa: E731
     monkeypatch.setattr(metadata, "entry_points", points)
-    monkeypatch.setattr(device_list, "load_backend", load)
-    return table
+    monkeypatch.setattr(device, "load_backend", load)
+    device._card_backends.cache_clear()
+    yield table
+    device._card_backends.cache_clear()
 
 
 def names(**counts: int) -> list[str]:
@@ -54,7 +56,7 @@ def names(**counts: int) -> list[str]:
 
 @pytest.mark.usefixtures("backends")
 def test_cpus_are_as_many_as_are_asked_for() -> None:
-    assert list_devices() == [DeviceAttributes(f"{TASK}/device:CPU:0", "CPU", None, "numpy")]
+    assert list_devices() == [DeviceAttributes(f"{TASK}/device:CPU:0", "CPU", None, "NumPy")]
     assert names(CPU=3) == ["CPU:0", "CPU:1", "CPU:2"]
 
 

@@ -77,13 +77,25 @@ def test_feeds_and_constants_are_not_sent() -> None:
 
 
 def test_what_costs_less_than_sending_it_is_computed_again() -> None:
+    x = af.placeholder("float32", [3])
+    a = af.exp(x, name="a")
+    with af.device("/cpu:0"):
+        first = a * 3.0
+    with af.device("/cpu:1"):
+        second = a * 2.0
+    cut = subgraphs([first, second], [x])
+    assert all("a" in graph.nodes for graph in cut.values())
+    assert not any(ops(graph, SEND) for graph in cut.values())
+
+
+def test_what_is_asked_to_be_on_a_device_is_on_no_other() -> None:
     with af.device("/cpu:0"):
         x = af.placeholder("float32", [3])
-        a = af.reshape(x, [3, 1])
+        a = af.exp(x, name="a")
     with af.device("/cpu:1"):
-        b = af.identity(a) * 2.0
-    cut = subgraphs([a, b], [x])
-    assert not any(ops(graph, SEND) for graph in cut.values())
+        b = a * 2.0
+    cut = subgraphs([b], [x])
+    assert [device for device, graph in cut.items() if "a" in graph.nodes] == [CPU.format(0)]
 
 
 def test_what_has_effects_is_never_computed_again() -> None:

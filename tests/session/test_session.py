@@ -225,7 +225,7 @@ async def test_full_trace_gives_the_time_of_every_node() -> None:
     x = af.placeholder("float32", [None], name="x")
     y = af.tanh(af.add(x, 1.0, name="sum"), name="curve")
     metadata = af.RunMetadata()
-    async with af.Session() as session:
+    async with af.Session(config=af.SessionConfig(optimizations=False)) as session:  # which would fuse the two
         data = np.ones(100_000, np.float32)
         await session.run(y, {x: data}, options=af.RunOptions(trace_level=af.TraceLevel.FULL), run_metadata=metadata)
     (device,) = metadata.step_stats

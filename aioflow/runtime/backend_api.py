@@ -1,0 +1,80 @@
+"""What a backend for another kind of device than the host's CPU supplies.
+
+A subgraph on such a device is cut into strands as on a CPU; each runs as one call of the executor. What comes from or
+goes to the host crosses by `to_device` and `to_host` (`runtime/host_copies.py` puts these where they are needed). A
+backend is found by the entry point group `aioflow.backends`; `aioflow.testing.check_backend` proves one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from aioflow.kernels.registry import ArrayBackend
+from aioflow.runtime.step import Step
+
+__all__ = ["Backend", "BackendDevice", "Executor", "MemoryStats"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """A device's memory in bytes: held by arrays, taken from the device, and how much there may be (None: no limit)."""
+
+    used: int
+    reserved: int
+    limit: int | None = None
+
+
+class Executor(Protocol):
+    """Runs functions for a device."""
+
+    async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:
+        """Run `function(*args)` where kernels of the device are launched; returns when what it launched has ended.
+
+        When the awaiting task is cancelled the step is asked to stop, and this returns (by raising) only when the
+        function has, or if it has not begun: no kernel of a step runs after its `run` has ended.
+        """
+
+
+class BackendDevice(ArrayBackend, Protocol):
+    """One device."""
+
+    @property
+    def executor(self) -> Executor:
+        """Runs the strands of the device."""
+
+    def to_device(self, value: Any) -> Awaitable[Any]:
+        """A copy of a host array (or NumPy scalar) on the device."""
+
+    def to_host(self, value: Any) -> Awaitable[Any]:
+        """A copy of a device array in host memory, which is the caller's."""
+
+    def memory(self) -> MemoryStats:
+        """How full it is."""
+
+    def close(self) -> None:
+        """Let go of threads, streams and pooled memory. Nothing is running then."""
+
+
+class Backend(Protocol):
+    """A kind of device. An instance is made when a process first needs it, and may raise ImportError then."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in `pip install 'aioflow[NAME]'`."""
+
+    @property
+    def device_type(self) -> str:
+        """ "GPU", …: the type in device names, and in the kernel registry."""
+
+    def count(self) -> int:
+        """How many devices this process sees; 0 where the library is there and no device is."""
+
+    def describe(self, index: int) -> tuple[int | None, str]:
+        """Memory limit in bytes, and what the device is, in words."""
+
+    def device(self, index: int) -> BackendDevice:
+        """The device of that number; the same object every time."""

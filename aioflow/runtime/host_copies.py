@@ -1,0 +1,86 @@
+"""Puts copies between host and device into the subgraph of a device that has memory of its own.
+
+Feeds, what is received, what is fetched and what is sent live in host memory. A value is copied to the device once,
+however many kernels read it there, and not at all for arguments that a kernel takes in host memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
+from aioflow.graph.opdef import OPS
+from aioflow.kernels.registry import KERNELS
+from aioflow.ops.transfer import RECV, SEND, TO_DEVICE, TO_HOST
+
+__all__ = ["with_host_copies"]
+
+_COMING: Final = ("_Arg", RECV)
+_GOING: Final = ("_Retval", SEND)
+
+
+def with_host_copies(graph: ClientGraph, device_type: str) -> ClientGraph:
+    """The same subgraph, with the copies that a device of this type needs."""
+    nodes: dict[str, Node] = {}
+    for node in graph.nodes.values():
+        if node.op in _GOING:
+            node = _going(node, graph, nodes)
+        elif node.op not in _COMING:
+            node = _reading(node, graph, nodes, device_type)
+        nodes[node.name] = node
+    return replace(graph, nodes=nodes)
+
+
+def _going(node: Node, graph: ClientGraph, nodes: dict[str, Node]) -> Node:
+    (edge,) = node.inputs
+    if _is_on_host(edge, graph):
+        return node
+    copy = f"{edge.node}:{edge.port}/_to_host"
+    if copy not in nodes:
+        nodes[copy] = _copy(copy, TO_HOST, edge, graph.spec(edge), node)
+    return replace(node, inputs=(Edge(copy, 0),))
+
+
+def _reading(node: Node, graph: ClientGraph, nodes: dict[str, Node], device_type: str) -> Node:
+    if not any(graph.nodes[edge.node].op in _COMING for edge in node.inputs):
+        return node
+    inputs = list(node.inputs)
+    in_host_memory = _host_inputs(node, device_type)
+    for position, edge in enumerate(node.inputs):
+        source = graph.nodes[edge.node]
+        if source.op not in _COMING or position in in_host_memory or not _has_memory(graph.spec(edge)):
+            continue
+        copy = f"{edge.node}/_to_device"
+        if copy not in nodes:
+            nodes[copy] = _copy(copy, TO_DEVICE, edge, graph.spec(edge), source)
+        inputs[position] = Edge(copy, 0)
+    return replace(node, inputs=tuple(inputs))
+
+
+def _is_on_host(edge: Edge, graph: ClientGraph) -> bool:
+    return graph.nodes[edge.node].op in _COMING or not _has_memory(graph.spec(edge))
+
+
+def _has_memory(spec: OutputSpec) -> bool:
+    """Whether the value is numbers; strings and handles are Python objects and stay on the host."""
+    return not spec.dtype.np_dtype.hasobject
+
+
+def _copy(name: str, op: str, edge: Edge, spec: OutputSpec, near: Node) -> Node:
+    return Node(name, op, (edge,), (), {"T": spec.dtype}, (spec,), near.device, near.source)
+
+
+def _host_inputs(node: Node, device_type: str) -> frozenset[int]:
+    """The positions of the inputs that the kernel takes in host memory."""
+    kernel = KERNELS.find(node.op, device_type, node.attrs)
+    if kernel is None or not kernel.host:
+        return frozenset()
+    found: set[int] = set()
+    position = 0
+    for arg in OPS.get(node.op).inputs:
+        count = arg.count(node.attrs)
+        if arg.name in kernel.host:
+            found.update(range(position, position + count))
+        position += count
+    return frozenset(found)

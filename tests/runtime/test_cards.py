@@ -1,0 +1,178 @@
+"""Devices with memory of their own, by a card that is made of NumPy: what crosses between host and device, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.runtime import device
+from aioflow.runtime.backend_api import MemoryStats
+from aioflow.runtime.executor import DeviceThreads
+from aioflow.runtime.step import Step
+
+
+class CardExecutor:
+    """One thread, as if kernels were launched from there."""
+
+    def __init__(self) -> None:
+        self.threads = DeviceThreads("-card", 1)
+        self.calls = 0
+
+    async def run(self, step: Step, function: Callable[..., Any], *args: Any) -> Any:
+        self.calls += 1
+        return await self.threads.run(step, function, *args)
+
+
+class Card:
+    """A card: an array counts as being on it if `to_device` has made it, or a kernel of it."""
+
+    device_type = "GPU"
+    xp = np
+
+    def __init__(self) -> None:
+        self.executor = CardExecutor()
+        self.crossed: list[tuple[str, int]] = []
+
+    def generator(self, seed: int, seed2: int) -> Any:
+        return np.random.default_rng([seed, seed2])
+
+    async def to_device(self, value: Any) -> Any:
+        self.crossed.append(("in", np.asarray(value).nbytes))
+        await asyncio.sleep(0)
+        return np.array(value)
+
+    async def to_host(self, value: Any) -> Any:
+        self.crossed.append(("out", np.asarray(value).nbytes))
+        await asyncio.sleep(0)
+        return np.array(value)
+
+    def memory(self) -> MemoryStats:
+        return MemoryStats(0, 0)
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
+class Cards:
+    """A backend with one card."""
+
+    name = "fake"
+    device_type = "GPU"
+
+    def __init__(self) -> None:
+        self.card = Card()
+
+    def count(self) -> int:
+        return 1
+
+    def describe(self, index: int) -> tuple[int | None, str]:
+        return None, "a card made of NumPy"
+
+    def device(self, index: int) -> Card:
+        return self.card
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Card:
+    backend = Cards()
+    monkeypatch.setattr(device, "_card_backends", lambda: (backend,))
+    return backend.card
+
+
+async def test_a_card_is_a_device_of_the_session(card: Card) -> None:
+    async with af.Session() as session:
+        assert [name.rpartition("device:")[2] for name in session.list_devices()] == ["CPU:0", "GPU:0"]
+
+
+async def test_a_feed_crosses_once_however_many_read_it(card: Card) -> None:
+    x = af.placeholder("float32", [4])
+    with af.device("/gpu:0"):
+        a, b = af.exp(x), af.tanh(x)
+        total = a + b
+    async with af.Session() as session:
+        value = np.arange(4, dtype=np.float32)
+        got = await session.run(total, {x: value})
+    np.testing.assert_array_equal(got, np.exp(value) + np.tanh(value))
+    assert card.crossed == [("in", 16), ("out", 16)]
+    assert card.executor.calls == 1
+
+
+async def test_arguments_in_host_memory_do_not_cross(card: Card) -> None:
+    x, shape = af.placeholder("float32", [4]), af.placeholder("int32", [2])
+    with af.device("/gpu:0"):
+        y = af.reshape(x, shape)
+    async with af.Session() as session:
+        got = await session.run(y, {x: np.arange(4.0), shape: [2, 2]})
+    assert got.shape == (2, 2)
+    assert card.crossed == [("in", 16), ("out", 16)]
+
+
+async def test_a_value_goes_from_the_card_to_the_host_and_back(card: Card) -> None:
+    x = af.placeholder("float32", [3])
+    with af.device("/gpu:0"):
+        a = af.exp(x)
+    with af.device("/cpu:0"):
+        b = af.py_func(lambda v: v + 1, [a], af.float32)
+        b.set_shape([3])
+    with af.device("/gpu:0"):
+        c = b * 2.0
+    async with af.Session() as session:
+        got = await session.run(c, {x: np.zeros(3)})
+    np.testing.assert_array_equal(got, np.full(3, 4.0, np.float32))
+    assert card.crossed == [("in", 12), ("out", 12), ("in", 12), ("out", 12)]
+
+
+async def test_a_variable_lives_on_the_card(card: Card) -> None:
+    with af.device("/gpu:0"):
+        v = af.Variable(np.ones(5, np.float32))
+        step = v.assign_add(np.ones(5, np.float32))
+    async with af.Session() as session:
+        await session.run(v.initializer)
+        for _ in range(3):
+            await session.run(step.op)
+        assert card.crossed == []
+        np.testing.assert_array_equal(await session.run(v), np.full(5, 4.0))
+
+
+async def test_strings_stay_on_the_host(card: Card) -> None:
+    x = af.placeholder("string", [])
+    y = af.string_join([x, "!"])
+    with af.device("/gpu:0"):
+        n = af.placeholder("float32", [2]) * 1.5
+    async with af.Session() as session:
+        assert await session.run(y, {x: "a"}) == b"a!"
+        await session.run(n, {"Placeholder_1:0": [1.0, 2.0]})
+    assert card.crossed == [("in", 8), ("out", 8)]
+
+
+@pytest.mark.parametrize("executor", ["strands", "reference"])
+async def test_loops_and_branches_run_on_the_card_only(card: Card, executor: str) -> None:
+    names: set[str] = set()
+    real = np.exp
+
+    def exp(*args: Any, **kwargs: Any) -> Any:
+        names.add(threading.current_thread().name)
+        return real(*args, **kwargs)
+
+    x = af.placeholder("float32", [3])
+    with af.device("/gpu:0"):
+        y = af.while_loop(
+            lambda i, v: i < 3, lambda i, v: (i + 1, af.cond(i > 1, lambda: af.exp(v), lambda: v)), [0, x]
+        )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            card,
+            "xp",
+            type("Namespace", (), {"__getattr__": lambda _, name: getattr(np, name), "exp": staticmethod(exp)})(),
+        )
+        async with af.Session(config=af.SessionConfig(executor=executor)) as session:
+            got = (await session.run(y, {x: np.zeros(3)}))[1]
+    np.testing.assert_array_equal(got, np.ones(3, np.float32))
+    assert names
+    assert all("-card" in name for name in names)
