@@ -8,11 +8,12 @@ where several CPU devices share the cores, their rates are those of a device tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import median
 from time import perf_counter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,22 +21,26 @@ from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.place.calibration import DEFAULT_LINKS, Calibration, Link, Speeds
 from aioflow.compiler.place.cost_model import CostModel
 from aioflow.compiler.place.op_costs import family_of
+from aioflow.errors import UnimplementedError
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import ArrayBackend
 from aioflow.kernels.resources import ResourceManager
+from aioflow.runtime.backend_api import BackendDevice
 from aioflow.runtime.bind import bind_graph, gather
 from aioflow.runtime.executor import DeviceThreads, shared_threads
 from aioflow.runtime.step import Step
 
-__all__ = ["Clock", "calibrate", "measure_hop", "measure_speeds"]
+__all__ = ["Clock", "calibrate"]
 
 Clock: TypeAlias = Callable[[], float]
 _LEAST_ROUNDS: Final = 3
 _LEAST_SECONDS: Final = 1e-9  # a coarse clock may say that no time has passed
 _SCALARS: Final = 1000  # calls of a round where one call is too short for a clock
+_CARD_CALLS: Final = 10  # calls of a round on a card, which has to be woken up for a round
 
 _PRODUCTS: Final = ("float32", "float64", "bfloat16", "float16", "complex64", "complex128", "int32")
+_COPIED: Final = 1 << 26  # bytes of the array by which the bandwidth to a card is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,91 +74,146 @@ _SMALL_PRODUCT: Final = _Probe("MatMul", ((128, 128), (128, 128)), (128, 128))
 _FAST_PRODUCTS: Final = frozenset({"float32", "float64", "complex64", "complex128"})
 
 
+class _Target(NamedTuple):
+    """Where kernels are timed.
+
+    Attributes:
+        put: Brings a host value to the device.
+        perform: Runs a function there and returns when everything that it began has ended.
+        calls: Of a kernel in a round.
+    """
+
+    backend: ArrayBackend
+    put: Callable[[Any], Awaitable[Any]]
+    perform: Callable[[Callable[[], None]], Awaitable[None]]
+    calls: int = 1
+
+
+class _Timer(NamedTuple):
+    """Repeats rounds for some seconds by some clock."""
+
+    seconds: float
+    clock: Clock
+
+    async def rounds(self, perform: Callable[[], Awaitable[object]]) -> list[float]:
+        """The seconds of each round."""
+        taken: list[float] = []
+        started = self.clock()
+        while len(taken) < _LEAST_ROUNDS or self.clock() - started < self.seconds:
+            begun = self.clock()
+            await perform()
+            taken.append(self.clock() - begun)
+        return taken
+
+    async def fastest(self, perform: Callable[[], Awaitable[object]]) -> float:
+        """The seconds of the fastest round: whatever else runs on the machine only makes a round slower."""
+        return max(min(await self.rounds(perform)), _LEAST_SECONDS)
+
+
 def calibrate(
-    backends: Mapping[str, ArrayBackend],
+    host: ArrayBackend,
+    cards: Sequence[BackendDevice] = (),
     *,
     seconds: float = 0.1,
     clock: Clock = perf_counter,
     network: Callable[[], Link] | None = None,
 ) -> Calibration:
-    """Measure every device type that has a backend, and the link between CPU devices of one process.
+    """Measure the CPU, one card of each type with the way to it, and the way between CPU devices of one process.
+
+    Takes the machine for itself while it lasts; call it from a program that has nothing else to do.
 
     Args:
-        backends: By device type.
         seconds: How long each of some 13 measurements of a device may repeat.
         clock: Seconds from whenever.
-        network: Measures the link between processes; without it the shipped one is kept, as it is for GPUs.
+        network: Measures the link between processes; without it the shipped one is kept.
     """
-    speeds = {kind: measure_speeds(backend, seconds, clock) for kind, backend in backends.items()}
-    hop = asyncio.run(measure_hop(shared_threads("-calibrate", 1), seconds, clock))
+    return asyncio.run(_calibrate(host, cards, _Timer(seconds, clock), network))
+
+
+async def _calibrate(
+    host: ArrayBackend, cards: Sequence[BackendDevice], timer: _Timer, network: Callable[[], Link] | None
+) -> Calibration:
+    speeds = {host.device_type: await _speeds(_Target(host, _as_it_is, _here), timer)}
+    hop = await _hop(shared_threads("-calibrate", 1), timer)
     links = {**DEFAULT_LINKS, "memory": replace(DEFAULT_LINKS["memory"], latency=hop)}
+    for card in cards:
+        speeds[card.device_type] = await _speeds(_on_card(card), timer)
+        links["host"] = await _way_to(card, timer)
     if network is not None:
         links["network"] = network()
     return Calibration(speeds, links)
 
 
-def measure_speeds(
-    backend: ArrayBackend, seconds: float, clock: Clock = perf_counter, synchronize: Callable[[], object] | None = None
-) -> Speeds:
-    """The rates of one device.
+async def _as_it_is(value: Any) -> Any:
+    return value
 
-    Args:
-        seconds: How long each measurement may repeat.
-        synchronize: Waits until the device has done what it was given; for devices that run behind.
-    """
+
+async def _here(function: Callable[[], None]) -> None:
+    function()
+
+
+def _on_card(card: BackendDevice) -> _Target:
+    async def perform(function: Callable[[], None]) -> None:
+        await card.executor.run(Step(), function)
+
+    return _Target(card, card.to_device, perform, _CARD_CALLS)
+
+
+async def _speeds(target: _Target, timer: _Timer) -> Speeds:
+    """The rates of one device. What it has no kernel for stays at the shipped rate, or out of the products."""
     float32 = as_dtype("float32")
-    overhead = _time(_SCALAR, float32, backend, seconds, clock, synchronize, _SCALARS)
+    overhead = await _time(_SCALAR, float32, target._replace(calls=_SCALARS), timer)
 
-    def rate(probe: _Probe, dtype: DType) -> float:
-        taken = _time(probe, dtype, backend, seconds, clock, synchronize)
-        return _work(probe, dtype) / max(taken - overhead, taken / 2, _LEAST_SECONDS)
+    async def rate(probe: _Probe, dtype: DType) -> float:
+        taken = await _time(probe, dtype, target, timer)
+        return _work(probe, dtype) / max(taken - overhead, taken / 2)
 
-    products = {}
+    products: dict[str, float] = {}
     for name in _PRODUCTS:
-        products[name] = rate(_PRODUCT if name in _FAST_PRODUCTS else _SMALL_PRODUCT, as_dtype(name))
-    return Speeds(overhead, {name: rate(probe, float32) for name, probe in _RATES.items()}, products)
+        with suppress(UnimplementedError):
+            products[name] = await rate(_PRODUCT if name in _FAST_PRODUCTS else _SMALL_PRODUCT, as_dtype(name))
+    rates = dict(Calibration().speeds_of(target.backend.device_type).rates)
+    for name, probe in _RATES.items():
+        with suppress(UnimplementedError):
+            rates[name] = await rate(probe, float32)
+    return Speeds(overhead, rates, products)
 
 
-async def measure_hop(threads: DeviceThreads, seconds: float, clock: Clock = perf_counter) -> float:
+async def _hop(threads: DeviceThreads, timer: _Timer) -> float:
     """Seconds from one device's thread through the event loop into another's; `threads` stand for both."""
-    taken: list[float] = []
     step = Step()
-    started = clock()
-    while len(taken) < _LEAST_ROUNDS or clock() - started < seconds:
-        begun = clock()
-        await threads.run(step, _nothing)
-        taken.append(clock() - begun)
-    return median(taken)
+    return median(await timer.rounds(lambda: threads.run(step, _nothing)))
 
 
 def _nothing() -> None:
     return None
 
 
-def _time(
-    probe: _Probe,
-    dtype: DType,
-    backend: ArrayBackend,
-    seconds: float,
-    clock: Clock,
-    synchronize: Callable[[], object] | None,
-    calls: int = 1,
-) -> float:
-    """Seconds of a call in the fastest round: whatever else runs on the machine only makes a round slower."""
+async def _way_to(card: BackendDevice, timer: _Timer) -> Link:
+    """The link between a card and the host, by the slower of the two directions."""
+    latency, whole = 0.0, 0.0
+    for size in (1, _COPIED):
+        on_host = np.ones(size, np.uint8)
+        on_card = await card.to_device(on_host)
+        there = await timer.fastest(lambda value=on_host: card.to_device(value))  # type: ignore[misc]  # a default binds it
+        back = await timer.fastest(lambda value=on_card: card.to_host(value))  # type: ignore[misc]  # as above
+        latency, whole = (max(there, back), whole) if size == 1 else (latency, max(there, back))
+    return replace(DEFAULT_LINKS["host"], latency=latency, bandwidth=_COPIED / max(whole - latency, whole / 2))
+
+
+async def _time(probe: _Probe, dtype: DType, target: _Target, timer: _Timer) -> float:
+    """Seconds of a call in the fastest round."""
     graph = _graph(probe, dtype)
-    (bound,) = bind_graph(graph, backend, ResourceManager(), {})
-    arguments = gather(bound, {edge: _ones(graph.spec(edge), backend) for edge in bound.node.inputs}, frozenset())
+    (bound,) = bind_graph(graph, target.backend, ResourceManager(), {})
+    values = {edge: await target.put(_ones(graph.spec(edge))) for edge in bound.node.inputs}
+    arguments = gather(bound, values, frozenset())
     call = bound.call
-    taken: list[float] = []
-    started = clock()
-    while len(taken) < _LEAST_ROUNDS or clock() - started < seconds:
-        begun = clock()
-        for _ in range(calls):
+
+    def round_() -> None:
+        for _ in range(target.calls):
             call(*arguments)
-        if synchronize is not None:
-            synchronize()
-        taken.append((clock() - begun) / calls)
-    return min(taken)
+
+    return await timer.fastest(lambda: target.perform(round_)) / target.calls
 
 
 def _graph(probe: _Probe, dtype: DType) -> ClientGraph:
@@ -171,10 +231,10 @@ def _graph(probe: _Probe, dtype: DType) -> ClientGraph:
     return ClientGraph(nodes, len(inputs), 0)
 
 
-def _ones(spec: OutputSpec, backend: ArrayBackend) -> Any:
+def _ones(spec: OutputSpec) -> Any:
     """An array, or for rank 0 a NumPy scalar, as in a step on a CPU."""
     ones: Any = np.ones([size or 0 for size in spec.dims or ()], spec.dtype.np_dtype)
-    return backend.xp.asarray(ones) if spec.dims else ones[()]
+    return ones if spec.dims else ones[()]
 
 
 def _work(probe: _Probe, dtype: DType) -> float:

@@ -262,6 +262,7 @@ class Driver:
             self._error = error
             if self._finished is not None and not self._finished.done():
                 self._finished.set_exception(error)
+                self._finished.exception()  # seen: whoever would await it may be on the way out already
 
     def _stopped(self) -> None:
         self._fail(self._step.error or CancelledError("the step was stopped"))

@@ -116,9 +116,11 @@ class Step:
     def stop(self, error: OpError | None = None) -> None:
         """Ask the step to stop at the next kernel boundary, because of `error`. Call on the step's loop.
 
-        Only the first error counts: whatever stops on its account raises it too, and not an error of its own.
+        Only the first request counts: whatever stops on its account raises its error too, and not one of its own. One
+        without an error is a cancellation.
         """
-        self.error = self.error or error
+        if not self.requested:
+            self.error = error
         self.requested = True
         if self._stopped is not None:
             self._stopped.set()
