@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
-from aioflow.compiler.ir import ClientGraph, Node, Plan
+from aioflow.compiler.ir import ClientGraph, Node, OutputSpec, Plan
 from aioflow.compiler.pipeline import CompileOptions, compile_step
 from aioflow.compiler.place.calibration import find_calibration
 from aioflow.compiler.place.cluster import ClusterView
@@ -16,11 +16,13 @@ from aioflow.compiler.place.cost_model import CostModel, observe_step, worth_rep
 from aioflow.compiler.place.simulate import simulate_placement
 from aioflow.compiler.place.strategies import Placement, choose
 from aioflow.compiler.prune import StepRequest
+from aioflow.compiler.timeline import NodeSeconds, TransferSeconds
 from aioflow.config import SessionConfig
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import OPS
 from aioflow.ops.transfer import RECV, SEND, check_compression
 from aioflow.runtime.cluster import Cluster
+from aioflow.runtime.folding import fold
 from aioflow.runtime.stats import StepStats
 
 __all__ = ["Planner"]
@@ -35,7 +37,7 @@ class Planner:
         self._cluster = cluster
         self._config = config
         compression = "" if config.compression is None else check_compression(config.compression)
-        self._options = CompileOptions(optimizations=config.optimizations, compression=compression)
+        self._options = CompileOptions(optimizations=config.optimizations, evaluate=fold, compression=compression)
 
     @cached_property
     def costs(self) -> CostModel:
@@ -62,7 +64,13 @@ class Planner:
             found.append(choose(graph, groups, cluster, self.costs, self._config.placement))
             return found[-1].devices
 
-        plan = compile_step(request, view, replace(self._options, choose=by_costs, recompute=self._recompute))
+        options = replace(
+            self._options,
+            choose=by_costs,
+            recompute=self._recompute,
+            times=self._times,
+        )
+        plan = compile_step(request, view, options)
         for part in plan.parts.values():
             for subgraph in part.subgraphs.values():
                 self._pin(subgraph)
@@ -73,9 +81,9 @@ class Planner:
         if self.chooses:
             observe_step(self.costs, step_stats)
 
-    def plan_again(self, request: StepRequest, current: Plan) -> Plan | None:
+    def plan_again(self, request: StepRequest, current: Plan) -> Plan:
         """A plan by the costs as they are known now, if it is expected to be so much better than the current one that
-        it is worth replacing that; else None.
+        it is worth replacing that; else the current parts, with the prediction that these costs give.
         """
         devices = {
             name: device
@@ -85,7 +93,7 @@ class Planner:
         }
         again = self.plan(request)
         if again.predicted_seconds is None:
-            return None
+            return current
         held: list[float] = []
 
         def as_it_is(graph: ClientGraph, groups: Sequence[Group], cluster: ClusterView) -> Mapping[str, str]:
@@ -95,14 +103,16 @@ class Planner:
 
         view = ClusterView(tuple(self._cluster.devices), self._config.allow_soft_placement, self._cluster.pins)
         compile_step(request, view, replace(self._options, choose=as_it_is))
-        return again if held and worth_replacing(held[-1], again.predicted_seconds) else None
+        if worth_replacing(held[-1], again.predicted_seconds):
+            return again
+        return replace(current, predicted_seconds=held[-1])
 
     def _recompute(self, graph: ClientGraph, node: Node, device: str) -> bool:
         """Whether it takes less time to compute a node of feeds and constants twice than to send it (a kind of device
         computes the same to the last bit; another kind need not).
         """
-        kind = DeviceSpec.from_string(device).device_type or ""
-        if DeviceSpec.from_string(node.device).device_type != kind:
+        kind = _device_type(device)
+        if _device_type(node.device) != kind:
             return False
         outputs = self.costs.operands(node)
         limit = self.costs.transfer_seconds(max((o.size for o in outputs), default=0), node.device, device)
@@ -117,7 +127,28 @@ class Planner:
             seen.update(s.name for s in sources)
         return seconds < limit
 
+    def _times(self, graph: ClientGraph) -> tuple[NodeSeconds, TransferSeconds]:
+        """The expected seconds of the nodes of a placed graph, and of transfers."""
+        costs = self.costs
+        operands = {name: costs.operands(node) for name, node in graph.nodes.items()}
+
+        def seconds(node: Node) -> float:
+            known = graph.nodes.get(node.name)
+            if known is None:
+                return 0.0  # the cut has made it
+            inputs = [operands[edge.node][edge.port] for edge in known.inputs]
+            return costs.seconds(known, inputs, operands[known.name], _device_type(node.device))
+
+        def transfer_seconds(spec: OutputSpec, source: str, destination: str) -> float:
+            return costs.transfer_seconds(costs.operand(spec).size, source, destination)
+
+        return seconds, transfer_seconds
+
     def _pin(self, graph: ClientGraph) -> None:
         for node in graph.nodes.values():
             if node.op not in _BOUNDARY and OPS.get(node.op).stateful:
                 self._cluster.pins.setdefault(node.name, node.device)
+
+
+def _device_type(device: str) -> str:
+    return DeviceSpec.from_string(device).device_type or "CPU"

@@ -138,12 +138,14 @@ class StepCache:
     async def place_again(self, prepared: PreparedStep) -> None:
         """Replace the plan of a step by a better one, if measured costs say that there is one worth it."""
         made = await asyncio.to_thread(self._planner.plan_again, prepared.request, prepared.made)
-        if made is not None:
-            before = prepared.plan
-            prepared.use(made, await self._cluster.register(made, self._session, self._config))
-            await before.deregister()
-            if self._config.log_device_placement:
-                _log_placement(made)
+        if made.parts is prepared.made.parts:
+            prepared.made = made
+            return
+        before = prepared.plan
+        prepared.use(made, await self._cluster.register(made, self._session, self._config))
+        await before.deregister()
+        if self._config.log_device_placement:
+            _log_placement(made)
 
 
 class _GrowthWatch:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aioflow.compiler.place.calibration import RATES, Calibration, Link, calibration_path, write_calibration
+from aioflow.config import SessionConfig
 from aioflow.runtime.calibrate import calibrate
-from aioflow.runtime.device import load_backend
+from aioflow.runtime.device import cards, load_backend
 
 __all__ = ["add_parser", "table"]
 
@@ -49,7 +50,8 @@ def _positive(text: str) -> float:
 
 def _run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.output or calibration_path()
-    calibration = calibrate({"CPU": load_backend("numpy")}, seconds=arguments.seconds)
+    first = {backend.device_type: backend.device(index) for backend, index in reversed([*cards(SessionConfig())])}
+    calibration = calibrate(load_backend("numpy"), list(first.values()), seconds=arguments.seconds)
     write_calibration(calibration, path)
     for line in table(calibration):
         print(line)

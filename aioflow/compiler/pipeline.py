@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from aioflow.compiler.ir import ClientGraph, Plan
-from aioflow.compiler.optimize.passes import Evaluate, chosen_passes
+from aioflow.compiler.ir import ClientGraph, Part, Plan
+from aioflow.compiler.optimize.order_memory import order_memory
+from aioflow.compiler.optimize.passes import (
+    ORDER_MEMORY,
+    RECOMPUTE,
+    SCHEDULE_RECEIVES,
+    Evaluate,
+    chosen_passes,
+    is_on,
+)
 from aioflow.compiler.partition import Recompute, partition
 from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.place.placement import Chooser, first_feasible, place
 from aioflow.compiler.prune import StepRequest, prune
+from aioflow.compiler.schedule import schedule_receives
+from aioflow.compiler.timeline import NodeSeconds, TransferSeconds
 from aioflow.compiler.verify import verify
 
 __all__ = ["CompileOptions", "compile_step"]
@@ -31,6 +41,7 @@ class CompileOptions:
         compression: How float32 values go between devices; "" for as they are.
         choose: Gives nodes that may be on several devices one of them.
         recompute: As of `partition`.
+        times: From a placed graph what `schedule_receives` needs; without it, values are sent as soon as they are made.
     """
 
     verify: bool = False
@@ -39,10 +50,11 @@ class CompileOptions:
     compression: str = ""
     choose: Chooser = first_feasible
     recompute: Recompute | None = None
+    times: Callable[[ClientGraph], tuple[NodeSeconds, TransferSeconds]] | None = None
 
 
 def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOptions | None = None) -> Plan:
-    """prune → optimize → place → partition.
+    """prune → optimize → place → partition → schedule → order.
 
     Raises:
         InvalidArgumentError: a device request cannot be met, or an optimization is switched that does not exist.
@@ -55,12 +67,22 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
         graph = check(optimization.run(graph, chosen.evaluate))
     asked = frozenset(name for name, node in graph.nodes.items() if node.device)
     graph = check(place(_pinned(graph, cluster.pins), cluster, chosen.choose))
-    plan = partition(graph, chosen.compression, chosen.recompute, asked)
-    if chosen.verify:
-        for part in plan.parts.values():
-            for subgraph in part.subgraphs.values():
-                verify(subgraph, whole=False)
-    return plan
+    again = chosen.recompute if is_on(RECOMPUTE, chosen.optimizations) else None
+    plan = partition(graph, chosen.compression, again, asked)
+    if chosen.times is not None and is_on(SCHEDULE_RECEIVES, chosen.optimizations):
+        plan = schedule_receives(plan, *chosen.times(graph))
+    if is_on(ORDER_MEMORY, chosen.optimizations):
+        plan = _by_device(plan, lambda subgraph: order_memory(subgraph, chosen.evaluate))
+    return _by_device(plan, lambda subgraph: verify(subgraph, whole=False)) if chosen.verify else plan
+
+
+def _by_device(plan: Plan, change: Callable[[ClientGraph], ClientGraph]) -> Plan:
+    """The plan with each subgraph changed."""
+    parts = {
+        task: Part(task, {device: change(graph) for device, graph in part.subgraphs.items()})
+        for task, part in plan.parts.items()
+    }
+    return replace(plan, parts=parts)
 
 
 def _pinned(graph: ClientGraph, pins: Mapping[str, str]) -> ClientGraph:

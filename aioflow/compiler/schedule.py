@@ -176,13 +176,10 @@ class _Choice:
             send = timeline.sends.get(edge)
             if send is None or unit in timeline.loops or not _is_large(timeline.nodes[recv], self._options):
                 continue
-            sending = timeline.unit_of[send]
             readers = timeline.after[unit]
-            if sending in timeline.loops or not readers:
-                continue
             making = self._making(send)
-            if making or not share_memory(send[0], recv[0]):
-                due = min(self._starts[reader] for reader in readers) - timeline.before[unit][sending]
+            if readers and (making or not share_memory(send[0], recv[0])):
+                due = min(self._starts[reader] for reader in readers) - timeline.before[unit][timeline.unit_of[send]]
                 yield _Value(send, recv, making, due)
 
     def _making(self, send: Key) -> tuple[Key, ...]:

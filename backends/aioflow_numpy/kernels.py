@@ -20,6 +20,7 @@ from aioflow.kernels import matrix, nn
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.registry import Binding, binder
 from aioflow_numpy import convolution, pooling, products
+from aioflow_numpy import fused as _fused  # noqa: F401  # importing registers its kernels
 from aioflow_numpy.conv_shapes import Array, Padding, Pair
 
 __all__: list[str] = []

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from aioflow.cli import calibrate as command
-from aioflow.compiler.place.calibration import DEFAULT_LINKS, RATES, Link, find_calibration
-from aioflow.runtime.calibrate import calibrate, measure_speeds
+from aioflow.compiler.place.calibration import DEFAULT_LINKS, RATES, Calibration, Link, find_calibration
+from aioflow.runtime import calibrate as measuring
+from aioflow.runtime.backend_api import MemoryStats
+from aioflow.runtime.calibrate import calibrate
 from aioflow.runtime.device import load_backend
+from aioflow.runtime.step import Step
 
 
 def run(*argv: str) -> int:
@@ -25,7 +31,7 @@ def run(*argv: str) -> int:
 def test_rates_are_work_over_the_time_of_the_clock() -> None:
     """A clock that goes on by a second whenever it is asked: every round takes one."""
     seconds = itertools.count()
-    speeds = measure_speeds(load_backend("numpy"), 1.0, lambda: float(next(seconds)))
+    speeds = calibrate(load_backend("numpy"), seconds=1.0, clock=lambda: float(next(seconds))).speeds["CPU"]
     assert speeds.overhead == pytest.approx(1 / 1000)  # a round of it is a thousand calls
     working = 1 - 1 / 1000
     megabytes = 1024 * 2048 * 4
@@ -41,22 +47,83 @@ def test_rates_are_work_over_the_time_of_the_clock() -> None:
 def test_other_work_on_the_machine_does_not_make_it_slower() -> None:
     """Of three rounds of 5, 1 and 9 seconds the second counts."""
     now = itertools.accumulate(itertools.cycle([0, 0, 5, 0, 1, 0, 9, 0]))  # begin; begin and end of a round; go on?
-    speeds = measure_speeds(load_backend("numpy"), 1.0, lambda: float(next(now)))
+    speeds = calibrate(load_backend("numpy"), seconds=1.0, clock=lambda: float(next(now))).speeds["CPU"]
     assert speeds.overhead == pytest.approx(1 / 1000)
     assert speeds.products["float32"] == pytest.approx(512**3 / (1 - 1 / 1000))
 
 
-def test_a_device_that_runs_behind_is_waited_for() -> None:
-    waits = []
-    clock = itertools.count()
-    measure_speeds(load_backend("numpy"), 1.0, lambda: float(next(clock)), lambda: waits.append(1))
-    assert len(waits) >= 3 * (len(RATES) + 1)
+class Clock:
+    """Goes on by a microsecond whenever it is asked, and when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Card:
+    """A card that is the CPU, seen through the interface of a card: what is on it has been brought there, and kernels
+    run in its executor.
+    """
+
+    device_type = "NPU"  # has the portable kernels only, whatever backends are loaded
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.runs = 0
+        self.executor = self
+
+    @property
+    def xp(self) -> Any:
+        return np
+
+    def generator(self, seed: int, seed2: int) -> Any:
+        return load_backend("numpy").generator(seed, seed2)
+
+    def memory(self) -> MemoryStats:
+        return MemoryStats(0, 0)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    async def run(self, step: Step, function: Callable[..., Any], *args: Any) -> Any:
+        self.runs += 1
+        return function(*args)
+
+    async def to_device(self, value: Any) -> Any:
+        self.clock.forward(1e-3 + np.size(value) / 2**26)  # a millisecond, and a second for 64 MiB
+        return np.array(value)
+
+    async def to_host(self, value: Any) -> Any:
+        self.clock.forward(2e-3 + 2 * np.size(value) / 2**26)
+        return np.array(value)
+
+
+def test_a_card_is_measured_in_its_executor_and_so_is_the_way_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "_PRODUCTS", ("float32",))
+    clock = Clock()
+    card = Card(clock)
+    made = calibrate(load_backend("numpy"), [card], seconds=1e-6, clock=clock)
+    assert set(made.speeds) == {"CPU", "NPU"}
+    assert card.runs >= 3 * (1 + 4 + 1)  # scalars, four rates, a product
+    # There is no portable convolution: its rate stays as shipped.
+    assert made.speeds["NPU"].rates["convolution"] == Calibration().speeds_of("NPU").rates["convolution"]
+    # Ten calls in a round of a microsecond.
+    assert made.speeds["NPU"].products["float32"] == pytest.approx(10 * 512**3 / 1e-6, rel=0.05)
+    # The slower direction: two milliseconds, and two seconds for 64 MiB.
+    assert made.links["host"].latency == pytest.approx(2e-3, rel=0.01)
+    assert made.links["host"].bandwidth == pytest.approx(2**26 / 2.0, rel=0.01)
 
 
 def test_the_network_is_measured_by_whoever_can() -> None:
     clock = itertools.count()
     network = Link(latency=1e-4, bandwidth=2e9, overhead=1e-5)
-    made = calibrate({}, seconds=1.0, clock=lambda: float(next(clock)), network=lambda: network)
+    made = calibrate(load_backend("numpy"), seconds=1.0, clock=lambda: float(next(clock)), network=lambda: network)
     assert made.links["network"] == network
     assert made.links["memory"].latency == 1.0
     assert made.links["host"] == DEFAULT_LINKS["host"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,6 +12,7 @@ import pytest
 
 import aioflow as af
 from aioflow.cli import explain as command
+from aioflow.compiler.place.calibration import DEFAULT_SPEEDS, Calibration, write_calibration
 from aioflow.train import write_graph
 
 
@@ -75,13 +78,24 @@ def test_the_picture_is_written_with_the_files_name_as_its_title(
     assert "<saved & sound>.json: predicted step" in ["".join(t.itertext()) for t in root]
 
 
+def predicted(out: str) -> str:
+    return next(line for line in out.splitlines() if line.startswith("predicted step"))
+
+
 def test_a_run_gives_the_measured_step_beside_the_predicted_one(
-    saved: Path, capsys: pytest.CaptureFixture[str]
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(saved, "--fetch", "total", "everything", "--run") == 0
+    """And the prediction is by measured times then: an absurd calibration is of no consequence."""
+    absurd = Calibration({"CPU": replace(DEFAULT_SPEEDS["CPU"], overhead=1e4)})
+    path = tmp_path / "absurd.json"
+    write_calibration(absurd, path)
+    argv: list[str | Path] = [saved, "--fetch", "total", "everything", "--calibration", path, "--unoptimized"]
+    assert run(*argv) == 0
+    assert "e+05 s" in predicted(capsys.readouterr().out)
+    assert run(*argv, "--run") == 0
     out = capsys.readouterr().out
     assert "measured step" in out
-    assert "predicted step" in out
+    assert re.search(r" [\d.]+ (µs|ms)$", predicted(out))
 
 
 def test_a_strategy_can_be_chosen(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

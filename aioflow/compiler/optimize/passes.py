@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final
 
-from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.ir import ClientGraph
+from aioflow.compiler.optimize.arithmetic import arithmetic
+from aioflow.compiler.optimize.common_subexpressions import common_subexpressions
+from aioflow.compiler.optimize.constant_folding import constant_folding
+from aioflow.compiler.optimize.dead_code import dead_code
+from aioflow.compiler.optimize.evaluate import Evaluate
+from aioflow.compiler.optimize.fold_batch_norm import fold_batch_norm
+from aioflow.compiler.optimize.fuse_bias import fuse_bias
+from aioflow.compiler.optimize.fuse_elementwise import fuse_elementwise
+from aioflow.compiler.optimize.shapes import shapes
+from aioflow.compiler.optimize.transposes import transposes
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["PASSES", "Evaluate", "Pass", "chosen_passes"]
-
-# Computes a node from the values of its inputs, as its device would; None where it cannot be computed now.
-Evaluate: TypeAlias = Callable[[Node, ClientGraph, Sequence[Any]], Sequence[Any] | None]
+__all__ = [
+    "ORDER_MEMORY",
+    "PASSES",
+    "RECOMPUTE",
+    "SCHEDULE_RECEIVES",
+    "Evaluate",
+    "Pass",
+    "chosen_passes",
+    "is_on",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +46,47 @@ class Pass:
     exact: bool = True
 
 
-PASSES: Final[tuple[Pass, ...]] = ()
+# Each pass leaves the more to the next: shapes make constants, constants make neutral elements, simpler nodes are more
+# often equal. What has lost its readers goes before nodes with one reader are looked for.
+PASSES: Final[tuple[Pass, ...]] = (
+    Pass("shapes", shapes),
+    Pass("constant_folding", constant_folding),
+    Pass("arithmetic", arithmetic),
+    Pass("transposes", transposes),
+    Pass("common_subexpressions", common_subexpressions),
+    Pass("dead_code", dead_code),
+    Pass("fold_batch_norm", fold_batch_norm, exact=False),
+    Pass("fuse_bias", fuse_bias),
+    Pass("fuse_elementwise", fuse_elementwise),
+)
+
+# What later stages do to the same end, which is switched like a pass: computing a cheap value again rather than sending
+# it, asking late for large values of other devices, and the order of each device's nodes.
+RECOMPUTE: Final = "recompute"
+SCHEDULE_RECEIVES: Final = "schedule_receives"
+ORDER_MEMORY: Final = "order_memory"
+_LATER: Final = (RECOMPUTE, SCHEDULE_RECEIVES, ORDER_MEMORY)
 
 
 def chosen_passes(switches: bool | Mapping[str, bool]) -> tuple[Pass, ...]:
     """The passes that the switches leave on, in order.
 
     Raises:
-        InvalidArgumentError: a switch names no pass.
+        InvalidArgumentError: a switch names no optimization.
+    """
+    return tuple(p for p in PASSES if is_on(p.name, switches, p.exact))
+
+
+def is_on(name: str, switches: bool | Mapping[str, bool], default: bool = True) -> bool:
+    """Whether an optimization is switched on.
+
+    Raises:
+        InvalidArgumentError: a switch names no optimization.
     """
     if isinstance(switches, bool):
-        return tuple(p for p in PASSES if switches and p.exact)
-    unknown = sorted(switches.keys() - {p.name for p in PASSES})
+        return switches and default
+    names = [*(p.name for p in PASSES), *_LATER]
+    unknown = sorted(switches.keys() - set(names))
     if unknown:
-        raise InvalidArgumentError(
-            "no such optimization", expected=f"names among {[p.name for p in PASSES]}", actual=unknown
-        )
-    return tuple(p for p in PASSES if switches.get(p.name, p.exact))
+        raise InvalidArgumentError("no such optimization", expected=f"names among {names}", actual=unknown)
+    return switches.get(name, default)

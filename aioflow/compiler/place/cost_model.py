@@ -79,12 +79,15 @@ class Measurements:
         mean.executions += share * (executions - mean.executions)
 
     def of(self, node: str) -> dict[str, Measured]:
-        """The means of a node by device type; empty where it was never seen."""
-        return self._means.get(node, {})
+        """The means of a node by device type; empty where it was never seen.
+
+        A copy: a large graph is placed in a thread, while the event loop may be observing a step.
+        """
+        return dict(self._means.get(node, ()))
 
     def seconds(self, node: str, device_type: str) -> float | None:
         """Mean seconds a step, at least the floor; None where the node was never seen on such a device."""
-        mean = self.of(node).get(device_type)
+        mean = self._means.get(node, {}).get(device_type)
         return None if mean is None else max(self._floor, mean.seconds)
 
     def executions(self, node: str) -> float | None:

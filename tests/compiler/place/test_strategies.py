@@ -133,6 +133,72 @@ def test_a_variable_goes_where_it_is_read_with_all_its_group(strategy: str) -> N
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "heft"])
+def test_what_is_decided_along_with_a_reader_binds_the_rest_of_its_group(strategy: str) -> None:
+    """`x` goes where `reader` is, so `big` must, although its data is on the other device."""
+    cost = Cost(Link(latency=1.0))
+    cost.add("x", op="VarHandleOp")
+    cost.add("y", op="VarHandleOp")
+    cost.add("pair", "x y", op="IdentityN")
+    cost.add("reader", "pair", seconds=9.0)
+    cost.add("late", seconds=2.0)
+    cost.add("big", "late x", seconds=2.0)
+    fixed = [Group(("reader",), (CPU1,)), Group(("late",), (CPU0,))]
+    groups = [*fixed, Group(("x", "big"), BOTH), Group(("y",), BOTH), Group(("pair",), BOTH)]
+    placement = choose(cost.graph, groups, cluster(*BOTH), cost.model, strategy)
+    assert {placement.devices[name] for name in ("x", "y", "pair", "big")} == {CPU1}
+
+
+def test_nodes_are_placed_in_the_order_in_which_they_become_ready() -> None:
+    """`late` comes first in the graph; taken first, it would drive `early` from the device that is free for it."""
+    cost = Cost()
+    cost.add("slow", seconds=5.0)
+    cost.add("quick", seconds=1.0)
+    cost.add("late", "slow", seconds=3.0)
+    cost.add("early", "quick", seconds=3.0)
+    groups = [Group(("slow",), (CPU0,)), Group(("quick",), (CPU1,))]
+    groups += [Group((name,), (CPU1, CPU0)) for name in ("late", "early")]
+    placement = choose(cost.graph, groups, cluster(*BOTH), cost.model, "greedy")
+    assert placement.devices["early"] == CPU1
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "heft"])
+def test_a_tensor_that_a_device_has_already_costs_its_next_reader_nothing(strategy: str) -> None:
+    """`next` ends at 5 where `first` has paid for the tensor, at 5.5 where it is made; at 7 if it had to pay again."""
+    cost = Cost(Link(overhead=2.0))
+    cost.add("data", seconds=1.0)
+    cost.add("first", "data", seconds=1.0)
+    cost.add("other", "data", seconds=3.5)
+    cost.add("next", "data", seconds=0.9)
+    groups = [Group(("data",), (CPU0,)), Group(("first",), (CPU1,)), Group(("other",), (CPU0,)), Group(("next",), BOTH)]
+    placement = choose(cost.graph, groups, cluster(*BOTH), cost.model, strategy)
+    assert placement.devices["next"] == CPU1
+    assert placement.seconds == 4.9
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "heft"])
+def test_the_receivers_time_is_part_of_the_decision(strategy: str) -> None:
+    """To wait three seconds for the device takes less than to spend five on a Recv on the idle one."""
+    cost = Cost(Link(overhead=5.0))
+    cost.add("data", seconds=1.0)
+    cost.add("busy", "data", seconds=3.0)
+    cost.add("next", "data", seconds=1.0)
+    groups = [Group(("data",), (CPU0,)), Group(("busy",), (CPU0,)), Group(("next",), (CPU1, CPU0))]
+    placement = choose(cost.graph, groups, cluster(*BOTH), cost.model, strategy)
+    assert placement.devices["next"] == CPU0
+    assert placement.seconds == 5.0
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "heft"])
+def test_what_floats_but_cannot_come_along_has_to_be_sent(strategy: str) -> None:
+    cost = Cost(Link(latency=1.0))
+    cost.add("value", op="VarHandleOp")
+    cost.add("reader", "value")
+    groups = [Group(("value",), (CPU0, CPU2)), Group(("reader",), (CPU1, CPU0))]
+    placement = choose(cost.graph, groups, cluster(CPU0, CPU1, CPU2), cost.model, strategy)
+    assert placement.devices == {"value": CPU0, "reader": CPU0}
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "heft"])
 def test_feeds_and_constants_are_placed_beside_their_first_reader(strategy: str) -> None:
     cost = Cost()
     cost.add("feed", op="_Arg")

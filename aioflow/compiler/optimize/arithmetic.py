@@ -1,0 +1,264 @@
+"""Arithmetic simplification: algebra that holds for the numbers a machine computes with, to the last bit (LLVM's
+"InstCombine" and grappler's arithmetic optimizer have such rules; here are those that need no "fast math").
+
+So x + 0.0, which makes -0.0 into 0.0, stays, while x - 0.0 goes; not (a < b) is a >= b for integers only, because of
+NaN; and a division by a power of two becomes a multiplication, which rounds the same quotient. (A signalling NaN may
+stay one where the operation would have made it quiet.) The 16-bit floats and complex numbers are left alone: their
+kernels compute in other types.
+
+Rules are functions of a node, in a table by op. x * x is not made a Square: on the CPU it is the same loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.optimize.evaluate import Evaluate
+from aioflow.compiler.optimize.rewrite import Rewriting, Rule, sweep
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import Array
+from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import Dims, num_elements
+
+__all__ = ["arithmetic"]
+
+_WIDE: Final = (dtypes.float32, dtypes.float64)
+_MANTISSA: Final = {dtypes.float32: 24, dtypes.float64: 53}  # bits
+
+
+def arithmetic(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
+    """The graph without operations that change nothing, and with cheaper ones for some that do."""
+    return sweep(graph, _simplified)
+
+
+def _simplified(node: Node, rewriting: Rewriting) -> Node | None:
+    rule = _RULES.get(node.op)
+    return None if rule is None else rule(node, rewriting)
+
+
+def _is_exact(dtype: DType) -> bool:
+    return dtype in _WIDE or dtype.is_integer or dtype.is_bool
+
+
+# -- values handed on -------------------------------------------------------------------------------------------------
+
+
+def _identity(node: Node, rewriting: Rewriting) -> Node | None:
+    return rewriting.passed_on(node, node.inputs[0])
+
+
+# -- neutral elements -------------------------------------------------------------------------------------------------
+
+# For each op the positions at which a constant changes nothing, and the constant: for integers and bools, for floats.
+# None: for no value.
+_BOTH: Final = (0, 1)
+_SECOND: Final = (1,)
+_NEUTRAL: Final[Mapping[str, tuple[tuple[int, ...], Any, float | None]]] = {
+    "Add": (_BOTH, 0, -0.0),
+    "AddV2": (_BOTH, 0, -0.0),
+    "BitwiseAnd": (_BOTH, -1, None),
+    "BitwiseOr": (_BOTH, 0, None),
+    "BitwiseXor": (_BOTH, 0, None),
+    "Div": (_SECOND, 1, 1.0),
+    "FloorDiv": (_SECOND, 1, None),
+    "LeftShift": (_SECOND, 0, None),
+    "LogicalAnd": (_BOTH, True, None),
+    "LogicalOr": (_BOTH, False, None),
+    "Mul": (_BOTH, 1, 1.0),
+    "Pow": (_SECOND, 1, 1.0),
+    "RealDiv": (_SECOND, None, 1.0),
+    "RightShift": (_SECOND, 0, None),
+    "Sub": (_SECOND, 0, 0.0),
+    "TruncateDiv": (_SECOND, 1, None),
+}
+
+
+def _without_neutral(node: Node, rewriting: Rewriting) -> Node | None:
+    """x * 1, x / 1, x - 0, x + 0 for integers, x and True, …: x."""
+    positions, whole, floating = _NEUTRAL[node.op]
+    dtype = node.outputs[0].dtype
+    neutral = floating if dtype.is_floating else whole
+    if neutral is None or not _is_exact(dtype):
+        return None
+    for position in positions:
+        constant, edge = rewriting.constant(node.inputs[position]), node.inputs[1 - position]
+        if constant is None or not _is_all(constant, neutral, dtype):
+            continue
+        if _keeps_shape(rewriting.spec(edge).dims, constant.shape):
+            return rewriting.copied(node, edge, keeps_order=constant.ndim < 2)
+    return None
+
+
+def _is_all(constant: Array, value: Any, dtype: DType) -> bool:
+    """Whether all elements are `value`, and zeros of its sign."""
+    if dtype.is_unsigned and value == -1:
+        value = dtype.max
+    if not constant.size or constant.reshape(-1)[0] != value or not (constant == value).all():
+        return False
+    return not dtype.is_floating or bool((np.signbit(constant) == np.signbit(value)).all())
+
+
+def _keeps_shape(dims: Dims, other: tuple[int, ...]) -> bool:
+    """Whether what is broadcast with a tensor of shape `other` keeps its shape."""
+    if not other:
+        return True
+    if dims is None or len(dims) < len(other):
+        return False
+    return all(size in (1, have) for size, have in zip(reversed(other), reversed(dims), strict=False))
+
+
+# -- one operation on another -----------------------------------------------------------------------------------------
+
+
+def _inner(node: Node, rewriting: Rewriting) -> Node:
+    return rewriting.node(node.inputs[0])
+
+
+def _undone(node: Node, rewriting: Rewriting) -> Node | None:
+    """- -x, not not x: x."""
+    inner = _inner(node, rewriting)
+    if inner.op != node.op or not _is_exact(node.outputs[0].dtype):
+        return None
+    return rewriting.copied(node, inner.inputs[0], keeps_order=True)
+
+
+def _done_already(node: Node, rewriting: Rewriting) -> Node | None:
+    """|(|x|)|, floor(floor(x)): the inner one."""
+    same = _inner(node, rewriting).op == node.op and _is_exact(node.outputs[0].dtype)
+    return rewriting.copied(node, node.inputs[0], keeps_order=True) if same else None
+
+
+def _without_sign(node: Node, rewriting: Rewriting) -> Node | None:
+    """|-x| and, for integers, (-x)²: |x| and x². The square of a NaN has the NaN's sign."""
+    inner, dtype = _inner(node, rewriting), node.outputs[0].dtype
+    signed = dtype.is_integer and not dtype.is_unsigned
+    if inner.op not in ("Neg", "Abs") or not (signed or (node.op == "Abs" and dtype in _WIDE)):
+        return None
+    edge = inner.inputs[0]
+    return rewriting.remade(node, node.op, (edge,), **node.attrs) if rewriting.facts.is_compact(edge) else None
+
+
+def _absolute(node: Node, rewriting: Rewriting) -> Node | None:
+    return _done_already(node, rewriting) or _without_sign(node, rewriting)
+
+
+def _with_itself(node: Node, rewriting: Rewriting) -> Node | None:
+    """max(x, x), x and x: x."""
+    first, second = node.inputs
+    same = first == second and _is_exact(node.outputs[0].dtype)
+    return rewriting.copied(node, first, keeps_order=True) if same else None
+
+
+def _logic(node: Node, rewriting: Rewriting) -> Node | None:
+    return _with_itself(node, rewriting) or _without_neutral(node, rewriting)
+
+
+# What is false just where the comparison is true. An order of floats has none: NaN is neither less nor not less.
+_OPPOSITE: Final[Mapping[str, str]] = {
+    "Equal": "NotEqual",
+    "Greater": "LessEqual",
+    "GreaterEqual": "Less",
+    "Less": "GreaterEqual",
+    "LessEqual": "Greater",
+    "NotEqual": "Equal",
+}
+
+
+def _negation(node: Node, rewriting: Rewriting) -> Node | None:
+    """not not x: x. not (a < b): a >= b."""
+    inner = _inner(node, rewriting)
+    opposite = _OPPOSITE.get(inner.op)
+    if opposite is None:
+        return _undone(node, rewriting)
+    ordered = rewriting.spec(inner.inputs[0]).dtype
+    if not ordered.is_integer and inner.op not in ("Equal", "NotEqual"):
+        return None
+    return rewriting.remade(node, opposite, inner.inputs, **inner.attrs)
+
+
+# -- division, choice, casts, sums ------------------------------------------------------------------------------------
+
+
+def _division(node: Node, rewriting: Rewriting) -> Node | None:
+    """x / 2ⁿ: x * 2⁻ⁿ. Both round the same real number, if 2⁻ⁿ is a normal number itself."""
+    simpler = _without_neutral(node, rewriting)
+    dtype, divisor = node.outputs[0].dtype, rewriting.constant(node.inputs[1])
+    if simpler is not None or divisor is None or not divisor.size or dtype not in _WIDE:
+        return simpler
+    with np.errstate(all="ignore"):
+        reciprocal = np.asarray(dtype.np_dtype.type(1) / divisor)
+        usable = np.isfinite(reciprocal) & (np.abs(reciprocal) >= np.finfo(dtype.np_dtype).tiny)
+    if not usable.all() or not (np.abs(np.frexp(divisor)[0]) == 0.5).all():
+        return None
+    control = rewriting.node(node.inputs[1]).control
+    factor = rewriting.beside(node, "reciprocal", reciprocal, dtype, control)
+    return replace(node, op="Mul", inputs=(node.inputs[0], factor))
+
+
+def _choice(node: Node, rewriting: Rewriting) -> Node | None:
+    """A choice that a constant makes: what is chosen. What is not chosen is still waited for if it has effects."""
+    condition = rewriting.constant(node.inputs[0])
+    if condition is None or not condition.size or condition.min() != condition.max():
+        return None
+    chosen = node.inputs[1 if condition.min() else 2]
+    spec = rewriting.spec(chosen)
+    if spec != node.outputs[0] or num_elements(spec.dims) is None:
+        return None
+    return rewriting.copied(node, chosen)
+
+
+def _cast(node: Node, rewriting: Rewriting) -> Node | None:
+    """A cast to the same dtype: nothing. A cast of one that loses nothing: a cast of what that one casts."""
+    source, target = node.attrs["SrcT"], node.attrs["DstT"]
+    if source is target:
+        return rewriting.copied(node, node.inputs[0], keeps_order=True)
+    inner = _inner(node, rewriting)
+    if inner.op != "Cast" or not _loses_nothing(inner.attrs["SrcT"], source):
+        return None
+    first = inner.attrs["SrcT"]
+    if first is target:
+        return rewriting.copied(node, inner.inputs[0], keeps_order=True)
+    # What a float outside the range of an integer becomes depends on the float's type.
+    same = not target.is_integer or not source.is_floating or _loses_nothing(first, target)
+    plain = same and _is_exact(target) and not node.attrs.get("Truncate")
+    if not plain or not rewriting.facts.is_compact(inner.inputs[0]):
+        return None
+    return rewriting.remade(node, "Cast", inner.inputs, **{**node.attrs, "SrcT": first})
+
+
+def _loses_nothing(source: DType, target: DType) -> bool:
+    """Whether every value of `source` is one of `target`."""
+    if source.is_bool or source is target:
+        return source is target or target.is_integer or target in _WIDE
+    if source.is_integer and target.is_integer:
+        return bool(target.min <= source.min and source.max <= target.max)
+    if source.is_integer:
+        return 8 * source.size - (not source.is_unsigned) <= _MANTISSA.get(target, 0)
+    return source is dtypes.float32 and target is dtypes.float64
+
+
+def _sum_of_one(node: Node, rewriting: Rewriting) -> Node | None:
+    alone = len(node.inputs) == 1 and _is_exact(node.outputs[0].dtype)
+    return rewriting.copied(node, node.inputs[0], keeps_order=True) if alone else None
+
+
+_RULES: Final[Mapping[str, Rule]] = {
+    **dict.fromkeys(_NEUTRAL, _without_neutral),
+    **dict.fromkeys(("Identity", "PlaceholderWithDefault", "PreventGradient", "StopGradient"), _identity),
+    **dict.fromkeys(("Invert", "Neg"), _undone),
+    **dict.fromkeys(("Ceil", "Floor", "Rint", "Round", "Sign"), _done_already),
+    **dict.fromkeys(("Maximum", "Minimum"), _with_itself),
+    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "LogicalAnd", "LogicalOr"), _logic),
+    **dict.fromkeys(("Div", "RealDiv"), _division),
+    **dict.fromkeys(("Select", "SelectV2"), _choice),
+    "Abs": _absolute,
+    "AddN": _sum_of_one,
+    "Cast": _cast,
+    "LogicalNot": _negation,
+    "Square": _without_sign,
+}

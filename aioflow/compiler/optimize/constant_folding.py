@@ -1,0 +1,93 @@
+"""Constant folding: a node whose inputs are all constants is computed once, when the step is compiled (whitepaper 5.1
+does so as part of its common subexpressions; the bounds are those of TensorFlow's grappler).
+
+The constant waits for what the node and its inputs waited for: inside a branch or a loop that is the pivot, without
+which it would be alive more often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.optimize.evaluate import Evaluate
+from aioflow.compiler.optimize.rewrite import Rewriting, sweep
+from aioflow.graph.arrays import Array
+from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import num_elements
+
+__all__ = ["MAX_BYTES", "constant_folding"]
+
+MAX_BYTES: Final = 10 * 2**20  # of what one node gives
+_ALLOWANCE: Final = 100 * 2**10  # bytes; a larger result may not be larger than what it is computed from
+# Ops whose result is no larger than their inputs (or than those after broadcasting), for when its shape is not known.
+_NEVER_LARGER: Final = frozenset(
+    {"BroadcastArgs", "BroadcastGradientArgs", "ConcatV2", "ListDiff", "Reshape", "Slice", "StridedSlice", "Unique"}
+    | {"Where"}
+)
+
+
+def constant_folding(graph: ClientGraph, evaluate: Evaluate, max_bytes: int = MAX_BYTES) -> ClientGraph:
+    """The graph with what follows from constants as constants.
+
+    Args:
+        evaluate: Computes a node; None where it may not, or where the node fails: then it is left to fail in the step.
+        max_bytes: The most that the outputs of one node may take.
+    """
+
+    def rule(node: Node, rewriting: Rewriting) -> Node | None:
+        values = [rewriting.constant(edge) for edge in node.inputs]
+        inputs = [v for v in values if v is not None]
+        if not inputs or len(inputs) < len(values) or not _may_be_folded(node, inputs, rewriting, max_bytes):
+            return None
+        results = evaluate(node, replace(graph, nodes=rewriting.nodes), inputs)
+        if results is None or not _fit(node, results) or not _is_small(_size(results), inputs, max_bytes):
+            return None
+        return _constants(node, results, rewriting)
+
+    return sweep(graph, rule)
+
+
+def _may_be_folded(node: Node, inputs: Sequence[Array], rewriting: Rewriting, max_bytes: int) -> bool:
+    if not node.outputs or not rewriting.facts.is_pure(node.op) or not rewriting.may_be_constant(node):
+        return False
+    counts = [num_elements(spec.dims) for spec in node.outputs]
+    sizes = [count * spec.dtype.size for count, spec in zip(counts, node.outputs, strict=True) if count is not None]
+    known = len(sizes) == len(counts) or node.op in _NEVER_LARGER
+    return known and _is_small(sum(sizes), inputs, max_bytes)
+
+
+def _is_small(size: int, inputs: Sequence[Array], max_bytes: int) -> bool:
+    return size <= min(max_bytes, max(_ALLOWANCE, _size(inputs)))
+
+
+def _size(values: Sequence[Any]) -> int:
+    return sum(value.nbytes for value in values)
+
+
+def _fit(node: Node, results: Sequence[Any]) -> bool:
+    """Whether the results are what the node declares, and finite: the step's own check must find those that are not."""
+    specs = node.outputs
+    return len(results) == len(specs) and all(
+        isinstance(r, np.ndarray) and r.dtype == s.dtype.np_dtype and _is_finite(r, s.dtype)
+        for r, s in zip(results, specs, strict=True)
+    )
+
+
+def _is_finite(value: Array, dtype: DType) -> bool:
+    return not (dtype.is_floating or dtype.is_complex) or bool(np.isfinite(value).all())
+
+
+def _constants(node: Node, results: Sequence[Any], rewriting: Rewriting) -> Node | None:
+    control = dict.fromkeys(node.control)
+    for edge in node.inputs:
+        control.update(dict.fromkeys(rewriting.node(edge).control))
+    first, *others = results
+    made = rewriting.as_constant(node, first, tuple(control))
+    if made is not None and others:
+        rewriting.replace_outputs(node, others, tuple(control))
+    return made

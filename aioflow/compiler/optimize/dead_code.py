@@ -1,0 +1,30 @@
+"""Dead code elimination: what neither a fetch nor a target needs goes (whitepaper 4.2 prunes the user's graph in the
+same way; this does it again after rewrites have left nodes without readers).
+
+A node with effects stays where something waits for it, and only there, as in the graph that the user gave: the passes
+keep the control edges that lead to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aioflow.compiler.ir import ClientGraph
+from aioflow.compiler.optimize.evaluate import Evaluate
+
+__all__ = ["dead_code"]
+
+
+def dead_code(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
+    """The graph without the nodes that nothing needs. Feeds stay: they are numbered."""
+    waiting = [n.name for n in graph.nodes.values() if n.op in ("_Arg", "_Retval")]
+    waiting += graph.targets
+    needed: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting.extend(graph.nodes[name].predecessors())
+    if len(needed) == len(graph.nodes):
+        return graph
+    return replace(graph, nodes={name: node for name, node in graph.nodes.items() if name in needed})

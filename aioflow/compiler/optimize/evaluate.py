@@ -1,0 +1,13 @@
+"""What a pass is given to compute a node with. The compiler runs no kernels: whoever calls it brings this along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from aioflow.compiler.ir import ClientGraph, Node
+
+__all__ = ["Evaluate"]
+
+# Computes a node from the values of its inputs, as its device would; None where it cannot be computed now.
+Evaluate: TypeAlias = Callable[[Node, ClientGraph, Sequence[Any]], Sequence[Any] | None]

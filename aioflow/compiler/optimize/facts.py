@@ -1,0 +1,151 @@
+"""What an optimization must know of a node before it may leave it out: has it effects, what does it wait for, and how
+does its value lie in memory.
+
+The last matters because "the same to the last bit" is about all that follows: kernels of sums and products choose their
+way by the layout of what they read, and add in another order on another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+from aioflow.compiler.ir import Edge, Node
+from aioflow.graph import dtypes
+from aioflow.graph.opdef import CONTROL_FLOW, OPS
+from aioflow.kernels.registry import ANY_DEVICE, KERNELS
+
+__all__ = ["Facts", "is_pure_op", "reads_rounded_by_constants"]
+
+T = TypeVar("T")
+
+# Nothing in their definitions says so, but they exist for what they do: to fail.
+_FAILING: Final = frozenset({"Placeholder", "Abort", "EnsureShape"})
+_OPAQUE: Final = (dtypes.resource, dtypes.variant)
+
+# Inputs (of floating results) by whose value, if it is a constant, a kernel chooses how it rounds.
+_ROUNDED_BY: Final[Mapping[str, int]] = {"Sum": 1, "Mean": 1, "Pow": 1, "Fill": 1, "OneHot": 3}
+
+# Ops whose kernels lay their result out in row-major order, whatever they read.
+_ROW_MAJOR: Final = frozenset(
+    {"Fill", "LinSpace", "MatMul", "OnesLike", "Pack", "Pad", "PadV2", "Range", "Shape", "Tile", "ZerosLike"}
+)
+# Ops whose result lies in memory as their first input does; those of `_AS_IS` hand it on.
+_AS_IS: Final = frozenset({"Identity", "PlaceholderWithDefault", "PreventGradient", "StopGradient"})
+_AS_INPUT: Final = frozenset({*_AS_IS, "ExpandDims", "Reshape", "Squeeze"})
+_MANY: Final = 4  # anchors of one node; beyond it, the node itself is waited for
+
+
+def is_pure_op(op: str) -> bool:
+    """Whether nodes of an op may be merged, folded, or left out if nobody reads them: they compute and do no more."""
+    if op in CONTROL_FLOW or op in _FAILING or op not in OPS:
+        return False
+    definition = OPS.get(op)
+    if definition.stateful or any(a.dtype in _OPAQUE for a in (*definition.inputs, *definition.outputs)):
+        return False
+    return not any(kernel.is_async for kernel in KERNELS.for_op(op))
+
+
+def reads_rounded_by_constants(node: Node) -> Edge | None:
+    """The input of the node that must not become a constant, if there is one: the result would be rounded otherwise."""
+    position = _ROUNDED_BY.get(node.op)
+    if position is None or not (node.outputs[0].dtype.is_floating or node.outputs[0].dtype.is_complex):
+        return None
+    return node.inputs[position]
+
+
+class Facts:
+    """What is known of the nodes of a graph, worked out when it is asked for.
+
+    Args:
+        nodes: They may become more meanwhile, but none may change once it was asked about.
+    """
+
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
+        self._nodes = nodes
+        self._pure: dict[str, bool] = {}
+        self._elementwise: dict[str, bool] = {}
+        self._anchors: dict[str, tuple[str, ...]] = {}
+        self._row_major: dict[str, bool] = {}
+        self._compact: dict[str, bool] = {}
+
+    def is_pure(self, op: str) -> bool:
+        """As `is_pure_op`."""
+        if op not in self._pure:
+            self._pure[op] = is_pure_op(op)
+        return self._pure[op]
+
+    def anchors(self, name: str) -> tuple[str, ...]:
+        """Nodes such that to wait for them is to wait for this one, but for the time and the errors of pure nodes.
+
+        They are alive where it is, they come before it, and all the effects that come before it come before them. So
+        they are what a node that no longer reads it still has to wait for; none at all, if it depends on nothing but
+        feeds and constants.
+        """
+        return self._settled(self._anchors, name, self._find_anchors)
+
+    def _find_anchors(self, node: Node) -> tuple[str, ...]:
+        if node.op == "_Arg":
+            return ()
+        if not self.is_pure(node.op):
+            return (node.name,)
+        found: dict[str, None] = {}
+        for edge in node.inputs:
+            if self._nodes[edge.node].op == "Switch":  # no control edge can tell its sides apart
+                return (node.name,)
+            found.update(dict.fromkeys(self._anchors[edge.node]))
+        for name in node.control:
+            found.update(dict.fromkeys(self._anchors[name]))
+        return tuple(found) if len(found) <= _MANY else (node.name,)
+
+    def is_row_major(self, edge: Edge) -> bool:
+        """Whether a value certainly lies in row-major order without gaps, as a copy of it would.
+
+        A feed and the value of a variable may lie otherwise.
+        """
+        if self._nodes[edge.node].outputs[edge.port].dims == ():
+            return True
+        return self._settled(self._row_major, edge.node, self._find_row_major)
+
+    def _find_row_major(self, node: Node) -> bool:
+        if node.op == "Const":
+            return bool(node.attrs["value"].flags.c_contiguous)
+        if node.op in _ROW_MAJOR:
+            return True
+        if node.op in _AS_INPUT:
+            return self._lies_so(node.inputs[0])
+        elementwise = self.is_pure(node.op) and self._is_elementwise(node.op)
+        return elementwise and all(self._lies_so(edge) for edge in node.inputs)
+
+    def is_compact(self, edge: Edge) -> bool:
+        """Whether a value certainly lies without gaps and runs forward along each axis, in whatever order of axes.
+
+        An elementwise function of it alone lies in memory just as it does.
+        """
+        return self.is_row_major(edge) or self._settled(self._compact, edge.node, self._find_compact)
+
+    def _find_compact(self, node: Node) -> bool:
+        if node.op in _AS_IS:
+            return self._compact[node.inputs[0].node]
+        return self.is_pure(node.op) and self._is_elementwise(node.op)
+
+    def _lies_so(self, edge: Edge) -> bool:
+        return self._row_major[edge.node] or self._nodes[edge.node].outputs[edge.port].dims == ()
+
+    def _is_elementwise(self, op: str) -> bool:
+        if op not in self._elementwise:
+            kernels = [k for k in KERNELS.for_op(op) if k.device_type in (ANY_DEVICE, "CPU")]
+            self._elementwise[op] = bool(kernels) and all(k.takes_out for k in kernels)
+        return self._elementwise[op]
+
+    def _settled(self, known: dict[str, T], name: str, find: Callable[[Node], T]) -> T:
+        """`find` of a node, after that of all that it depends on; it looks no further than at what is not pure."""
+        stack = [] if name in known else [name]
+        while stack:
+            node = self._nodes[stack[-1]]
+            missing = [p for p in node.predecessors() if p not in known] if self.is_pure(node.op) else ()
+            if missing:
+                stack.extend(missing)
+            else:
+                known[stack.pop()] = find(node)
+        return known[name]

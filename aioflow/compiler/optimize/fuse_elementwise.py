@@ -1,0 +1,188 @@
+"""Fuse connected elementwise nodes into one `_ElementwiseChain`, which is evaluated block by block so that what is
+between them stays in cache (loop fusion; as in Grappler's remapper and XLA's fusion of elementwise ops).
+
+A chain grows from a node towards its inputs: a node joins the chain of its readers if they are all in that one chain
+and nobody else can tell whether it ran. So a chain has one exit, and every path out of a member leads through it: no
+cycle can come of it, and the chain is alive exactly when that last node would have been. Only ops that fail on nothing
+but shapes are members. What is known to be small is left alone: a strand is as good there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import aioflow.ops.fused  # noqa: F401  # defines the op
+from aioflow.compiler.ir import ClientGraph, Edge, Node
+from aioflow.compiler.optimize.evaluate import Evaluate
+from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import Dims, num_elements
+from aioflow.kernels.fused import implied_attrs
+
+__all__ = ["MEMBERS", "fuse_elementwise", "named_elsewhere", "origins"]
+
+_CHAIN: Final = "_ElementwiseChain"
+_SMALL: Final = 128 * 1024  # bytes of the result: less than what a kernel would cut into blocks
+_LONGEST: Final = 256  # members
+_MOST_INPUTS: Final = 8  # a chain holds on to all of its inputs until it is done
+
+_FLOATS: Final = frozenset({"float32", "float64"})
+_NUMBERS: Final = _FLOATS | {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+_ALL: Final = _NUMBERS | {"bool"}
+_BOOL: Final = frozenset({"bool"})
+
+# The ops that may be members, with the dtypes of their inputs. Their kernels always make a new array, and fail on
+# nothing but shapes that do not fit.
+MEMBERS: Final[Mapping[str, frozenset[str]]] = {
+    **dict.fromkeys(("Add", "AddV2", "Sub", "Mul", "Maximum", "Minimum", "SquaredDifference"), _NUMBERS),
+    **dict.fromkeys(("Neg", "Abs", "Sign", "Square", "Relu", "Relu6", "ReluGrad", "Relu6Grad"), _NUMBERS),
+    **dict.fromkeys(("RealDiv", "Div", "DivNoNan", "MulNoNan", "FloorMod", "FloorDiv"), _FLOATS),
+    **dict.fromkeys(("Sqrt", "Rsqrt", "Reciprocal", "Inv", "Exp", "Expm1", "Log", "Log1p"), _FLOATS),
+    **dict.fromkeys(("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh"), _FLOATS),
+    **dict.fromkeys(("Asinh", "Acosh", "Atanh", "Sigmoid", "Floor", "Ceil", "Rint", "Round"), _FLOATS),
+    **dict.fromkeys(("SqrtGrad", "RsqrtGrad", "ReciprocalGrad", "InvGrad", "TanhGrad", "SigmoidGrad"), _FLOATS),
+    **dict.fromkeys(("Elu", "Selu", "Softplus", "Softsign", "EluGrad", "SeluGrad", "Pow"), _FLOATS),
+    **dict.fromkeys(("BiasAdd", "IsNan", "IsInf", "IsFinite"), _FLOATS),
+    **dict.fromkeys(("Less", "LessEqual", "Greater", "GreaterEqual"), _NUMBERS),
+    **dict.fromkeys(("Equal", "NotEqual", "Cast", "Select", "SelectV2"), _ALL),
+    **dict.fromkeys(("LogicalAnd", "LogicalOr", "LogicalNot"), _BOOL),
+}
+# Attributes that are no part of what a node computes.
+_ASIDE: Final = frozenset({"_class", "_output_shapes", "_gradient_op_type"})
+
+
+def fuse_elementwise(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
+    """The graph with its chains of elementwise nodes fused. A chain has the name of its last node."""
+    chains = list(_chains(graph))
+    if not chains:
+        return graph
+    fused = {chain[-1].name: chain for chain in chains}
+    gone = {node.name for chain in chains for node in chain[:-1]}
+    nodes = {
+        name: _fused(graph, fused[name]) if name in fused else node
+        for name, node in graph.nodes.items()
+        if name not in gone
+    }
+    return replace(graph, nodes=nodes)
+
+
+class _Growing:
+    """A chain that grows towards its inputs: its members, the last one first, and what they read from outside."""
+
+    def __init__(self, last: Node) -> None:
+        self.last = last
+        self.members = [last]
+        self.reads = set(last.inputs)
+
+    def takes(self, graph: ClientGraph, node: Node) -> bool:
+        """Add a node that only members read, if it would run on the same device and waits for the same."""
+        last = self.last
+        reads = self.reads - {Edge(node.name, 0)} | set(node.inputs)
+        fits = (
+            len(self.members) < _LONGEST
+            and len(reads) <= _MOST_INPUTS
+            and node.device == last.device
+            and node.control == last.control
+            and node.attrs.get("_class") == last.attrs.get("_class")
+            and _fit(node.outputs[0].dims, last.outputs[0].dims)
+        )
+        if fits:
+            self.members.append(node)
+            self.reads = reads
+        return fits
+
+
+def _chains(graph: ClientGraph) -> Iterator[list[Node]]:
+    """The members of each chain in order, the one that everybody else reads last."""
+    consumers = graph.consumers()
+    named = named_elsewhere(graph)
+    chain_of: dict[str, _Growing] = {}
+    for node in reversed(list(graph.nodes.values())):
+        if not _may_be_member(graph, node):
+            continue
+        chains = {id(chain): chain for chain in (chain_of.get(r.name) for r in consumers[node.name])}
+        chain = chains.popitem()[1] if len(chains) == 1 else None
+        if chain is None or node.name in named or not chain.takes(graph, node):
+            chain = _Growing(node)
+        chain_of[node.name] = chain
+    return (chain.members[::-1] for chain in {id(c): c for c in chain_of.values()}.values() if len(chain.members) > 1)
+
+
+def named_elsewhere(graph: ClientGraph) -> set[str]:
+    """The nodes that others name otherwise than by reading them: to wait for them, or to be placed with them."""
+    found = set(graph.targets)
+    for node in graph.nodes.values():
+        found.update(node.control)
+        found.update(group.removeprefix("loc:@") for group in node.attrs.get("_class", ()))
+    return found
+
+
+def _may_be_member(graph: ClientGraph, node: Node) -> bool:
+    allowed = MEMBERS.get(node.op)
+    if allowed is None or any(graph.spec(edge).dtype.name not in allowed for edge in node.inputs):
+        return False
+    if node.outputs[0].dtype.name not in _ALL or _is_small(graph, node):
+        return False
+    attrs = {name: value for name, value in node.attrs.items() if name not in _ASIDE}
+    if attrs != implied_attrs(node.op, [graph.spec(edge).dtype for edge in node.inputs], node.outputs[0].dtype):
+        return False
+    dims = node.outputs[0].dims
+    if node.op == "Select":  # a condition of another rank selects rows
+        return dims is not None and all(_fit(graph.spec(edge).dims, dims) for edge in node.inputs)
+    return all(_broadcasts_simply(graph.spec(edge).dims, dims) for edge in node.inputs)
+
+
+def _is_small(graph: ClientGraph, node: Node) -> bool:
+    spec = node.outputs[0]
+    count = num_elements(spec.dims)
+    return count is not None and count * max(e.size for e in _dtypes(graph, node)) < _SMALL
+
+
+def _dtypes(graph: ClientGraph, node: Node) -> Iterator[DType]:
+    yield node.outputs[0].dtype
+    for edge in node.inputs:
+        yield graph.spec(edge).dtype
+
+
+def _fit(one: Dims, other: Dims) -> bool:
+    """Whether values of these static shapes may well have one shape."""
+    if one is None or other is None:
+        return one is other
+    return len(one) == len(other) and all(a is None or b is None or a == b for a, b in zip(one, other, strict=True))
+
+
+def _broadcasts_simply(operand: Dims, result: Dims) -> bool:
+    """Whether blocks along the first axes can read the operand: a scalar, all of it, or all of the last axes."""
+    if operand == () or operand is None or result is None:
+        return operand == () or operand is result
+    rest = operand
+    while rest and rest[0] == 1:
+        rest = rest[1:]
+    tail = result[len(result) - len(rest) :]
+    return len(rest) <= len(result) and all(a is None or b is None or a == b for a, b in zip(rest, tail, strict=True))
+
+
+def _fused(graph: ClientGraph, chain: list[Node]) -> Node:
+    last = chain[-1]
+    made = {Edge(node.name, 0): at for at, node in enumerate(chain)}
+    inputs = dict.fromkeys(edge for node in chain for edge in node.inputs if edge not in made)
+    values = {edge: at for at, edge in enumerate(inputs)} | {edge: len(inputs) + at for edge, at in made.items()}
+    attrs: dict[str, Any] = {
+        "Tin": tuple(graph.spec(edge).dtype for edge in inputs),
+        "Tout": last.outputs[0].dtype,
+        "ops": tuple(node.op for node in chain),
+        "operands": tuple(values[edge] for node in chain for edge in node.inputs),
+        "dtypes": tuple(node.outputs[0].dtype for node in chain),
+        **origins(chain),
+        **({"_class": last.attrs["_class"]} if "_class" in last.attrs else {}),
+    }
+    return replace(last, op=_CHAIN, inputs=tuple(inputs), attrs=attrs)
+
+
+def origins(nodes: Sequence[Node]) -> dict[str, Any]:
+    """The attributes by which a fused op knows the names and lines of the user's nodes."""
+    return {
+        "nodes": tuple(node.name for node in nodes),
+        "sources": tuple("" if node.source is None else str(node.source) for node in nodes),
+    }

@@ -1,0 +1,254 @@
+"""A topological order in which less memory is alive at once. A strand runs its nodes in the graph's order, so that
+order decides when a value can be dropped.
+
+Two heuristics are tried, and the better order is taken if it is better than the given one. One is list scheduling: of
+the nodes that could run, the one that frees most for what it allocates. The other goes from each result to what it
+needs, the most demanding operand first (R. Sethi and J. D. Ullman, "The Generation of Optimal Code for Arithmetic
+Expressions", J. ACM 17, 1970: what registers are there, bytes are here).
+
+The estimate: a value lives from its node to its last reader; an elementwise node writes over an operand that dies
+there; constants, feeds and variables are there anyhow. An open dimension is most often the batch: an order has to be no
+worse for every one of `_BATCHES`. Values of unknown rank count nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node
+from aioflow.compiler.optimize.evaluate import Evaluate
+from aioflow.compiler.optimize.fuse_elementwise import MEMBERS
+from aioflow.graph import dtypes
+from aioflow.graph.opdef import CONTROL_FLOW, OPS
+
+__all__ = ["order_memory", "peak_bytes"]
+
+_BATCHES: Final = (32, 1, 1024)  # orders are made for the first
+# Ops that allocate nothing: what they give is there anyhow, or is their input.
+_FREE: Final = frozenset({"_Arg", "Const", "VarHandleOp", "ReadVariableOp"})
+_ALIASES: Final = frozenset({"Identity", "StopGradient", "Reshape", "ExpandDims", "Squeeze", "_Retval"})
+_OVERWRITING: Final = frozenset({*MEMBERS, "_ElementwiseChain"})
+
+
+def order_memory(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
+    """The graph in an order with a lower estimated peak, or as it is.
+
+    Graphs with branches or loops stay as they are: what runs there at once is not settled by the order.
+    """
+    if any(node.op in CONTROL_FLOW for node in graph.nodes.values()):
+        return graph
+    before = _before(graph)
+    memory = _Memory(graph, _BATCHES)
+    candidates = [_greedy(graph, before, memory), _depth_first(graph, before, memory)]
+    found = min(candidates, key=memory.peak)
+    gains = [memory.peak(graph.nodes, which) - memory.peak(found, which) for which in range(len(_BATCHES))]
+    if min(gains) < 0 or max(gains) == 0:
+        return graph
+    return replace(graph, nodes={name: graph.nodes[name] for name in found})
+
+
+def peak_bytes(graph: ClientGraph, batch: int) -> int:
+    """The estimated peak of what the nodes' results take up, in the graph's order, `batch` for each open dimension."""
+    return _Memory(graph, (batch,)).peak(graph.nodes)
+
+
+# -- the estimate ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, slots=True)
+class _Buffer:
+    """Memory that a node allocates, and the nodes that read it, be it by way of others that hand it on.
+
+    Attributes:
+        sizes: In bytes, for each batch.
+        kept: It is fetched, and so alive to the end.
+    """
+
+    sizes: tuple[int, ...]
+    readers: set[str] = field(default_factory=set)
+    kept: bool = False
+
+
+class _Memory:
+    """The buffers of a graph: which node allocates and which reads them."""
+
+    def __init__(self, graph: ClientGraph, batches: Sequence[int]) -> None:
+        self.allocates: dict[str, list[_Buffer]] = {}
+        self.reads: dict[str, list[_Buffer]] = {}
+        self._overwriting = {name for name, node in graph.nodes.items() if node.op in _OVERWRITING}
+        buffer_of: dict[Edge, _Buffer] = {}
+        for name, node in graph.nodes.items():
+            read = {id(b): b for edge in node.inputs if (b := buffer_of.get(edge)) is not None}
+            self.reads[name] = list(read.values())
+            self.allocates[name] = []
+            for buffer in read.values():
+                buffer.readers.add(name)
+                buffer.kept |= node.op == "_Retval"
+            for port, edge in enumerate(_edges(node)):
+                if node.op in _ALIASES and node.inputs[0] in buffer_of:
+                    buffer_of[edge] = buffer_of[node.inputs[0]]
+                elif node.op not in _FREE and node.op not in _ALIASES:
+                    buffer_of[edge] = _Buffer(_sizes(node, port, batches))
+                    self.allocates[name].append(buffer_of[edge])
+
+    def peak(self, order: Iterable[str], which: int = 0) -> int:
+        """The most that is alive at once, for batch number `which`."""
+        state = _State(self, which)
+        return max((state.run(name) for name in order), default=0)
+
+    def leaves(self, node: Node) -> list[_Buffer]:
+        """What is alive on account of a node after it has run."""
+        if node.op in _ALIASES:
+            return self.reads[node.name]
+        return [buffer for buffer in self.allocates[node.name] if buffer.readers]
+
+    def overwrites(self, name: str) -> bool:
+        """Whether the node's result may take over the memory of what dies there."""
+        return name in self._overwriting
+
+
+class _State:
+    """What is alive after some of the nodes have run."""
+
+    def __init__(self, memory: _Memory, which: int = 0) -> None:
+        self._memory = memory
+        self._which = which
+        self._left = {id(b): len(b.readers) for made in memory.allocates.values() for b in made}
+        self.alive = 0
+
+    def left(self, buffer: _Buffer) -> int:
+        """How many readers of a buffer have not run."""
+        return self._left[id(buffer)]
+
+    def change(self, name: str) -> tuple[int, int]:
+        """What a node would add while it runs, and what would remain of that afterwards."""
+        which, left = self._which, self._left
+        made = unread = freed = 0
+        reuses = False
+        for buffer in self._memory.allocates[name]:
+            made += buffer.sizes[which]
+            if not buffer.readers:
+                unread += buffer.sizes[which]
+        for buffer in self._memory.reads[name]:
+            if left[id(buffer)] == 1 and not buffer.kept:
+                freed += buffer.sizes[which]
+                reuses |= buffer.sizes[which] == made
+        while_running = 0 if reuses and self._memory.overwrites(name) else made
+        return while_running, made - freed - unread
+
+    def run(self, name: str) -> int:
+        """Run a node, and return what was alive meanwhile."""
+        while_running, after = self.change(name)
+        during = self.alive + while_running
+        self.alive += after
+        for buffer in self._memory.reads[name]:
+            self._left[id(buffer)] -= 1
+        return during
+
+
+def _edges(node: Node) -> Iterator[Edge]:
+    return (Edge(node.name, port) for port in range(len(node.outputs)))
+
+
+def _sizes(node: Node, port: int, batches: Sequence[int]) -> tuple[int, ...]:
+    dtype, dims = node.outputs[port]
+    if dims is None:
+        return (0,) * len(batches)
+    known = math.prod(size for size in dims if size is not None) * dtype.size
+    unknown = dims.count(None)
+    return tuple(known * batch**unknown for batch in batches)
+
+
+# -- orders ------------------------------------------------------------------------------------------------------------
+
+
+def _before(graph: ClientGraph) -> dict[str, list[str]]:
+    """The nodes that must come before each node: what it reads and waits for, and, of the nodes with effects, those
+    before it on the same resource. Nodes whose effects are not on a resource keep their order among themselves.
+    """
+    last: dict[Edge | None, str] = {}
+    handle: dict[Edge, Edge] = {}
+    found: dict[str, list[str]] = {}
+    for name, node in graph.nodes.items():
+        waits = dict.fromkeys(node.predecessors())
+        if node.op in _ALIASES:
+            handle.update((edge, handle.get(node.inputs[0], node.inputs[0])) for edge in _edges(node))
+        if node.op in OPS and OPS.get(node.op).stateful and node.op != "VarHandleOp":
+            resources = [e for e in node.inputs if graph.spec(e).dtype is dtypes.resource]
+            keys: list[Edge | None] = [handle.get(e, e) for e in resources]
+            for key in keys or [None]:
+                if key in last:
+                    waits[last[key]] = None
+                last[key] = name
+        found[name] = list(waits)
+    return found
+
+
+def _greedy(graph: ClientGraph, before: Mapping[str, Sequence[str]], memory: _Memory) -> list[str]:
+    """List scheduling: of the nodes that could run the one after which least is alive, the earlier one if equal."""
+    position = {name: i for i, name in enumerate(graph.nodes)}
+    after: dict[str, list[str]] = {name: [] for name in graph.nodes}
+    for name, sources in before.items():
+        for source in sources:
+            after[source].append(name)
+    missing = {name: len(sources) for name, sources in before.items()}
+    state = _State(memory)
+    ready = [(0, position[name], name) for name, count in missing.items() if count == 0]
+    heapq.heapify(ready)
+    order: list[str] = []
+    done: set[str] = set()
+    while ready:
+        cost, _, name = heapq.heappop(ready)
+        if name in done:
+            continue
+        now = state.change(name)[1]
+        if now > cost:  # it was pushed before it was the last reader of something, or never: look at it again
+            heapq.heappush(ready, (now, position[name], name))
+            continue
+        state.run(name)
+        done.add(name)
+        order.append(name)
+        unlocked = [reader for reader in after[name] if _one_less(missing, reader)]
+        last_readers = (r for b in memory.reads[name] if state.left(b) == 1 for r in b.readers if r not in done)
+        for other in (*unlocked, *(r for r in last_readers if missing[r] == 0)):
+            heapq.heappush(ready, (state.change(other)[1], position[other], other))
+    return order
+
+
+def _one_less(missing: dict[str, int], name: str) -> bool:
+    missing[name] -= 1
+    return missing[name] == 0
+
+
+def _depth_first(graph: ClientGraph, before: Mapping[str, Sequence[str]], memory: _Memory) -> list[str]:
+    """From each result to what it needs, first what needs most memory beyond what it leaves behind."""
+    demand: dict[str, int] = {}
+    left = {name: sum(b.sizes[0] for b in memory.leaves(graph.nodes[name])) for name in graph.nodes}
+
+    def first(name: str) -> int:
+        return left[name] - demand[name]
+
+    chosen: dict[str, list[str]] = {}
+    for name, sources in before.items():
+        chosen[name] = sorted(sources, key=first)
+        held = most = 0
+        for source in chosen[name]:
+            most = max(most, held + demand[source])
+            held += left[source]
+        demand[name] = max(most, held + sum(b.sizes[0] for b in memory.allocates[name]))
+    order: dict[str, None] = {}
+    read = {source for sources in before.values() for source in sources}
+    for root in sorted((name for name in graph.nodes if name not in read), key=first):
+        stack = [(root, False)]
+        while stack:
+            name, ready = stack.pop()
+            if ready:
+                order[name] = None
+            elif name not in order:
+                stack.append((name, True))
+                stack.extend((source, False) for source in reversed(chosen[name]) if source not in order)
+    return list(order)

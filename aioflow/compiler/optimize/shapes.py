@@ -1,0 +1,219 @@
+"""Shape-driven simplification: what static shapes settle needs no node (grappler's "shape materialization" and the
+simplifications of XLA's algebraic simplifier that need shapes alone).
+
+Shapes and sizes become constants; a node that would give its input as it is, since of that shape there is nothing to
+reshape, to tile, to cut off or to add up, goes. A sum of floats over an axis of size one stays: it makes -0.0 into 0.0.
+Where a copy is left out, the input lies in memory as the copy would: see `Rewriting.copied`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node
+from aioflow.compiler.optimize.evaluate import Evaluate
+from aioflow.compiler.optimize.rewrite import Rewriting, Rule, sweep
+from aioflow.graph.arrays import Array
+from aioflow.graph.shapes import Dims, is_compatible, num_elements
+
+__all__ = ["shapes"]
+
+
+def shapes(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
+    """The graph with what its static shapes settle."""
+    return sweep(graph, _simplified)
+
+
+def _simplified(node: Node, rewriting: Rewriting) -> Node | None:
+    rule = _RULES.get(node.op)
+    return None if rule is None else rule(node, rewriting)
+
+
+# -- shapes as values -------------------------------------------------------------------------------------------------
+
+
+def _shape(dims: Dims) -> tuple[int, ...] | None:
+    return None if num_elements(dims) is None else tuple(d for d in dims or () if d is not None)
+
+
+def _rank(dims: Dims) -> int | None:
+    return None if dims is None else len(dims)
+
+
+_VALUES: Final[Mapping[str, Callable[[Dims], int | tuple[int, ...] | None]]] = {
+    "Rank": _rank,
+    "Shape": _shape,
+    "ShapeN": _shape,
+    "Size": num_elements,
+}
+
+
+def _known(node: Node, rewriting: Rewriting) -> Node | None:
+    """Shape, ShapeN, Size, Rank: constants that are made when their inputs would be, without reading them."""
+    found = [_VALUES[node.op](rewriting.spec(edge).dims) for edge in node.inputs]
+    anchors = rewriting.anchors(node.inputs)
+    values = [np.array(v, s.dtype.np_dtype) for v, s in zip(found, node.outputs, strict=True) if v is not None]
+    if anchors is None or len(values) < len(found):
+        return None
+    control = (*node.control, *anchors)
+    made = rewriting.as_constant(node, values[0], control)
+    if made is not None:
+        rewriting.replace_outputs(node, values[1:], made.control)
+    return made
+
+
+# -- nothing to do ----------------------------------------------------------------------------------------------------
+
+
+def _unchanged_shape(node: Node, rewriting: Rewriting) -> bool:
+    """Whether the result certainly has the shape of the first input."""
+    dims = rewriting.spec(node.inputs[0]).dims
+    return num_elements(dims) is not None and dims == node.outputs[0].dims
+
+
+def _same_shape(node: Node, rewriting: Rewriting) -> Node | None:
+    """Reshape, BroadcastTo: to the shape that there is."""
+    return rewriting.passed_on(node, node.inputs[0]) if _unchanged_shape(node, rewriting) else None
+
+
+_INVERSE: Final[Mapping[str, str]] = {"ExpandDims": "Squeeze", "Squeeze": "ExpandDims"}
+
+
+def _inserted_and_removed(node: Node, rewriting: Rewriting) -> Node | None:
+    """Squeeze of ExpandDims, or the other way round, back to the shape that there was."""
+    inner = rewriting.node(node.inputs[0])
+    if inner.op != _INVERSE[node.op]:
+        return None
+    edge = inner.inputs[0]
+    dims = rewriting.spec(edge).dims
+    same = num_elements(dims) is not None and dims == node.outputs[0].dims
+    return rewriting.passed_on(node, edge) if same else None
+
+
+def _ensured(node: Node, rewriting: Rewriting) -> Node | None:
+    """EnsureShape of what has it."""
+    dims = rewriting.spec(node.inputs[0]).dims
+    known = num_elements(dims) is not None and is_compatible(node.attrs["shape"], dims)
+    return rewriting.passed_on(node, node.inputs[0]) if known else None
+
+
+def _tiled(node: Node, rewriting: Rewriting) -> Node | None:
+    """Tile by one each."""
+    return rewriting.copied(node, node.inputs[0]) if _unchanged_shape(node, rewriting) else None
+
+
+def _padded(node: Node, rewriting: Rewriting) -> Node | None:
+    """Pad, PadV2, MirrorPad by nothing."""
+    paddings = rewriting.constant(node.inputs[1])
+    dims = rewriting.spec(node.inputs[0]).dims
+    nothing = paddings is not None and dims is not None and paddings.shape == (len(dims), 2) and not paddings.any()
+    return rewriting.copied(node, node.inputs[0]) if nothing else None
+
+
+def _sliced(node: Node, rewriting: Rewriting) -> Node | None:
+    """Slice from the beginning to the end."""
+    begin, size = (rewriting.constant(edge) for edge in node.inputs[1:])
+    dims = rewriting.spec(node.inputs[0]).dims
+    if begin is None or size is None or dims is None or not begin.shape == size.shape == (len(dims),) or begin.any():
+        return None
+    whole = all(s in (-1, d) for s, d in zip(size.tolist(), dims, strict=True))
+    return rewriting.passed_on(node, node.inputs[0]) if whole else None
+
+
+def _strided(node: Node, rewriting: Rewriting) -> Node | None:
+    """StridedSlice of everything, such as x[:, :]."""
+    bounds = [rewriting.constant(edge) for edge in node.inputs[1:]]
+    dims = rewriting.spec(node.inputs[0]).dims
+    other = any(node.attrs[mask] for mask in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask"))
+    if other or dims is None or any(b is None or b.ndim != 1 or b.size > len(dims) for b in bounds):
+        return None
+    items = zip(*(b.tolist() for b in bounds if b is not None), dims, strict=False)
+    masks = node.attrs["begin_mask"], node.attrs["end_mask"]
+    whole = all(_takes_all(axis, item, masks) for axis, item in enumerate(items))
+    return rewriting.passed_on(node, node.inputs[0]) if whole else None
+
+
+def _takes_all(axis: int, item: tuple[int, int, int, int | None], masks: tuple[int, int]) -> bool:
+    begin, end, stride, size = item
+    from_start = masks[0] >> axis & 1 or begin == 0
+    to_end = masks[1] >> axis & 1 or (size is not None and end >= size)
+    return bool(stride == 1 and from_start and to_end)
+
+
+def _split(node: Node, rewriting: Rewriting) -> Node | None:
+    """Split into one part."""
+    axis, dims = rewriting.constant(node.inputs[0]), rewriting.spec(node.inputs[1]).dims
+    valid = axis is not None and dims is not None and -len(dims) <= int(axis) < len(dims)
+    return rewriting.passed_on(node, node.inputs[1]) if valid and node.attrs["num_split"] == 1 else None
+
+
+def _transposed(node: Node, rewriting: Rewriting) -> Node | None:
+    """Transpose to the order that there is."""
+    order = rewriting.constant(node.inputs[1])
+    dims = rewriting.spec(node.inputs[0]).dims
+    same = order is not None and dims is not None and order.tolist() == list(range(len(dims)))
+    return rewriting.passed_on(node, node.inputs[0]) if same else None
+
+
+# Reductions of one element to itself, all bits of it, for the dtypes of which that holds.
+_Holds: TypeAlias = Callable[[Edge, Rewriting], bool]
+
+
+def _for_integers(edge: Edge, rewriting: Rewriting) -> bool:
+    return rewriting.spec(edge).dtype.is_integer
+
+
+def _for_numbers(edge: Edge, rewriting: Rewriting) -> bool:
+    dtype = rewriting.spec(edge).dtype
+    return dtype.is_integer or (dtype.is_floating and dtype.size >= 4)
+
+
+def _for_bools(edge: Edge, rewriting: Rewriting) -> bool:
+    return rewriting.spec(edge).dtype.is_bool
+
+
+_REDUCTIONS: Final[Mapping[str, _Holds]] = {
+    "All": _for_bools,
+    "Any": _for_bools,
+    "Max": _for_numbers,
+    "Mean": _for_integers,
+    "Min": _for_numbers,
+    "Prod": _for_numbers,
+    "Sum": _for_integers,
+}
+
+
+def _reduced(node: Node, rewriting: Rewriting) -> Node | None:
+    """A reduction over no axes, or over axes of size one that are kept."""
+    value, axes = node.inputs[0], rewriting.constant(node.inputs[1])
+    dims = rewriting.spec(value).dims
+    if axes is None or not _REDUCTIONS[node.op](value, rewriting) or not _is_of_one(axes, dims, node):
+        return None
+    return rewriting.copied(node, value)
+
+
+def _is_of_one(axes: Array, dims: Dims, node: Node) -> bool:
+    chosen: list[int] = axes.reshape(-1).tolist()
+    if dims is None or not all(-len(dims) <= axis < len(dims) for axis in chosen):
+        return False
+    distinct = {axis % len(dims) for axis in chosen}
+    kept = not chosen or node.attrs["keep_dims"]
+    return bool(kept and len(distinct) == len(chosen) and all(dims[axis] == 1 for axis in distinct))
+
+
+_RULES: Final[Mapping[str, Rule]] = {
+    **dict.fromkeys(_VALUES, _known),
+    **dict.fromkeys(("BroadcastTo", "Reshape"), _same_shape),
+    **dict.fromkeys(("ExpandDims", "Squeeze"), _inserted_and_removed),
+    **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), _padded),
+    **dict.fromkeys(_REDUCTIONS, _reduced),
+    "EnsureShape": _ensured,
+    "Slice": _sliced,
+    "Split": _split,
+    "StridedSlice": _strided,
+    "Tile": _tiled,
+    "Transpose": _transposed,
+}

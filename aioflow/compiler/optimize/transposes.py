@@ -1,0 +1,124 @@
+"""Transposes and reshapes that follow one another become one or none, and a transpose that a matrix product reads
+becomes the product's own flag (the cancellations of grappler's layout optimizer and of XLA's algebraic simplifier).
+
+A transpose is a view, and a product takes its flags as views too, so the product gets the same operands byte for byte
+and stride for stride: the rewrite cannot change how it rounds. Of two reshapes the first may only go where it neither
+copies nor could fail. Nothing is pushed through anything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node
+from aioflow.compiler.optimize.evaluate import Evaluate
+from aioflow.compiler.optimize.rewrite import Rewriting, Rule, sweep
+from aioflow.graph.arrays import Array
+from aioflow.graph.shapes import Dims
+
+__all__ = ["transposes"]
+
+
+def transposes(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
+    """The graph with one node where several rearrange the same value."""
+    return sweep(graph, _simplified)
+
+
+def _simplified(node: Node, rewriting: Rewriting) -> Node | None:
+    rule = _RULES.get(node.op)
+    return None if rule is None else rule(node, rewriting)
+
+
+def _permutation(node: Node, rewriting: Rewriting) -> list[int] | None:
+    """The constant permutation of a Transpose."""
+    order = rewriting.constant(node.inputs[1]) if node.op == "Transpose" else None
+    if order is None or sorted(order.reshape(-1).tolist()) != list(range(order.size)):
+        return None
+    found: list[int] = order.reshape(-1).tolist()
+    return found
+
+
+def _transpose(node: Node, rewriting: Rewriting) -> Node | None:
+    """Transpose of Transpose: one with the product of the permutations, or nothing."""
+    inner = rewriting.node(node.inputs[0])
+    first, second = _permutation(inner, rewriting), _permutation(node, rewriting)
+    if first is None or second is None or len(first) != len(second):
+        return None
+    both = [first[axis] for axis in second]
+    if both == list(range(len(both))):
+        return rewriting.passed_on(node, inner.inputs[0])
+    return _reordered(node, inner, both, rewriting)
+
+
+def _reordered(node: Node, inner: Node, order: list[int], rewriting: Rewriting) -> Node | None:
+    """The node as a Transpose of what `inner` transposes. The new permutation waits for what the old one waited for."""
+    read = rewriting.remade(node, node.op, (inner.inputs[0], node.inputs[1]), **node.attrs)
+    if read is None:
+        return None
+    dtype = rewriting.spec(node.inputs[1]).dtype
+    control = rewriting.node(node.inputs[1]).control
+    combined = rewriting.beside(node, "perm", np.array(order, dtype.np_dtype), dtype, control)
+    return replace(read, inputs=(read.inputs[0], combined))
+
+
+def _reshape(node: Node, rewriting: Rewriting) -> Node | None:
+    """Reshape of Reshape: the last one."""
+    inner = rewriting.node(node.inputs[0])
+    if inner.op != "Reshape" or inner.name not in rewriting.nodes:
+        return None
+    edge, sizes = inner.inputs[0], rewriting.constant(inner.inputs[1])
+    if sizes is None or not _always_fits(rewriting.spec(edge).dims, sizes) or not rewriting.facts.is_row_major(edge):
+        return None
+    return rewriting.remade(node, node.op, (edge, node.inputs[1]), **node.attrs)
+
+
+def _always_fits(dims: Dims, sizes: Array) -> bool:
+    """Whether a tensor can be reshaped to `sizes`, whatever its unknown sizes are."""
+    if dims is None or (sizes < -1).any() or (sizes == -1).sum() > 1:
+        return False
+    rest = math.prod(size for size in sizes.reshape(-1).tolist() if size != -1)
+    known = math.prod(d for d in dims if d is not None)
+    if None in dims:
+        return bool((sizes == -1).sum() == 1 and rest > 0 and known % rest == 0)
+    return bool(rest > 0 and (known % rest == 0 if (sizes == -1).any() else known == rest))
+
+
+# The flags of a product, for its first and its second operand. The batched ones conjugate what they transpose.
+_FLAGS: Final[Mapping[str, tuple[str, str]]] = {
+    "BatchMatMul": ("adj_x", "adj_y"),
+    "BatchMatMulV2": ("adj_x", "adj_y"),
+    "MatMul": ("transpose_a", "transpose_b"),
+}
+
+
+def _product(node: Node, rewriting: Rewriting) -> Node | None:
+    """A product of transposes: the product with other flags."""
+    if node.op != "MatMul" and node.outputs[0].dtype.is_complex:
+        return None
+    inputs, attrs = list(node.inputs), dict(node.attrs)
+    for position, flag in enumerate(_FLAGS[node.op]):
+        source = _untransposed(node.inputs[position], rewriting)
+        if source is not None:
+            inputs[position] = source
+            attrs[flag] = not attrs[flag]
+    return rewriting.remade(node, node.op, inputs, **attrs) if tuple(inputs) != node.inputs else None
+
+
+def _untransposed(edge: Edge, rewriting: Rewriting) -> Edge | None:
+    """What is read, if it is a Transpose of the last two axes."""
+    node = rewriting.node(edge)
+    order = _permutation(node, rewriting)
+    rank = 0 if order is None else len(order)
+    return node.inputs[0] if rank > 1 and order == [*range(rank - 2), rank - 1, rank - 2] else None
+
+
+_RULES: Final[Mapping[str, Rule]] = {
+    **dict.fromkeys(_FLAGS, _product),
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+}

@@ -1,0 +1,276 @@
+"""Kernels of the fused ops, over any array namespace: each fused node is a short program of the kernels of its nodes.
+
+The program is written out as Python once, when the node is bound, so that it costs what the single nodes cost in a
+strand. A backend may run the same program in another way, such as block by block; what comes out is the same to the
+last bit, since the bodies are those of the single kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from aioflow.errors import InvalidArgumentError, OpError, SourceLine
+from aioflow.graph.dtypes import DType
+from aioflow.graph.opdef import OPS
+from aioflow.graph.shapes import Dims
+from aioflow.kernels.registry import KERNELS, Binding, Body, KernelDef, binder
+
+__all__ = ["Chain", "Member", "Values", "chain_of", "epilogue_of", "implied_attrs", "product_binding"]
+
+_FILENAME: Final = "<aioflow chain>"
+_FIRST_LINE: Final = 3  # of a member in the generated function: before it are its head and the unpacking
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node of a program.
+
+    Attributes:
+        operands: The values that it reads: first come the program's inputs, then the results of the members.
+        dtype: Of its result.
+    """
+
+    kernel: KernelDef
+    call: Body
+    operands: tuple[int, ...]
+    dtype: DType
+    node: str
+    source: SourceLine | None
+
+    @property
+    def op(self) -> str:
+        """The op that it stands for."""
+        return self.kernel.op
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What is known, when the program is bound, of a value: of its inputs, and of results as they are added."""
+
+    dtypes: tuple[DType, ...]
+    dims: tuple[Dims, ...]
+    constants: tuple[Any, ...]
+
+    def add(self, dtype: DType) -> Values:
+        """With one more value, of which only the dtype is known."""
+        return Values((*self.dtypes, dtype), (*self.dims, None), (*self.constants, None))
+
+
+class Chain:
+    """A program of elementwise members over some inputs.
+
+    Attributes:
+        inputs: How many inputs it has.
+        members: In order; the result of the last one is the result.
+    """
+
+    def __init__(self, inputs: int, members: Sequence[Member]) -> None:
+        self.inputs = inputs
+        self.members = tuple(members)
+        self.whole = self._compiled()
+
+    def last_uses(self) -> dict[int, int]:
+        """For each value the position of the last member that reads it."""
+        return {value: at for at, member in enumerate(self.members) for value in member.operands}
+
+    def explained(self, error: Exception) -> OpError | None:
+        """The error of a member with the user's node, or None where it belongs to the program as a whole."""
+        member = self._failed(error)
+        if member is None or not isinstance(error, OpError | ValueError):
+            return None
+        found = error if isinstance(error, OpError) else InvalidArgumentError(f"{type(error).__name__}: {error}")
+        return found.at(member.node, member.op, member.source)
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        """The result, of whole arrays one member after another.
+
+        Raises:
+            OpError: a member failed; the error has its node and line.
+        """
+        try:
+            return self.whole(inputs)
+        except (OpError, ValueError) as error:
+            explained = self.explained(error)
+            if explained is None or explained is error:
+                raise
+            raise explained from error
+
+    def _failed(self, error: BaseException) -> Member | None:
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == _FILENAME:
+                at = trace.tb_lineno - _FIRST_LINE
+                return self.members[at] if 0 <= at < len(self.members) else None
+            trace = trace.tb_next
+        return None
+
+    def _compiled(self) -> Callable[[Sequence[Any]], Any]:
+        """The program as a function of its inputs. Variables are used again, which frees what they held."""
+        scope: dict[str, Any] = {f"k{at}": member.call for at, member in enumerate(self.members)}
+        names = [f"a{i}" for i in range(self.inputs)]
+        lines = ["def chain(inputs):", f"    {''.join(f'{name}, ' for name in names)}= inputs"]
+        last, free, made = self.last_uses(), [], 0
+        for at, member in enumerate(self.members):
+            text = _call_text(at, member, [names[value] for value in member.operands])
+            free += [names[v] for v in dict.fromkeys(member.operands) if v >= self.inputs and last[v] == at]
+            if not free:
+                free.append(f"v{made}")
+                made += 1
+            names.append(free.pop())
+            lines.append(f"    {names[-1]} = {text}")
+        lines.append(f"    return {names[-1]}")
+        exec(compile("\n".join(lines) + "\n", _FILENAME, "exec"), scope)
+        function: Callable[[Sequence[Any]], Any] = scope["chain"]
+        return function
+
+
+def _call_text(at: int, member: Member, arguments: Sequence[str]) -> str:
+    if member.kernel.expression is not None:
+        return member.kernel.expression.format(*arguments)
+    return f"k{at}({', '.join(arguments)})"
+
+
+# -- from the attributes of a node -------------------------------------------------------------------------------------
+
+
+def implied_attrs(op: str, inputs: Sequence[DType], output: DType) -> dict[str, Any] | None:
+    """The attributes of a node of `op` with these dtypes, where all others are at their defaults; None where they are
+    not enough.
+    """
+    op_def = OPS.get(op)
+    if len(op_def.inputs) != len(inputs) or any(arg.is_sequence for arg in op_def.inputs) or len(op_def.outputs) != 1:
+        return None
+    dtypes: dict[str | None, DType] = {arg.type_attr: dtype for arg, dtype in zip(op_def.inputs, inputs, strict=True)}
+    dtypes.setdefault(op_def.outputs[0].type_attr, output)
+    found: dict[str, Any] = {}
+    for name, attr in op_def.attrs.items():
+        if name in dtypes:
+            found[name] = dtypes[name]
+        elif attr.has_default:
+            found[name] = attr.default
+        else:
+            return None
+    return found
+
+
+def chain_of(binding: Binding) -> Chain:
+    """The program of an `_ElementwiseChain` node."""
+    attrs = binding.attrs
+    values = Values(binding.input_dtypes, binding.input_dims, binding.constants)
+    return Chain(len(values.dtypes), list(_members(binding, values, attrs["ops"], attrs["operands"], attrs["dtypes"])))
+
+
+def epilogue_of(binding: Binding) -> Chain | None:
+    """What follows the product of a `_FusedMatMul` or fused convolution: a program whose input 0 is the product, and
+    whose others are `args`. None where nothing follows.
+    """
+    ops, dtype, count = binding.attrs["fused_ops"], binding.output_dtypes[0], binding.attrs["num_args"]
+    if not ops:
+        return None
+    values = Values((dtype,) * (1 + count), (None, *binding.input_dims[2:]), (None, *binding.constants[2:]))
+    operands: list[int] = []
+    argument, value = 1, 0
+    for at, op in enumerate(ops):
+        operands.append(value)
+        if len(OPS.get(op).inputs) == 2:
+            operands.append(argument)
+            argument += 1
+        value = 1 + count + at
+    members = _members(binding, values, ops, operands, (dtype,) * len(ops), first=1)
+    return Chain(1 + count, list(members))
+
+
+def product_binding(binding: Binding, op: str) -> Binding:
+    """The binding of the product alone, as a node of `op`; its errors get the name and line of the user's node."""
+    attrs = {name: binding.attrs[name] for name in OPS.get(op).attrs if name in binding.attrs}
+    return replace(
+        binding,
+        op_type=op,
+        attrs=attrs,
+        input_dtypes=binding.input_dtypes[:2],
+        input_dims=binding.input_dims[:2],
+        constants=binding.constants[:2],
+    )
+
+
+def _members(
+    binding: Binding,
+    values: Values,
+    ops: Sequence[str],
+    operands: Sequence[int],
+    dtypes: Sequence[DType],
+    first: int = 0,
+) -> Iterator[Member]:
+    """The members, bound; the name and line of member i are those of fused node `first + i`."""
+    remaining = iter(operands)
+    nodes, sources = binding.attrs["nodes"][first:], binding.attrs["sources"][first:]
+    for op, dtype, node, source in zip(ops, dtypes, nodes, sources, strict=True):
+        read = tuple(next(remaining) for _ in OPS.get(op).inputs)
+        attrs: Mapping[str, Any] = implied_attrs(op, [values.dtypes[i] for i in read], dtype) or {}
+        kernel = KERNELS.get(op, binding.backend.device_type, attrs)
+        one = replace(
+            binding,
+            name=node,
+            op_type=op,
+            attrs=attrs,
+            input_dtypes=tuple(values.dtypes[i] for i in read),
+            input_dims=tuple(values.dims[i] for i in read),
+            output_dtypes=(dtype,),
+            output_dims=(None,),
+            constants=tuple(values.constants[i] for i in read),
+        )
+        yield Member(kernel, kernel.bind(one), read, dtype, node, _source_line(source))
+        values = values.add(dtype)
+
+
+def _source_line(text: str) -> SourceLine | None:
+    """The line that `text` is the `str` of."""
+    place, separator, function = text.rpartition(" in ")
+    filename, _, number = place.rpartition(":")
+    return SourceLine(filename, int(number), function) if separator else None
+
+
+# -- the portable kernels ----------------------------------------------------------------------------------------------
+
+
+@binder("_ElementwiseChain", fresh=True)
+def elementwise_chain(binding: Binding) -> Body:
+    return chain_of(binding)
+
+
+def naming(binding: Binding, product: Body) -> Body:
+    """The body of the product, whose errors have the name and line of the user's node."""
+    node, source = binding.attrs["nodes"][0], _source_line(binding.attrs["sources"][0])
+    op = PRODUCTS[binding.op_type]
+
+    def body(*inputs: Any, **named: Any) -> Any:
+        try:
+            return product(*inputs, **named)
+        except OpError as error:
+            raise error.at(node, op, source) from error.__cause__
+        except ValueError as error:
+            raise InvalidArgumentError(f"{type(error).__name__}: {error}").at(node, op, source) from error
+
+    return body
+
+
+PRODUCTS: Final[Mapping[str, str]] = {
+    "_FusedMatMul": "MatMul",
+    "_FusedConv2D": "Conv2D",
+    "_FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",
+}
+
+
+@binder("_FusedMatMul", fresh=True)
+@binder("_FusedConv2D", fresh=True)
+@binder("_FusedDepthwiseConv2dNative", fresh=True)
+def fused_product(binding: Binding) -> Body:
+    alone = product_binding(binding, PRODUCTS[binding.op_type])
+    product = naming(binding, KERNELS.get(alone.op_type, binding.backend.device_type, alone.attrs).bind(alone))
+    epilogue = epilogue_of(binding)
+    if epilogue is None:
+        return lambda left, right, args: product(left, right)
+    finish = epilogue
+    return lambda left, right, args: finish((product(left, right), *args))

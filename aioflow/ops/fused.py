@@ -1,0 +1,50 @@
+"""Ops that only the optimizer makes: several of a user's nodes as one. They have no builders and need no gradients,
+since gradients are built before a step is compiled.
+
+`_FusedMatMul` and the fused convolutions have TensorFlow's names and attributes (`fused_ops` lists what follows the
+product, in order). `_ElementwiseChain` is written as a straight-line program. All carry the names and lines of the
+nodes that they stand for, since an error must name the user's own node.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aioflow.graph.opdef import define_op
+
+__all__: list[str] = []
+
+# nodes, sources: of each node that was fused, in order, its name and `str` of its line ("" where there is none).
+_ORIGINS: Final = ["nodes: list(string) = []", "sources: list(string) = []"]
+_EPILOGUE: Final = ["T: {float32, float64}", "num_args: int >= 0", "fused_ops: list(string) = []", *_ORIGINS]
+
+# Value i is input i, and after the inputs come the results of the members in order, the last of which is the output.
+# `ops` are the members' ops, `operands` the values that they read, member by member, `dtypes` those of their results.
+define_op(
+    "_ElementwiseChain",
+    "inputs: list:Tin",
+    "output: Tout",
+    [
+        "Tin: list(type) >= 1",
+        "Tout: type",
+        "ops: list(string) >= 1",
+        "operands: list(int)",
+        "dtypes: list(type)",
+        *_ORIGINS,
+    ],
+)
+define_op(
+    "_FusedMatMul",
+    "a: T, b: T, args: num_args*T",
+    "product: T",
+    ["transpose_a: bool = False", "transpose_b: bool = False", *_EPILOGUE],
+)
+_WINDOWS: Final = [
+    "strides: list(int)",
+    "padding: {'SAME', 'VALID', 'EXPLICIT'}",
+    "explicit_paddings: list(int) = []",
+    "data_format: {'NHWC', 'NCHW'} = 'NHWC'",
+    "dilations: list(int) = [1, 1, 1, 1]",
+]
+define_op("_FusedConv2D", "input: T, filter: T, args: num_args*T", "output: T", [*_WINDOWS, *_EPILOGUE])
+define_op("_FusedDepthwiseConv2dNative", "input: T, filter: T, args: num_args*T", "output: T", [*_WINDOWS, *_EPILOGUE])

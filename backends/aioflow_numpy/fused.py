@@ -1,0 +1,58 @@
+"""The fused ops on the CPU: chains and epilogues are run block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aioflow.graph.shapes import num_elements
+from aioflow.kernels.fused import PRODUCTS, chain_of, epilogue_of, naming, product_binding
+from aioflow.kernels.registry import KERNELS, Binding, binder
+from aioflow_numpy.fused_blocks import BLOCKWISE, BlockChain
+
+__all__: list[str] = []
+
+
+@binder("_ElementwiseChain", device="CPU", fresh=True, takes_out=True)
+def elementwise_chain(binding: Binding) -> Callable[..., Any]:
+    """Small arrays go through the members one after another, as they would in a strand."""
+    blocks = BlockChain(chain_of(binding))
+    chain = blocks.chain
+    small = BLOCKWISE // max(t.size for t in binding.input_dtypes)
+    counts = [num_elements(dims) for dims in binding.input_dims]
+    unknown = [i for i, count in enumerate(counts) if count is None or count >= small]
+    if len(unknown) == 1:
+        (only,) = unknown
+
+        def one(inputs: Sequence[Any], out: Any = None) -> Any:
+            return chain(inputs) if inputs[only].size < small else blocks.run(inputs, out)
+
+        return one
+
+    def body(inputs: Sequence[Any], out: Any = None) -> Any:
+        for i in unknown:
+            if inputs[i].size >= small:
+                return blocks.run(inputs, out)
+        return chain(inputs)
+
+    return body
+
+
+@binder("_FusedMatMul", device="CPU", fresh=True)
+@binder("_FusedConv2D", device="CPU", fresh=True)
+@binder("_FusedDepthwiseConv2dNative", device="CPU", fresh=True)
+def fused_product(binding: Binding) -> Callable[..., Any]:
+    """The product, and then in its own buffer what follows."""
+    alone = product_binding(binding, PRODUCTS[binding.op_type])
+    product = naming(binding, KERNELS.get(alone.op_type, binding.backend.device_type, alone.attrs).bind(alone))
+    epilogue = epilogue_of(binding)
+    if epilogue is None:
+        return lambda left, right, args: product(left, right)
+    blocks = BlockChain(epilogue)
+
+    def body(left: Any, right: Any, args: Sequence[Any]) -> Any:
+        made = product(left, right)
+        inputs = (made, *args)
+        return blocks.run(inputs, made) if made.nbytes >= BLOCKWISE else blocks.chain(inputs)
+
+    return body

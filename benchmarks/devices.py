@@ -1,0 +1,110 @@
+"""Several devices in one process: two branches side by side, and what a Send with its Recv costs.
+
+`python -m benchmarks.devices branches` times the branches in this process; the table runs it in one whose BLAS has one
+thread, since that is decided when NumPy is imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from statistics import median
+
+import aioflow as af  # before NumPy, so that its backends may prepare it
+
+# isort: split
+import numpy as np
+
+__all__ = ["DEVICE_ROWS"]
+
+_ROUNDS = 9
+
+
+def two_branches() -> str:
+    """Two chains of four products of 1,024² matrices: on two devices and on one, each with one thread."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmarks.devices", "branches"]
+    done = subprocess.run(command, check=True, env=environment, capture_output=True, text=True)
+    one, two = json.loads(done.stdout)
+    name = "two chains of 1,024² products, one CPU device ÷ two"
+    return (
+        f"| {name} | {one * 1e3:.0f} ms | {two * 1e3:.0f} ms | {one / two:.2f} | ≥ 1.7 | {_verdict(one / two >= 1.7)} |"
+    )
+
+
+async def _branches() -> tuple[float, float]:
+    """Seconds of a step on one device and on two, medians of alternating rounds."""
+    sessions = [(af.Session(graph=graph, config=config), *built) for config, graph, *built in map(_chains, (1, 2))]
+    times: list[list[float]] = [[], []]
+    data = (np.random.default_rng(0).standard_normal((1024, 1024)) / 32).astype(np.float32)
+    for _ in range(_ROUNDS + 1):
+        for (session, x, ends), found in zip(sessions, times, strict=True):
+            started = time.perf_counter()
+            await session.run(ends, {x: data})
+            found.append(time.perf_counter() - started)
+    one, two = (median(found[1:]) for found in times)
+    return one, two
+
+
+def _chains(devices: int) -> tuple[af.SessionConfig, af.Graph, af.Tensor, list[af.Operation]]:
+    graph = af.Graph()
+    with graph.as_default():
+        x = af.placeholder(af.float32, [1024, 1024])
+        ends = []
+        for branch in range(2):
+            with af.device(f"/cpu:{branch % devices}"):
+                y = x * float(branch + 1)  # the same chain twice would be computed once
+                for _ in range(4):
+                    y = af.matmul(y, x)
+                ends.append(af.reduce_sum(y).op)
+    return af.SessionConfig(device_count={"CPU": devices}, threads=1), graph, x, ends
+
+
+def send_and_recv() -> str:
+    """A chain of 41 small nodes that changes device at each, against the same on one device: the difference a change.
+
+    In processor time: where others use the cores, the time on the clock says more about them.
+    """
+    pair = asyncio.run(_send_and_recv())
+    return f"| a local Send with its Recv | — | {pair * 1e6:.1f} µs | — | ≤ 6 µs | {_verdict(pair <= 6e-6)} |"
+
+
+async def _send_and_recv(nodes: int = 41, steps: int = 60) -> float:
+    sessions = []
+    for devices in (1, 2):
+        graph = af.Graph()
+        with graph.as_default():
+            x = y = af.placeholder(af.float32, [4])
+            for i in range(nodes):
+                with af.device(f"/cpu:{i % devices}"):
+                    y = af.exp(y) * 0.0
+        config = af.SessionConfig(device_count={"CPU": 2}, optimizations=False)
+        sessions.append((af.Session(graph=graph, config=config), x, y))
+    times: list[list[float]] = [[], []]
+    data = np.ones(4, np.float32)
+    for _ in range(_ROUNDS + 1):
+        for (session, x, y), found in zip(sessions, times, strict=True):
+            started = time.process_time()
+            for _ in range(steps):
+                await session.run(y, {x: data})
+            found.append((time.process_time() - started) / steps)
+    one, two = (median(found[1:]) for found in times)
+    return (two - one) / (nodes - 1)
+
+
+def _verdict(reached: bool) -> str:
+    return "yes" if reached else "**no**"
+
+
+DEVICE_ROWS = (two_branches, send_and_recv)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["branches"]:
+        print(json.dumps(asyncio.run(_branches())))
+    else:
+        print("\n".join(row() for row in DEVICE_ROWS))

@@ -1,0 +1,233 @@
+"""What the fusions bring: a chain of elementwise operations against NumPy, a convolution net with each one on and off,
+and the peak memory of a step of training in the order that takes less.
+
+The second column is not TensorFlow's here, but what is compared with. Rounds alternate, medians are reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import tracemalloc
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+import aioflow as af
+from aioflow.compiler.optimize.order_memory import order_memory, peak_bytes
+from aioflow.compiler.optimize.passes import PASSES
+from aioflow.compiler.prune import StepRequest, prune
+from aioflow_numpy.threads import thread_count
+
+__all__ = ["FUSION_ROWS"]
+
+_ROUNDS = 21
+_NONE = {p.name: False for p in PASSES}
+_FUSIONS: Mapping[str, Sequence[str]] = {
+    "no fusion": (),
+    "bias and activation": ("fuse_bias",),
+    "elementwise chains": ("fuse_elementwise",),
+    "batch norm folded": ("fold_batch_norm",),
+    "all three": ("fuse_bias", "fuse_elementwise", "fold_batch_norm"),
+}
+
+
+def config(*passes: str) -> af.SessionConfig:
+    """A session with these passes and no others."""
+    return af.SessionConfig(optimizations=_NONE | dict.fromkeys(passes, True))
+
+
+async def alternate(steps: Mapping[str, Callable[[], Awaitable[Any]]], repeats: int = 1) -> dict[str, float]:
+    """The median time of each, in seconds, over rounds in which each has its turn of some repeats."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for step in steps.values():
+        await step()
+    for _ in range(_ROUNDS):
+        for name, step in steps.items():
+            started = time.perf_counter()
+            for _ in range(repeats):
+                await step()
+            times[name].append((time.perf_counter() - started) / repeats)
+    return {name: median(found) for name, found in times.items()}
+
+
+# -- ten operations on 10 MB -------------------------------------------------------------------------------------------
+
+
+def gated(m: Any, x: Any, y: Any) -> Any:
+    """Ten operations of an activated, gated sum, four of them with both inputs."""
+    z = m.maximum((x + y) * 0.5, 0.0) + y
+    return m.minimum(m.square(z * x - 0.3), 4.0) * y + x
+
+
+def gated_in_place(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """The same in NumPy, one operation after another, all in one buffer."""
+    half, zero, shift, limit = (np.float32(v) for v in (0.5, 0.0, 0.3, 4.0))
+    np.add(x, y, out=out)
+    np.multiply(out, half, out=out)
+    np.maximum(out, zero, out=out)
+    np.add(out, y, out=out)
+    np.multiply(out, x, out=out)
+    np.subtract(out, shift, out=out)
+    np.square(out, out=out)
+    np.minimum(out, limit, out=out)
+    np.multiply(out, y, out=out)
+    np.add(out, x, out=out)
+    return out
+
+
+def chain(threads: bool) -> str:
+    """The chain against NumPy with `out=`."""
+    times = asyncio.run(_chain(threads))
+    ratio = times["numpy"] / times["fused"]
+    name = f"chain of 10 elementwise ops on 10 MB, {'all threads' if threads else 'one thread'}"
+    return _row(
+        f"{name}, against NumPy with `out=`", times["numpy"], times["fused"], f"{ratio:.2f}×", "≥ 2×", ratio >= 2
+    )
+
+
+async def _chain(threads: bool) -> dict[str, float]:
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(2_500_000).astype(np.float32) for _ in range(2))
+    out = np.empty_like(a)
+    count = thread_count if threads else lambda: 1
+    with af.Graph().as_default(), patch("aioflow_numpy.fused_blocks.thread_count", count):
+        x, y = af.placeholder(af.float32, [None]), af.placeholder(af.float32, [None])
+        z = gated(af, x, y)
+        async with af.Session(config=config("fuse_elementwise")) as ours:
+
+            async def plain() -> np.ndarray:
+                return gated_in_place(a, b, out)
+
+            async def fused() -> np.ndarray:
+                made: np.ndarray = await ours.run(z, {x: a, y: b})
+                return made
+
+            if not np.array_equal(await fused(), await plain()):
+                raise RuntimeError("the chain gives other values than NumPy")
+            return await alternate({"numpy": plain, "fused": fused}, repeats=10)
+
+
+# -- a convolution net -------------------------------------------------------------------------------------------------
+
+
+def residual_net(m: Any, image: Any) -> Any:
+    """The logits of a small residual network: a stem and six blocks of two convolutions, each normalised."""
+    rng = np.random.default_rng(0)
+
+    def convolved(x: Any, outputs: int, size: int, stride: int) -> Any:
+        inputs = x.shape.as_list()[3]
+        kernel = rng.standard_normal((size, size, inputs, outputs)) / np.sqrt(size * size * inputs)
+        made = m.nn.conv2d(x, m.constant(kernel.astype(np.float32)), strides=[1, stride, stride, 1], padding="SAME")
+        scale, offset, mean = (m.constant(rng.standard_normal(outputs).astype(np.float32) / 4 + v) for v in (1, 0, 0))
+        variance = m.constant(rng.random(outputs).astype(np.float32) + 0.5)
+        return m.nn.fused_batch_norm(made, scale, offset, mean, variance, is_training=False)[0]
+
+    def block(x: Any, outputs: int, stride: int) -> Any:
+        shortcut = x if stride == 1 else convolved(x, outputs, 1, stride)
+        inner = m.nn.relu(convolved(x, outputs, 3, stride))
+        return m.nn.relu(convolved(inner, outputs, 3, 1) + shortcut)
+
+    y = m.nn.relu(convolved(image, 32, 3, 2))
+    for outputs, stride in ((32, 1), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1)):
+        y = block(y, outputs, stride)
+    weights = m.constant(rng.standard_normal((128, 100)).astype(np.float32))
+    return m.nn.bias_add(m.matmul(m.reduce_mean(y, axis=[1, 2]), weights), m.zeros([100]))
+
+
+def inference() -> str:
+    """What each fusion saves of a step of inference, and how far folding moves the result."""
+    times, moved = asyncio.run(_inference())
+    whole = times["no fusion"]
+    shares = ", ".join(f"{name} {times[name] / whole:.3f}" for name in list(_FUSIONS)[1:-1])
+    name = (
+        f"residual net of 15 convolutions, batch 8, no fusion and all ({shares} of the time; folding moves {moved:.0e})"
+    )
+    ratio = times["all three"] / whole
+    return _row(name, whole, times["all three"], f"{ratio:.3f}", "< 1", ratio < 1)
+
+
+async def _inference() -> tuple[dict[str, float], float]:
+    value = np.random.default_rng(1).random((8, 96, 96, 3)).astype(np.float32)
+    with af.Graph().as_default():
+        image = af.placeholder(af.float32, [None, 96, 96, 3])
+        logits = residual_net(af, image)
+        sessions = {name: af.Session(config=config(*passes)) for name, passes in _FUSIONS.items()}
+        steps = {name: _step(session, logits, {image: value}) for name, session in sessions.items()}
+        exact, folded = await steps["no fusion"](), await steps["batch norm folded"]()
+        times = await alternate(steps)
+        for session in sessions.values():
+            await session.close()
+    return times, float(np.abs(folded - exact).max() / np.abs(exact).max())
+
+
+def _step(session: af.Session, fetches: Any, feeds: Mapping[Any, Any]) -> Callable[[], Awaitable[Any]]:
+    async def step() -> Any:
+        return await session.run(fetches, feeds)
+
+    return step
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def order() -> str:
+    """Peak memory of a step of gradient descent in the given order and in the one that takes less."""
+    (given, ordered), (estimate, better) = asyncio.run(_order())
+    ratio = ordered / given
+    name = (
+        f"training step of ten layers, peak memory in the given order and ordered (estimated {better / estimate:.2f})"
+    )
+    return (
+        f"| {name} | {given / 2**20:.1f} MiB | {ordered / 2**20:.1f} MiB | {ratio:.2f} | ≤ 1 | "
+        f"{'yes' if ratio <= 1 else '**no**'} |"
+    )
+
+
+async def _order() -> tuple[list[float], tuple[int, int]]:
+    rng = np.random.default_rng(0)
+    peaks: list[float] = []
+    with af.Graph().as_default():
+        x = y = af.placeholder(af.float32, [256, 512])
+        for _ in range(10):
+            weight = af.Variable((rng.standard_normal((512, 512)) / 23).astype(np.float32))
+            y = af.tanh(af.matmul(y, weight))
+        step = af.train.GradientDescentOptimizer(0.01).minimize(af.reduce_mean(af.square(y)))
+        graph = prune(StepRequest((x,), (), (step,)))
+        estimates = peak_bytes(graph, 256), peak_bytes(order_memory(graph, lambda *_: None), 256)
+        value = rng.standard_normal((256, 512)).astype(np.float32)
+        for passes in ((), ("order_memory",)):
+            async with af.Session(config=config(*passes)) as session:
+                await session.run(af.global_variables_initializer())
+                await session.run(step, {x: value})
+                tracemalloc.start()
+                before = tracemalloc.get_traced_memory()[0]
+                await session.run(step, {x: value})
+                peaks.append(tracemalloc.get_traced_memory()[1] - before)
+                tracemalloc.stop()
+    return peaks, estimates
+
+
+def _row(name: str, other: float, ours: float, ratio: str, target: str, reached: bool) -> str:
+    times = " | ".join(f"{seconds * 1e3:.2f} ms" for seconds in (other, ours))
+    return f"| {name} | {times} | {ratio} | {target} | {'yes' if reached else '**no**'} |"
+
+
+def chain_in_threads() -> str:
+    """With all threads."""
+    return chain(True)
+
+
+def chain_in_one_thread() -> str:
+    """With one."""
+    return chain(False)
+
+
+FUSION_ROWS: tuple[Callable[[], str], ...] = (chain_in_threads, chain_in_one_thread, inference, order)
+
+if __name__ == "__main__":
+    for _row_of in FUSION_ROWS:
+        print(_row_of(), flush=True)

@@ -1,0 +1,76 @@
+"""Runs a client graph as it is, for comparing what a pass made of it with what it was given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import aioflow as af
+from aioflow.compiler.ir import ClientGraph
+from aioflow.compiler.prune import StepRequest, prune
+from aioflow.compiler.verify import verify
+from aioflow.graph.arrays import to_array
+from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.kernels.resources import ResourceManager
+from aioflow.runtime.bind import bind_graph
+from aioflow.runtime.dataflow import Dataflow
+from aioflow.runtime.device import load_backend
+from aioflow.runtime.executor import shared_threads
+from aioflow.runtime.reference import run_reference
+from aioflow.runtime.step import Step
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def never(*_: object) -> None:
+    """An `Evaluate` that folds nothing."""
+    return None
+
+
+def pruned(fetches: Sequence[af.Tensor], feeds: Sequence[af.Tensor] = (), targets: Sequence[Any] = ()) -> ClientGraph:
+    return verify(prune(StepRequest(tuple(feeds), tuple(fetches), tuple(targets))))
+
+
+def run(graph: ClientGraph, feeds: Mapping[af.Tensor, Any], resources: ResourceManager | None = None) -> list[Array]:
+    """The fetches of the graph by the reference executor; `feeds` in the order in which it was pruned."""
+    bound = bind_graph(graph, load_backend("numpy"), resources or ResourceManager(), {})
+    values = [to_array(value, tensor.dtype) for tensor, value in feeds.items()]
+    step = Step()
+    if any(node.op in CONTROL_FLOW for node in graph.nodes.values()):
+        threads = shared_threads("-fused", 1)
+        running = Dataflow(graph, bound, threads, float("inf")).run(values, step)
+    else:
+        running = run_reference(graph, bound, values, step)
+    try:
+        return [np.asarray(value) for value in asyncio.run(running)]
+    finally:
+        step.finish()
+
+
+def ops(graph: ClientGraph) -> Counter[str]:
+    """How many nodes there are of each op, without constants, feeds and fetches."""
+    return Counter(n.op for n in graph.nodes.values() if n.op not in ("Const", "_Arg", "_Retval"))
+
+
+def same_bits(one: Array, other: Array) -> bool:
+    """Whether two arrays are the same to the last bit, where every NaN is the same."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if one.dtype.kind == "f":
+        one, other = (np.where(np.isnan(a), a.dtype.type(np.nan), a) for a in (one, other))
+    return np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
+
+
+def check(
+    run_pass: Callable[..., ClientGraph], fetches: Sequence[af.Tensor], feeds: Mapping[af.Tensor, Any]
+) -> ClientGraph:
+    """The graph that the pass makes of a step, checked to be valid and to give the same values to the last bit."""
+    before = pruned(fetches, list(feeds))
+    after = verify(run_pass(before, never))
+    for expected, value in zip(run(before, feeds), run(after, feeds), strict=True):
+        assert same_bits(expected, value)
+    return after

@@ -1,0 +1,111 @@
+"""Optimized steps for tests: what the graph of a step is, what it becomes, what it gives, and what ran in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.optimize.evaluate import Evaluate
+from aioflow.compiler.prune import StepRequest, prune
+from aioflow.compiler.verify import verify
+from aioflow.config import SessionConfig
+from aioflow.graph.opdef import OPS
+from aioflow.kernels.resources import ResourceManager
+from aioflow.runtime.device import load_backend
+from aioflow.runtime.executable import Executable
+from aioflow.runtime.executor import DeviceThreads
+from aioflow.runtime.folding import fold
+from aioflow.runtime.step import Step
+
+_THREADS = DeviceThreads("-test", 2)
+EXECUTORS = ("strands", "reference")
+OptimizationPass = Callable[[ClientGraph, Evaluate], ClientGraph]
+
+
+def step(fetches: Any, feeds: Iterable[Any] = (), targets: Iterable[Any] = ()) -> ClientGraph:
+    """The pruned graph of a step."""
+    found = fetches if isinstance(fetches, list | tuple) else [fetches]
+    return verify(prune(StepRequest(tuple(feeds), tuple(found), tuple(targets))))
+
+
+def optimized(graph: ClientGraph, *passes: OptimizationPass) -> ClientGraph:
+    """The graph after the passes, each of which leaves a valid one."""
+    for optimization in passes:
+        graph = verify(optimization(graph, fold))
+    return graph
+
+
+def ops(graph: ClientGraph) -> Counter[str]:
+    """How many nodes of each op there are, without feeds, fetches and constants."""
+    return Counter(n.op for n in graph.nodes.values() if n.op not in ("_Arg", "_Retval", "Const"))
+
+
+def fetched(graph: ClientGraph, index: int = 0) -> Node:
+    """The node that a fetch reads."""
+    return graph.nodes[graph.nodes[f"_retval_{index}"].inputs[0].node]
+
+
+@dataclass
+class Ran:
+    """What a step gave, and how often each node with effects ran in it."""
+
+    values: list[Any]
+    effects: Counter[str]
+
+
+class _Count:
+    """A probe that counts the nodes with effects."""
+
+    def __init__(self) -> None:
+        self.nodes: Counter[str] = Counter()
+
+    def begin(self) -> Callable[[Any, Sequence[Any]], None]:
+        def report(bound: Any, outputs: Sequence[Any]) -> None:
+            if bound.node.op in OPS and OPS.get(bound.node.op).stateful:
+                self.nodes[bound.node.name] += 1
+
+        return report
+
+
+async def run(
+    graph: ClientGraph, feeds: Sequence[Any] = (), executor: str = "strands", before: ClientGraph | None = None
+) -> Ran:
+    """Run a step, after another one (which initializes variables, say) on the same resources."""
+    resources = ResourceManager()
+    if before is not None:
+        await _executable(before, resources, "strands").run([], Step())
+    count = _Count()
+    values = await _executable(graph, resources, executor).run(list(feeds), Step(count))
+    return Ran(values, count.nodes)
+
+
+def _executable(graph: ClientGraph, resources: ResourceManager, executor: str) -> Executable:
+    config = SessionConfig(executor=executor)
+    return Executable(graph, load_backend("numpy"), resources, {}, _THREADS, config)
+
+
+def assert_same_bits(actual: Sequence[Any], expected: Sequence[Any], what: object = "") -> None:
+    """Equal dtypes, shapes and bytes: NaN and the sign of zero count."""
+    assert len(actual) == len(expected)
+    for index, (have, want) in enumerate(zip(actual, expected, strict=True)):
+        have, want = np.asarray(have), np.asarray(want)
+        assert (have.dtype, have.shape) == (want.dtype, want.shape), (index, what)
+        if have.dtype.hasobject:
+            assert have.tolist() == want.tolist(), (index, what)
+        else:
+            assert have.tobytes() == want.tobytes(), (index, what, have, want)
+
+
+async def assert_equivalent(graph: ClientGraph, feeds: Sequence[Any], *passes: OptimizationPass) -> ClientGraph:
+    """The graph after the passes, once it has been seen to give the same bits on both executors."""
+    made = optimized(graph, *passes)
+    for executor in EXECUTORS:
+        wanted, found = await run(graph, feeds, executor), await run(made, feeds, executor)
+        assert_same_bits(found.values, wanted.values, executor)
+        assert found.effects == wanted.effects
+    return made

@@ -1,0 +1,188 @@
+"""Equal nodes become one; nodes that only look equal do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.compiler.optimize.common_subexpressions import common_subexpressions
+from aioflow.compiler.optimize.dead_code import dead_code
+from tests.compiler.optimize.steps import assert_equivalent, assert_same_bits, ops, optimized, run, step
+
+FEED = np.array([0.5, -1.0, np.nan], np.float32)
+
+
+def _constants(graph: Any) -> int:
+    return sum(n.op == "Const" for n in graph.nodes.values())
+
+
+async def test_a_chain_that_is_there_twice_is_there_once() -> None:
+    x = af.placeholder("float32", [3])
+
+    def chain() -> Any:
+        y = x
+        for _ in range(5):
+            y = af.tanh(y * 0.5) + 1.0
+        return y
+
+    result = await assert_equivalent(step([chain(), chain(), chain() * 2.0], [x]), [FEED], common_subexpressions)
+    assert ops(result) == {"Tanh": 5, "Mul": 6, "AddV2": 5}
+    assert _constants(result) == 3, "0.5, 1.0, 2.0"
+
+
+async def test_two_fetches_of_one_node_are_two_values() -> None:
+    x = af.placeholder("float32", [3])
+    graph = optimized(step([af.exp(x), af.exp(x)], [x]), common_subexpressions)
+    assert ops(graph) == {"Exp": 1}
+    first, second = (await run(graph, [FEED])).values
+    assert not np.shares_memory(first, second)
+
+
+async def test_outputs_of_several_and_control_edges_follow() -> None:
+    x = af.placeholder("float32", [4])
+    parts = [af.split(x, 2) for _ in range(2)]
+    waits = []
+    for _ in range(2):
+        with af.control_dependencies([parts[1][0]]):
+            waits.append(af.identity(x))
+    graph = step([parts[0][1] + parts[1][1], *waits], [x], targets=[parts[1][0].op])
+    feed = np.arange(4, dtype=np.float32)
+    result = await assert_equivalent(graph, [feed], common_subexpressions)
+    assert ops(result) == {"Split": 1, "AddV2": 1, "Identity": 1}
+    assert result.targets == (parts[0][0].op.name,)
+
+
+Build = Callable[[Any], tuple[Any, Any]]
+DIFFERENT: list[tuple[str, Build]] = [
+    ("another op", lambda x: (af.exp(x), af.tanh(x))),
+    ("another input", lambda x: (af.exp(x), af.exp(x * 2.0))),
+    ("another attribute", lambda x: (af.cumsum(x), af.cumsum(x, reverse=True))),
+    ("zeros of two signs", lambda x: (x * af.constant(0.0), x * af.constant(-0.0))),
+    ("numbers of two dtypes", lambda x: (af.cast(x, af.float64), af.cast(x, af.float16))),
+    ("shapes of constants", lambda x: (x + af.constant([1.0]), x + af.constant([[1.0]]))),
+    ("random numbers", lambda x: (af.random_uniform([3]), af.random_uniform([3]))),
+    ("floats the other way round, of which the first NaN counts", lambda x: (x + 1.0, 1.0 + x)),
+]
+
+
+@pytest.mark.parametrize("build", [c[1] for c in DIFFERENT], ids=[c[0] for c in DIFFERENT])
+def test_what_is_not_the_same_stays(build: Build) -> None:
+    x = af.placeholder("float32", [3])
+    graph = step(list(build(x)), [x])
+    assert ops(optimized(graph, common_subexpressions)) == ops(graph)
+
+
+def test_integers_the_other_way_round_are_the_same() -> None:
+    x, y = af.placeholder("int32", [3]), af.placeholder("int32", [3])
+    graph = step([x + y, y + x, af.equal(x, y), af.equal(y, x), x - y, y - x], [x, y])
+    assert ops(optimized(graph, common_subexpressions)) == {"AddV2": 1, "Equal": 1, "Sub": 2}
+
+
+def test_a_requested_device_is_part_of_what_a_node_does() -> None:
+    x = af.placeholder("float32", [3])
+    made = []
+    for device in ("/cpu:0", "/cpu:1", "/cpu:0"):
+        with af.device(device):
+            made.append(af.exp(x))
+    assert ops(optimized(step(made, [x]), common_subexpressions)) == {"Exp": 2}
+
+
+def test_a_node_with_which_another_is_colocated_keeps_its_name() -> None:
+    x = af.placeholder("float32", [3])
+    first, second = af.exp(x), af.exp(x)
+    with af.get_default_graph().colocate_with(second.op):
+        near = af.tanh(x)
+    graph = optimized(step([first, second, near, af.tanh(x)], [x]), common_subexpressions)
+    assert ops(graph) == {"Exp": 2, "Tanh": 2}
+
+
+async def test_what_waits_for_something_else_stays() -> None:
+    total = af.Variable(0.0)
+    x = af.placeholder("float32", [3])
+    first = af.exp(x)
+    with af.control_dependencies([total.assign_add(1.0)]):
+        second = af.exp(x)
+        third = af.exp(x)
+    graph = step([first, second, third], [x])
+    result = optimized(graph, common_subexpressions, dead_code)
+    assert ops(result)["Exp"] == 2
+    before = step([], targets=[total.initializer])
+    found, wanted = await run(result, [FEED], before=before), await run(graph, [FEED], before=before)
+    assert found.effects == wanted.effects
+    assert_same_bits(found.values, wanted.values)
+
+
+async def test_effects_are_never_merged() -> None:
+    total = af.Variable(0.0)
+    graph = step([], targets=[total.assign_add(1.0).op, total.assign_add(1.0).op])
+    result = optimized(graph, common_subexpressions)
+    before = step([], targets=[total.initializer])
+    assert sum((await run(result, before=before)).effects.values()) == 3, "a handle and two additions"
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_both_sides_of_a_branch_keep_their_own(taken: bool) -> None:
+    x, p = af.placeholder("float32", [3]), af.placeholder("bool", [])
+    y = af.cond(p, lambda: af.exp(x) + 1.0, lambda: af.exp(x) * 1.5 + 1.0)
+    graph = step([y, af.exp(x)], [x, p])
+    result = await assert_equivalent(graph, [FEED, np.bool_(taken)], common_subexpressions)
+    assert ops(result)["Exp"] == 3
+
+
+@pytest.mark.parametrize("count", [0, 3])
+async def test_in_a_loop_equal_nodes_of_one_iteration_are_merged(count: int) -> None:
+    x, n = af.placeholder("float32", [3]), af.placeholder("int32", [])
+    made = af.while_loop(lambda i, _: i < n, lambda i, y: [i + 1, af.tanh(y) + af.tanh(y) + af.tanh(x)], [0, x])[1]
+    result = await assert_equivalent(step([made, af.tanh(x)], [x, n]), [FEED, np.int32(count)], common_subexpressions)
+    assert ops(result)["Tanh"] == 3
+
+
+def test_large_constants_are_compared_by_their_bytes() -> None:
+    values = np.random.default_rng(1).standard_normal((300, 300)).astype(np.float32)
+    other = values.copy()
+    other[150, 151] += 1.0  # none of the elements that the hash looks at, or it would not be compared
+    graph = step([af.reduce_sum(af.constant(v)) for v in (values, values.copy(), other)])
+    assert _constants(optimized(graph, common_subexpressions)) == 3, "two of them, and the axes"
+
+
+def test_constants_that_lie_otherwise_stay_apart() -> None:
+    """Their sums are computed in other ways."""
+    graph = step([af.reduce_sum(af.constant(np.ones((30, 20), np.float32)), 1) for _ in range(2)])
+    nodes = dict(graph.nodes)
+    name = next(n.name for n in reversed(list(nodes.values())) if n.outputs and n.outputs[0].dims == (30, 20))
+    turned = np.asfortranarray(nodes[name].attrs["value"])
+    nodes[name] = replace(nodes[name], attrs={**nodes[name].attrs, "value": turned})
+    assert _constants(optimized(graph, common_subexpressions)) == 2, "the ones, and the axis"
+    assert _constants(optimized(replace(graph, nodes=nodes), common_subexpressions)) == 3
+
+
+async def test_strings_are_compared_too() -> None:
+    graph = step([af.strings.join([af.constant(["a", "b"]), af.constant([c, "c"])]) for c in ("a", "b", "a")])
+    result = await assert_equivalent(graph, [], common_subexpressions)
+    assert ops(result) == {"StringJoin": 2}
+
+
+async def test_a_product_with_itself_is_not_made_of_one_with_an_equal_matrix() -> None:
+    """BLAS multiplies a matrix by its own transpose in another way, and rounds otherwise."""
+    x = af.placeholder("float32", [120, 90])
+    feed = np.random.default_rng(1).standard_normal((120, 90)).astype(np.float32)
+    product = af.matmul(af.tanh(x), af.tanh(x), transpose_a=True)
+    turned = af.matmul(af.transpose(af.reshape(af.sigmoid(x), [120, 90])), af.sigmoid(x))
+    result = await assert_equivalent(step([product, turned], [x]), [feed], common_subexpressions)
+    assert ops(result)["Tanh"] == ops(result)["Sigmoid"] == 2
+    squares = step([af.matmul(af.tanh(x), af.exp(x), transpose_a=True), af.tanh(x) * af.tanh(x)], [x])
+    assert ops(await assert_equivalent(squares, [feed], common_subexpressions))["Tanh"] == 1
+
+
+async def test_an_error_names_the_node_that_is_left() -> None:
+    x = af.placeholder("float32", None)
+    first, second = (af.reshape(x, [2, 3], name=name) for name in ("first", "second"))
+    graph = optimized(step([second + 1.0, first], [x]), common_subexpressions)
+    with pytest.raises(af.errors.InvalidArgumentError) as caught:
+        await run(graph, [np.zeros(5, np.float32)])
+    assert caught.value.node == "second", "the first one of the step"

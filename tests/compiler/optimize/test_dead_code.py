@@ -1,0 +1,52 @@
+"""What nothing needs goes; what has been asked for stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+import aioflow as af
+from aioflow.compiler.ir import Edge
+from aioflow.compiler.optimize.dead_code import dead_code
+from aioflow.compiler.verify import verify
+from tests.compiler.optimize.steps import ops, optimized, run, step
+
+
+def test_what_lost_its_reader_goes_with_all_that_only_it_needed() -> None:
+    x = af.placeholder("float32", [2], name="x")
+    y = af.exp(af.tanh(x) * 2.0)
+    graph = step(af.negative(y, name="last"), [x])
+    nodes = dict(graph.nodes)
+    nodes["last"] = replace(nodes["last"], inputs=(Edge("_arg_0", 0),))
+    result = optimized(verify(replace(graph, nodes=nodes)), dead_code)
+    assert list(result.nodes) == ["_arg_0", "last", "_retval_0"]
+
+
+def test_feeds_that_nobody_reads_stay() -> None:
+    x, y = af.placeholder("float32", [2]), af.placeholder("float32", [2])
+    result = optimized(step(y + 1.0, [x, y]), dead_code)
+    assert [n for n in result.nodes if n.startswith("_arg")] == ["_arg_0", "_arg_1"]
+
+
+async def test_targets_stay_with_what_they_wait_for() -> None:
+    total = af.Variable(0.0)
+    with af.control_dependencies([total.assign_add(1.0)]):
+        target = af.no_op()
+    result = optimized(step([af.constant(1.0)], targets=[target]), dead_code)
+    before = step([], targets=[total.initializer])
+    assert (await run(result, before=before)).effects["AssignAddVariableOp"] == 1
+
+
+async def test_a_loop_stays_whole() -> None:
+    n = af.placeholder("int32", [])
+    graph = step(af.while_loop(lambda i, _: i < n, lambda i, t: [i + 1, t + 2], [0, 0])[1], [n])
+    assert optimized(graph, dead_code) is graph, "nothing is dead: the condition is what the loop needs"
+    assert (await run(optimized(graph, dead_code), [np.int32(3)])).values == [6]
+
+
+def test_a_graph_without_dead_code_is_the_graph() -> None:
+    x = af.placeholder("float32", [2])
+    graph = step(x + 1.0, [x])
+    assert dead_code(graph, lambda *_: None) is graph
+    assert ops(graph) == {"AddV2": 1}
