@@ -27,7 +27,8 @@ class SessionConfig:
         inline_budget: Seconds. A strand that is expected to take less runs on the event loop itself; a longer one runs
             in the device's threads.
         yield_every: Seconds of inline work after which a run lets the event loop serve others.
-        threads: Threads of each CPU device's executor; 0 means one a processor.
+        threads: Threads of each CPU device's executor, and of each kernel that it runs; 0 means one a processor, which
+            devices of one process then share.
         switch_interval: Seconds. The interpreter's thread switch interval is lowered to it, for the whole process: a
             kernel's thread that runs Python keeps the event loop waiting for that long, which is 5 ms by Python's own
             setting. None leaves it as it is.

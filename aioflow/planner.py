@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -42,7 +43,10 @@ class Planner:
     @cached_property
     def costs(self) -> CostModel:
         """What nodes and transfers cost: by the calibration of this machine, and by the steps that were traced."""
-        return CostModel(find_calibration())
+        processors = os.cpu_count() or 1
+        devices = self._config.device_count.get("CPU", 1)
+        share = min(1.0, self._config.threads / processors) if self._config.threads else 1.0 / devices
+        return CostModel(find_calibration(), cpu_share=share)
 
     @property
     def chooses(self) -> bool:

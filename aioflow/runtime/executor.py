@@ -17,7 +17,16 @@ from typing import Any, TypeVar
 
 from aioflow.runtime.step import Step
 
-__all__ = ["DeviceThreads", "shared_threads"]
+__all__ = ["DeviceThreads", "kernel_threads", "shared_threads"]
+
+_THIS_THREAD = threading.local()
+
+
+def kernel_threads() -> int | None:
+    """How many threads a kernel in this thread may use, itself included; None where nobody has said so."""
+    found: int | None = getattr(_THIS_THREAD, "kernel_threads", None)
+    return found
+
 
 T = TypeVar("T")
 
@@ -86,6 +95,7 @@ class DeviceThreads:
 
     def __init__(self, name: str, threads: int = 0) -> None:
         self._name = name
+        self._kernel_threads = threads or None
         self._limit = threads or os.cpu_count() or 1
         self._lock = threading.Lock()
         self._queue: SimpleQueue[_Work] = SimpleQueue()
@@ -123,6 +133,7 @@ class DeviceThreads:
         self._queue.put(work)
 
     def _serve(self) -> None:
+        _THIS_THREAD.kernel_threads = self._kernel_threads
         while True:
             self._queue.get().perform()
 

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from aioflow.runtime.executor import kernel_threads
 from aioflow_numpy.blas import loaded_blas
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ def for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
         return
     with _one_blas_thread as threads:
         pending = deque(items)
-        shares = [_Share(work, pending) for _ in range(min(threads, len(items)) - 1)]
+        shares = [_Share(work, pending) for _ in range(min(_allowed(threads), len(items)) - 1)]
         jobs = _helpers()
         for share in shares:
             jobs.put(share)
@@ -55,7 +56,13 @@ def one_blas_thread() -> AbstractContextManager[int]:
 
 def thread_count() -> int:
     """How many threads `for_each` would use now."""
-    return _one_blas_thread.available()
+    return _allowed(_one_blas_thread.available())
+
+
+def _allowed(threads: int) -> int:
+    """As many of the threads as the device has on whose behalf this one runs."""
+    limit = kernel_threads()
+    return threads if limit is None else min(threads, limit)
 
 
 def _drain(work: Callable[[T], None], pending: deque[T]) -> None:

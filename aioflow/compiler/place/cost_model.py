@@ -23,6 +23,7 @@ __all__ = ["CostModel", "Measured", "Measurements", "observe_step", "worth_repla
 
 _LOCAL: Final = Link()
 _STRING_BYTES: Final = 64  # of an element, where only the contents would tell
+_THREADED: Final = frozenset({"product", "convolution"})  # rates of kernels that use all processors
 _STRING_SECONDS: Final = 1e-7  # an element of a string tensor is a Python object
 _HANDLES: Final = frozenset({"resource", "variant"})
 
@@ -108,12 +109,14 @@ class CostModel:
         calibration: How fast the machine is.
         measured: What nodes took so far; it goes on being fed while the model is in use.
         trip_count: How often a loop's body is assumed to run where that was not measured; nested loops multiply.
+        cpu_share: The share of the processors that a CPU device has for kernels that use several.
         unknown_size: What an unknown dimension counts as. Of an unknown rank, a matrix of such sizes is assumed.
     """
 
     calibration: Calibration = field(default_factory=Calibration)
     measured: Measurements = field(default_factory=Measurements)
     trip_count: int = 10
+    cpu_share: float = 1.0
     unknown_size: int = 32
 
     def operand(self, spec: OutputSpec) -> Operand:
@@ -142,6 +145,8 @@ class CostModel:
             per_second = speeds.products.get(dtype) or speeds.products["float32"]
         else:
             per_second = speeds.rates[rate]
+        if device_type == "CPU" and rate in _THREADED:
+            per_second *= self.cpu_share
         seconds = speeds.overhead + factor * work(node.attrs, inputs, outputs) / per_second
         strings = sum([o.elements for o in (*inputs, *outputs) if o.dtype == "string"])
         return seconds + strings * _STRING_SECONDS
