@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import aioflow as af
@@ -309,6 +309,8 @@ def flow_plan(seed: int) -> tuple[Plan, Seconds]:
 @pytest.mark.parametrize("make", [random_plan, flow_plan])
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 100_000), prefetch=st.sampled_from([0.0, 0.1]))
+@example(seed=229, prefetch=0.0)  # in these two a request from a node that is itself put off would close a circle
+@example(seed=704, prefetch=0.0)
 def test_a_scheduled_plan_is_the_same_plan_with_requests_that_close_no_circle(
     make: Callable[[int], tuple[Plan, Seconds]], seed: int, prefetch: float
 ) -> None:

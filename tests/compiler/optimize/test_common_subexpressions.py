@@ -161,6 +161,23 @@ def test_constants_that_lie_otherwise_stay_apart() -> None:
     assert _constants(optimized(replace(graph, nodes=nodes), common_subexpressions)) == 3
 
 
+def test_so_do_constants_that_are_views_of_other_orders() -> None:
+    graph = step([af.exp(af.constant(np.ones((2, 2, 2), np.float32))) for _ in range(2)])
+    cube = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
+    orders = iter([cube.transpose(2, 1, 0).copy(order="F"), cube.transpose(2, 1, 0).copy().transpose(0, 2, 1)])
+    views = {}
+    for name, node in graph.nodes.items():
+        made = replace(node, attrs={**node.attrs, "value": _same_values(next(orders))}) if node.op == "Const" else node
+        views[name] = made
+    assert _constants(optimized(replace(graph, nodes=views), common_subexpressions)) == 2
+
+
+def _same_values(view: Any) -> Any:
+    """The view, with the values 0 to 7 in the order of its indices."""
+    view[...] = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
+    return view
+
+
 async def test_strings_are_compared_too() -> None:
     graph = step([af.strings.join([af.constant(["a", "b"]), af.constant([c, "c"])]) for c in ("a", "b", "a")])
     result = await assert_equivalent(graph, [], common_subexpressions)

@@ -29,7 +29,7 @@ async def test_a_chain_is_folded_in_one_sweep_and_keeps_its_name() -> None:
 async def test_several_outputs_are_several_constants() -> None:
     values = af.constant([3, 1, 3, 2])
     unique, index = af.unique(values)
-    graph = step([unique, index * 2, *af.split(values, 2)])
+    graph = step([unique, index * 2, *af.split(values, 4)])
     assert not ops(await assert_equivalent(graph, [], constant_folding, dead_code))
 
 
@@ -104,8 +104,9 @@ def test_nothing_large_is_computed_to_find_that_out() -> None:
     def evaluate(node: Node, graph: ClientGraph, inputs: Sequence[Any]) -> None:
         asked.append(node.op)
 
-    constant_folding(step([af.fill([10**6, 10**6], 1.0), af.exp(af.constant(1.0))]), evaluate)
-    assert asked == ["Exp"]
+    constant_folding(step([af.fill([10**6, 10**6], 1.0), af.exp(af.constant(1.0)), af.random_uniform([2])]), evaluate)
+    assert set(asked) <= {"Exp", "Mul", "AddV2", "Sub"}, "neither what is too large nor what has effects"
+    assert "Exp" in asked
 
 
 def test_who_cannot_compute_folds_nothing() -> None:

@@ -49,7 +49,7 @@ async def _assert_equivalent(graph: ClientGraph, feeds: Sequence[Any], before: C
             assert found.effects == expected.effects, what
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 100_000))
 async def test_programs_full_of_what_may_go(seed: int) -> None:
     with af.Graph().as_default():
@@ -59,7 +59,7 @@ async def test_programs_full_of_what_may_go(seed: int) -> None:
     await _assert_equivalent(graph, list(program.feeds.values()), before)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 100_000), rows=st.sampled_from([None, 4, 3000]))
 async def test_random_programs(seed: int, rows: int | None) -> None:
     rows = None if rows is None else 3000 if seed % 3 == 0 else 4
@@ -69,7 +69,7 @@ async def test_random_programs(seed: int, rows: int | None) -> None:
     await _assert_equivalent(graph, list(program.feeds.values()))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 100_000), loops=st.booleans())
 async def test_random_branches_and_loops(seed: int, loops: bool) -> None:
     with af.Graph().as_default():

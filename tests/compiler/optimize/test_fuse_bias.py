@@ -111,6 +111,8 @@ def test_channels_first_and_integers_are_not_fused() -> None:
     made = af.nn.conv2d(x, w, strides=[1, 1, 1, 1], padding="SAME", data_format="NCHW")
     biased = af.nn.bias_add(made, b, data_format="NCHW")
     assert ops(check(fuse_bias, [af.nn.relu(biased)], {x: vx, w: vw, b: vb}))["Conv2D"] == 1
+    columns, vcolumns = feed(9)  # a bias of `_FusedConv2D` would be one of channels
+    assert ops(check(fuse_bias, [made + columns], {x: vx, w: vw, columns: vcolumns}))["Conv2D"] == 1
     (x, vx), (w, vw), (b, vb) = feed(4, 5, dtype="int32"), feed(5, 6, dtype="int32"), feed(6, dtype="int32")
     assert ops(check(fuse_bias, [af.matmul(x, w) + b], {x: vx, w: vw, b: vb}))["MatMul"] == 1
 

@@ -167,6 +167,13 @@ def test_a_chain_does_not_hold_on_to_many_arrays() -> None:
     assert ops(after)[CHAIN] >= 2
 
 
+def test_what_is_over_fewer_elements_stays_outside() -> None:
+    x, row = af.placeholder("float32", [None, 700]), af.placeholder("float32", [None])
+    feeds = {x: np.full((300, 700), 0.5), row: np.linspace(0, 1, 700)}
+    after = check(fuse_elementwise, [af.nn.relu(x + af.exp(row))], feeds)
+    assert ops(after) == {"Exp": 1, CHAIN: 1}
+
+
 # -- control flow ------------------------------------------------------------------------------------------------------
 
 

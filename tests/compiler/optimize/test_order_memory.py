@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,12 +122,19 @@ def test_a_step_of_training_takes_less(graph: af.Graph) -> None:
 
 
 def test_effects_on_one_thing_keep_their_order() -> None:
-    v = af.Variable(0.0)
-    big = [af.ones([1000]) * float(i) for i in range(3)]
-    writes = [v.assign(af.reduce_sum(b)).op for b in big]
-    after = order_memory(pruned([], [], writes), never)
-    kept = [name for name in after.nodes if name in {w.name for w in writes}]
-    assert kept == [w.name for w in writes]
+    x = af.placeholder("float32", [1000, 1])
+    one, other = af.Variable(0.0), af.Variable(0.0)
+    sums = [af.reduce_sum(af.tile(x + float(i), [1, 100])) for i in range(4)]
+    writes = [v.assign(s).op for v, s in zip((one, one, one, other), reversed(sums), strict=True)]
+    before = pruned([], [x], writes)
+    late = {w.name for w in writes} | {s.op.name for s in sums}
+    # the sums in the order in which their large operands were made, which is against that of the writes
+    names = [n for n in before.nodes if n not in late] + [s.op.name for s in sums] + [w.name for w in writes]
+    worst = verify(replace(before, nodes={name: before.nodes[name] for name in names}))
+    after = verify(order_memory(worst, never))
+    assert list(after.nodes) != names
+    ordered = [w.name for w in writes[:3]]
+    assert [name for name in after.nodes if name in ordered] == ordered
 
 
 @pytest.mark.parametrize("loop", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,16 @@ async def test_a_feed_that_lies_otherwise_is_copied_as_before() -> None:
     feed = np.random.default_rng(1).standard_normal((200, 300)).astype(np.float32).T
     graph = step(af.reduce_sum(af.pad(x, [[0, 0], [0, 0]]), axis=1), [x])
     assert ops(await assert_equivalent(graph, [feed], shapes, dead_code)) == {"Pad": 1, "Sum": 1}
+
+
+async def test_a_constant_that_lies_otherwise_is_copied_as_before() -> None:
+    x = af.placeholder("float32", [])
+    values = np.random.default_rng(1).standard_normal((300, 200)).astype(np.float32)
+    graph = step(af.reduce_sum(af.tile(af.constant(values, name="c"), [1, 1]) * x, axis=1), [x])
+    assert "Tile" not in ops(await assert_equivalent(graph, [np.float32(1.1)], shapes, dead_code))
+    turned = replace(graph.nodes["c"], attrs={**graph.nodes["c"].attrs, "value": np.asfortranarray(values)})
+    graph = replace(graph, nodes={**graph.nodes, "c": turned})
+    assert "Tile" in ops(await assert_equivalent(graph, [np.float32(1.1)], shapes, dead_code))
 
 
 # -- shapes as values ---------------------------------------------------------------------------------------------
