@@ -12,7 +12,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.array_shape import as_sizes
-from aioflow.kernels.convert import as_int
+from aioflow.kernels.convert import as_array, as_int
 from aioflow.kernels.registry import Binding, binder
 
 __all__: list[str] = []
@@ -22,7 +22,7 @@ __all__: list[str] = []
 def fill(binding: Binding) -> Callable[..., Any]:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     value = binding.constants[1]
-    if value is not None and dtype.kind != "O" and not np.any(value):
+    if value is not None and dtype.kind != "O" and _is_all_zero_bytes(value):
         return lambda dims, value: xp.zeros(dims, dtype)
     return lambda dims, value: xp.full(dims, value, dtype)
 
@@ -41,10 +41,15 @@ def ones_like(binding: Binding) -> Callable[[Any], Any]:
     return lambda value: xp.ones(value.shape, dtype)
 
 
+def _is_all_zero_bytes(value: Any) -> bool:
+    """Whether memory that is cleared holds it; -0.0 is equal to 0, and is not that."""
+    return not np.asarray(value).tobytes().strip(b"\0")
+
+
 def _as_number(value: Any) -> Any:
     """A scalar as a Python number, exactly (bfloat16 has no `item` of its own kind)."""
-    item = np.asarray(value).reshape(-1)[0]
-    return int(item) if np.asarray(value).dtype.kind in "iu" else float(item)
+    item = as_array(value).reshape(-1)[0]
+    return int(item) if item.dtype.kind in "iu" else float(item)
 
 
 @binder("Range", host={"start": _as_number, "limit": _as_number, "delta": _as_number}, fresh=True)
@@ -90,7 +95,8 @@ def _as_depth(value: Any) -> int:
 @binder("OneHot", host={"depth": _as_depth}, fresh=True)
 def one_hot(binding: Binding) -> Callable[..., Any]:
     xp, dtype, axis = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs["axis"]
-    off_is_zero = binding.constants[3] is not None and dtype.kind != "O" and not np.any(binding.constants[3])
+    off = binding.constants[3]
+    off_is_zero = off is not None and dtype.kind != "O" and _is_all_zero_bytes(off)
 
     def encode(indices: Any, depth: int, on_value: Any, off_value: Any) -> Any:
         flat = indices.reshape(-1)

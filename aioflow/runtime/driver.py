@@ -43,6 +43,7 @@ class _Entry:
         bound: The async node.
         edge_name, source: Of a Recv.
         inputs, outputs: Slots. followers: The units that wait for it.
+        counted: Those of the inputs that are dropped when their last reader has begun.
     """
 
     strand: Strand | None
@@ -52,6 +53,7 @@ class _Entry:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     followers: tuple[int, ...]
+    counted: tuple[int, ...]
 
 
 class UnitProgram:
@@ -61,6 +63,7 @@ class UnitProgram:
         units: Each after those that it needs. strands: For each unit its strand, or None if it is an async node.
         constants: Their values. feeds: For each feed that is read its index in the step.
         fetched: The values that a run gives. fed: What may share memory with a feed.
+        large: The values between units that are worth dropping before the end.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class UnitProgram:
         feeds: Mapping[Edge, int],
         fetched: Sequence[Edge],
         fed: frozenset[Edge],
+        large: frozenset[Edge],
     ) -> None:
         edges = [*constants, *feeds, *(e for unit in units for e in unit.outputs)]
         self._slots = {edge: slot for slot, edge in enumerate(dict.fromkeys(edges))}
@@ -80,6 +84,10 @@ class UnitProgram:
         for edge, value in constants.items():
             self._blank[self._slots[edge]] = value
         self._needs = [len(unit.needs) for unit in units]
+        droppable = large - set(fetched)
+        self._readers: dict[int, int] = {}
+        for edge in (e for unit in units for e in unit.inputs if e in droppable):
+            self._readers[self._slots[edge]] = self._readers.get(self._slots[edge], 0) + 1
         self.fed = fed
         self.entries = tuple(self._entry(i, units, strands[i]) for i in range(len(units)))
         self.first = tuple(i for i, count in enumerate(self._needs) if not count)
@@ -103,6 +111,7 @@ class UnitProgram:
             tuple(self._slots[e] for e in unit.inputs),
             tuple(self._slots[e] for e in outputs),
             tuple(i for i, other in enumerate(units) if index in other.needs),
+            tuple(self._slots[e] for e in unit.inputs if self._slots[e] in self._readers),
         )
 
     def begin(self, feeds: Sequence[Any]) -> UnitRun:
@@ -110,7 +119,7 @@ class UnitProgram:
         values = self._blank[:]
         for slot, index in self._feeds:
             values[slot] = feeds[index]
-        return UnitRun(self, values, self._needs[:])
+        return UnitRun(self, values, self._needs[:], self._readers.copy())
 
     def arguments(self, bound: BoundNode, values: Sequence[Any]) -> list[Any]:
         """What the kernel of an async node is called with."""
@@ -123,14 +132,28 @@ class UnitProgram:
 
 
 class UnitRun:
-    """One device's part in one step: the values that there are, and what each unit still waits for."""
+    """One device's part in one step.
 
-    __slots__ = ("pending", "program", "values")
+    Attributes:
+        values: Those that there are, by slot.
+        pending: For each unit how many units it still waits for.
+        readers: For slots that are dropped early, how many units have not begun that read them.
+    """
 
-    def __init__(self, program: UnitProgram, values: list[Any], pending: list[int]) -> None:
+    __slots__ = ("pending", "program", "readers", "values")
+
+    def __init__(self, program: UnitProgram, values: list[Any], pending: list[int], readers: dict[int, int]) -> None:
         self.program = program
         self.values = values
         self.pending = pending
+        self.readers = readers
+
+    def drop(self, slots: Sequence[int]) -> None:
+        """A unit has taken the values of these slots: let go of those that no other will read."""
+        for slot in slots:
+            self.readers[slot] -= 1
+            if not self.readers[slot]:
+                self.values[slot] = None
 
 
 class Driver:
@@ -230,6 +253,8 @@ class Driver:
         strand = entry.strand
         if strand is not None:
             values = [run.values[slot] for slot in entry.inputs]
+            if entry.counted:
+                run.drop(entry.counted)
             outputs = strand.call_inline(values, self._step) if self._step.probe is None else None
             if outputs is None:
                 self._start(self._hop(run, index, strand, values))
@@ -304,7 +329,9 @@ class Driver:
         report = self._step.probe.begin() if self._step.probe is not None else None
         try:
             extra = {"step": self._step} if bound.kernel.takes_step else {}
-            result = bound.call(*run.program.arguments(bound, run.values), **extra)
+            arguments = run.program.arguments(bound, run.values)
+            run.drop(run.program.entries[index].counted)
+            result = bound.call(*arguments, **extra)
         except Exception as error:
             failure = kernel_error(error, bound.node)
             raise failure from failure.__cause__

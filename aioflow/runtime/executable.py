@@ -22,7 +22,7 @@ from aioflow.runtime.dataflow import Dataflow
 from aioflow.runtime.driver import Driver, UnitProgram, UnitRun
 from aioflow.runtime.frames import DEAD, dead_fetch
 from aioflow.runtime.lift import lift_loops
-from aioflow.runtime.liveness import fed_values
+from aioflow.runtime.liveness import fed_values, is_small
 from aioflow.runtime.reference import run_reference
 from aioflow.runtime.step import Step
 from aioflow.runtime.strand import Strand
@@ -92,7 +92,11 @@ class Executable:
             read = {
                 e: i for e, i in self._feeds.items() if e in self._fetched or any(e in u.inputs for u in self._units)
             }
-            self.program = UnitProgram(self._units, self._strands, self._constants, read, self._fetched, self._fed)
+            between = {e for u in self._units for e in u.outputs}
+            large = frozenset(e for e in between if not is_small(e, graph))
+            self.program = UnitProgram(
+                self._units, self._strands, self._constants, read, self._fetched, self._fed, large
+            )
 
     def _wiring(self) -> tuple[list[int] | None, list[int] | None, tuple[Any, ...]]:
         """How a single strand connects to the outside: which feeds it takes, and which of its outputs, the feeds and

@@ -244,6 +244,11 @@ def test_partial_shapes_go_through_shape_arithmetic() -> None:
     assert af.fill(shape[1:], 0.0).dims == (4, 5)
 
 
+def test_negative_zero_is_filled_in_as_it_is() -> None:
+    assert np.signbit(run(af.fill([3], -0.0))).all()
+    assert np.signbit(run(af.one_hot([0], 3, 1.0, -0.0))).tolist() == [[False, True, True]]
+
+
 def test_values() -> None:
     assert run(af.repeat([[1, 2], [3, 4]], [0, 2], axis=0)).tolist() == [[3, 4], [3, 4]]
     assert run(af.dynamic_stitch([[0, 0], [0]], [[1, 2], [3]])).tolist() == [3]
