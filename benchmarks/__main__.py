@@ -13,7 +13,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import aioflow  # before TensorFlow, so that its backends may prepare NumPy's libraries
 from benchmarks.cases import CASES
+from benchmarks.devices import DEVICE_ROWS
+from benchmarks.fusion import FUSION_ROWS
 from benchmarks.harness import measure
+from benchmarks.network import NETWORK_ROWS
 from benchmarks.records import RECORD_ROWS
 from benchmarks.resources import RESOURCE_ROWS
 
@@ -53,7 +56,7 @@ def main() -> int:
     if arguments.cases:
         return 0
     head = ["| case | TensorFlow 2.21 | aioflow | ratio | target | reached |", "|---|---|---|---|---|---|"]
-    more = [row() for row in (*RECORD_ROWS, *RESOURCE_ROWS)]
+    more = [row() for row in (*RECORD_ROWS, *RESOURCE_ROWS, *DEVICE_ROWS, *FUSION_ROWS, *NETWORK_ROWS)]
     print("\n".join(more))
     text = f"# Benchmarks\n\nMedians of {arguments.rounds} alternating rounds in one process. {_machine()}.\n\n"
     Path(__file__).with_name("RESULTS.md").write_text(text + "\n".join([*head, *rows, *more]) + "\n")

@@ -117,7 +117,7 @@ def test_a_device_does_one_thing_at_a_time_the_most_urgent_first() -> None:
         node("end", "Add", HERE, "idle", "after"),
     )
     timeline = Timeline(partition(graph), lambda n: 1.0, lambda *_: 0.0)
-    starts = timeline.starts()
+    starts = timeline.starts
     assert starts[timeline.unit_of[HERE, "urgent"]] == 0.0
     assert timeline.forecast().seconds == 4.0  # the critical path alone would take 3
 

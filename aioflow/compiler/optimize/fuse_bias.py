@@ -73,14 +73,13 @@ class _Pattern:
         return channels_last and product.outputs[0].dtype.name in _DTYPES and own <= set(known)
 
     def _next(self, node: Node) -> Node | None:
-        """The one node that reads this one, once, if the two may become one."""
+        """The one node that reads this one, if the two may become one."""
         readers = self._consumers[node.name]
         if len(readers) != 1 or node.name in self._named:
             return None
         reader = readers[0]
         alike = (
-            reader.inputs.count(Edge(node.name, 0)) == 1
-            and reader.device == node.device
+            reader.device == node.device
             and reader.control == node.control
             and reader.attrs.get("_class") == node.attrs.get("_class")
         )

@@ -124,12 +124,13 @@ def test_a_step_of_training_takes_less(graph: af.Graph) -> None:
 def test_effects_on_one_thing_keep_their_order() -> None:
     x = af.placeholder("float32", [1000, 1])
     one, other = af.Variable(0.0), af.Variable(0.0)
-    sums = [af.reduce_sum(af.tile(x + float(i), [1, 100])) for i in range(4)]
+    sums = [af.reduce_sum(af.tile(x + float(i), [1, 100 + i])) for i in range(4)]  # most memory for the first write
     writes = [v.assign(s).op for v, s in zip((one, one, one, other), reversed(sums), strict=True)]
     before = pruned([], [x], writes)
-    late = {w.name for w in writes} | {s.op.name for s in sums}
-    # the sums in the order in which their large operands were made, which is against that of the writes
-    names = [n for n in before.nodes if n not in late] + [s.op.name for s in sums] + [w.name for w in writes]
+    large = [n for n in before.nodes if before.nodes[n].op == "Tile"]
+    late = [*large[::-1], *(s.op.name for s in sums), *(w.name for w in writes)]
+    # the large operands all at once, that of the first write last
+    names = [n for n in before.nodes if n not in late] + late
     worst = verify(replace(before, nodes={name: before.nodes[name] for name in names}))
     after = verify(order_memory(worst, never))
     assert list(after.nodes) != names
