@@ -37,7 +37,7 @@ __all__ = ["ScheduleOptions", "schedule_receives"]
 
 _EMPTY: Final = OutputSpec(float32, (0,))
 _MOST_NODES: Final = 64  # that are held back for one value
-_ATTEMPTS: Final = 3  # each asks twice as early as the one before
+_ATTEMPTS: Final = 2  # the second asks twice as early
 _ROUNDING: Final = 1e-9  # by which share two simulated times may differ that are the same
 
 
@@ -91,15 +91,16 @@ def schedule_receives(
         return plan
     expected = before.forecast()
     held = sum(expected.peak_bytes.values())
+    choice = _Choice(plan, before, transfer_seconds, chosen)
     for attempt in range(_ATTEMPTS):
-        requests = _Choice(plan, before, transfer_seconds, replace(chosen, prefetch=chosen.prefetch * 2**attempt)).run()
+        requests = choice.requests(chosen.prefetch * 2**attempt)
         if not requests:
             return plan
         changed = _with_requests(plan, requests)
         found = forecast(changed, seconds, transfer_seconds)
         gain = held - sum(found.peak_bytes.values())
-        if found.seconds <= expected.seconds * (1 + _ROUNDING) and gain >= chosen.minimum_gain:
-            return changed
+        if found.seconds <= expected.seconds * (1 + _ROUNDING):
+            return changed if gain >= chosen.minimum_gain else plan
     return plan
 
 
@@ -145,23 +146,25 @@ class _Choice:
         self._transfer_seconds = transfer_seconds
         self._options = options
         self._graphs = dict(subgraphs_of(plan))
-        self._starts = timeline.starts()
+        self._starts = timeline.starts
         self._position = {unit: i for i, unit in enumerate(timeline.order)}
-        self._roots = timeline.roots()
+        self._roots = timeline.roots
         self._readers = {device: graph.consumers() for device, graph in self._graphs.items()}
         self._dead = {device: _may_be_dead(graph) for device, graph in self._graphs.items()}
         self._end = max(map(self._finish, range(len(self._starts))), default=0.0)
+        self._values = sorted(self._large_values(), key=lambda v: (-v.due, v.send))
+        self._sources = self._possible_sources()
 
-    def run(self) -> list[_Request]:
-        """The requests, latest values first."""
-        values = sorted(self._values(), key=lambda v: (-v.due, v.send))
-        moving = {self._timeline.unit_of[key] for value in values for key in value.making}
-        sources = self._sources(moving)
+    def requests(self, prefetch: float) -> list[_Request]:
+        """The requests by which values arrive a share `prefetch` of the step early; of the latest values first."""
+        if not self._values:
+            return []
+        early = prefetch * self._end
         busy: dict[str, _Busy] = {}
         for unit, device in enumerate(self._timeline.device):
             if self._timeline.seconds[unit] > 0.0:
                 busy.setdefault(device, _Busy()).add(self._starts[unit], self._finish(unit))
-        requests = (self._request(v, busy.setdefault(v.send[0], _Busy()), sources.get(v.recv[0], [])) for v in values)
+        requests = (self._request(v, v.due - early, busy.setdefault(v.send[0], _Busy())) for v in self._values)
         return [request for request in requests if request is not None]
 
     def _finish(self, unit: int) -> float:
@@ -169,7 +172,7 @@ class _Choice:
 
     # -- what may be asked for ---------------------------------------------------------------------------------------
 
-    def _values(self) -> Iterable[_Value]:
+    def _large_values(self) -> Iterable[_Value]:
         timeline = self._timeline
         for edge, recv in timeline.recvs.items():
             unit = timeline.unit_of[recv]
@@ -217,9 +220,10 @@ class _Choice:
 
     # -- when, and by whom -------------------------------------------------------------------------------------------
 
-    def _sources(self, moving: set[int]) -> dict[str, list[tuple[float, int, Key]]]:
-        """By device the nodes that a request may come from, in the order in which they finish."""
+    def _possible_sources(self) -> dict[str, list[tuple[float, int, Key]]]:
+        """By device the nodes that a request may come from, in the order in which they finish: none that is put off."""
         timeline = self._timeline
+        moving = {timeline.unit_of[key] for value in self._values for key in value.making}
         found: dict[str, list[tuple[float, int, Key]]] = {}
         for position, unit in enumerate(timeline.order):
             key = timeline.members[unit][0]
@@ -229,7 +233,7 @@ class _Choice:
                 insort(found.setdefault(device, []), (self._finish(unit), position, key))
         return found
 
-    def _request(self, value: _Value, busy: _Busy, sources: Sequence[tuple[float, int, Key]]) -> _Request | None:
+    def _request(self, value: _Value, due: float, busy: _Busy) -> _Request | None:
         """What asks for the value, if it can be put off; the nodes that make it are moved in `busy`."""
         timeline = self._timeline
         units = [timeline.unit_of[key] for key in value.making]
@@ -240,8 +244,8 @@ class _Choice:
             earliest = max(earliest, self._starts[unit] - length)
             length += timeline.seconds[unit]
         busy.remove(slots)
-        begin = busy.latest(length, earliest, value.due - self._options.prefetch * self._end)
-        source = None if begin is None else self._source(value, sources, begin, first)
+        begin = busy.latest(length, earliest, due)
+        source = None if begin is None else self._source(value, begin, first)
         if begin is None or source is None:
             for slot in slots:
                 busy.add(*slot)
@@ -250,11 +254,10 @@ class _Choice:
             busy.add(begin, begin + length)
         return _Request(source, value.send[0], self._entries(value))
 
-    def _source(
-        self, value: _Value, sources: Sequence[tuple[float, int, Key]], begin: float, first: float
-    ) -> Key | None:
+    def _source(self, value: _Value, begin: float, first: float) -> Key | None:
         """The node that finishes last of those whose request arrives by `begin`, if that is late enough."""
         delay = max(self._transfer_seconds(_EMPTY, value.recv[0], value.send[0]), 1e-9)
+        sources = self._sources.get(value.recv[0], [])
         place = bisect_right(sources, begin - delay, key=lambda s: s[0])
         if not place or sources[place - 1][0] + delay - first < self._options.minimum_seconds:
             return None

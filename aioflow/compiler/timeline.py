@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
@@ -205,6 +205,7 @@ class Timeline:
             starts[unit] = due - self.seconds[unit]
         return starts
 
+    @cached_property
     def starts(self) -> list[float]:
         """By unit, when it starts if a device does one at a time, and of those that are ready the one with least slack.
 
@@ -217,13 +218,14 @@ class Timeline:
 
     def forecast(self) -> Forecast:
         """The predicted step."""
-        starts = self.starts()
+        starts = self.starts
         finishes = [start + took for start, took in zip(starts, self.seconds, strict=True)]
         end = max(finishes, default=0.0)
         return Forecast(end, self._peaks(starts, finishes, end))
 
     # -- what is held then -------------------------------------------------------------------------------------------
 
+    @cached_property
     def roots(self) -> dict[tuple[str, Edge], tuple[str, Edge] | None]:
         """By output outside of loops, the one whose memory it is in; None for what is in memory anyway."""
         roots: dict[tuple[str, Edge], tuple[str, Edge] | None] = {}
@@ -256,7 +258,7 @@ class Timeline:
         """A value lives from the start of its node to the end of its last reader, one that is fetched to the `end`; one
         that is received, from when it was sent.
         """
-        roots = self.roots()
+        roots = self.roots
         lives: dict[tuple[str, Edge], list[float]] = {}
         for here, root in roots.items():
             if root == here:

@@ -9,7 +9,7 @@ import asyncio
 import gc
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ import pytest
 import aioflow as af
 from aioflow.compiler import schedule
 from aioflow.compiler.ir import Node, OutputSpec, Plan
+from aioflow.compiler.optimize.order_memory import order_memory
 from aioflow.compiler.schedule import ScheduleOptions, schedule_receives
 from aioflow.compiler.timeline import subgraphs_of
 from aioflow.compiler.verify import verify
@@ -118,9 +119,10 @@ class Case:
         return cls(seed, fetches, dict(program.feeds), bits(evaluate(fetches, program.feeds)))
 
     def plan(self, cut: int, scheduled: bool) -> Plan:
-        """The program cut up over two to four devices; half of the plans with requests for what is received."""
+        """The program cut up over two to four devices; half of the plans with requests, some in another order."""
         plan = split_plan(self.fetches, list(self.feeds), self.seed * 1000 + cut, 2 + cut % 3)
-        return scheduled_at_random(plan, self.seed + cut) if scheduled else plan
+        plan = scheduled_at_random(plan, self.seed + cut) if scheduled else plan
+        return reordered(plan) if cut % 4 == 1 else plan
 
     def values(self) -> list[Any]:
         return [to_array(value, tensor.dtype) for tensor, value in self.feeds.items()]
@@ -144,6 +146,15 @@ def scheduled_at_random(plan: Plan, seed: int) -> Plan:
     for _, graph in subgraphs_of(changed):
         verify(graph, whole=False)
     return changed
+
+
+def reordered(plan: Plan) -> Plan:
+    """The plan in the order that the last stage of the pipeline would give it."""
+    parts = {
+        task: replace(part, subgraphs={d: order_memory(g, lambda *_: None) for d, g in part.subgraphs.items()})
+        for task, part in plan.parts.items()
+    }
+    return replace(plan, parts=parts)
 
 
 def requests_in(plan: Plan) -> int:
