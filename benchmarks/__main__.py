@@ -13,6 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import aioflow  # before TensorFlow, so that its backends may prepare NumPy's libraries
 from benchmarks.cases import CASES
+from benchmarks.compiling import COMPILING_ROWS
 from benchmarks.devices import DEVICE_ROWS
 from benchmarks.fusion import FUSION_ROWS
 from benchmarks.harness import measure
@@ -56,7 +57,7 @@ def main() -> int:
     if arguments.cases:
         return 0
     head = ["| case | TensorFlow 2.21 | aioflow | ratio | target | reached |", "|---|---|---|---|---|---|"]
-    more = [row() for row in (*RECORD_ROWS, *RESOURCE_ROWS, *DEVICE_ROWS, *FUSION_ROWS, *NETWORK_ROWS)]
+    more = [row() for row in (*RECORD_ROWS, *RESOURCE_ROWS, *COMPILING_ROWS, *DEVICE_ROWS, *FUSION_ROWS, *NETWORK_ROWS)]
     print("\n".join(more))
     text = f"# Benchmarks\n\nMedians of {arguments.rounds} alternating rounds in one process. {_machine()}.\n\n"
     Path(__file__).with_name("RESULTS.md").write_text(text + "\n".join([*head, *rows, *more]) + "\n")

@@ -23,7 +23,7 @@ from aioflow.compiler.place.simulate import makespan
 from aioflow.compiler.place.strategies import STRATEGIES, choose, choose_for
 from aioflow.graph.dtypes import float32
 
-__all__ = ["critical_path", "layered_graph"]
+__all__ = ["critical_path", "layered_graph", "speed"]
 
 _STRATEGIES = ("first", "random", "round_robin", "greedy", "heft", "auto")
 
@@ -84,7 +84,7 @@ def _compare(seeds: Sequence[int], layers: int, width: int, devices: int) -> lis
     return [geometric_mean(found) for found in shares.values()]
 
 
-def _speed(nodes: int, devices: int, rounds: int) -> list[tuple[str, float]]:
+def speed(nodes: int, devices: int, rounds: int) -> list[tuple[str, float]]:
     """Median seconds of the constraints, and of each way to choose."""
     width = 50
     graph = layered_graph(1, nodes // width, width)
@@ -115,7 +115,7 @@ def main() -> None:
         shares = _compare(range(arguments.seeds), layers, width, devices)
         print(f"| {layers} x {width}, {devices} |", " | ".join(f"{share:.2f}" for share in shares), "|")
     print("\n10,000 nodes on 8 devices:\n")
-    for name, seconds in _speed(10_000, 8, arguments.rounds):
+    for name, seconds in speed(10_000, 8, arguments.rounds):
         print(f"- {name}: {seconds * 1e3:.0f} ms")
 
 
