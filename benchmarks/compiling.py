@@ -1,4 +1,4 @@
-"""What arranging a step costs: optimizing ResNet-50, placing 10,000 nodes on 8 devices, a step that is known already."""
+"""What arranging a step costs: optimizing ResNet-50, placing 10,000 nodes on 8 devices, a step that is known."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BLOCKS = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # channels, block
 
 
 def resnet_50(image: Any) -> Any:
-    """Class scores of ResNet-50 (K. He et al., 2015, table 1) for inference; batch normalization is plain arithmetic."""
+    """Class scores of ResNet-50 (K. He et al., 2015, table 1), with batch normalization as plain arithmetic."""
 
     def convolved(x: Any, outputs: int, size: int, stride: int) -> Any:
         inputs = x.shape.as_list()[3]
