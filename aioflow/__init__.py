@@ -157,6 +157,7 @@ from aioflow.kernels import image_files as _image_file_kernels
 from aioflow.kernels import async_source as _async_source_kernels
 from aioflow.autodiff import symbolic as _symbolic_gradient
 from aioflow.ops import partial_run as _partial_run_ops
+from aioflow.ops import fused as _fused_ops
 from aioflow.kernels import partial_run as _partial_run_kernels
 from aioflow.kernels import transfer as _transfer_kernels
 

@@ -45,6 +45,8 @@ class SessionConfig:
         replace_after: After how many steps a plan is placed again from measured costs; 0 for never.
         compression: How float32 values are sent between devices: None for as they are, "truncate" for the upper 16 bits
             (whitepaper, 5.5), "bfloat16" or "float16" for rounding to that type.
+        fetch_to_host: Whether fetched values of a GPU come as NumPy arrays. If not, they stay where they are, and come
+            as objects with `__dlpack__`, for `torch.from_dlpack` and the like.
     """
 
     allow_soft_placement: bool = False
@@ -62,6 +64,7 @@ class SessionConfig:
     placement: str = "auto"
     replace_after: int = 0
     compression: str | None = None
+    fetch_to_host: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ IndexedSlicesValue = namedtuple("IndexedSlicesValue", ["values", "indices", "den
 Take = Callable[[Sequence[Any]], Any]
 
 _LEAVES: Final = (Tensor, Operation, str)
+_HOST_MEMORY: Final = (1, 3)  # of DLPack's device types: the host's, and the host's for CUDA
 
 
 def fetch_key(fetches: Any) -> Hashable:
@@ -179,10 +180,14 @@ def fed_tensors(graph: Graph, feeds: Iterable[Any]) -> list[Tensor]:
     return fed
 
 
-def feed_converter(tensor: Tensor) -> Callable[[Any], Any]:
+def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], Any]:
     """A function from what a caller feeds for `tensor` to a value of its dtype and shape.
 
     An array that fits goes through as it is, without a copy.
+
+    Args:
+        on_cards: Whether only devices with memory of their own read it. Then the array of another library may be in
+            such memory already (`__dlpack_device__`).
 
     Raises (the function):
         DTypeError: the value is of another kind.
@@ -203,11 +208,27 @@ def feed_converter(tensor: Tensor) -> Callable[[Any], Any]:
                     return value
             elif scalar is not None and type(value) in plain:
                 return scalar(value)
+            if on_cards and _is_on_card(value):
+                return _checked_as_it_is(tensor, value)
             return _slow_feed(tensor, value)
         except InvalidArgumentError as error:
             raise error.at(tensor.op.name, tensor.op.type, tensor.op.source) from error.__cause__
 
     return convert
+
+
+def _is_on_card(value: Any) -> bool:
+    device = getattr(value, "__dlpack_device__", None)
+    return device is not None and device()[0] not in _HOST_MEMORY
+
+
+def _checked_as_it_is(tensor: Tensor, value: Any) -> Any:
+    """An array of another library, by the names that libraries give their dtypes (torch.float32, float32)."""
+    name = str(value.dtype).rpartition(".")[2]
+    if name != tensor.dtype.name:
+        raise DTypeError(f"the feed for {tensor.name!r} has another dtype", expected=tensor.dtype.name, actual=name)
+    _check_shape(tensor, tuple(value.shape))
+    return value
 
 
 def _slow_feed(tensor: Tensor, value: Any) -> Any:

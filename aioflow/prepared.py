@@ -17,6 +17,7 @@ from aioflow.compiler.prune import StepRequest
 from aioflow.config import SessionConfig
 from aioflow.errors import SourceLine
 from aioflow.fetches import FetchPlan, fed_tensors, feed_converter, fetch_key
+from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.graph import Graph
 from aioflow.planner import Planner
 from aioflow.runtime.cluster import Cluster, RunnablePlan
@@ -36,10 +37,7 @@ class PreparedStep:
 
     __slots__ = ("converters", "made", "mutations", "plan", "request", "run_inline", "sampling", "single", "take")
 
-    def __init__(
-        self, converters: Converters, fetches: FetchPlan, request: StepRequest, mutations: int, sampling: Sampling
-    ) -> None:
-        self.converters = converters
+    def __init__(self, fetches: FetchPlan, request: StepRequest, mutations: int, sampling: Sampling) -> None:
         self.take = fetches.take
         self.single = fetches.single is not None
         self.request = request
@@ -51,6 +49,19 @@ class PreparedStep:
         self.made = made
         self.plan = plan
         self.run_inline = plan.run_inline
+        on_cards = _read_on_cards(made)
+        self.converters: Converters = tuple(feed_converter(t, i in on_cards) for i, t in enumerate(self.request.feeds))
+
+
+def _read_on_cards(plan: Plan) -> set[int]:
+    """The feeds, by index, that only devices with memory of their own read."""
+    host: set[int] = set()
+    cards: set[int] = set()
+    for part in plan.parts.values():
+        for device, graph in part.subgraphs.items():
+            found = host if DeviceSpec.from_string(device).device_type == "CPU" else cards
+            found.update(n.attrs["index"] for n in graph.nodes.values() if n.op == "_Arg")
+    return cards - host
 
 
 class Sampling:
@@ -131,7 +142,7 @@ class StepCache:
         if self._config.log_device_placement:
             _log_placement(made)
         sampling = Sampling(self._config.replace_after if self._planner.chooses else 0)
-        prepared = PreparedStep(tuple(feed_converter(t) for t in fed), plan, request, mutations, sampling)
+        prepared = PreparedStep(plan, request, mutations, sampling)
         prepared.use(made, await self._cluster.register(made, self._session, self._config))
         return prepared
 

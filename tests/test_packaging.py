@@ -21,7 +21,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 def test_holds_the_packages_at_the_top(names: set[str]) -> None:
     tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"aioflow", "aioflow_numpy"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"aioflow", "aioflow_cupy", "aioflow_numpy"}
 
 
 @pytest.mark.parametrize(

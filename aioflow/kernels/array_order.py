@@ -11,6 +11,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.array_shape import as_sizes, checked_axis
 from aioflow.kernels.convert import as_array, as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.scatter import scatter_rows
 
 __all__: list[str] = []
 
@@ -195,7 +196,7 @@ def _stitch(binding: Binding) -> Callable[..., Any]:
         shape = (greatest + 1, *inner)
         result = xp.full(shape, b"", object) if dtype.kind == "O" else xp.zeros(shape, dtype)
         for places, values in zip(indices, data, strict=True):
-            result[places.reshape(-1)] = values.reshape((places.size, *inner))
+            scatter_rows(xp, "update", result, places.reshape(-1), values.reshape((places.size, *inner)))
         return result
 
     return merge

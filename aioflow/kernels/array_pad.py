@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.kernels.convert import as_ints
+from aioflow.kernels.convert import as_array, as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
 
 __all__: list[str] = []
@@ -18,7 +18,7 @@ Pairs: TypeAlias = tuple[tuple[int, int], ...]
 
 def _as_pairs(value: Any) -> Pairs:
     """Paddings or crops: a pair a dimension. Raises InvalidArgumentError for a negative one."""
-    array = np.asarray(value)
+    array = as_array(value)
     if array.ndim != 2 or array.shape[1] != 2 or (array < 0).any():
         raise InvalidArgumentError(
             "paddings are pairs of sizes", expected="shape (rank, 2), all >= 0", actual=array.tolist()

@@ -260,7 +260,7 @@ async def _next_item(iterator: AsyncIterator[Any]) -> _Item:
         return _Item(error=call_error(error))
 
 
-@binder("AioflowAsyncIteratorNext", is_async=True, fresh=True)
+@binder("AioflowAsyncIteratorNext", device="CPU", is_async=True, fresh=True)
 def async_iterator_next(binding: Binding) -> Callable[[], Awaitable[tuple[Any, ...]]]:
     function = find_function(binding.attrs["token"])
     check = ResultCheck(binding)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.errors import AbortedError, InvalidArgumentError
+from aioflow.kernels.convert import as_array
 from aioflow.kernels.registry import Binding, binder, kernel
 
 __all__: list[str] = []
@@ -68,7 +69,7 @@ def _text(value: Any) -> str:
 
 def _summary(value: Any, limit: int) -> str:
     """The first elements, in brackets, one pair an axis; a scalar without, except that numbers have one pair."""
-    array = np.asarray(value)
+    array = as_array(value)
     if array.ndim == 0:
         return f"[{_text(array)}]" if array.dtype != object else _text(array)
     flat = array.reshape(-1)

@@ -6,12 +6,17 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["as_array", "as_bool", "as_int", "as_ints", "as_text"]
+__all__ = ["as_array", "as_bool", "as_int", "as_ints", "as_text", "on_host"]
+
+
+def on_host(value: Any) -> Any:
+    """The value in host memory: an array of a device (they all have a method `get`) is copied, which waits for it."""
+    return value if isinstance(value, np.ndarray) or not hasattr(value, "get") else value.get()
 
 
 def as_int(value: Any) -> int:
     """A scalar (or a one-element array) as int."""
-    return int(value) if np.ndim(value) == 0 else int(np.asarray(value).reshape(-1)[0])
+    return int(value) if np.ndim(value) == 0 else int(on_host(value).reshape(-1)[0])
 
 
 def as_bool(value: Any) -> bool:
@@ -21,7 +26,7 @@ def as_bool(value: Any) -> bool:
 
 def as_ints(value: Any) -> tuple[int, ...]:
     """A vector, or a scalar, as a tuple of ints."""
-    return tuple(np.asarray(value).reshape(-1).tolist())
+    return tuple(np.asarray(on_host(value)).reshape(-1).tolist())
 
 
 def as_text(value: Any) -> str:
@@ -32,4 +37,4 @@ def as_text(value: Any) -> str:
 
 def as_array(value: Any) -> np.ndarray[Any, Any]:
     """The value as a NumPy array."""
-    return np.asarray(value)
+    return np.asarray(on_host(value))

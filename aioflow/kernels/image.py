@@ -63,13 +63,13 @@ def _neighbours(old: int, new: int, flags: tuple[bool, bool]) -> tuple[Any, Any,
 
 @binder("ResizeBilinear", fresh=True, host={"size": as_ints})
 def resize_bilinear(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
-    flags = _flags(binding)
+    xp, flags = binding.xp, _flags(binding)
 
     def resize(images: Any, size: tuple[int, ...]) -> Any:
         height, width = _checked_size(images, size)
         floats = images.astype(np.float32)
-        above, below, down = _neighbours(images.shape[1], height, flags)
-        left, right, across = _neighbours(images.shape[2], width, flags)
+        above, below, down = map(xp.asarray, _neighbours(images.shape[1], height, flags))
+        left, right, across = map(xp.asarray, _neighbours(images.shape[2], width, flags))
         down, across = down[None, :, None, None], across[None, None, :, None]
         rows = (floats[:, above], floats[:, below])
         top, bottom = (row[:, :, left] + (row[:, :, right] - row[:, :, left]) * across for row in rows)
@@ -90,21 +90,21 @@ def _weights(old: int, new: int, flags: tuple[bool, bool]) -> Any:
 
 @binder("ResizeBilinearGrad", fresh=True)
 def resize_bilinear_grad(binding: Binding) -> Callable[[Any, Any], Any]:
-    flags = _flags(binding)
+    xp, flags = binding.xp, _flags(binding)
 
     def back(grads: Any, image: Any) -> Any:
         height, width = _checked_size(grads, image.shape[1:3])
-        rows = _weights(height, grads.shape[1], flags)
-        columns = _weights(width, grads.shape[2], flags)
-        return _transposed(grads, rows, columns).astype(image.dtype)
+        rows = xp.asarray(_weights(height, grads.shape[1], flags))
+        columns = xp.asarray(_weights(width, grads.shape[2], flags))
+        return _transposed(xp, grads, rows, columns).astype(image.dtype)
 
     return back
 
 
-def _transposed(grads: Any, rows: Any, columns: Any) -> Any:
+def _transposed(xp: Any, grads: Any, rows: Any, columns: Any) -> Any:
     """Weigh rows, then columns: [batch, h, w, c] by [old h, h] and [old w, w]."""
-    by_rows = np.einsum("oh,bhwc->bowc", rows, grads, optimize=True)
-    return np.einsum("ow,bhwc->bhoc", columns, by_rows, optimize=True)
+    by_rows = xp.einsum("oh,bhwc->bowc", rows, grads, optimize=True)
+    return xp.einsum("ow,bhwc->bhoc", columns, by_rows, optimize=True)
 
 
 # ── nearest neighbour ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,19 +121,19 @@ def _nearest(old: int, new: int, corners: bool, centres: bool) -> Any:
 
 @binder("ResizeNearestNeighbor", fresh=True, host={"size": as_ints})
 def resize_nearest_neighbor(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
-    flags = _flags(binding)
+    xp, flags = binding.xp, _flags(binding)
 
     def resize(images: Any, size: tuple[int, ...]) -> Any:
         height, width = _checked_size(images, size)
         rows, columns = _nearest(images.shape[1], height, *flags), _nearest(images.shape[2], width, *flags)
-        return images[:, rows][:, :, columns]
+        return images[:, xp.asarray(rows)][:, :, xp.asarray(columns)]
 
     return resize
 
 
 @binder("ResizeNearestNeighborGrad", fresh=True, host={"size": as_ints})
 def resize_nearest_neighbor_grad(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
-    flags = _flags(binding)
+    xp, flags = binding.xp, _flags(binding)
 
     def back(grads: Any, size: tuple[int, ...]) -> Any:
         height, width = _checked_size(grads, size)
@@ -141,11 +141,11 @@ def resize_nearest_neighbor_grad(binding: Binding) -> Callable[[Any, tuple[int, 
             grads if grads.dtype.itemsize >= 4 else grads.astype(np.float32 if grads.dtype.kind in "fV" else np.int32)
         )
         rows, columns = _nearest(height, grads.shape[1], *flags), _nearest(width, grads.shape[2], *flags)
-        by_rows = np.zeros((height, grads.shape[0], *grads.shape[2:]), dtype=wide.dtype)
-        np.add.at(by_rows, rows, wide.transpose(1, 0, 2, 3))
-        made = np.zeros((width, height, grads.shape[0], grads.shape[3]), dtype=wide.dtype)
-        np.add.at(made, columns, by_rows.transpose(2, 0, 1, 3))
-        made = np.ascontiguousarray(made.transpose(2, 1, 0, 3))
+        by_rows = xp.zeros((height, grads.shape[0], *grads.shape[2:]), dtype=wide.dtype)
+        xp.add.at(by_rows, xp.asarray(rows), wide.transpose(1, 0, 2, 3))
+        made = xp.zeros((width, height, grads.shape[0], grads.shape[3]), dtype=wide.dtype)
+        xp.add.at(made, xp.asarray(columns), by_rows.transpose(2, 0, 1, 3))
+        made = xp.ascontiguousarray(made.transpose(2, 1, 0, 3))
         return made.astype(grads.dtype, copy=False)
 
     return back

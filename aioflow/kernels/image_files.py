@@ -236,13 +236,13 @@ def _decoder(decode: Callable[[bytes], Any]) -> Callable[[Any], Any]:
     return run
 
 
-@binder("DecodePng", is_async=True, fresh=True)
+@binder("DecodePng", device="CPU", is_async=True, fresh=True)
 def decode_png(binding: Binding) -> Callable[[Any], Any]:
     attrs = binding.attrs
     return _decoder(partial(_still, channels=attrs["channels"], deep=attrs["dtype"] is dtypes.uint16))
 
 
-@binder("DecodeJpeg", is_async=True, fresh=True)
+@binder("DecodeJpeg", device="CPU", is_async=True, fresh=True)
 def decode_jpeg(binding: Binding) -> Callable[[Any], Any]:
     channels, ratio, recover = (binding.attrs[name] for name in ("channels", "ratio", "try_recover_truncated"))
 
@@ -254,17 +254,17 @@ def decode_jpeg(binding: Binding) -> Callable[[Any], Any]:
     return _decoder(decode)
 
 
-@binder("DecodeBmp", is_async=True, fresh=True)
+@binder("DecodeBmp", device="CPU", is_async=True, fresh=True)
 def decode_bmp(binding: Binding) -> Callable[[Any], Any]:
     return _decoder(partial(_bmp, channels=binding.attrs["channels"]))
 
 
-@binder("DecodeGif", is_async=True, fresh=True)
+@binder("DecodeGif", device="CPU", is_async=True, fresh=True)
 def decode_gif(binding: Binding) -> Callable[[Any], Any]:
     return _decoder(_gif)
 
 
-@binder("DecodeImage", is_async=True, fresh=True)
+@binder("DecodeImage", device="CPU", is_async=True, fresh=True)
 def decode_image(binding: Binding) -> Callable[[Any], Any]:
     attrs = binding.attrs
     return _decoder(
@@ -272,7 +272,7 @@ def decode_image(binding: Binding) -> Callable[[Any], Any]:
     )
 
 
-@binder("ExtractJpegShape", fresh=True)
+@binder("ExtractJpegShape", device="CPU", fresh=True)
 def extract_jpeg_shape(binding: Binding) -> Callable[[Any], Any]:
     dtype = binding.output_dtypes[0].np_dtype
 
@@ -294,7 +294,7 @@ def _checked(image: Any, channels: tuple[int, ...]) -> Any:
     return image
 
 
-@binder("EncodePng", is_async=True, fresh=True)
+@binder("EncodePng", device="CPU", is_async=True, fresh=True)
 def encode_png(binding: Binding) -> Callable[[Any], Any]:
     compression = binding.attrs["compression"]
     if not -1 <= compression <= 9:
@@ -311,7 +311,7 @@ def encode_png(binding: Binding) -> Callable[[Any], Any]:
     return run
 
 
-@kernel("EncodeJpeg", fresh=True)
+@kernel("EncodeJpeg", device="CPU", fresh=True)
 async def encode_jpeg(
     image: Any,
     *,

@@ -36,7 +36,7 @@ def _check_count(names: list[str], count: int) -> None:
         raise InvalidArgumentError("as many names as tensors are needed", expected=count, actual=len(names))
 
 
-@kernel("SaveV2", host={"prefix": as_text}, retains=True)
+@kernel("SaveV2", device="CPU", host={"prefix": as_text}, retains=True)
 async def save(prefix: str, tensor_names: Any, shape_and_slices: Any, tensors: Any) -> None:
     names = _texts(tensor_names)
     _refuse_slices(shape_and_slices)
@@ -46,7 +46,7 @@ async def save(prefix: str, tensor_names: Any, shape_and_slices: Any, tensors: A
     await asyncio.to_thread(write_checkpoint, prefix, dict(zip(names, tensors, strict=True)))
 
 
-@binder("RestoreV2", host={"prefix": as_text}, is_async=True, fresh=True)
+@binder("RestoreV2", device="CPU", host={"prefix": as_text}, is_async=True, fresh=True)
 def restore(binding: Binding) -> Callable[..., Awaitable[list[Any]]]:
     dtypes, xp = binding.output_dtypes, binding.xp
 
@@ -79,12 +79,12 @@ def _read_once(prefix: str, names: list[str], dtypes: tuple[DType, ...]) -> list
     return [reader.read(name) for name in names]
 
 
-@kernel("ShardedFilename", fresh=True)
+@kernel("ShardedFilename", device="CPU", fresh=True)
 def sharded_filename(basename: Any, shard: Any, num_shards: Any) -> Any:
     name = string_values(basename).item()
     return as_strings([b"%b-%05d-of-%05d" % (name, int(shard), int(num_shards))], ())
 
 
-@kernel("ShardedFilespec", fresh=True)
+@kernel("ShardedFilespec", device="CPU", fresh=True)
 def sharded_filespec(basename: Any, num_shards: Any) -> Any:
     return as_strings([b"%b-?????-of-%05d" % (string_values(basename).item(), int(num_shards))], ())

@@ -49,17 +49,17 @@ def _list(patterns: list[bytes]) -> Any:
     return string_array([os.fsencode(name) for name in sorted(found)])
 
 
-@kernel("ReadFile", fresh=True)
+@kernel("ReadFile", device="CPU", fresh=True)
 async def read_file(filename: Any) -> Any:
     contents = await in_thread(read_whole, path_text(_bytes(filename, "file name")))
     return as_strings([contents], ())
 
 
-@kernel("WriteFile")
+@kernel("WriteFile", device="CPU")
 async def write_file(filename: Any, contents: Any) -> None:
     await in_thread(_write, path_text(_bytes(filename, "file name")), _bytes(contents, "contents"))
 
 
-@kernel("MatchingFiles", fresh=True)
+@kernel("MatchingFiles", device="CPU", fresh=True)
 async def matching_files(pattern: Any) -> Any:
     return await in_thread(_list, string_values(pattern).reshape(-1).tolist())

@@ -23,7 +23,7 @@ __all__: list[str] = []
 # ── raw bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("DecodeRaw", fresh=True)
+@binder("DecodeRaw", device="CPU", fresh=True)
 def decode_raw(binding: Binding) -> Callable[[Any], Any]:
     dtype = binding.output_dtypes[0].np_dtype
     little = binding.attrs["little_endian"]
@@ -87,7 +87,7 @@ class _Column:
         )
 
 
-@binder("DecodeCSV", fresh=True)
+@binder("DecodeCSV", device="CPU", fresh=True)
 def decode_csv(binding: Binding) -> Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]:
     attrs = binding.attrs
     delimiter, absent = attrs["field_delim"].encode(), attrs["na_value"].encode()
@@ -122,7 +122,7 @@ def _texts(values: Sequence[Any]) -> list[bytes]:
     return [string_values(value).item() for value in values]
 
 
-@binder("ParseExample", fresh=True)
+@binder("ParseExample", device="CPU", fresh=True)
 def parse_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
     sparse_types, types, shapes = (binding.attrs[name] for name in ("sparse_types", "Tdense", "dense_shapes"))
     layouts = Layouts()
@@ -142,7 +142,7 @@ def _only(batch_of_one: Any) -> Any:
     return batch_of_one.reshape(batch_of_one.shape[1:])
 
 
-@binder("ParseSingleExample", fresh=True)
+@binder("ParseSingleExample", device="CPU", fresh=True)
 def parse_single_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
     attrs = binding.attrs
     sparse = [(key.encode(), t) for key, t in zip(attrs["sparse_keys"], attrs["sparse_types"], strict=True)]
@@ -184,7 +184,7 @@ class _Lists:
         return FeatureBatch([(self._data, {key: place}) for place in self._lists.get(key, ())], (), "step")
 
 
-@binder("ParseSingleSequenceExample", fresh=True)
+@binder("ParseSingleSequenceExample", device="CPU", fresh=True)
 def parse_single_sequence_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
     attrs = binding.attrs
 

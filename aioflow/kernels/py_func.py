@@ -129,8 +129,8 @@ def call_error(error: BaseException, meanings: Sequence[tuple[type[BaseException
 # ── coroutine functions ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("AioflowPyCoroutine", is_async=True, fresh=True, retains=True)
-@binder("AioflowPyCoroutineStateless", is_async=True, fresh=True, retains=True)
+@binder("AioflowPyCoroutine", device="CPU", is_async=True, fresh=True, retains=True)
+@binder("AioflowPyCoroutineStateless", device="CPU", is_async=True, fresh=True, retains=True)
 def py_coroutine(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[Any, ...]]]:
     function = find_function(binding.attrs["token"])
     check = ResultCheck(binding)
@@ -197,8 +197,8 @@ async def _once(function: PythonFunction, values: Sequence[Any]) -> Any:
 # ── plain functions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("PyFunc", is_async=True, fresh=True, retains=True)
-@binder("PyFuncStateless", is_async=True, fresh=True, retains=True)
+@binder("PyFunc", device="CPU", is_async=True, fresh=True, retains=True)
+@binder("PyFuncStateless", device="CPU", is_async=True, fresh=True, retains=True)
 def py_func(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[Any, ...]]]:
     function = find_function(binding.attrs["token"])
     check = ResultCheck(binding)

@@ -139,13 +139,13 @@ for _kind, _make_store in (
     ("RandomShuffleQueueV2", _shuffle),
     ("PriorityQueueV2", _priority),
 ):
-    binder(_kind)(partial(_handle, _make_store))
+    binder(_kind, device="CPU")(partial(_handle, _make_store))
 
 
 # ── one of several queues ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel("Pack", dtypes={"T": ["resource"]}, priority=1)
+@kernel("Pack", device="CPU", dtypes={"T": ["resource"]}, priority=1)
 def pack_handles(values: tuple[Any, ...], *, axis: int) -> Any:
     """NumPy's own way of making an array would look into handles that have a length."""
     packed = np.empty(len(values), object)
@@ -153,7 +153,9 @@ def pack_handles(values: tuple[Any, ...], *, axis: int) -> Any:
     return packed
 
 
-@kernel("GatherV2", dtypes={"Tparams": ["resource"]}, host={"indices": as_int, "axis": as_int}, priority=1)
+@kernel(
+    "GatherV2", device="CPU", dtypes={"Tparams": ["resource"]}, host={"indices": as_int, "axis": as_int}, priority=1
+)
 def pick_handle(params: Any, indices: int, axis: int) -> Any:
     if not 0 <= indices < len(params):
         raise InvalidArgumentError("there is no such handle", expected=f"0 to {len(params) - 1}", actual=indices)
@@ -163,7 +165,7 @@ def pick_handle(params: Any, indices: int, axis: int) -> Any:
 # ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("QueueEnqueueV2", is_async=True, retains=True)
+@binder("QueueEnqueueV2", device="CPU", is_async=True, retains=True)
 def enqueue(binding: Binding) -> Callable[[Any, tuple[Any, ...]], Waiting | None]:
     dtypes = binding.input_dtypes[1:]
 
@@ -181,7 +183,7 @@ def enqueue(binding: Binding) -> Callable[[Any, tuple[Any, ...]], Waiting | None
     return put
 
 
-@binder("QueueEnqueueManyV2", is_async=True, retains=True)
+@binder("QueueEnqueueManyV2", device="CPU", is_async=True, retains=True)
 def enqueue_many(binding: Binding) -> Callable[[Any, tuple[Any, ...]], Waiting | None]:
     dtypes = binding.input_dtypes[1:]
 
@@ -217,7 +219,7 @@ def _split(component: Any) -> list[Any]:
 # ── dequeue ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("QueueDequeueV2", is_async=True)
+@binder("QueueDequeueV2", device="CPU", is_async=True)
 def dequeue(binding: Binding) -> Callable[[Any], Any]:
     dtypes = binding.output_dtypes
 
@@ -262,8 +264,8 @@ def _dequeue_many(small: bool, binding: Binding) -> Callable[[Any, int], Any]:
     return take
 
 
-binder("QueueDequeueManyV2", is_async=True, fresh=True, host={"n": as_int})(partial(_dequeue_many, False))
-binder("QueueDequeueUpToV2", is_async=True, fresh=True, host={"n": as_int})(partial(_dequeue_many, True))
+binder("QueueDequeueManyV2", device="CPU", is_async=True, fresh=True, host={"n": as_int})(partial(_dequeue_many, False))
+binder("QueueDequeueUpToV2", device="CPU", is_async=True, fresh=True, host={"n": as_int})(partial(_dequeue_many, True))
 
 
 def _batch(xp: Any, queue: Queue, elements: list[tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -293,7 +295,7 @@ def _stack(xp: Any, column: Sequence[Any], dtype: Any, dims: Dims) -> Any:
 # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("QueueCloseV2", is_async=True)
+@binder("QueueCloseV2", device="CPU", is_async=True)
 def close(binding: Binding) -> Callable[[Any], Waiting | None]:
     cancel = binding.attrs["cancel_pending_enqueues"]
 
@@ -306,11 +308,11 @@ def close(binding: Binding) -> Callable[[Any], Waiting | None]:
     return end
 
 
-@kernel("QueueSizeV2", fresh=True)
+@kernel("QueueSizeV2", device="CPU", fresh=True)
 def size(handle: Any) -> Any:
     return np.int32(len(handle))
 
 
-@kernel("QueueIsClosedV2", fresh=True)
+@kernel("QueueIsClosedV2", device="CPU", fresh=True)
 def is_closed(handle: Any) -> Any:
     return np.bool_(handle.closed)

@@ -250,17 +250,17 @@ def _handle(
     return handle
 
 
-binder("IdentityReaderV2")(partial(_handle, _identity, True))
-binder("WholeFileReaderV2")(partial(_handle, _whole, True))
-binder("TextLineReaderV2")(partial(_handle, _lines, False))
-binder("FixedLengthRecordReaderV2")(partial(_handle, _fixed, False))
-binder("TFRecordReaderV2")(partial(_handle, _tf_records, False))
+binder("IdentityReaderV2", device="CPU")(partial(_handle, _identity, True))
+binder("WholeFileReaderV2", device="CPU")(partial(_handle, _whole, True))
+binder("TextLineReaderV2", device="CPU")(partial(_handle, _lines, False))
+binder("FixedLengthRecordReaderV2", device="CPU")(partial(_handle, _fixed, False))
+binder("TFRecordReaderV2", device="CPU")(partial(_handle, _tf_records, False))
 
 
 # ── what is done with them ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("ReaderReadV2", is_async=True, fresh=True)
+@binder("ReaderReadV2", device="CPU", is_async=True, fresh=True)
 def read(binding: Binding) -> Callable[[Reader, Any], Any]:
     def take(reader: Reader, queue: Any) -> Any:
         ready = reader.try_take(1)
@@ -278,7 +278,7 @@ def _one(records: list[Record]) -> tuple[Any, Any]:
     return as_strings([key], ()), as_strings([value], ())
 
 
-@binder("ReaderReadUpToV2", is_async=True, fresh=True, host={"num_records": as_int})
+@binder("ReaderReadUpToV2", device="CPU", is_async=True, fresh=True, host={"num_records": as_int})
 def read_up_to(binding: Binding) -> Callable[[Reader, Any, int], Any]:
     def take(reader: Reader, queue: Any, num_records: int) -> Any:
         if num_records < 1:
@@ -297,26 +297,26 @@ def _many(records: list[Record]) -> tuple[Any, Any]:
     return as_strings([key for key, _ in records]), as_strings([value for _, value in records])
 
 
-@kernel("ReaderNumRecordsProducedV2", fresh=True)
+@kernel("ReaderNumRecordsProducedV2", device="CPU", fresh=True)
 def produced(reader: Reader) -> Any:
     return np.int64(reader.produced)
 
 
-@kernel("ReaderNumWorkUnitsCompletedV2", fresh=True)
+@kernel("ReaderNumWorkUnitsCompletedV2", device="CPU", fresh=True)
 def completed(reader: Reader) -> Any:
     return np.int64(reader.completed)
 
 
-@kernel("ReaderResetV2")
+@kernel("ReaderResetV2", device="CPU")
 async def reset(reader: Reader) -> None:
     await reader.reset()
 
 
-@kernel("ReaderSerializeStateV2", fresh=True)
+@kernel("ReaderSerializeStateV2", device="CPU", fresh=True)
 async def serialize_state(reader: Reader) -> Any:
     return as_strings([await reader.save()], ())
 
 
-@kernel("ReaderRestoreStateV2")
+@kernel("ReaderRestoreStateV2", device="CPU")
 async def restore_state(reader: Reader, state: Any) -> None:
     await reader.restore(string_values(state).item())

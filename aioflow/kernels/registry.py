@@ -53,6 +53,9 @@ class ArrayBackend(Protocol):
     def generator(self, seed: int, seed2: int) -> Any:
         """A random generator with NumPy's `Generator` methods; (0, 0) seeds from the operating system."""
 
+    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
+        """The callable of a kernel for one node, and the definition that holds for it; most often the kernel's own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.arrays import Array
 
@@ -37,7 +39,7 @@ def checked_rows(xp: Any, indices: Any, limit: int) -> Array:
     flat: Array = given.reshape(-1)
     if not in_bounds(xp, flat, limit):
         bad = int(xp.flatnonzero((flat < 0) | (flat >= limit))[0])
-        where = ",".join(str(int(i)) for i in xp.unravel_index(bad, given.shape)) if given.ndim else ""
+        where = ",".join(str(int(i)) for i in np.unravel_index(bad, given.shape)) if given.ndim else ""
         raise InvalidArgumentError(
             f"indices[{where}] = {int(flat[bad])} is not in [0, {limit})",
             expected=f"0 <= index < {limit}",
@@ -68,7 +70,7 @@ def flat_rows(xp: Any, indices: Any, sizes: tuple[int, ...], skip_bad: bool = Fa
     if skip_bad:
         return rows[good], good
     bad = int(xp.flatnonzero(~good)[0])
-    where = ",".join(str(int(i)) for i in xp.unravel_index(bad, given.shape[:-1])) if given.ndim > 1 else ""
+    where = ",".join(str(int(i)) for i in np.unravel_index(bad, given.shape[:-1])) if given.ndim > 1 else ""
     raise InvalidArgumentError(
         f"indices[{where}] = {vectors[bad].tolist()} does not index into shape {list(sizes)}",
         expected=f"index vectors in [0, {list(sizes)})",
@@ -92,7 +94,18 @@ def scatter_rows(xp: Any, mode: str, target: Array, rows: Array, updates: Array)
 
 
 def _update(xp: Any, target: Array, rows: Array, updates: Array) -> None:
+    if xp is not np:
+        updates = xp.broadcast_to(updates, rows.shape + target.shape[1:])[_last(xp, rows, target)]
     target[rows] = updates
+
+
+def _last(xp: Any, rows: Array, target: Array) -> Array:
+    """For each update, which one is the last of its row. A GPU writes in no order: all of a row write the same then."""
+    numbers = xp.arange(len(rows), dtype=xp.int32)
+    winners = xp.zeros(len(target), dtype=xp.int32)
+    xp.maximum.at(winners, rows, numbers)
+    last: Array = winners[rows]
+    return last
 
 
 def _folded(apply: str, fold: str) -> Callable[[Any, Array, Array, Array], None]:

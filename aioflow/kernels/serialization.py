@@ -18,13 +18,13 @@ from aioflow.kernels.tensor_proto import decode_tensor, encode_tensor
 __all__: list[str] = []
 
 
-@binder("SerializeTensor", fresh=True)
+@binder("SerializeTensor", device="CPU", fresh=True)
 def serialize_tensor(binding: Binding) -> Callable[[Any], Any]:
     dtype = binding.input_dtypes[0]
     return lambda tensor: as_strings([encode_tensor(tensor, dtype)], ())
 
 
-@binder("ParseTensor", fresh=True)
+@binder("ParseTensor", device="CPU", fresh=True)
 def parse_tensor(binding: Binding) -> Callable[[Any], Any]:
     dtype = binding.output_dtypes[0]
 
@@ -49,7 +49,7 @@ def _encoded(indices: Any, values: Any, shape: Any, dtype: DType) -> list[bytes]
     ]
 
 
-@binder("SerializeSparse", fresh=True)
+@binder("SerializeSparse", device="CPU", fresh=True)
 def serialize_sparse(binding: Binding) -> Callable[[Any, Any, Any], Any]:
     dtype = binding.input_dtypes[1]
 
@@ -60,7 +60,7 @@ def serialize_sparse(binding: Binding) -> Callable[[Any, Any, Any], Any]:
     return serialize
 
 
-@binder("SerializeManySparse", fresh=True)
+@binder("SerializeManySparse", device="CPU", fresh=True)
 def serialize_many_sparse(binding: Binding) -> Callable[[Any, Any, Any], Any]:
     dtype = binding.input_dtypes[1]
 
@@ -99,7 +99,7 @@ def _together(rows: list[list[bytes]], dtype: DType) -> tuple[Any, Any, Any]:
     return indices, np.concatenate([values for _, values, _ in found]), shape
 
 
-@binder("DeserializeManySparse", fresh=True)
+@binder("DeserializeManySparse", device="CPU", fresh=True)
 def deserialize_many_sparse(binding: Binding) -> Callable[[Any], tuple[Any, Any, Any]]:
     dtype = binding.attrs["dtype"]
 
@@ -112,7 +112,7 @@ def deserialize_many_sparse(binding: Binding) -> Callable[[Any], tuple[Any, Any,
     return deserialize
 
 
-@binder("DeserializeSparse", fresh=True)
+@binder("DeserializeSparse", device="CPU", fresh=True)
 def deserialize_sparse(binding: Binding) -> Callable[[Any], tuple[Any, Any, Any]]:
     dtype = binding.attrs["dtype"]
 

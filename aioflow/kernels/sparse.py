@@ -19,7 +19,7 @@ __all__: list[str] = []
 # ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel("SparseToDense", fresh=True)
+@kernel("SparseToDense", device="CPU", fresh=True)
 def sparse_to_dense(indices: Any, shape: Any, values: Any, default: Any, *, validate_indices: bool) -> Any:
     sizes, values, default = int64_array(shape), as_vector(values), as_vector(default)
     places = int64_array(indices)
@@ -66,7 +66,7 @@ def _check_order(indices: Any) -> None:
 # ── order and shape ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel("SparseReorder", fresh=True)
+@kernel("SparseReorder", device="CPU", fresh=True)
 def sparse_reorder(indices: Any, values: Any, shape: Any) -> tuple[Any, Any]:
     check_entries(indices, values, shape)
     check_bounds(indices, shape)
@@ -74,7 +74,7 @@ def sparse_reorder(indices: Any, values: Any, shape: Any) -> tuple[Any, Any]:
     return indices[order], values[order]
 
 
-@kernel("SparseReshape", fresh=True)
+@kernel("SparseReshape", device="CPU", fresh=True)
 def sparse_reshape(indices: Any, shape: Any, new_shape: Any) -> tuple[Any, Any]:
     if indices.ndim != 2 or indices.shape[1] != len(shape):
         raise InvalidArgumentError(
@@ -116,7 +116,7 @@ def _strides(sizes: Sequence[int]) -> Any:
 # ── parts and wholes ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel("SparseConcat", fresh=True)
+@kernel("SparseConcat", device="CPU", fresh=True)
 def sparse_concat(
     indices: tuple[Any, ...], values: tuple[Any, ...], shapes: tuple[Any, ...], *, concat_dim: int
 ) -> tuple[Any, Any, Any]:
@@ -146,7 +146,7 @@ def sparse_concat(
     return joined[order], held[order], shape
 
 
-@kernel("SparseSplit", fresh=True, host={"split_dim": as_int})
+@kernel("SparseSplit", device="CPU", fresh=True, host={"split_dim": as_int})
 def sparse_split(axis: int, indices: Any, values: Any, shape: Any, *, num_split: int) -> tuple[Any, ...]:
     check_entries(indices, values, shape)
     check_bounds(indices, shape)
@@ -172,7 +172,7 @@ def sparse_split(axis: int, indices: Any, values: Any, shape: Any, *, num_split:
     return (*found[0], *found[1], *found[2])
 
 
-@kernel("SparseSlice", fresh=True)
+@kernel("SparseSlice", device="CPU", fresh=True)
 def sparse_slice(indices: Any, values: Any, shape: Any, start: Any, size: Any) -> tuple[Any, Any, Any]:
     check_entries(indices, values, shape)
     if start.shape != shape.shape or size.shape != shape.shape:
@@ -190,7 +190,7 @@ def sparse_slice(indices: Any, values: Any, shape: Any, start: Any, size: Any) -
     return local[inside], values[inside], made
 
 
-@kernel("SparseSliceGrad", fresh=True)
+@kernel("SparseSliceGrad", device="CPU", fresh=True)
 def sparse_slice_grad(grad: Any, indices: Any, start: Any, output_indices: Any) -> Any:
     if len(grad) != len(output_indices):
         raise InvalidArgumentError("each entry needs a gradient", expected=len(output_indices), actual=len(grad))
@@ -204,7 +204,7 @@ def sparse_slice_grad(grad: Any, indices: Any, start: Any, output_indices: Any) 
 # ── rows without entries ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel("SparseFillEmptyRows", fresh=True)
+@kernel("SparseFillEmptyRows", device="CPU", fresh=True)
 def sparse_fill_empty_rows(indices: Any, values: Any, shape: Any, default: Any) -> tuple[Any, Any, Any, Any]:
     check_entries(indices, values, shape)
     if not len(shape):
@@ -229,7 +229,7 @@ def sparse_fill_empty_rows(indices: Any, values: Any, shape: Any, default: Any) 
     return made, held, empty, places
 
 
-@kernel("SparseFillEmptyRowsGrad", fresh=True)
+@kernel("SparseFillEmptyRowsGrad", device="CPU", fresh=True)
 def sparse_fill_empty_rows_grad(places: Any, grad: Any) -> tuple[Any, Any]:
     if places.size and (places.min() < 0 or places.max() >= len(grad)):
         raise InvalidArgumentError(

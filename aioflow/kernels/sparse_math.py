@@ -34,7 +34,7 @@ def _two(a: tuple[Any, Any, Any], b: tuple[Any, Any, Any]) -> None:
         raise InvalidArgumentError("the shapes differ", expected=a[2].tolist(), actual=b[2].tolist())
 
 
-@kernel("SparseAdd", fresh=True)
+@kernel("SparseAdd", device="CPU", fresh=True)
 def sparse_add(
     a_indices: Any, a_values: Any, a_shape: Any, b_indices: Any, b_values: Any, b_shape: Any, thresh: Any
 ) -> tuple[Any, Any, Any]:
@@ -48,7 +48,7 @@ def sparse_add(
     return indices[groups.first][kept], sums[kept], a_shape.copy()
 
 
-@kernel("SparseAddGrad", fresh=True)
+@kernel("SparseAddGrad", device="CPU", fresh=True)
 def sparse_add_grad(grad: Any, a_indices: Any, b_indices: Any, sum_indices: Any) -> tuple[Any, Any]:
     if len(grad) != len(sum_indices):
         raise InvalidArgumentError(
@@ -61,7 +61,7 @@ def sparse_add_grad(grad: Any, a_indices: Any, b_indices: Any, sum_indices: Any)
     return table[of_a], table[of_b]
 
 
-@kernel("SparseTensorDenseAdd", fresh=True)
+@kernel("SparseTensorDenseAdd", device="CPU", fresh=True)
 def sparse_tensor_dense_add(indices: Any, values: Any, shape: Any, dense: Any) -> Any:
     check_entries(indices, values, shape)
     if tuple(shape.tolist()) != np.shape(dense):
@@ -86,14 +86,14 @@ def _combined(combine: Callable[[Any, Any], Any], *parts: Any) -> tuple[Any, Any
     return indices[groups.first], combine(*sides)
 
 
-@kernel("SparseSparseMaximum", fresh=True)
+@kernel("SparseSparseMaximum", device="CPU", fresh=True)
 def sparse_sparse_maximum(
     a_indices: Any, a_values: Any, a_shape: Any, b_indices: Any, b_values: Any, b_shape: Any
 ) -> tuple[Any, Any]:
     return _combined(np.maximum, a_indices, a_values, a_shape, b_indices, b_values, b_shape)
 
 
-@kernel("SparseSparseMinimum", fresh=True)
+@kernel("SparseSparseMinimum", device="CPU", fresh=True)
 def sparse_sparse_minimum(
     a_indices: Any, a_values: Any, a_shape: Any, b_indices: Any, b_values: Any, b_shape: Any
 ) -> tuple[Any, Any]:
@@ -156,11 +156,11 @@ def _reduce(ufunc: Any, sparse: bool, binding: Binding) -> Callable[[Any, Any, A
 
 
 for _op, _ufunc in (("SparseReduceSum", np.add), ("SparseReduceMax", np.maximum)):
-    binder(_op, fresh=True, host={"reduction_axes": as_ints})(partial(_reduce, _ufunc, False))
-    binder(f"{_op}Sparse", fresh=True, host={"reduction_axes": as_ints})(partial(_reduce, _ufunc, True))
+    binder(_op, device="CPU", fresh=True, host={"reduction_axes": as_ints})(partial(_reduce, _ufunc, False))
+    binder(f"{_op}Sparse", device="CPU", fresh=True, host={"reduction_axes": as_ints})(partial(_reduce, _ufunc, True))
 
 
-@kernel("SparseSoftmax", fresh=True)
+@kernel("SparseSoftmax", device="CPU", fresh=True)
 def sparse_softmax(indices: Any, values: Any, shape: Any) -> Any:
     check_entries(indices, values, shape)
     check_bounds(indices, shape)
@@ -196,17 +196,17 @@ def _met(indices: Any, values: Any, shape: Any, dense: Any) -> Any:
     return np.asarray(dense)[tuple(places.T)]
 
 
-@kernel("SparseDenseCwiseAdd", fresh=True)
+@kernel("SparseDenseCwiseAdd", device="CPU", fresh=True)
 def sparse_dense_cwise_add(indices: Any, values: Any, shape: Any, dense: Any) -> Any:
     return values + _met(indices, values, shape, dense)
 
 
-@kernel("SparseDenseCwiseMul", fresh=True)
+@kernel("SparseDenseCwiseMul", device="CPU", fresh=True)
 def sparse_dense_cwise_mul(indices: Any, values: Any, shape: Any, dense: Any) -> Any:
     return values * _met(indices, values, shape, dense)
 
 
-@kernel("SparseDenseCwiseDiv", fresh=True)
+@kernel("SparseDenseCwiseDiv", device="CPU", fresh=True)
 def sparse_dense_cwise_div(indices: Any, values: Any, shape: Any, dense: Any) -> Any:
     met = _met(indices, values, shape, dense)
     if values.dtype.kind not in "iu":
@@ -217,7 +217,7 @@ def sparse_dense_cwise_div(indices: Any, values: Any, shape: Any, dense: Any) ->
     return (np.sign(values) * np.sign(met) * towards_zero).astype(values.dtype)
 
 
-@binder("SparseTensorDenseMatMul", fresh=True)
+@binder("SparseTensorDenseMatMul", device="CPU", fresh=True)
 def sparse_tensor_dense_matmul(binding: Binding) -> Callable[[Any, Any, Any, Any], Any]:
     adjoint_a, adjoint_b = binding.attrs["adjoint_a"], binding.attrs["adjoint_b"]
 

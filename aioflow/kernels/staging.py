@@ -35,7 +35,7 @@ def _element(put: Put) -> Any:
     return put.element
 
 
-@binder("Stage", is_async=True, retains=True)
+@binder("Stage", device="CPU", is_async=True, retains=True)
 def stage(binding: Binding) -> Callable[[Any], Waiting]:
     find = _finder(binding)
 
@@ -45,13 +45,13 @@ def stage(binding: Binding) -> Callable[[Any], Waiting]:
     return put
 
 
-@binder("Unstage", is_async=True)
+@binder("Unstage", device="CPU", is_async=True)
 def unstage(binding: Binding) -> Callable[[], Waiting]:
     find = _finder(binding)
     return lambda: _waiting(find(), Get, _element)
 
 
-@binder("StagePeek", is_async=True, host={"index": as_int})
+@binder("StagePeek", device="CPU", is_async=True, host={"index": as_int})
 def peek(binding: Binding) -> Callable[[int], Waiting]:
     find = _finder(binding)
 
@@ -63,13 +63,13 @@ def peek(binding: Binding) -> Callable[[int], Waiting]:
     return look
 
 
-@binder("StageSize", fresh=True)
+@binder("StageSize", device="CPU", fresh=True)
 def size(binding: Binding) -> Callable[[], Any]:
     find = _finder(binding)
     return lambda: np.int32(len(find()))
 
 
-@binder("StageClear")
+@binder("StageClear", device="CPU")
 def clear(binding: Binding) -> Callable[[], None]:
     find = _finder(binding)
     return lambda: wake_all(find().clear())

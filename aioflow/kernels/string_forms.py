@@ -54,7 +54,7 @@ def _vector(value: Any) -> list[bytes]:
     return found
 
 
-@kernel("StringSplit", fresh=True)
+@kernel("StringSplit", device="CPU", fresh=True)
 def string_split(value: Any, delimiter: Any, *, skip_empty: bool) -> tuple[Any, Any, Any]:
     characters = _scalar(delimiter, "delimiter")
     between = re.compile(b"[" + re.escape(characters) + b"]") if characters else None
@@ -65,7 +65,7 @@ def string_split(value: Any, delimiter: Any, *, skip_empty: bool) -> tuple[Any, 
     return _rows(rows)
 
 
-@kernel("StringSplitV2", fresh=True)
+@kernel("StringSplitV2", device="CPU", fresh=True)
 def string_split_v2(value: Any, sep: Any, *, maxsplit: int) -> tuple[Any, Any, Any]:
     separator = _scalar(sep, "separator") or None
     if maxsplit == 0:  # TensorFlow gives the text as it is; Python strips it
@@ -77,7 +77,7 @@ def string_split_v2(value: Any, sep: Any, *, maxsplit: int) -> tuple[Any, Any, A
     return _rows(rows)
 
 
-@binder("ReduceJoin", fresh=True, host={"reduction_indices": as_ints})
+@binder("ReduceJoin", device="CPU", fresh=True, host={"reduction_indices": as_ints})
 def reduce_join(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
     between, keep = binding.attrs["separator"].encode(), binding.attrs["keep_dims"]
 
@@ -103,7 +103,7 @@ def reduce_join(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
 # ── other forms ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel("StringStrip", fresh=True)
+@kernel("StringStrip", device="CPU", fresh=True)
 def string_strip(value: Any) -> Any:
     return _each(bytes.strip, value)
 
@@ -118,11 +118,11 @@ def _case(method: str, binding: Binding) -> Callable[[Any], Any]:
     return partial(_each, lambda text: convert(text.decode(errors="replace")).encode())
 
 
-binder("StringLower", fresh=True)(partial(_case, "lower"))
-binder("StringUpper", fresh=True)(partial(_case, "upper"))
+binder("StringLower", device="CPU", fresh=True)(partial(_case, "lower"))
+binder("StringUpper", device="CPU", fresh=True)(partial(_case, "upper"))
 
 
-@kernel("EncodeBase64", fresh=True)
+@kernel("EncodeBase64", device="CPU", fresh=True)
 def encode_base64(value: Any, *, pad: bool) -> Any:
     def encode(text: bytes) -> bytes:
         made = base64.urlsafe_b64encode(text)
@@ -141,7 +141,7 @@ def _decoded(text: bytes) -> bytes:
         raise InvalidArgumentError("not base64", expected="A-Z, a-z, 0-9, -, _", actual=text) from error
 
 
-@kernel("DecodeBase64", fresh=True)
+@kernel("DecodeBase64", device="CPU", fresh=True)
 def decode_base64(value: Any) -> Any:
     return _each(_decoded, value)
 
@@ -174,22 +174,22 @@ def _matched(value: Any, pattern: bytes) -> Any:
     return np.array(found, dtype=bool).reshape(strings.shape)
 
 
-@kernel("RegexReplace", fresh=True)
+@kernel("RegexReplace", device="CPU", fresh=True)
 def regex_replace(value: Any, pattern: Any, rewrite: Any, *, replace_global: bool) -> Any:
     return _replaced(value, _scalar(pattern, "pattern"), _scalar(rewrite, "rewrite"), replace_global)
 
 
-@kernel("StaticRegexReplace", fresh=True)
+@kernel("StaticRegexReplace", device="CPU", fresh=True)
 def static_regex_replace(value: Any, *, pattern: str, rewrite: str, replace_global: bool) -> Any:
     return _replaced(value, pattern.encode(), rewrite.encode(), replace_global)
 
 
-@kernel("RegexFullMatch", fresh=True)
+@kernel("RegexFullMatch", device="CPU", fresh=True)
 def regex_full_match(value: Any, pattern: Any) -> Any:
     return _matched(value, _scalar(pattern, "pattern"))
 
 
-@kernel("StaticRegexFullMatch", fresh=True)
+@kernel("StaticRegexFullMatch", device="CPU", fresh=True)
 def static_regex_full_match(value: Any, *, pattern: str) -> Any:
     return _matched(value, pattern.encode())
 
@@ -203,12 +203,12 @@ def _bucket(hash_of: Callable[[bytes], int], value: Any, buckets: int) -> Any:
     return np.array(found, dtype=np.int64).reshape(strings.shape)
 
 
-@kernel("StringToHashBucket", fresh=True)
+@kernel("StringToHashBucket", device="CPU", fresh=True)
 def string_to_hash_bucket(value: Any, *, num_buckets: int) -> Any:
     return _bucket(murmur_hash, value, num_buckets)
 
 
-@kernel("StringToHashBucketStrong", fresh=True)
+@kernel("StringToHashBucketStrong", device="CPU", fresh=True)
 def string_to_hash_bucket_strong(value: Any, *, num_buckets: int, key: tuple[int, ...]) -> Any:
     if len(key) != 2:
         raise InvalidArgumentError("the key of a hash has two parts", expected="2 integers", actual=key)

@@ -27,7 +27,7 @@ def as_strings(items: list[bytes], shape: tuple[int, ...] = (-1,)) -> Any:
     return made.reshape(shape)
 
 
-@binder("StringToNumber", fresh=True)
+@binder("StringToNumber", device="CPU", fresh=True)
 def string_to_number(binding: Binding) -> Callable[[Any], Any]:
     dtype = binding.output_dtypes[0]
     parse = number_parser(dtype)
@@ -43,7 +43,7 @@ def string_to_number(binding: Binding) -> Callable[[Any], Any]:
     return convert
 
 
-@kernel("StringJoin", fresh=True)
+@kernel("StringJoin", device="CPU", fresh=True)
 def string_join(inputs: tuple[Any, ...], *, separator: str) -> Any:
     arrays = [string_values(array) for array in inputs]
     shapes = {array.shape for array in arrays if array.shape}
@@ -59,7 +59,7 @@ def string_join(inputs: tuple[Any, ...], *, separator: str) -> Any:
     return as_strings([between.join(row) for row in zip(*columns, strict=True)], shape)
 
 
-@kernel("StringLength", fresh=True)
+@kernel("StringLength", device="CPU", fresh=True)
 def string_length(value: Any, *, unit: str) -> Any:
     strings = string_values(value)
     measure: Callable[[bytes], int] = len if unit == "BYTE" else _characters
@@ -71,7 +71,7 @@ def _characters(text: bytes) -> int:
     return sum(byte & 0xC0 != 0x80 for byte in text)
 
 
-@kernel("Substr", fresh=True)
+@kernel("Substr", device="CPU", fresh=True)
 def substr(value: Any, pos: Any, length: Any, *, unit: str) -> Any:
     strings = string_values(value)
     if np.shape(pos) != np.shape(length):
@@ -108,7 +108,7 @@ def _cut_characters(text: bytes, pos: int, length: int) -> bytes:
 _FILLS: Final = ("", " ", "0", "-", "+")
 
 
-@binder("AsString", fresh=True)
+@binder("AsString", device="CPU", fresh=True)
 def as_string(binding: Binding) -> Callable[[Any], Any]:
     attrs, dtype = binding.attrs, binding.input_dtypes[0]
     precise = attrs["precision"] >= 0 or attrs["scientific"] or attrs["shortest"]

@@ -60,5 +60,11 @@ def _to_host(binding: Binding) -> Body:
     return body
 
 
+def _share(binding: Binding) -> Body:
+    body: Body = binding.backend.share  # type: ignore[attr-defined]  # as above
+    return body
+
+
+KERNELS.register(KernelDef("_Share", _share))
 KERNELS.register(KernelDef("_ToDevice", _to_device, is_async=True, fresh=True))
 KERNELS.register(KernelDef("_ToHost", _to_host, is_async=True, fresh=True))

@@ -12,13 +12,14 @@ from aioflow.graph.opdef import define_op
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.core import unchanged
 
-__all__ = ["COMPRESSIONS", "RECV", "SEND", "TO_DEVICE", "TO_HOST", "check_compression", "compressed"]
+__all__ = ["COMPRESSIONS", "RECV", "SEND", "SHARE", "TO_DEVICE", "TO_HOST", "check_compression", "compressed"]
 
 SEND: Final = "_Send"
 RECV: Final = "_Recv"
 # Between the host's memory and that of the device on which the node is; `runtime/host_copies.py` puts them in.
 TO_DEVICE: Final = "_ToDevice"
 TO_HOST: Final = "_ToHost"
+SHARE: Final = "_Share"  # with other libraries, where it is
 
 # How a float32 value crosses where it is compressed: as which type, and whether it is truncated rather than rounded.
 COMPRESSIONS: Final[Mapping[str, tuple[DType, bool]]] = {
@@ -59,6 +60,7 @@ define_op(
 
 define_op(TO_DEVICE, "value: T", "copy: T", ["T: type"], shape=unchanged)
 define_op(TO_HOST, "value: T", "copy: T", ["T: type"], shape=unchanged)
+define_op(SHARE, "value: T", "shared: T", ["T: type"], shape=unchanged)
 
 
 def check_compression(kind: str) -> str:

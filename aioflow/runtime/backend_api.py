@@ -7,11 +7,12 @@ backend is found by the entry point group `aioflow.backends`; `aioflow.testing.c
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from aioflow.kernels.registry import ArrayBackend
+from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.step import Step
 
 __all__ = ["Backend", "BackendDevice", "Executor", "MemoryStats"]
@@ -51,6 +52,19 @@ class BackendDevice(ArrayBackend, Protocol):
 
     def to_host(self, value: Any) -> Awaitable[Any]:
         """A copy of a device array in host memory, which is the caller's."""
+
+    def share(self, array: Any) -> Any:
+        """The array as an object with `__dlpack__`, for other libraries that use the device."""
+
+    def captured(
+        self, function: Callable[..., tuple[Any, ...]], nodes: Sequence[BoundNode]
+    ) -> Callable[..., tuple[Any, ...]] | None:
+        """The function of a strand in a form that costs less to call again and again; None where there is none.
+
+        Args:
+            function: Takes and returns arrays of the device; it is called in the executor.
+            nodes: What it computes.
+        """
 
     def memory(self) -> MemoryStats:
         """How full it is."""

@@ -149,8 +149,8 @@ def _bind(node: Node, graph: ClientGraph, backend: ArrayBackend, resources: Any,
         state,
     )
     try:
-        kernel = KERNELS.get(node.op, backend.device_type, node.attrs)
-        return BoundNode(node, kernel, kernel.bind(binding), tuple(_arguments(node, kernel)))
+        kernel, call = backend.bind(KERNELS.get(node.op, backend.device_type, node.attrs), binding)
+        return BoundNode(node, kernel, call, tuple(_arguments(node, kernel)))
     except OpError as error:
         raise error.at(node.name, node.op, node.source) from error.__cause__
 

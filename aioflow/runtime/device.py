@@ -13,6 +13,7 @@ from aioflow.kernels.registry import ArrayBackend
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.backend_api import Backend, Executor
 from aioflow.runtime.executor import shared_threads
+from aioflow.runtime.strand import Capture
 
 __all__ = ["ENTRY_POINTS", "Device", "cards", "load_backend", "make_devices"]
 
@@ -52,12 +53,14 @@ class Device:
         backend: What its kernels are bound for.
         executor: Runs its strands.
         is_host: Whether its arrays are in the host's memory.
+        capture: As `BackendDevice.captured`.
     """
 
     name: str
     backend: ArrayBackend
     executor: Executor
     is_host: bool = True
+    capture: Capture | None = None
     resources: ResourceManager = field(default_factory=ResourceManager)
 
 
@@ -75,7 +78,7 @@ def make_devices(config: SessionConfig, task: str) -> Iterator[Device]:
         yield Device(f"{task}/device:CPU:{index}", load_backend("numpy"), threads)
     for backend, index in cards(config):
         card = backend.device(index)
-        yield Device(f"{task}/device:{backend.device_type}:{index}", card, card.executor, is_host=False)
+        yield Device(f"{task}/device:{backend.device_type}:{index}", card, card.executor, False, card.captured)
 
 
 def cards(config: SessionConfig) -> Iterator[tuple[Backend, int]]:

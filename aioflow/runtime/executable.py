@@ -25,7 +25,7 @@ from aioflow.runtime.lift import lift_loops
 from aioflow.runtime.liveness import fed_values, is_small
 from aioflow.runtime.reference import run_reference
 from aioflow.runtime.step import Step
-from aioflow.runtime.strand import Strand
+from aioflow.runtime.strand import Capture, Strand
 from aioflow.runtime.units import Unit, constant_values, split
 
 __all__ = ["Executable"]
@@ -33,6 +33,9 @@ __all__ = ["Executable"]
 
 class Executable:
     """One device's subgraph. `run` may be called any number of times at once.
+
+    Args:
+        capture: As `BackendDevice.captured`, where the device has it.
 
     Attributes:
         program: The units, for whoever runs them together with those of other devices; None where there are none.
@@ -47,10 +50,12 @@ class Executable:
         state: dict[str, Any],
         executor: Executor,
         config: SessionConfig,
+        capture: Capture | None = None,
     ) -> None:
         self.bound = bind_graph(graph, backend, resources, state)
         self._asked = [n for n in graph.nodes.values() if n.op == "_Retval"]
         self._asked.sort(key=lambda n: int(n.attrs["index"]))
+        self._capture = capture
         self._reference = config.executor == "reference"
         dead_arrivals = any(n.op == RECV and n.attrs["maybe_dead"] for n in graph.nodes.values())
         if not self._reference:
@@ -121,7 +126,7 @@ class Executable:
             dims = self.graph.spec(edge).dims
             if dims is None or None in dims:
                 sized.append(position)
-        return Strand(code, executor, budget, sized)
+        return Strand(code, executor, budget, sized, self._capture)
 
     def _finisher(self, index: int, edge: Edge) -> Any:
         """What fetch number `index` still needs; a feed that is fetched goes back as it came."""

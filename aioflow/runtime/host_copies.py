@@ -12,7 +12,7 @@ from typing import Final
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
-from aioflow.ops.transfer import RECV, SEND, TO_DEVICE, TO_HOST
+from aioflow.ops.transfer import RECV, SEND, SHARE, TO_DEVICE, TO_HOST
 
 __all__ = ["with_host_copies"]
 
@@ -20,25 +20,29 @@ _COMING: Final = ("_Arg", RECV)
 _GOING: Final = ("_Retval", SEND)
 
 
-def with_host_copies(graph: ClientGraph, device_type: str) -> ClientGraph:
-    """The same subgraph, with the copies that a device of this type needs."""
+def with_host_copies(graph: ClientGraph, device_type: str, fetch_to_host: bool = True) -> ClientGraph:
+    """The same subgraph, with the copies that a device of this type needs.
+
+    Args:
+        fetch_to_host: As `SessionConfig.fetch_to_host`.
+    """
     nodes: dict[str, Node] = {}
     for node in graph.nodes.values():
         if node.op in _GOING:
-            node = _going(node, graph, nodes)
+            node = _going(node, graph, nodes, fetch_to_host or node.op == SEND)
         elif node.op not in _COMING:
             node = _reading(node, graph, nodes, device_type)
         nodes[node.name] = node
     return replace(graph, nodes=nodes)
 
 
-def _going(node: Node, graph: ClientGraph, nodes: dict[str, Node]) -> Node:
+def _going(node: Node, graph: ClientGraph, nodes: dict[str, Node], to_host: bool) -> Node:
     (edge,) = node.inputs
     if _is_on_host(edge, graph):
         return node
-    copy = f"{edge.node}:{edge.port}/_to_host"
+    copy = f"{edge.node}:{edge.port}/{'_to_host' if to_host else '_share'}"
     if copy not in nodes:
-        nodes[copy] = _copy(copy, TO_HOST, edge, graph.spec(edge), node)
+        nodes[copy] = _copy(copy, TO_HOST if to_host else SHARE, edge, graph.spec(edge), node)
     return replace(node, inputs=(Edge(copy, 0),))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,12 @@ from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error
 from aioflow.runtime.codegen import Form, StrandCode
 from aioflow.runtime.step import Probe, Step
 
-__all__ = ["CostEstimate", "Strand"]
+__all__ = ["Capture", "CostEstimate", "Strand"]
+
+# As `BackendDevice.captured`.
+Capture: TypeAlias = Callable[
+    [Callable[..., tuple[Any, ...]], Sequence[BoundNode]], Callable[..., tuple[Any, ...]] | None
+]
 
 _WEIGHT: Final = 0.2  # of the newest measurement in the running mean
 
@@ -42,17 +47,23 @@ class CostEstimate:
 class Strand:
     """Runs one strand of a step."""
 
-    def __init__(self, code: StrandCode, executor: Executor, budget: float, sized: Sequence[int]) -> None:
-        """`sized` are the positions of the inputs whose size may vary; `budget` is in seconds."""
+    def __init__(
+        self, code: StrandCode, executor: Executor, budget: float, sized: Sequence[int], capture: Capture | None = None
+    ) -> None:
+        """`sized` are the positions of the inputs whose size may vary; `budget` is in seconds. `capture` is that of the
+        device, if it has one.
+        """
         self.code = code
         self.nodes: tuple[BoundNode, ...] = code.unit.nodes
         self.cost = CostEstimate()
         self._executor = executor
+        self._sends = code.sends
         # How long a node runs that looks for a stop request itself cannot be told from what it took the last time.
         self._budget = -1.0 if any(isinstance(b, LiftedLoop) for b in self.nodes) else budget
         self._sized = tuple(sized)
-        self._sends = code.sends
         self._fast: Callable[..., tuple[Any, ...]] | None = None
+        self._capture = None if self._sends else capture
+        self._captured: Callable[..., tuple[Any, ...]] | None = None
 
     def try_inline(self, values: Sequence[Any], step: Step | None = None) -> tuple[Any, ...] | None:
         """Run now if the strand is expected to stay within the budget; None where it is not.
@@ -101,7 +112,10 @@ class Strand:
         started = perf_counter()
         try:
             with np.errstate(all="ignore"):
-                if step.probe is None:
+                captured = self._as_captured() if step.probe is None else None
+                if captured is not None:
+                    result = captured(*values)
+                elif step.probe is None:
                     result = self.code.function(Form.STOPPABLE)(*values, step)
                 else:
                     result = self.code.function(Form.PROBED)(*values, self._reporter(step.probe, step), step)
@@ -109,6 +123,12 @@ class Strand:
             explained = self._explain(error)
             raise explained from explained.__cause__
         return result, perf_counter() - started
+
+    def _as_captured(self) -> Callable[..., tuple[Any, ...]] | None:
+        if self._capture is not None:  # asked once, in the device's thread
+            self._captured = self._capture(self.code.function(Form.FAST), self.nodes)
+            self._capture = None
+        return self._captured
 
     def _reporter(self, probe: Probe, step: Step) -> Callable[[int, Sequence[Any]], None]:
         report = probe.begin()

@@ -92,9 +92,11 @@ class Worker:
             device = self.devices[name]
             settings = config
             if not device.is_host:
-                graph = with_host_copies(graph, device.backend.device_type)
+                graph = with_host_copies(graph, device.backend.device_type, config.fetch_to_host)
                 settings = replace(config, inline_budget=-1.0)  # kernels are launched by the executor only
-            made[name] = Executable(graph, device.backend, device.resources, state, device.executor, settings)
+            made[name] = Executable(
+                graph, device.backend, device.resources, state, device.executor, settings, device.capture
+            )
         handle = next(self._handles)
         self._executables[handle] = next(iter(made.values())) if len(made) == 1 else PartExecutable(made)
         return handle

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.kernels.registry import Binding, Body, KernelDef
 from aioflow_numpy import kernels as _kernels  # noqa: F401  # importing registers them
 
 __all__ = ["NumpyBackend"]
@@ -21,6 +22,10 @@ class NumpyBackend:
     def xp(self) -> Any:
         """The array namespace."""
         return np
+
+    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
+        """The kernel as it is."""
+        return kernel, kernel.bind(binding)
 
     def generator(self, seed: int, seed2: int) -> np.random.Generator:
         """A counter-based generator for the pair of seeds; (0, 0) takes one from the operating system."""

@@ -13,6 +13,7 @@ import pytest
 
 from aioflow.cli import calibrate as command
 from aioflow.compiler.place.calibration import DEFAULT_LINKS, RATES, Calibration, Link, find_calibration
+from aioflow.kernels.registry import Binding, Body, KernelDef
 from aioflow.runtime import calibrate as measuring
 from aioflow.runtime.backend_api import MemoryStats
 from aioflow.runtime.calibrate import calibrate
@@ -85,6 +86,12 @@ class Card:
     def generator(self, seed: int, seed2: int) -> Any:
         return load_backend("numpy").generator(seed, seed2)
 
+    def share(self, array: Any) -> Any:
+        return array
+
+    def captured(self, function: Callable[..., Any], nodes: Any) -> None:
+        return None
+
     def memory(self) -> MemoryStats:
         return MemoryStats(0, 0)
 
@@ -94,6 +101,9 @@ class Card:
     async def run(self, step: Step, function: Callable[..., Any], *args: Any) -> Any:
         self.runs += 1
         return function(*args)
+
+    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
+        return kernel, kernel.bind(binding)
 
     async def to_device(self, value: Any) -> Any:
         self.clock.forward(1e-3 + np.size(value) / 2**26)  # a millisecond, and a second for 64 MiB

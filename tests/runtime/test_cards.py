@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.kernels.registry import Binding, Body, KernelDef
 from aioflow.runtime import device
 from aioflow.runtime.backend_api import MemoryStats
 from aioflow.runtime.executor import DeviceThreads
@@ -29,6 +31,25 @@ class CardExecutor:
         return await self.threads.run(step, function, *args)
 
 
+class Shared:
+    """What is fetched without a copy."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
+class Foreign:
+    """An array of another library, in the card's memory."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.shape = array.shape
+        self.dtype = f"library.{array.dtype}"
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+
 class Card:
     """A card: an array counts as being on it if `to_device` has made it, or a kernel of it."""
 
@@ -38,11 +59,27 @@ class Card:
     def __init__(self) -> None:
         self.executor = CardExecutor()
         self.crossed: list[tuple[str, int]] = []
+        self.replays = 0
 
     def generator(self, seed: int, seed2: int) -> Any:
         return np.random.default_rng([seed, seed2])
 
+    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
+        return kernel, kernel.bind(binding)
+
+    def share(self, array: Any) -> Any:
+        return Shared(array)
+
+    def captured(self, function: Callable[..., Any], nodes: Any) -> Callable[..., Any]:
+        def call(*values: Any) -> Any:
+            self.replays += 1
+            return function(*values)
+
+        return call
+
     async def to_device(self, value: Any) -> Any:
+        if isinstance(value, Foreign):
+            return value.array
         self.crossed.append(("in", np.asarray(value).nbytes))
         await asyncio.sleep(0)
         return np.array(value)
@@ -176,3 +213,52 @@ async def test_loops_and_branches_run_on_the_card_only(card: Card, executor: str
     np.testing.assert_array_equal(got, np.ones(3, np.float32))
     assert names
     assert all("-card" in name for name in names)
+
+
+async def test_a_strand_is_called_as_the_device_has_captured_it(card: Card) -> None:
+    x = af.placeholder("float32", [3])
+    with af.device("/gpu:0"):
+        y = af.exp(x) + 1.0
+    async with af.Session() as session:
+        for _ in range(3):
+            await session.run(y, {x: np.zeros(3)})
+        assert card.replays == 3
+        metadata = af.RunMetadata()
+        options = af.RunOptions(trace_level=af.TraceLevel.FULL)
+        await session.run(y, {x: np.zeros(3)}, options=options, run_metadata=metadata)
+        assert card.replays == 3  # a trace sees the nodes one by one
+
+
+async def test_fetches_may_stay_on_the_card(card: Card) -> None:
+    x = af.placeholder("float32", [3])
+    with af.device("/gpu:0"):
+        y = af.exp(x)
+    async with af.Session(config=af.SessionConfig(fetch_to_host=False)) as session:
+        got = await session.run(y, {x: np.zeros(3)})
+    assert isinstance(got, Shared)
+    np.testing.assert_array_equal(got.array, np.ones(3))
+    assert card.crossed == [("in", 12)]
+
+
+async def test_a_feed_may_be_on_the_card_already(card: Card) -> None:
+    x = af.placeholder("float32", [None])
+    with af.device("/gpu:0"):
+        y = af.exp(x)
+    async with af.Session() as session:
+        np.testing.assert_array_equal(await session.run(y, {x: Foreign(np.zeros(3, np.float32))}), np.ones(3))
+        assert card.crossed == [("out", 12)]
+        with pytest.raises(DTypeError, match="another dtype"):
+            await session.run(y, {x: Foreign(np.zeros(3))})
+        with pytest.raises(InvalidArgumentError, match="shape"):
+            await session.run(y, {x: Foreign(np.zeros((3, 1), np.float32))})
+
+
+async def test_a_feed_that_the_host_reads_may_not_be_on_the_card(card: Card) -> None:
+    x = af.placeholder("float32", [None])
+    with af.device("/gpu:0"):
+        y = af.exp(x)
+    with af.device("/cpu:0"):
+        z = af.exp(x)
+    async with af.Session() as session:
+        with pytest.raises(DTypeError):
+            await session.run([y, z], {x: Foreign(np.zeros(3, np.float32))})

@@ -1,0 +1,245 @@
+"""A conformance suite for backends: what the run-time relies on, checked against NumPy through the public protocol.
+
+    from aioflow.testing.check_backend import check_backend
+    report = await check_backend(MyBackend)
+
+Each check is a coroutine over a fresh backend, so that a failing one says what is wrong and the others still run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from aioflow.errors import AioflowError, InternalError, NotFoundError
+from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.opdef import OPS
+from aioflow.kernels.registry import KERNELS, Binding
+from aioflow.kernels.resources import ResourceManager
+from aioflow.runtime.backend_api import Backend, BackendDevice
+from aioflow.runtime.step import Step
+
+__all__ = ["CHECKS", "CheckResult", "check_backend"]
+
+Check: TypeAlias = Callable[[Backend, BackendDevice], Awaitable[None]]
+
+_DTYPES: Final = (
+    *(np.bool_, np.int8, np.uint8, np.int16, np.int32, np.int64, np.uint64),
+    *(np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.complex64),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One check: its name, what it is about, and what went wrong, or None."""
+
+    name: str
+    about: str
+    problem: str | None
+
+
+async def check_backend(factory: Callable[[], Backend], *, complete: bool = False) -> list[CheckResult]:
+    """Run all checks on the first device of the backend that `factory` makes.
+
+    Args:
+        complete: Run all checks even if one fails, and return what was found, instead of raising.
+
+    Raises:
+        InternalError: a check failed; the error has what was expected and what came.
+    """
+    results: list[CheckResult] = []
+    for check in CHECKS:
+        backend = factory()
+        problem: str | None = None
+        try:
+            await check(backend, backend.device(0))
+        except AioflowError as error:
+            if not complete:
+                raise
+            problem = str(error)
+        finally:
+            backend.device(0).close()
+        name = getattr(check, "__name__", "check")
+        results.append(CheckResult(name, inspect.getdoc(check) or "", problem))
+    return results
+
+
+def _expect(what: str, actual: Any, expected: Any) -> None:
+    if actual != expected:
+        raise InternalError(f"the backend does not conform: {what}", expected=expected, actual=actual)
+
+
+def _expect_array(what: str, actual: Any, expected: Any) -> None:
+    _expect(f"{what}: a NumPy value", isinstance(actual, np.ndarray | np.generic), True)
+    _expect(f"{what}: shape and dtype", (np.shape(actual), actual.dtype), (np.shape(expected), expected.dtype))
+    same = np.asarray(actual).tobytes() == np.ascontiguousarray(expected).tobytes()
+    _expect(what, same, True)
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+async def round_trip(backend: Backend, device: BackendDevice) -> None:
+    """Arrays of every dtype, and of the shapes (), (0, 3) and large ones, come back as they went."""
+    for dtype in _DTYPES:
+        value = np.arange(24).reshape(2, 3, 4).astype(dtype)
+        for given in (value, value[1, 2, 3], value[:0], value[:, ::2].transpose(2, 0, 1)):
+            back = await device.to_host(await device.to_device(np.asarray(given)))
+            _expect_array(f"a round trip of {np.dtype(dtype)} {np.shape(given)}", np.asarray(back), np.asarray(given))
+    large = np.arange(3_000_000, dtype=np.float32)
+    _expect_array("a round trip of 12 MB", await device.to_host(await device.to_device(large)), large)
+
+
+async def snapshots(backend: Backend, device: BackendDevice) -> None:
+    """What the caller does to a value afterwards changes nothing on the device; nor do changes there change a fetch."""
+    value = np.arange(1000, dtype=np.float32)
+    array = await device.to_device(value)
+    value[:] = -1
+    fetched = await device.to_host(array)
+    _expect_array("a value whose original was overwritten", fetched, np.arange(1000, dtype=np.float32))
+    fetched[:] = -2
+    _expect_array("a value fetched again", await device.to_host(array), np.arange(1000, dtype=np.float32))
+
+
+async def many_at_once(backend: Backend, device: BackendDevice) -> None:
+    """Copies in both directions at once, many of them, are not mixed up."""
+    values = [np.full((i + 1, 300), i, np.int32) for i in range(64)]
+    fetched = await asyncio.gather(*(_there_and_back(device, value) for value in values))
+    for value, back in zip(values, fetched, strict=True):
+        _expect_array(f"copy {value[0, 0]} of many", back, value)
+
+
+async def _there_and_back(device: BackendDevice, value: Any) -> Any:
+    return await device.to_host(await device.to_device(value))
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+async def runs_in_order(backend: Backend, device: BackendDevice) -> None:
+    """A function sees what was computed and copied before it, and a fetch what it computed."""
+    xp = device.xp
+    array = await device.to_device(np.zeros(5000, np.float32))
+    for i in range(20):
+        array = await device.executor.run(Step(), lambda a, n: xp.add(a, np.float32(n)), array, i)
+    _expect_array("a chain of functions", await device.to_host(array), np.full(5000, sum(range(20)), np.float32))
+
+
+async def errors_come_back(backend: Backend, device: BackendDevice) -> None:
+    """What a function raises is raised where it is awaited, and the device goes on."""
+
+    def fails() -> None:
+        raise NotFoundError("on purpose")
+
+    try:
+        await device.executor.run(Step(), fails)
+    except NotFoundError as error:
+        _expect("the function's own error", error.message, "on purpose")
+    else:
+        raise InternalError("a function's error was lost", expected="NotFoundError", actual="none")
+    _expect("the device after an error", await device.executor.run(Step(), lambda: 7), 7)
+
+
+async def cancellation_waits(backend: Backend, device: BackendDevice) -> None:
+    """A cancelled run asks its step to stop, and returns only when the function has ended."""
+    step, seen, loop = Step(), asyncio.Event(), asyncio.get_running_loop()
+    ended: list[bool] = []
+
+    def long() -> None:
+        loop.call_soon_threadsafe(seen.set)
+        while not step.requested:
+            pass
+        ended.append(True)
+
+    async with asyncio.TaskGroup() as tg:
+        task = tg.create_task(device.executor.run(step, long))
+        await seen.wait()
+        task.cancel()
+    _expect("the task is cancelled", task.cancelled(), True)
+    _expect("the function had ended", ended, [True])
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+_X: Final = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
+
+# Ops with inputs, attributes, and the result by NumPy.
+_KERNELS: Final[tuple[tuple[str, Sequence[Any], dict[str, Any], Any], ...]] = (
+    ("AddV2", (_X, _X[0]), {}, _X + _X[0]),
+    ("Relu", (_X,), {}, np.maximum(_X, 0)),
+    ("MatMul", (_X, _X), {"transpose_a": False, "transpose_b": True}, _X @ _X.T),
+    ("Sum", (_X, np.array([1], np.int32)), {"keep_dims": False}, _X.sum(1)),
+    ("Softmax", (_X,), {}, np.exp(_X) / np.exp(_X).sum(1, keepdims=True)),
+    ("Reshape", (_X, np.array([3, -1], np.int32)), {}, _X.reshape(3, -1)),
+    ("Transpose", (_X, np.array([1, 0], np.int32)), {}, _X.T),
+    ("Gather", (_X, np.array([3, 0], np.int64)), {"validate_indices": True}, _X[[3, 0]]),
+    ("SelectV2", (_X > 0, _X, -_X), {}, np.abs(_X)),
+)
+
+
+async def kernels_compute(backend: Backend, device: BackendDevice) -> None:
+    """Kernels from every family give NumPy's results."""
+    for op, inputs, attrs, expected in _KERNELS:
+        body, converters = _bound(device, op, inputs, attrs)
+        arrays = [await device.to_device(i) for i in inputs]
+        args = [a if c is None else c(i) for a, i, c in zip(arrays, inputs, converters, strict=True)]
+        result = await device.to_host(await device.executor.run(Step(), body, *args))
+        close = np.shape(result) == np.shape(expected) and bool(np.allclose(result, expected, rtol=1e-5, atol=1e-6))
+        _expect(f"the result of {op}", close, True)
+
+
+def _bound(device: BackendDevice, op: str, inputs: Sequence[Any], attrs: dict[str, Any]) -> tuple[Any, list[Any]]:
+    op_def = OPS.get(op)
+    given = {arg.type_attr: as_dtype(i.dtype) for arg, i in zip(op_def.inputs, inputs, strict=True) if arg.type_attr}
+    every = {**given, **attrs}
+    kernel = KERNELS.get(op, device.device_type, every)
+    dtypes = tuple(as_dtype(i.dtype) for i in inputs)
+    made = tuple(every.get(arg.type_attr or "", dtypes[0]) for arg in op_def.outputs)
+    unknown = (None,) * len(inputs)
+    shapes = (None,) * len(made)
+    binding = Binding(op, op, every, dtypes, unknown, made, shapes, unknown, device, ResourceManager(), {})
+    make = getattr(device, "bind", None)
+    body = kernel.bind(binding) if make is None else make(kernel, binding)[1]
+    return body, [kernel.host.get(arg.name) for arg in op_def.inputs]
+
+
+# -- the device --------------------------------------------------------------------------------------------------------
+
+
+async def says_what_it_is(backend: Backend, device: BackendDevice) -> None:
+    """Names, a count, and memory figures that fit one another."""
+    _expect("the backend has a name and a type", bool(backend.name and backend.device_type), True)
+    _expect("it has the device that it gave", backend.count() >= 1, True)
+    _expect("it gives the same device every time", backend.device(0) is device, True)
+    _expect("the device is of the backend's type", device.device_type, backend.device_type)
+    limit, what = backend.describe(0)
+    _expect("the device has a description", bool(what), True)
+    _expect("a limit is a number of bytes", limit is None or limit > 0, True)
+    stats = device.memory()
+    _expect("used memory is reserved", 0 <= stats.used <= stats.reserved, True)
+
+
+async def closes_twice(backend: Backend, device: BackendDevice) -> None:
+    """`close` returns when nothing is running, and a second one does nothing."""
+    await device.to_host(await device.to_device(np.ones(10)))
+    device.close()
+    device.close()
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    says_what_it_is,
+    round_trip,
+    snapshots,
+    many_at_once,
+    runs_in_order,
+    errors_come_back,
+    cancellation_waits,
+    kernels_compute,
+    closes_twice,
+)

@@ -1,0 +1,54 @@
+"""The CuPy backend object, and the kernels of the GPU, which importing this module registers."""
+
+from __future__ import annotations
+
+from aioflow.errors import NotFoundError
+from aioflow_cupy import convolution as _convolution  # noqa: F401  # importing registers its kernels; so do these:
+from aioflow_cupy import elementwise as _elementwise  # noqa: F401
+from aioflow_cupy import kernels as _kernels  # noqa: F401
+from aioflow_cupy import pooling as _pooling  # noqa: F401
+from aioflow_cupy.device import CupyDevice, CupySettings
+from aioflow_cupy.driver import Driver, load_driver
+
+__all__ = ["CupyBackend", "describe"]
+
+
+class CupyBackend:
+    """NVIDIA GPUs, by CuPy. Raises ImportError, with the command, where CuPy is not installed."""
+
+    name = "cupy"
+    device_type = "GPU"
+
+    def __init__(self, driver: Driver | None = None, settings: CupySettings | None = None) -> None:
+        self._driver = load_driver() if driver is None else driver
+        self._settings = settings or CupySettings()
+        self._devices: dict[int, CupyDevice] = {}
+
+    def count(self) -> int:
+        """How many GPUs there are; 0 without a driver."""
+        return self._driver.device_count()
+
+    def describe(self, index: int) -> tuple[int | None, str]:
+        """Memory in bytes, and what the GPU is called."""
+        memory, what = self._driver.describe(index)
+        limit = self._settings.memory_limit
+        return memory if limit is None else min(limit, memory), what
+
+    def device(self, index: int) -> CupyDevice:
+        """The GPU of that number; the same object every time. Raises NotFoundError."""
+        if not 0 <= index < self.count():
+            raise NotFoundError(f"there is no GPU {index}", expected=f"one of {self.count()} GPUs", actual=index)
+        if index not in self._devices:
+            self._devices[index] = CupyDevice(self._driver, index, self._settings)
+        return self._devices[index]
+
+
+def describe() -> dict[str, str]:
+    """What `aioflow doctor` shows: CuPy's version and the GPUs."""
+    driver = load_driver()
+    count = driver.device_count()
+    found = {"cupy": str(driver.xp.__version__), "GPUs": str(count) if count else "none: no GPU, or no driver"}
+    for index in range(count):
+        memory, what = driver.describe(index)
+        found[f"GPU {index}"] = f"{what}, {memory / 2**30:.0f} GiB"
+    return found

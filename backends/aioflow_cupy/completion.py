@@ -1,0 +1,143 @@
+"""From events of the GPU to asyncio: one thread for each device looks when they have passed, and wakes the loop.
+
+Python code in a callback of CUDA's driver can deadlock, holding the driver's lock and waiting for the GIL; so nothing
+here is called by the driver. And a thread that waits inside `cudaEventSynchronize` for one stream's event cannot be
+woken for another's; so this one asks. How long it rests between two questions grows with what it has waited already:
+what that adds is a sixteenth of the time, and at most a millisecond.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Final
+
+from aioflow.errors import AioflowError, InternalError
+
+__all__ = ["Completions"]
+
+_SHORTEST: Final = 20e-6
+_LONGEST: Final = 1e-3
+_SHARE: Final = 1 / 16
+
+
+class _Entry:
+    __slots__ = ("callback", "event", "since")
+
+    def __init__(self, event: Any, callback: Callable[[Exception | None], None], since: float) -> None:
+        self.event = event
+        self.callback = callback
+        self.since = since
+
+
+class Completions:
+    """Watches events. The thread starts with the first one; `close` ends it after the last."""
+
+    def __init__(self, name: str, clock: Callable[[], float] = monotonic) -> None:
+        self._name = name
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._entries: list[_Entry] = []
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def call(self, event: Any, callback: Callable[[Exception | None], None]) -> None:
+        """Call `callback(error or None)` in the thread when the event has passed. It must be short and raise nothing.
+
+        Raises:
+            InternalError: after `close`.
+        """
+        with self._changed:
+            if self._closing:
+                raise InternalError("the device is closed", expected="no more work", actual=self._name)
+            self._entries.append(_Entry(event, callback, self._clock()))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name=f"aioflow{self._name}-events", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def hold(self, event: Any, *values: Any) -> None:
+        """Keep the values alive until the event has passed: another stream or device reads their memory."""
+        kept = list(values)
+        self.call(event, lambda error: kept.clear())
+
+    def future(self, event: Any, finish: Callable[[], Any] = lambda: None) -> asyncio.Future[Any]:
+        """A future of the running loop: the result of `finish`, which is called on the loop when the event has passed,
+        whether or not anybody still waits for it.
+        """
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[Any] = loop.create_future()
+
+        def deliver(error: Exception | None) -> None:
+            with suppress(RuntimeError):  # the loop was closed: there is nobody left to tell
+                loop.call_soon_threadsafe(_settle, made, finish, error)
+
+        self.call(event, deliver)
+        return made
+
+    def close(self) -> None:
+        """End the thread, once every event has passed. Blocks until then."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                while not self._entries and not self._closing:
+                    self._changed.wait()
+                if not self._entries:
+                    return
+                entries = list(self._entries)
+            passed = [(entry, error) for entry in entries for done, error in [_ask(entry.event)] if done]
+            if passed:
+                gone = {id(entry) for entry, _ in passed}
+                with self._changed:
+                    self._entries = [entry for entry in self._entries if id(entry) not in gone]
+                for entry, error in passed:
+                    entry.callback(error)
+                del entries, passed, entry, error  # while this thread sleeps, it must hold nobody's values
+                continue
+            self._rest(entries)
+            del entries
+
+    def _rest(self, entries: list[_Entry]) -> None:
+        waited = self._clock() - max(entry.since for entry in entries)  # the newest may be a short one
+        with self._changed:
+            if len(self._entries) == len(entries):  # nothing new meanwhile
+                self._changed.wait(min(max(waited * _SHARE, _SHORTEST), _LONGEST))
+
+
+def _ask(event: Any) -> tuple[bool, Exception | None]:
+    """Whether the event has passed, or what the device says has gone wrong."""
+    try:
+        return bool(event.done), None
+    except Exception as error:
+        return True, error
+
+
+def _settle(future: asyncio.Future[Any], finish: Callable[[], Any], error: Exception | None) -> None:
+    result: Any = None
+    try:
+        result = finish()  # also after an error: it gives back what the copy held
+    except Exception as raised:
+        error = error or raised
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(_device_error(error))
+
+
+def _device_error(error: Exception) -> Exception:
+    if isinstance(error, AioflowError):
+        return error
+    made = InternalError(f"the device failed: {type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made

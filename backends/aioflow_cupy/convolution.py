@@ -1,0 +1,235 @@
+"""Convolutions as matrix products: windows are laid out as rows (im2col) and multiplied by cuBLAS.
+
+Images and filters as in `aioflow.graph.windows`; groups are a batched product. Depthwise convolutions, whose products
+would have an inner size of a few taps, are sums over the taps instead. Written over an array namespace: the tests hold
+it to the CPU's convolutions without a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, Final
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.windows import Window, conv2d_dims, depthwise_dims
+from aioflow.kernels.convert import as_ints
+from aioflow.kernels.registry import Binding, binder
+from aioflow_cupy import cudnn
+from aioflow_cupy.windows import Shape, Windows, from_nhwc, to_nhwc
+
+__all__ = ["Geometry", "backprop_filter", "backprop_input", "forward"]
+
+_PATCH_BYTES: Final = 1 << 28  # what the rows of one product take at most; beyond it the batch is cut
+
+
+class Geometry:
+    """What the three ops of a convolution share, worked out once for each pair of shapes."""
+
+    def __init__(self, binding: Binding) -> None:
+        self.window = Window.of(binding.attrs)
+        self.data_format: str = binding.attrs["data_format"]
+        self.depthwise = binding.op_type.startswith("Depthwise")
+        self._dims = depthwise_dims if self.depthwise else conv2d_dims
+        self.of = lru_cache(maxsize=16)(self._work_out)
+
+    def _work_out(self, image: Shape, kernel: Shape) -> tuple[Windows, Shape]:
+        window = self.window
+        made: Any = self._dims(window, image, kernel)
+        size, taps = window.layout.spatial(image), (kernel[0], kernel[1])
+        count = window.layout.spatial(made)
+        return Windows(size, taps, window.strides, window.dilations, window.pads(size, taps), count), made
+
+
+# ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def forward(xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
+    """The convolution [n, oh, ow, co] of NHWC images with a filter [kh, kw, c / groups, co]."""
+    kh, kw, inner, outputs = kernel.shape
+    groups = image.shape[3] // inner
+    if groups > 1 and inner == 1:
+        return depthwise_forward(xp, image, kernel.reshape(kh, kw, groups, outputs // groups), g)
+    matrices = _by_group(kernel, groups)
+    made = xp.empty((image.shape[0], *g.count, outputs), image.dtype)
+    for part in _batches(image, g):
+        rows = _rows(xp, image[part], g, groups)
+        product = xp.matmul(rows, matrices)  # [groups, windows, co / groups]
+        made[part] = product.transpose(1, 0, 2).reshape(made[part].shape)
+    return made
+
+
+def backprop_filter(xp: Any, image: Any, filter_shape: Shape, gradient: Any, g: Windows) -> Any:
+    """The gradient of `forward` to its filter, from [n, oh, ow, co]."""
+    kh, kw, inner, outputs = filter_shape
+    groups = image.shape[3] // inner
+    if groups > 1 and inner == 1:
+        per_channel = depthwise_by_filter(xp, image, (kh, kw, groups, outputs // groups), gradient, g)
+        return per_channel.reshape(filter_shape)
+    total = xp.zeros((groups, kh * kw * inner, outputs // groups), gradient.dtype)
+    for part in _batches(image, g):
+        rows = _rows(xp, image[part], g, groups)
+        flowing = gradient[part].reshape(-1, groups, outputs // groups).transpose(1, 0, 2)
+        total += xp.matmul(rows.transpose(0, 2, 1), flowing)
+    return total.reshape(groups, kh, kw, inner, -1).transpose(1, 2, 3, 0, 4).reshape(filter_shape)
+
+
+def backprop_input(xp: Any, input_shape: Shape, kernel: Any, gradient: Any, g: Windows) -> Any:
+    """The gradient of `forward` to its NHWC input, from [n, oh, ow, co]."""
+    kh, kw, inner, outputs = kernel.shape
+    groups = input_shape[3] // inner
+    if groups > 1 and inner == 1:
+        return depthwise_by_input(xp, input_shape, kernel.reshape(kh, kw, groups, outputs // groups), gradient, g)
+    matrices = _by_group(kernel, groups).transpose(0, 2, 1)
+    padded = xp.zeros((input_shape[0], *g.padded, input_shape[3]), gradient.dtype)
+    for part in _batches(padded, g):
+        flowing = gradient[part].reshape(-1, groups, outputs // groups).transpose(1, 0, 2)
+        rows = xp.matmul(flowing, matrices).reshape(groups, -1, *g.count, kh, kw, inner)
+        into = padded[part]
+        for i, j, where in g.taps():
+            share = rows[..., i, j, :].transpose(1, 2, 3, 0, 4)
+            into[where] += share.reshape(*share.shape[:3], input_shape[3])
+    return g.unpad(padded)
+
+
+def _by_group(kernel: Any, groups: int) -> Any:
+    """The filter as matrices [groups, kh * kw * c / groups, co / groups]."""
+    kh, kw, inner, outputs = kernel.shape
+    if groups == 1:
+        return kernel.reshape(1, kh * kw * inner, outputs)
+    apart = kernel.reshape(kh * kw * inner, groups, outputs // groups)
+    return apart.transpose(1, 0, 2)
+
+
+def _rows(xp: Any, images: Any, g: Windows, groups: int) -> Any:
+    """The windows as rows, [groups, n * oh * ow, kh * kw * c / groups]."""
+    channels = images.shape[3]
+    if g.pointwise:
+        return images.reshape(-1, groups, channels // groups).transpose(1, 0, 2)
+    windows = g.view(xp, g.pad(xp, images))
+    taps = math.prod(g.kernel)
+    if groups == 1:
+        return windows.reshape(1, -1, taps * channels)
+    apart = windows.reshape(-1, taps, groups, channels // groups).transpose(2, 0, 1, 3)
+    return apart.reshape(groups, -1, taps * channels // groups)
+
+
+def _batches(images: Any, g: Windows) -> Iterator[slice]:
+    """Parts of the batch whose rows fit into the memory for them."""
+    each = math.prod(g.count) * math.prod(g.kernel) * images.shape[3] * images.dtype.itemsize
+    step = max(1, _PATCH_BYTES // max(each, 1))
+    for first in range(0, images.shape[0], step):
+        yield slice(first, first + step)
+
+
+# ── depthwise ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def depthwise_forward(xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
+    """Each channel with its own filters [kh, kw, c, m]: [n, oh, ow, c * m]."""
+    padded = g.pad(xp, image)
+    total = xp.zeros((image.shape[0], *g.count, *kernel.shape[2:]), _sum_dtype(xp, image))
+    for i, j, where in g.taps():
+        total += padded[where][..., None] * kernel[i, j]
+    return total.reshape(*total.shape[:3], -1).astype(image.dtype, copy=False)
+
+
+def depthwise_by_input(xp: Any, input_shape: Shape, kernel: Any, gradient: Any, g: Windows) -> Any:
+    """The gradient of `depthwise_forward` to its input."""
+    flowing = gradient.reshape(*gradient.shape[:3], *kernel.shape[2:])
+    padded = xp.zeros((input_shape[0], *g.padded, input_shape[3]), _sum_dtype(xp, gradient))
+    for i, j, where in g.taps():
+        padded[where] += (flowing * kernel[i, j]).sum(axis=4)
+    return g.unpad(padded).astype(gradient.dtype, copy=False)
+
+
+def depthwise_by_filter(xp: Any, image: Any, filter_shape: Shape, gradient: Any, g: Windows) -> Any:
+    """The gradient of `depthwise_forward` to its filter."""
+    padded = g.pad(xp, image)
+    flowing = gradient.reshape(*gradient.shape[:3], *filter_shape[2:])
+    made = xp.empty(filter_shape, gradient.dtype)
+    wide = _sum_dtype(xp, gradient)
+    for i, j, where in g.taps():
+        made[i, j] = (padded[where][..., None] * flowing).sum(axis=(0, 1, 2), dtype=wide)
+    return made
+
+
+def _sum_dtype(xp: Any, like: Any) -> Any:
+    """Half precision is summed in float32."""
+    return xp.float32 if like.dtype.itemsize == 2 and like.dtype.kind not in "iu" else like.dtype
+
+
+# ── kernels ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _best(name: str, plain: Callable[..., Any], binding: Binding) -> Callable[..., Any]:
+    """cuDNN's function of that name where there is one for the node; what it cannot do is left to `plain`."""
+    fast = cudnn.preferred(name, binding)
+    if fast is None:
+        return plain
+    chosen = fast
+
+    def compute(*args: Any) -> Any:
+        try:
+            return chosen(*args)
+        except cudnn.NotPlannedError:
+            return plain(*args)
+
+    return compute
+
+
+def _expect(name: str, actual: Shape, expected: Shape) -> None:
+    if actual != expected:
+        raise InvalidArgumentError(f"{name} has the wrong shape", expected=expected, actual=actual)
+
+
+@binder("Conv2D", device="GPU", fresh=True)
+@binder("DepthwiseConv2dNative", device="GPU", fresh=True)
+def conv(binding: Binding) -> Callable[[Any, Any], Any]:
+    xp, geometry = binding.xp, Geometry(binding)
+    compute = depthwise_forward if geometry.depthwise else _best("forward", forward, binding)
+
+    def body(image: Any, kernel: Any) -> Any:
+        g, made = geometry.of(image.shape, kernel.shape)
+        if not image.size * kernel.size:
+            return xp.zeros(made, image.dtype)
+        return from_nhwc(compute(xp, to_nhwc(image, geometry.data_format), kernel, g), geometry.data_format)
+
+    return body
+
+
+@binder("Conv2DBackpropInput", device="GPU", host={"input_sizes": as_ints}, fresh=True)
+@binder("DepthwiseConv2dNativeBackpropInput", device="GPU", host={"input_sizes": as_ints}, fresh=True)
+def conv_by_input(binding: Binding) -> Callable[..., Any]:
+    xp, geometry = binding.xp, Geometry(binding)
+    compute = depthwise_by_input if geometry.depthwise else _best("backprop_input", backprop_input, binding)
+
+    def body(input_sizes: Shape, kernel: Any, out_backprop: Any) -> Any:
+        g, made = geometry.of(input_sizes, kernel.shape)
+        _expect("out_backprop", out_backprop.shape, made)
+        if not out_backprop.size * kernel.size:
+            return xp.zeros(input_sizes, out_backprop.dtype)
+        plain = geometry.data_format == "NHWC"
+        sizes = input_sizes if plain else tuple(input_sizes[i] for i in (0, 2, 3, 1))
+        flowing = to_nhwc(out_backprop, geometry.data_format)
+        return from_nhwc(compute(xp, sizes, kernel, flowing, g), geometry.data_format)
+
+    return body
+
+
+@binder("Conv2DBackpropFilter", device="GPU", host={"filter_sizes": as_ints}, fresh=True)
+@binder("DepthwiseConv2dNativeBackpropFilter", device="GPU", host={"filter_sizes": as_ints}, fresh=True)
+def conv_by_filter(binding: Binding) -> Callable[..., Any]:
+    xp, geometry = binding.xp, Geometry(binding)
+    compute = depthwise_by_filter if geometry.depthwise else _best("backprop_filter", backprop_filter, binding)
+
+    def body(image: Any, filter_sizes: Shape, out_backprop: Any) -> Any:
+        g, made = geometry.of(image.shape, filter_sizes)
+        _expect("out_backprop", out_backprop.shape, made)
+        if not out_backprop.size * image.size:
+            return xp.zeros(filter_sizes, out_backprop.dtype)
+        images, flowing = (to_nhwc(a, geometry.data_format) for a in (image, out_backprop))
+        return compute(xp, images, filter_sizes, flowing, g)
+
+    return body

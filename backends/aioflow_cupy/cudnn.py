@@ -1,0 +1,137 @@
+"""Convolutions by cuDNN's graph interface, where `nvidia-cudnn-frontend` is installed (the extra `cudnn`).
+
+CuPy has had no cuDNN since version 14. The frontend plans a graph once for each pair of shapes; channels lie last in
+memory, as NHWC. What it cannot plan (groups, integers, float64) is left to the matrix products.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any, Final, TypeAlias
+
+from aioflow.graph import dtypes
+from aioflow.kernels.registry import Binding
+from aioflow_cupy.windows import Shape, Windows
+
+__all__ = ["NotPlannedError", "preferred"]
+
+Convolution: TypeAlias = Callable[..., Any]
+_TYPES: Final = {dtypes.float32: "FLOAT", dtypes.float16: "HALF", dtypes.bfloat16: "BFLOAT16"}
+
+
+@cache
+def _frontend() -> Any:
+    """The module, or None where it (or the library under it) is not installed."""
+    try:
+        cudnn: Any = importlib.import_module("cudnn")
+        cudnn.backend_version()  # loads the library, which is not part of the frontend
+    except (ImportError, OSError, RuntimeError):
+        return None
+    return cudnn
+
+
+def preferred(name: str, binding: Binding) -> Convolution | None:
+    """The function of that name in `convolution`, by cuDNN; None where it is not for this node or not installed."""
+    dtype = binding.output_dtypes[0]
+    if dtype not in _TYPES or not getattr(binding.backend, "uses_cudnn", False) or _frontend() is None:
+        return None
+    planner = _Planner(_frontend(), _TYPES[dtype])
+    made: Convolution = getattr(planner, name)
+    return made
+
+
+class NotPlannedError(Exception):
+    """cuDNN has no plan for these shapes, or they are not for it."""
+
+
+class _Planner:
+    """Plans by shapes, and runs them on the current stream."""
+
+    def __init__(self, cudnn: Any, kind: str) -> None:
+        self._cudnn = cudnn
+        self._type = getattr(cudnn.data_type, kind)
+        self._handles: dict[int, Any] = {}
+        self._plan = lru_cache(maxsize=64)(self._make)
+
+    def forward(self, xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
+        """As `convolution.forward`."""
+        out = xp.empty((image.shape[0], *g.count, kernel.shape[3]), image.dtype)
+        return self._run(xp, "conv_fprop", (image, _outputs_first(xp, kernel)), out, g)
+
+    def backprop_input(self, xp: Any, input_shape: Shape, kernel: Any, gradient: Any, g: Windows) -> Any:
+        """As `convolution.backprop_input`."""
+        out = xp.empty(input_shape, gradient.dtype)
+        return self._run(xp, "conv_dgrad", (gradient, _outputs_first(xp, kernel)), out, g)
+
+    def backprop_filter(self, xp: Any, image: Any, filter_shape: Shape, gradient: Any, g: Windows) -> Any:
+        """As `convolution.backprop_filter`."""
+        kh, kw, inner, outputs = filter_shape
+        out = xp.empty((outputs, kh, kw, inner), gradient.dtype)
+        made = self._run(xp, "conv_wgrad", (gradient, image), out, g)
+        return made.transpose(1, 2, 3, 0)
+
+    def _run(self, xp: Any, name: str, inputs: tuple[Any, Any], out: Any, g: Windows) -> Any:
+        arrays = [xp.ascontiguousarray(a) for a in inputs]
+        graph, tensors, result = self._plan(name, arrays[0].shape, arrays[1].shape, out.shape, g)
+        workspace = xp.empty(graph.get_workspace_size(), xp.uint8)
+        stream = xp.cuda.get_current_stream()
+        self._cudnn.set_stream(handle=self._handle(stream.device_id), stream=stream.ptr)
+        graph.execute(
+            {**dict(zip(tensors, arrays, strict=True)), result: out}, workspace, handle=self._handle(stream.device_id)
+        )
+        return out
+
+    def _handle(self, device: int) -> Any:
+        if device not in self._handles:
+            self._handles[device] = self._cudnn.create_handle()
+        return self._handles[device]
+
+    def _make(self, name: str, first: Shape, second: Shape, out: Shape, g: Windows) -> tuple[Any, Any, Any]:
+        image, kernel = {"conv_fprop": (first, second), "conv_dgrad": (out, second), "conv_wgrad": (second, out)}[name]
+        if image[3] != kernel[3]:
+            raise NotPlannedError("a convolution in groups")
+        try:
+            return self._build(name, first, second, out, g)
+        except self._cudnn.cudnnGraphNotSupportedError as error:
+            raise NotPlannedError(str(error)) from error
+
+    def _build(self, name: str, first: Shape, second: Shape, out: Shape, g: Windows) -> tuple[Any, Any, Any]:
+        cudnn = self._cudnn
+        graph = cudnn.pygraph(
+            io_data_type=self._type,
+            intermediate_data_type=cudnn.data_type.FLOAT,
+            compute_data_type=cudnn.data_type.FLOAT,
+        )
+        tensors = [graph.tensor(dim=_channels_second(s), stride=_strides(s)) for s in (first, second)]
+        (top, bottom), (left, right) = g.padding
+        names = {
+            "conv_fprop": ("image", "weight"),
+            "conv_dgrad": ("loss", "filter"),
+            "conv_wgrad": ("loss", "image"),
+        }[name]
+        made = getattr(graph, name)(
+            **dict(zip(names, tensors, strict=True)),
+            pre_padding=[top, left],
+            post_padding=[bottom, right],
+            stride=list(g.strides),
+            dilation=list(g.dilations),
+        )
+        made.set_output(True).set_dim(_channels_second(out)).set_stride(_strides(out))
+        graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        return graph, tensors, made
+
+
+def _outputs_first(xp: Any, kernel: Any) -> Any:
+    """[kh, kw, c, co] as [co, kh, kw, c], which is how cuDNN wants channels last."""
+    return xp.ascontiguousarray(kernel.transpose(3, 0, 1, 2))
+
+
+def _channels_second(shape: Shape) -> list[int]:
+    return [shape[0], shape[3], shape[1], shape[2]]
+
+
+def _strides(shape: Shape) -> list[int]:
+    _, height, width, channels = shape
+    return [height * width * channels, 1, width * channels, channels]

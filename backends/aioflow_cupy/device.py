@@ -1,0 +1,192 @@
+"""One GPU: its streams, memory, copies and executor, made together and closed together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import InternalError
+from aioflow.kernels.registry import ArrayBackend, Binding, Body, KernelDef
+from aioflow.kernels.resources import VariableResource
+from aioflow.runtime.backend_api import MemoryStats
+from aioflow.runtime.bind import BoundNode
+from aioflow.runtime.device import load_backend
+from aioflow.runtime.executor import DeviceThreads
+from aioflow.runtime.step import Step
+from aioflow_cupy.completion import Completions
+from aioflow_cupy.coverage import is_capturable
+from aioflow_cupy.dlpack import SharedArray, imported, is_on_gpu
+from aioflow_cupy.driver import Driver
+from aioflow_cupy.executor import StreamExecutor
+from aioflow_cupy.graphs import CapturedFunction
+from aioflow_cupy.host_values import DeviceConstants, bind_near_values
+from aioflow_cupy.memory import DeviceMemory
+from aioflow_cupy.namespace import Namespace
+from aioflow_cupy.staging import LANE_BYTES, Lanes
+from aioflow_cupy.streams import Streams
+from aioflow_cupy.transfers import Transfers
+
+__all__ = ["CupyDevice", "CupySettings"]
+
+_INLINE: Final = 256 * 1024  # bytes that are staged on the event loop; more would keep it waiting
+
+
+@dataclass(frozen=True, slots=True)
+class CupySettings:
+    """How a GPU is used.
+
+    Attributes:
+        memory_limit: Bytes that its arrays may take; None for all there are.
+        capture: Whether strands whose shapes repeat may be captured and replayed as CUDA graphs.
+        cudnn: Whether convolutions go to cuDNN where its frontend is installed.
+        lane_bytes: Size of the page-locked pieces that copies travel in.
+    """
+
+    memory_limit: int | None = None
+    capture: bool = True
+    cudnn: bool = True
+    lane_bytes: int = LANE_BYTES
+
+
+class CupyDevice:
+    """As `backend_api.BackendDevice`, and more: card to card copies, DLPack, CUDA graphs."""
+
+    device_type = "GPU"
+
+    def __init__(self, driver: Driver, index: int, settings: CupySettings) -> None:
+        self.index = index
+        self.uses_cudnn = settings.cudnn
+        self._driver = driver
+        self._settings = settings
+        self._memory = DeviceMemory(driver.pool(index), settings.memory_limit)
+        self.streams = Streams(driver, index, self._memory.allocate)
+        self._completions = Completions(f"-gpu{index}")
+        self._lanes = Lanes(driver, self.streams, settings.lane_bytes)
+        self.transfers = Transfers(driver, self.streams, self._lanes, self._completions)
+        self.executor = StreamExecutor(f"-gpu{index}", self.streams, self._completions)
+        self._stager = DeviceThreads(f"-gpu{index}-copies", 1)
+        self._constants = DeviceConstants(lambda: self.streams.capturing)
+        self._closed = False
+
+    # -- for kernels -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def xp(self) -> Any:
+        """The array namespace: CuPy, with the differences of `namespace`."""
+        return Namespace(self._driver.xp, self._driver.extras)
+
+    @cached_property
+    def special(self) -> Any:
+        """CuPy's special functions, or None where they are not there."""
+        return self._driver.special()
+
+    @cached_property
+    def host(self) -> ArrayBackend:
+        """The backend for values that stay on the host."""
+        found: ArrayBackend = load_backend("numpy")
+        return found
+
+    def generator(self, seed: int, seed2: int) -> Any:
+        """A generator for the pair of seeds; (0, 0) takes one from the operating system."""
+        entropy = None if seed == 0 and seed2 == 0 else [seed & (2**64 - 1), seed2 & (2**64 - 1)]
+        with self.streams.computing():
+            return self._driver.generator(entropy)
+
+    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
+        """The callable for a node, and the kernel that describes it. What is made now (constants) is made on this
+        device; small values that describe shapes are worked on where they are, on the host (`host_values`), so an
+        operator of Python's will not do, and neither will a buffer that dies.
+        """
+        with self.streams.computing():
+            body = bind_near_values(kernel, binding, self.host, self._constants)
+        return replace(kernel, expression=None, takes_out=False), body
+
+    # -- copies ----------------------------------------------------------------------------------------------------
+
+    async def to_device(self, value: Any) -> Any:
+        """The device's array for a host value, which may be modified afterwards, or for an array of another library on
+        this GPU, without a copy. An array of the device's own goes through; so do strings.
+        """
+        self._check_open()
+        if isinstance(value, self._driver.xp.ndarray):
+            return value
+        if is_on_gpu(value):
+            return imported(self._driver, self.streams, value)
+        if not isinstance(value, np.ndarray | np.generic) or value.dtype == object:
+            return value
+        if value.nbytes <= _INLINE:
+            return self.transfers.upload(value)
+        return await self._stager.run(Step(), self.transfers.upload, value)
+
+    async def to_host(self, value: Any) -> Any:
+        """The value of a device array as a NumPy array of the caller's, once it has been computed."""
+        self._check_open()
+        if isinstance(value, self._driver.xp.ndarray):
+            return await self.transfers.download(value)
+        return value.copy() if isinstance(value, np.ndarray) else value  # it never left the host
+
+    def copy_from(self, array: Any, other: CupyDevice) -> Any:
+        """This device's array with the value of another GPU's."""
+        self._check_open()
+        return array if other is self else self.transfers.copy_from(array, other.transfers)
+
+    def share(self, array: Any) -> SharedArray:
+        """The array for other libraries, by DLPack."""
+        return SharedArray(self._driver, self.streams, array)
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def capture(
+        self, function: Callable[..., tuple[Any, ...]], variables: Sequence[VariableResource] = ()
+    ) -> Callable[..., tuple[Any, ...]]:
+        """The function, captured as a CUDA graph when its shapes repeat; see `graphs`. Call it in the executor."""
+        if not self._settings.capture:
+            return function
+        return CapturedFunction(self._driver, self.streams, function, variables)
+
+    def captured(
+        self, function: Callable[..., tuple[Any, ...]], nodes: Sequence[BoundNode]
+    ) -> Callable[..., tuple[Any, ...]] | None:
+        """A strand by CUDA graphs, if none of its nodes needs the host; see `BackendDevice.captured`."""
+        if not self._settings.capture or not is_capturable(nodes):
+            return None
+        handles = [bound.call for bound in nodes if bound.node.op == "VarHandleOp"]
+        current: tuple[VariableResource, ...] | None = None
+        replayed = function
+
+        def call(*values: Any) -> tuple[Any, ...]:
+            nonlocal current, replayed
+            variables = tuple(handle() for handle in handles)
+            if variables != current:  # the first call, or the first after the container was cleared
+                current, replayed = variables, self.capture(function, variables)
+            return replayed(*values)
+
+        return call
+
+    async def synchronize(self) -> None:
+        """Wait until everything that has been asked of the device is done."""
+        await asyncio.gather(*(self._completions.future(event) for event in self.streams.all_marks()))
+
+    def memory(self) -> MemoryStats:
+        """How full it is."""
+        with self.streams.computing():
+            return self._memory.stats()
+
+    def close(self) -> None:
+        """Let go of the events' thread and of pooled memory. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._completions.close()
+        self._lanes.clear()
+        with self.streams.computing():
+            self._memory.trim()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InternalError("the device is closed", expected="an open device", actual=f"GPU {self.index}")

@@ -1,0 +1,92 @@
+"""DLPack: feeds and fetches that are arrays of torch, JAX or CuPy on the GPU already, without a copy.
+
+The consumer of an array says in which stream it will read it, and the producer lets that stream wait for the array
+(https://data-apis.org/array-api/latest/API_specification/generated/array_api.array.__dlpack__.html). CuPy takes its
+thread's *current* stream for the one in which an array was made. Arrays here are made in the device's compute stream,
+whatever thread they are handed out in; so what is handed out is a `SharedArray`, which does the waiting itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from aioflow.errors import InvalidArgumentError
+from aioflow_cupy.driver import Driver
+from aioflow_cupy.streams import Streams
+
+__all__ = ["CUDA", "SharedArray", "imported", "is_on_gpu"]
+
+CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLDeviceType
+_LEGACY_DEFAULT, _PER_THREAD_DEFAULT = 1, 2
+_NO_SYNCHRONISATION: Final = -1
+
+
+def is_on_gpu(value: Any) -> bool:
+    """Whether the value is an array of some library in the memory of a GPU."""
+    device = getattr(value, "__dlpack_device__", None)
+    return device is not None and hasattr(value, "__dlpack__") and device()[0] in (CUDA, CUDA_MANAGED)
+
+
+def imported(driver: Driver, streams: Streams, value: Any) -> Any:
+    """The array that `value` exports, without a copy, for the compute stream to read.
+
+    Raises:
+        InvalidArgumentError: it is on another device.
+    """
+    kind, number = value.__dlpack_device__()
+    if kind not in (CUDA, CUDA_MANAGED) or (kind == CUDA and number != streams.device):
+        raise InvalidArgumentError(
+            "the array is in the memory of another device",
+            expected=f"DLPack device ({CUDA}, {streams.device})",
+            actual=(int(kind), number),
+        )
+    with streams.computing():  # its stream is what the producer is told to wait in
+        return driver.import_array(value)
+
+
+class SharedArray:
+    """An array of the device for other libraries: `torch.from_dlpack(shared)`, `jax.dlpack.from_dlpack(shared)`.
+
+    Attributes:
+        array: CuPy's array. Who reads it directly must wait for the device first.
+    """
+
+    def __init__(self, driver: Driver, streams: Streams, array: Any) -> None:
+        self.array = array
+        self._driver = driver
+        self._streams = streams
+        self._made = streams.mark(streams.compute)
+        self.shape: tuple[int, ...] = array.shape
+        self.dtype = array.dtype
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(kDLCUDA, device number)."""
+        return CUDA, self._streams.device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The capsule, for a consumer that reads in `stream` (None: the legacy default stream, 1; -1: it waits itself).
+
+        Raises:
+            BufferError: the consumer wants the array on another device.
+            ValueError: stream 0, which CUDA leaves ambiguous.
+        """
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"the array is on DLPack device {self.__dlpack_device__()}, not on {tuple(dl_device)}")
+        if stream == 0:
+            raise ValueError("stream 0 is ambiguous: give 1 for the legacy default stream, 2 for the per-thread one")
+        if stream != _NO_SYNCHRONISATION:
+            self._driver.external_stream(self._streams.device, stream or _LEGACY_DEFAULT).wait_event(self._made)
+        options: dict[str, Any] = {"stream": _NO_SYNCHRONISATION}
+        if max_version is not None:
+            options["max_version"] = max_version
+        if copy:
+            with self._streams.computing():
+                return self.array.copy().__dlpack__(**options)
+        return self.array.__dlpack__(**options)

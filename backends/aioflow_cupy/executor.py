@@ -1,0 +1,54 @@
+"""Runs functions on a GPU: one thread launches their kernels, in order, into the compute stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from aioflow.runtime.executor import DeviceThreads
+from aioflow.runtime.step import Step
+from aioflow_cupy.completion import Completions
+from aioflow_cupy.streams import Streams
+
+__all__ = ["StreamExecutor"]
+
+T = TypeVar("T")
+
+
+class StreamExecutor:
+    """As `backend_api.Executor`. While one function's kernels run, the thread launches those of the next."""
+
+    def __init__(self, name: str, streams: Streams, completions: Completions) -> None:
+        self._threads = DeviceThreads(name, 1)
+        self._streams = streams
+        self._completions = completions
+
+    async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:
+        """Run `function(*args)` in the launching thread, with the compute stream current; returns when its kernels are
+        done.
+        """
+        result: T
+        try:
+            result, launched = await self._threads.run(step, self._launch, function, args)
+            await self._completions.future(launched)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                step.stop()
+            await self._settle()
+            raise
+        return result
+
+    def _launch(self, function: Callable[..., T], args: tuple[Any, ...]) -> tuple[T, Any]:
+        with self._streams.computing():
+            result = function(*args)
+        return result, self._streams.mark(self._streams.compute)
+
+    async def _settle(self) -> None:
+        """Wait until the compute stream is done, whoever else cancels meanwhile."""
+        done = self._completions.future(self._streams.mark(self._streams.compute))
+        while not done.done():
+            with suppress(asyncio.CancelledError):  # asked again: the first request is on its way already
+                await asyncio.wait([done])
+        done.exception()  # a failure of the device has been told, or is told to those who read its results

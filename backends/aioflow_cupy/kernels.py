@@ -1,0 +1,198 @@
+"""Kernels of the GPU device that differ from the portable ones.
+
+Some keep small values on the host. Others check nothing, since looking at a value makes the host wait for the device:
+as TensorFlow documents for GPUs, an index that is out of bounds gathers zeros, and a label that is gives NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels import array_index, state
+from aioflow.kernels.array_shape import checked_axis
+from aioflow.kernels.convert import as_int
+from aioflow.kernels.nn import narrow, softmax_parts
+from aioflow.kernels.registry import ANY_DEVICE, KERNELS, Binding, Body, binder
+
+__all__: list[str] = []
+
+_NUMERIC: Final = "numbers bool"  # strings stay on the CPU
+_HALVES: Final = {"T": "float16 bfloat16"}
+
+# ── constants and shapes stay on the host ─────────────────────────────────────────────────────────────────────────────
+
+
+@binder("Const", device="GPU", dtypes={"dtype": _NUMERIC})
+def const(binding: Binding) -> Callable[[], Any]:
+    value = binding.attrs["value"]
+    return lambda: value  # who reads it has a copy on the device, if that is what it needs (`host_values`)
+
+
+@binder("Shape", device="GPU", dtypes={"T": _NUMERIC})
+def shape(binding: Binding) -> Callable[[Any], Any]:
+    dtype = binding.output_dtypes[0].np_dtype
+    return lambda value: np.array(value.shape, dtype)
+
+
+@binder("ShapeN", device="GPU", dtypes={"T": _NUMERIC})
+def shape_n(binding: Binding) -> Callable[[Any], Any]:
+    dtype = binding.output_dtypes[0].np_dtype
+    return lambda values: tuple(np.array(v.shape, dtype) for v in values)
+
+
+# ── products of half precision, which cuBLAS sums in float32 itself ──────────────────────────────────────────────────
+
+
+@binder("MatMul", device="GPU", dtypes=_HALVES, fresh=True)
+def matmul(binding: Binding) -> Callable[[Any, Any], Any]:
+    xp, turn_a, turn_b = binding.xp, binding.attrs["transpose_a"], binding.attrs["transpose_b"]
+
+    def product(a: Any, b: Any) -> Any:
+        left, right = (a.T if turn_a else a), (b.T if turn_b else b)
+        if a.ndim != 2 or b.ndim != 2 or left.shape[1] != right.shape[0]:
+            raise _no_product(a, b, "rank 2 and equal inner sizes")
+        return xp.matmul(left, right).astype(a.dtype, copy=False)
+
+    return product
+
+
+@binder("BatchMatMul", device="GPU", dtypes=_HALVES, fresh=True)
+@binder("BatchMatMulV2", device="GPU", dtypes=_HALVES, fresh=True)
+def batch_matmul(binding: Binding) -> Callable[[Any, Any], Any]:
+    xp, turn_x, turn_y = binding.xp, binding.attrs["adj_x"], binding.attrs["adj_y"]
+    same = binding.op_type == "BatchMatMul"
+
+    def product(x: Any, y: Any) -> Any:
+        if x.ndim < 2 or y.ndim < 2 or (same and x.shape[:-2] != y.shape[:-2]):
+            raise _no_product(x, y, "rank >= 2" + (" and equal batches" if same else ""))
+        left, right = (x.swapaxes(-1, -2) if turn_x else x), (y.swapaxes(-1, -2) if turn_y else y)
+        pairs = zip(reversed(x.shape[:-2]), reversed(y.shape[:-2]), strict=False)
+        if left.shape[-1] != right.shape[-2] or any(a != b and 1 not in (a, b) for a, b in pairs):
+            raise _no_product(x, y, "equal inner sizes, and batches that broadcast")
+        return xp.matmul(left, right).astype(x.dtype, copy=False)
+
+    return product
+
+
+def _no_product(a: Any, b: Any, expected: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "these are not matrices that can be multiplied", expected=expected, actual=f"{a.shape} times {b.shape}"
+    )
+
+
+# ── by index, without a look at the indices ──────────────────────────────────────────────────────────────────────────
+
+
+def _pick(xp: Any, params: Any, indices: Any, axis: int) -> Any:
+    """The elements along an axis, zeros where the index is out of bounds."""
+    limit = params.shape[axis]
+    if not limit:
+        return xp.zeros(params.shape[:axis] + indices.shape + params.shape[axis + 1 :], params.dtype)
+    inside = (indices >= 0) & (indices < limit)
+    picked = params.take(xp.where(inside, indices, 0), axis)
+    wide = (None,) * axis + (...,) + (None,) * (params.ndim - axis - 1)
+    return xp.where(inside[wide], picked, params.dtype.type(0))
+
+
+@binder("Gather", device="GPU", dtypes={"Tparams": _NUMERIC}, fresh=True)
+def gather(binding: Binding) -> Callable[[Any, Any], Any]:
+    xp = binding.xp
+    return lambda params, indices: _pick(xp, params, indices, checked_axis(0, params.ndim))
+
+
+@binder("GatherV2", device="GPU", dtypes={"Tparams": _NUMERIC}, host={"axis": as_int}, fresh=True)
+def gather_v2(binding: Binding) -> Callable[..., Any]:
+    xp = binding.xp
+    if binding.attrs["batch_dims"]:
+        return array_index.gather_v2(binding)
+    return lambda params, indices, axis: _pick(xp, params, indices, checked_axis(axis, params.ndim))
+
+
+@binder("ResourceGather", device="GPU", dtypes={"dtype": _NUMERIC}, fresh=True)
+def resource_gather(binding: Binding) -> Callable[[Any, Any], Any]:
+    xp = binding.xp
+    if binding.attrs["batch_dims"]:
+        return state.gather(binding)
+
+    def read(resource: Any, indices: Any) -> Any:
+        value = resource.read()
+        if value.ndim == 0:
+            raise InvalidArgumentError(f"variable {resource.name} has no rows", expected="rank >= 1", actual="rank 0")
+        return _pick(xp, value, indices, 0)
+
+    return read
+
+
+@binder("OneHot", device="GPU", dtypes={"T": _NUMERIC}, host={"depth": as_int}, fresh=True)
+def one_hot(binding: Binding) -> Callable[..., Any]:
+    xp, dtype, axis = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs["axis"]
+
+    def encode(indices: Any, depth: int, on_value: Any, off_value: Any) -> Any:
+        if depth < 0:
+            raise InvalidArgumentError("the depth of one_hot is negative", expected="depth >= 0", actual=depth)
+        hot = indices[..., None] == xp.arange(depth, dtype=indices.dtype)
+        result = xp.where(hot, on_value, off_value).astype(dtype, copy=False)
+        return result if axis in (-1, indices.ndim) else xp.moveaxis(result, -1, axis)
+
+    return encode
+
+
+@binder("SparseSoftmaxCrossEntropyWithLogits", device="GPU", fresh=True)
+def sparse_cross_entropy(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any]]:
+    xp, parts = binding.xp, softmax_parts(binding.xp)
+
+    def body(features: Any, labels: Any) -> tuple[Any, Any]:
+        if features.ndim != 2 or labels.shape != features.shape[:1] or not features.shape[1]:
+            raise InvalidArgumentError(
+                "logits must be a matrix, with one label a row",
+                expected="(batch, classes >= 1) and (batch,)",
+                actual=f"{features.shape} and {labels.shape}",
+            )
+        batch, classes = features.shape
+        inside = (labels >= 0) & (labels < classes)
+        chosen = xp.where(inside, labels, 0)
+        shifted, backprop, total = parts(features)
+        rows = xp.arange(batch)
+        nan = backprop.dtype.type(np.nan)
+        loss = xp.where(inside, xp.log(total[:, 0]) - shifted[rows, chosen], nan)
+        backprop /= total
+        backprop[rows, chosen] -= backprop.dtype.type(1)
+        backprop = xp.where(inside[:, None], backprop, nan)
+        return narrow(loss, features.dtype), narrow(backprop, features.dtype)
+
+    return body
+
+
+# ── special functions, which CuPy has as single kernels ──────────────────────────────────────────────────────────────
+
+_SPECIAL: Final = {
+    "Erf": "erf",
+    "Erfc": "erfc",
+    "Erfinv": "erfinv",
+    "Ndtri": "ndtri",
+    "Lgamma": "gammaln",
+    "Digamma": "digamma",
+    "Zeta": "zeta",
+}
+
+
+def _special(binding: Binding) -> Body:
+    dtype = binding.output_dtypes[0].np_dtype
+    found = getattr(getattr(binding.backend, "special", None), _SPECIAL[binding.op_type], None)
+    if found is None:
+        portable = next(k for k in KERNELS.for_op(binding.op_type) if k.device_type == ANY_DEVICE)
+        return portable.bind(binding)
+    wide = dtype if dtype.itemsize > 2 else np.dtype(np.float32)
+
+    def body(*inputs: Any) -> Any:
+        return found(*(x.astype(wide, copy=False) for x in inputs)).astype(dtype, copy=False)
+
+    return body
+
+
+for _op in _SPECIAL:
+    binder(_op, device="GPU", fresh=True)(_special)

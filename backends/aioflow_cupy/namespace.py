@@ -1,0 +1,134 @@
+"""The array namespace that kernels get on a GPU: CuPy's, with the few things done differently that they rely on.
+
+CuPy's `ufunc.at` is made of atomic operations, which exist for some functions and dtypes only, and has `reduceat` for
+`add` alone. Here both work for every function, by a segmented scan where there is no atomic operation: log n passes,
+the same result each time. Linear algebra raises for singular matrices, as NumPy's does, and solves for batches that
+broadcast.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Final
+
+__all__ = ["Namespace"]
+
+# What cupy 13 and 14 have atomic operations for.
+_ATOMIC: Final = {
+    "add": frozenset(("int32", "uint32", "uint64", "float16", "float32", "float64", "complex64", "complex128")),
+    "maximum": frozenset(("int32", "uint32", "uint64", "float32", "float64")),
+    "minimum": frozenset(("int32", "uint32", "uint64", "float32", "float64")),
+}
+_FOLDING: Final = ("add", "subtract", "multiply", "maximum", "minimum")
+_CHECKED: Final = ("inv", "cholesky")
+
+
+class Namespace:
+    """`cupy`, or what stands in for it, with the differences that the module names."""
+
+    def __init__(self, cupy: Any, cupyx: Any) -> None:
+        self._cupy = cupy
+        for name in _FOLDING:
+            setattr(self, name, _Ufunc(cupy, getattr(cupy, name), name))
+        self.linalg = _linear_algebra(cupy, cupyx)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._cupy, name)
+        setattr(self, name, found)  # the next time it is found without a call
+        return found
+
+
+class _Ufunc:
+    """A ufunc with `at` and `reduceat` for all dtypes."""
+
+    __slots__ = ("__name__", "_call", "_cupy", "_native")
+
+    def __init__(self, cupy: Any, native: Any, name: str) -> None:
+        self._cupy, self._native, self.__name__ = cupy, native, name
+        self._call = native.__call__
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return self._call(*args, **keywords)
+
+    @property
+    def reduce(self) -> Any:
+        """CuPy's own."""
+        return self._native.reduce
+
+    def at(self, target: Any, rows: Any, updates: Any) -> None:
+        """Combine `updates[i]` into `target[rows[i]]`, in place and for every i; rows [n] may repeat.
+
+        Floats that are added go by atomic operations, in no fixed order: their sums may differ in the last bits.
+        """
+        cupy, apply = self._cupy, self._native
+        if self.__name__ == "subtract" and target.dtype.kind not in "bu":
+            apply, updates = cupy.add, -updates
+        if target.dtype.name in _ATOMIC.get("add" if apply is cupy.add else self.__name__, ()):
+            apply.at(target, rows, updates)
+        elif rows.size:
+            self._fold_into(target, rows, updates, apply)
+
+    def _fold_into(self, target: Any, rows: Any, updates: Any, apply: Any) -> None:
+        cupy = self._cupy
+        flat = rows.reshape(-1)
+        given = cupy.broadcast_to(updates, rows.shape + target.shape[1:]).reshape(flat.shape + target.shape[1:])
+        order = cupy.argsort(flat)  # stable
+        fold = cupy.add if self.__name__ == "subtract" else self._native
+        sums, ends = _segment_scan(cupy, fold, given[order], flat[order])
+        touched = flat[order][ends]
+        target[touched] = apply(target[touched], sums[ends]).astype(target.dtype)
+
+    def reduceat(self, array: Any, starts: Any, axis: int = 0, dtype: Any = None) -> Any:
+        """The rows from each start up to the next one (to the end for the last), combined; starts ascend."""
+        cupy = self._cupy
+        marks = cupy.zeros(len(array), dtype=cupy.int64)
+        marks[starts] = 1
+        sums, ends = _segment_scan(
+            cupy, self._native, array if dtype is None else array.astype(dtype, copy=False), cupy.cumsum(marks)
+        )
+        return sums[ends]
+
+
+def _segment_scan(cupy: Any, fold: Any, rows: Any, ids: Any) -> tuple[Any, Any]:
+    """Inclusive scans of the rows within each run of equal ids, by doubling steps; and a mask of the runs' last rows.
+
+    After the pass of width w, row i holds what is combined of the last 2w rows of its run up to i (Hillis, Steele:
+    "Data parallel algorithms", CACM 29, 1986).
+    """
+    count, scanned = len(ids), rows
+    wide = (slice(None), *(None,) * (rows.ndim - 1))
+    width = 1
+    while width < count:
+        same = (ids[width:] == ids[:-width])[wide]
+        combined = fold(scanned[:-width], scanned[width:]).astype(scanned.dtype, copy=False)
+        scanned = cupy.concatenate([scanned[:width], cupy.where(same, combined, scanned[width:])])
+        width *= 2
+    ends = cupy.ones(count, dtype=bool)
+    ends[:-1] = ids[1:] != ids[:-1]
+    return scanned, ends
+
+
+def _linear_algebra(cupy: Any, cupyx: Any) -> SimpleNamespace:
+    own = cupy.linalg
+    names = (name for name in dir(own) if not name.startswith("_"))
+    made = SimpleNamespace(**{name: getattr(own, name) for name in names})
+
+    def checked(function: Any) -> Any:
+        def call(*args: Any) -> Any:
+            with cupyx.errstate(linalg="raise"):
+                return function(*args)
+
+        return call
+
+    def solve(a: Any, b: Any) -> Any:
+        batch = cupy.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        if batch != a.shape[:-2] or batch != b.shape[:-2]:
+            a = cupy.broadcast_to(a, batch + a.shape[-2:])
+            b = cupy.broadcast_to(b, batch + b.shape[-2:])
+        with cupyx.errstate(linalg="raise"):
+            return own.solve(a, b)
+
+    for name in _CHECKED:
+        setattr(made, name, checked(getattr(own, name)))
+    made.solve = solve
+    return made

@@ -1,0 +1,54 @@
+"""The streams of one device, and the order between them.
+
+Three: one computes, one brings values to the device, one takes them away, so that copies in both directions overlap
+with kernels. All arrays belong to the compute stream: they are allocated in its order and so, with a stream-ordered
+pool, freed in its order. The other two touch an array only between two events of the compute stream.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from aioflow_cupy.driver import Allocator, Driver
+
+__all__ = ["Streams"]
+
+
+class Streams:
+    """The streams of a device.
+
+    Attributes:
+        device: Its number.
+        compute, upload, download: The streams.
+        capturing: Whether what the compute stream is asked is noted for a graph (`graphs`).
+    """
+
+    def __init__(self, driver: Driver, device: int, allocator: Allocator) -> None:
+        self._driver = driver
+        self._allocator = allocator
+        self.device = device
+        self.capturing = False
+        self.compute = driver.stream(device)
+        self.upload = driver.stream(device)
+        self.download = driver.stream(device)
+
+    def computing(self, allocator: Allocator | None = None) -> AbstractContextManager[None]:
+        """Within it the thread's work goes to the compute stream."""
+        return self._driver.current(self.device, self.compute, allocator or self._allocator)
+
+    def mark(self, stream: Any) -> Any:
+        """A new event after everything asked of the stream until now."""
+        event = self._driver.event(self.device)
+        stream.record(event)
+        return event
+
+    def order(self, before: Any, after: Any) -> Any:
+        """Let what `after` is asked from now on wait for what `before` has been asked. Returns the event between."""
+        event = self.mark(before)
+        after.wait_event(event)
+        return event
+
+    def all_marks(self) -> list[Any]:
+        """An event for each stream, after everything asked of it until now."""
+        return [self.mark(stream) for stream in (self.compute, self.upload, self.download)]

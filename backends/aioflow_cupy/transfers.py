@@ -1,0 +1,128 @@
+"""Copies between host and device, and between devices: asynchronous, overlapping with kernels, and in order with them.
+
+A value goes to the device in pieces: into a lane's page-locked memory, by the upload stream into the lane's device
+memory, and from there by the compute stream into its array. So the upload stream never touches memory of the compute
+stream's pool, whose freed blocks the next kernel may have been given already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from aioflow_cupy.completion import Completions
+from aioflow_cupy.driver import Driver
+from aioflow_cupy.staging import Lane, Lanes
+from aioflow_cupy.streams import Streams
+
+__all__ = ["Transfers"]
+
+
+class Transfers:
+    """Moves values for one device."""
+
+    def __init__(self, driver: Driver, streams: Streams, lanes: Lanes, completions: Completions) -> None:
+        self._driver = driver
+        self._streams = streams
+        self._lanes = lanes
+        self._completions = completions
+
+    # -- host to device --------------------------------------------------------------------------------------------
+
+    def upload(self, value: Any) -> Any:
+        """The device's array of a host value, which may be modified as soon as this returns. The compute stream will
+        have the array's contents; nothing else may read it.
+        """
+        array = np.ascontiguousarray(value).reshape(np.shape(value))
+        with self._streams.computing():
+            made = self._driver.xp.empty(array.shape, array.dtype)
+            target = made.reshape(-1).view(np.uint8)
+        source = array.reshape(-1).view(np.uint8)
+        for piece in self._pieces(source.nbytes):
+            lane = self._lanes.take()
+            size = piece.stop - piece.start
+            np.copyto(lane.host[:size], source[piece])
+            self._through(lane, size, target, piece)
+        return made
+
+    def _through(self, lane: Lane, size: int, target: Any, piece: slice) -> None:
+        """Bring a lane's first `size` bytes into a piece of the target."""
+        streams = self._streams
+        if lane.consumed is not None:
+            streams.upload.wait_event(lane.consumed)
+        elif lane.device_bytes is None:
+            _ = lane.device  # allocated in the order of the compute stream: the copy must come after that
+            streams.order(streams.compute, streams.upload)
+        self._driver.upload(lane.device[:size], lane.host[:size], streams.upload)
+        arrived = streams.order(streams.upload, streams.compute)
+        with streams.computing():
+            target[piece] = lane.device[:size]
+        lane.consumed = streams.mark(streams.compute)
+        self._lanes.give_back(lane, arrived)
+
+    # -- device to host --------------------------------------------------------------------------------------------
+
+    def download(self, array: Any) -> asyncio.Future[Any]:
+        """The array's value, once the compute stream has made it. The copy is under way when this returns."""
+        streams = self._streams
+        with streams.computing():
+            source = self._driver.xp.ascontiguousarray(array)
+            flat = source.reshape(-1).view(np.uint8)
+        shape, dtype, size = array.shape, array.dtype, flat.nbytes
+        lane = self._lanes.take() if size <= self._lanes.size else None
+        host = self._driver.pinned(size) if lane is None else lane.host[:size]
+        streams.order(streams.compute, streams.download)
+        self._driver.download(host, flat, streams.download)
+        done = streams.mark(streams.download)
+        kept = [source, flat]  # until the copy is done
+
+        def finish() -> Any:
+            kept.clear()
+            if lane is None:
+                return host.view(dtype).reshape(shape)  # large: the caller gets the page-locked memory itself
+            made = host.copy().view(dtype).reshape(shape)
+            self._lanes.give_back(lane, None)  # not by the event: the host has read it only now
+            return made
+
+        return self._completions.future(done, finish)
+
+    # -- device to device ------------------------------------------------------------------------------------------
+
+    def copy_from(self, array: Any, other: Transfers) -> Any:
+        """This device's array with the value of another one's, from card to card where they reach each other."""
+        own, theirs = self._streams, other._streams
+        with theirs.computing():
+            source = self._driver.xp.ascontiguousarray(array)
+        with own.computing():
+            made = self._driver.xp.empty(array.shape, array.dtype)
+        if not self._driver.reach(own.device, theirs.device):
+            return self._by_the_host(made, source, other)
+        theirs.order(theirs.compute, own.compute)
+        with own.computing():
+            self._driver.copy_between(made, source, own.compute)
+        other._completions.hold(own.mark(own.compute), source)
+        return made
+
+    def _by_the_host(self, made: Any, source: Any, other: Transfers) -> Any:
+        """A piece at a time: the other's download stream into a lane, this one's upload stream out of it."""
+        own, theirs = self._streams, other._streams
+        with theirs.computing():
+            given = source.reshape(-1).view(np.uint8)
+        with own.computing():
+            target = made.reshape(-1).view(np.uint8)
+        theirs.order(theirs.compute, theirs.download)
+        for piece in self._pieces(given.nbytes):
+            lane = self._lanes.take()
+            size = piece.stop - piece.start
+            self._driver.download(lane.host[:size], given[piece], theirs.download)
+            theirs.order(theirs.download, own.upload)
+            self._through(lane, size, target, piece)
+        other._completions.hold(theirs.mark(theirs.download), source)
+        return made
+
+    def _pieces(self, size: int) -> Iterator[slice]:
+        for start in range(0, size, self._lanes.size):
+            yield slice(start, min(start + self._lanes.size, size))

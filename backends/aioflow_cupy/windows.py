@@ -1,0 +1,87 @@
+"""Windows over image batches as arrays of any namespace: where each tap reads, padding, and views of all windows.
+
+Everything here is NHWC; the geometry itself (sizes, padding schemes, errors) is `aioflow.graph.windows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+__all__ = ["Pair", "Shape", "Windows", "from_nhwc", "to_nhwc"]
+
+Pair: TypeAlias = tuple[int, int]
+Shape: TypeAlias = tuple[int, ...]
+
+
+def to_nhwc(array: Any, data_format: str) -> Any:
+    """The array as NHWC, a view."""
+    return array if data_format == "NHWC" else array.transpose(0, 2, 3, 1)
+
+
+def from_nhwc(array: Any, data_format: str) -> Any:
+    """An NHWC array in the layout of that name, a view."""
+    return array if data_format == "NHWC" else array.transpose(0, 3, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows of `kernel` taps over images of `size`, each a pair (height, width).
+
+    Attributes:
+        padding: ((top, bottom), (left, right)).
+        count: How many windows there are along height and width.
+    """
+
+    size: Pair
+    kernel: Pair
+    strides: Pair
+    dilations: Pair
+    padding: tuple[Pair, Pair]
+    count: Pair
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether the windows are the pixels themselves."""
+        return self.kernel == (1, 1) and self.strides == (1, 1) and self.count == self.size
+
+    @property
+    def padded(self) -> Pair:
+        """Size of the padded image; larger than what is read where the windows do not fit evenly."""
+        height, width = (s + sum(p) for s, p in zip(self.size, self.padding, strict=True))
+        return height, width
+
+    def pad(self, xp: Any, images: Any, value: Any = 0) -> Any:
+        """The images with their padding; the images themselves where there is none."""
+        (top, bottom), (left, right) = self.padding
+        if not (top or bottom or left or right):
+            return images
+        made = xp.full((images.shape[0], *self.padded, images.shape[3]), value, images.dtype)
+        made[:, top : top + self.size[0], left : left + self.size[1]] = images
+        return made
+
+    def unpad(self, padded: Any) -> Any:
+        """The part of a padded image batch that is the images."""
+        (top, _), (left, _) = self.padding
+        return padded[:, top : top + self.size[0], left : left + self.size[1]]
+
+    def taps(self) -> Iterator[tuple[int, int, tuple[slice, slice, slice]]]:
+        """For each tap its row and column in the kernel, and where all windows read it in the padded images."""
+        for i in range(self.kernel[0]):
+            for j in range(self.kernel[1]):
+                yield i, j, (slice(None), self._along(0, i), self._along(1, j))
+
+    def _along(self, axis: int, tap: int) -> slice:
+        first, stride = tap * self.dilations[axis], self.strides[axis]
+        return slice(first, first + (self.count[axis] - 1) * stride + 1, stride)
+
+    def view(self, xp: Any, padded: Any) -> Any:
+        """All windows of the padded images, [n, oh, ow, kh, kw, c]: a view in which they overlap."""
+        samples, line, pixel, channel = padded.strides
+        (sh, sw), (dh, dw) = self.strides, self.dilations
+        return xp.lib.stride_tricks.as_strided(
+            padded,
+            (padded.shape[0], *self.count, *self.kernel, padded.shape[3]),
+            (samples, line * sh, pixel * sw, line * dh, pixel * dw, channel),
+        )

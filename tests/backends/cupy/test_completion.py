@@ -1,0 +1,163 @@
+"""From events to asyncio: who is woken, with what, and what happens at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from aioflow.errors import CancelledError, InternalError
+from aioflow.runtime.step import Step
+from aioflow_cupy.completion import Completions
+from tests.backends.cupy.fake_driver import FakeDriver, FakeEvent
+from tests.backends.cupy.fakes import small_lanes
+
+
+def an_event(driver: FakeDriver) -> FakeEvent:
+    event: FakeEvent = driver.event(0)
+    driver.stream(0).record(event)
+    return event
+
+
+async def test_a_future_is_settled_on_its_loop_when_the_event_has_passed() -> None:
+    driver, completions = FakeDriver(passes_at_once=False), Completions("-test")
+    threads: list[threading.Thread] = []
+
+    def finish() -> str:
+        threads.append(threading.current_thread())
+        return "done"
+
+    future = completions.future(an_event(driver), finish)
+    await asyncio.sleep(0.005)
+    assert not future.done()
+    driver.advance()
+    assert await future == "done"
+    assert threads == [threading.current_thread()]
+    completions.close()
+
+
+async def test_events_of_other_streams_do_not_wait_for_one_another() -> None:
+    driver, completions = FakeDriver(passes_at_once=False), Completions("-test")
+    slow, fast = an_event(driver), an_event(driver)
+    first, second = completions.future(slow), completions.future(fast)
+    driver.advance(fast.name.split("#")[0])
+    await second
+    assert not first.done()
+    driver.advance()
+    await first
+    completions.close()
+
+
+async def test_an_error_of_the_device_reaches_who_waits() -> None:
+    driver, completions = FakeDriver(passes_at_once=False), Completions("-test")
+    event, released = an_event(driver), []
+    future = completions.future(event, lambda: released.append(True))
+    event.error = RuntimeError("cudaErrorIllegalAddress")
+    with pytest.raises(InternalError, match="cudaErrorIllegalAddress"):
+        await future
+    assert released == [True]  # what the copy held is given back all the same
+    completions.close()
+
+
+async def test_what_finish_raises_reaches_who_waits() -> None:
+    driver, completions = FakeDriver(), Completions("-test")
+
+    def finish() -> None:
+        raise CancelledError("no")
+
+    with pytest.raises(CancelledError, match="no"):
+        await completions.future(an_event(driver), finish)
+    completions.close()
+
+
+async def test_close_waits_for_the_last_event_and_then_refuses() -> None:
+    driver, completions = FakeDriver(passes_at_once=False), Completions("-test")
+    seen: list[Exception | None] = []
+    completions.call(an_event(driver), seen.append)
+    closing = asyncio.get_running_loop().run_in_executor(None, completions.close)
+    await asyncio.sleep(0.005)
+    assert not closing.done()
+    driver.advance()
+    await closing
+    assert seen == [None]
+    with pytest.raises(InternalError, match="closed"):
+        completions.call(an_event(driver), seen.append)
+
+
+async def test_no_thread_before_the_first_event() -> None:
+    before = threading.active_count()
+    Completions("-test").close()
+    assert threading.active_count() == before
+
+
+# ── the executor ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_function_runs_in_the_launching_thread_with_the_compute_stream() -> None:
+    driver = FakeDriver()
+    device = small_lanes(driver)
+    found = await device.executor.run(Step(), lambda: (threading.current_thread().name, driver._stream()))
+    assert found[0].startswith("aioflow-gpu0")
+    assert found[1] is device.streams.compute
+
+
+async def test_a_run_returns_when_its_kernels_are_done() -> None:
+    driver = FakeDriver(passes_at_once=False)
+    device = small_lanes(driver)
+    ran: list[int] = []
+    async with asyncio.TaskGroup() as tg:
+        tasks = [tg.create_task(device.executor.run(Step(), ran.append, i)) for i in range(3)]
+        await asyncio.sleep(0.02)
+        assert ran == [0, 1, 2]
+        assert not any(task.done() for task in tasks)  # launched one behind the other, none of them done
+        driver.passes_at_once = True
+        driver.advance()
+
+
+async def test_a_failed_function_is_told_when_the_device_is_done_with_it() -> None:
+    driver = FakeDriver(passes_at_once=False)
+    device = small_lanes(driver)
+
+    def fails() -> None:
+        raise ValueError("on purpose")
+
+    async with asyncio.TaskGroup() as tg:
+        task = tg.create_task(asyncio.wait_for(_error(device.executor.run(Step(), fails)), 10))
+        await asyncio.sleep(0.02)
+        assert not task.done()
+        driver.advance()
+    assert str(task.result()) == "on purpose"
+
+
+async def _error(run: Any) -> Exception:
+    try:
+        await run
+    except ValueError as error:
+        return error
+    raise AssertionError("no error")
+
+
+async def test_a_cancelled_run_returns_only_when_the_device_is_done() -> None:
+    driver = FakeDriver(passes_at_once=False)
+    device = small_lanes(driver)
+    step, begun = Step(), threading.Event()
+
+    def launches() -> None:
+        begun.set()
+        while not step.requested:
+            pass
+
+    async with asyncio.TaskGroup() as tg:
+        task = tg.create_task(device.executor.run(step, launches))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        await asyncio.sleep(0.02)
+        assert step.requested
+        assert not task.done()  # the function has ended, its kernels have not
+        task.cancel()  # once more: still it waits
+        await asyncio.sleep(0.005)
+        assert not task.done()
+        driver.advance()
+    assert task.cancelled()

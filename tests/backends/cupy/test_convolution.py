@@ -1,0 +1,161 @@
+"""The GPU's convolutions and pools against the CPU's, which have tests of their own against TensorFlow."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow_cupy import convolution, cudnn
+from tests.backends.cupy.evaluation import evaluator
+from tests.backends.cupy.fakes import PlainDevice
+
+RNG = np.random.default_rng(3)
+ON_GPU: list[str] = []
+evaluate_here = evaluator(PlainDevice(), lambda node, waited: ON_GPU.append(node.op))
+
+
+def normal(tensor: Any, dtype: Any = np.float32) -> Any:
+    """A value for a placeholder."""
+    return RNG.normal(size=tensor.shape.as_list()).astype(dtype)
+
+
+def both(tensors: list[Any], feeds: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """Values by the fake GPU and by the CPU."""
+    from aioflow.testing.evaluate import evaluate
+
+    return list(zip(evaluate_here(tensors, feeds), evaluate(tensors, feeds), strict=True))
+
+
+CASES = [
+    {"strides": s, "dilations": d, "padding": p, "data_format": f, "groups": g}
+    for (s, d), p, f, g in itertools.product(
+        [((1, 1), (1, 1)), ((2, 1), (1, 1)), ((1, 1), (2, 2))],
+        ["SAME", "VALID", "EXPLICIT"],
+        ["NHWC", "NCHW"],
+        [1, 2, 4],
+    )
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(str(v) for v in c.values()))
+def test_convolutions(case: dict[str, Any]) -> None:
+    channels_last = case["data_format"] == "NHWC"
+    shape = (2, 7, 6, 4) if channels_last else (2, 4, 7, 6)
+
+    def axes(pair: Any) -> list[int]:
+        return [1, *pair, 1] if channels_last else [1, 1, *pair]
+
+    explicit = [0, 0, 1, 2, 0, 1, 0, 0] if channels_last else [0, 0, 0, 0, 1, 2, 0, 1]
+    attrs = {
+        "strides": axes(case["strides"]),
+        "dilations": axes(case["dilations"]),
+        "padding": case["padding"],
+        "explicit_paddings": explicit if case["padding"] == "EXPLICIT" else [],
+        "data_format": case["data_format"],
+    }
+    with af.Graph().as_default():
+        image, kernel = af.placeholder(af.float32, shape), af.placeholder(af.float32, (3, 2, 4 // case["groups"], 8))
+        made = af.extend.apply_op("Conv2D", image, kernel, **attrs)
+        tensors = [made, *af.gradients(af.reduce_sum(made * made), [image, kernel])]
+        feeds = {x: normal(x) for x in (image, kernel)}
+        ON_GPU.clear()
+        for gpu, cpu in both(tensors, feeds):
+            np.testing.assert_allclose(gpu, cpu, rtol=2e-4, atol=2e-4)
+    assert {"Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"} <= set(ON_GPU)
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_depthwise(padding: str) -> None:
+    with af.Graph().as_default():
+        image, kernel = af.placeholder(af.float32, (2, 6, 5, 3)), af.placeholder(af.float32, (2, 3, 3, 2))
+        made = af.nn.depthwise_conv2d_native(image, kernel, [1, 2, 2, 1], padding)
+        tensors = [made, *af.gradients(af.reduce_sum(made * made), [image, kernel])]
+        feeds = {x: normal(x) for x in (image, kernel)}
+        for gpu, cpu in both(tensors, feeds):
+            np.testing.assert_allclose(gpu, cpu, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_keeps_its_dtype(dtype: Any) -> None:
+    with af.Graph().as_default():
+        image, kernel = af.placeholder(dtype, (1, 5, 5, 2)), af.placeholder(dtype, (3, 3, 2, 2))
+        made = af.nn.conv2d(image, kernel, [1, 1, 1, 1], "SAME")
+        feeds = {x: normal(x, dtype) for x in (image, kernel)}
+        ((gpu, cpu),) = both([made], feeds)
+        assert gpu.dtype == dtype
+        np.testing.assert_allclose(gpu.astype(np.float32), cpu.astype(np.float32), rtol=0.05, atol=0.05)
+
+
+def test_a_large_batch_is_cut_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "_PATCH_BYTES", 2000)
+    with af.Graph().as_default():
+        image, kernel = af.placeholder(af.float32, (5, 6, 6, 2)), af.placeholder(af.float32, (3, 3, 2, 3))
+        made = af.nn.conv2d(image, kernel, [1, 1, 1, 1], "SAME")
+        tensors = [made, *af.gradients(af.reduce_sum(made * made), [image, kernel])]
+        feeds = {x: normal(x) for x in (image, kernel)}
+        for gpu, cpu in both(tensors, feeds):
+            np.testing.assert_allclose(gpu, cpu, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("pool", ["MaxPool", "AvgPool"])
+def test_pools(pool: str, padding: str, data_format: str) -> None:
+    shape = (2, 7, 6, 3) if data_format == "NHWC" else (2, 3, 7, 6)
+    window = [1, 3, 2, 1] if data_format == "NHWC" else [1, 1, 3, 2]
+    strides = [1, 2, 2, 1] if data_format == "NHWC" else [1, 1, 2, 2]
+    with af.Graph().as_default():
+        image = af.placeholder(af.float32, shape)
+        made = af.extend.apply_op(pool, image, ksize=window, strides=strides, padding=padding, data_format=data_format)
+        (slope,) = af.gradients(af.reduce_sum(made * made), [image])
+        (second,) = af.gradients(af.reduce_sum(slope * slope), [image])
+        value = RNG.integers(0, 4, shape).astype(np.float32)  # with ties: the first of equals gets the gradient
+        for gpu, cpu in both([made, slope, second], {image: value}):
+            np.testing.assert_allclose(gpu, cpu, rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    from aioflow.errors import InvalidArgumentError
+
+    with af.Graph().as_default():
+        image = af.placeholder(af.float32)
+        made = af.nn.conv2d(image, np.zeros((3, 3, 2, 4), np.float32), [1, 1, 1, 1], "VALID")
+        with pytest.raises(InvalidArgumentError, match="input depth"):
+            evaluate_here([made], {image: np.zeros((1, 5, 5, 3), np.float32)})
+
+
+class _NoPlans:
+    """A cuDNN frontend that can plan nothing, and notes what it was asked for."""
+
+    class cudnnGraphNotSupportedError(Exception):  # its own name
+        pass
+
+    data_type = SimpleNamespace(FLOAT="float", HALF="half", BFLOAT16="bfloat16")
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def backend_version(self) -> int:
+        return 91000
+
+    def pygraph(self, **options: Any) -> Any:
+        self.asked += 1
+        raise self.cudnnGraphNotSupportedError("no engine")
+
+
+@pytest.mark.parametrize(("channels", "asked"), [(2, 1), (1, 0)])
+def test_what_cudnn_cannot_plan_is_a_matrix_product(monkeypatch: pytest.MonkeyPatch, channels: int, asked: int) -> None:
+    frontend = _NoPlans()
+    monkeypatch.setattr(cudnn, "_frontend", lambda: frontend)
+    with af.Graph().as_default():
+        image, kernel = af.placeholder(af.float32, (1, 5, 5, 2)), af.placeholder(af.float32, (3, 3, channels, 4))
+        made = af.nn.conv2d(image, kernel, [1, 1, 1, 1], "SAME")
+        ((gpu, cpu),) = both([made], {x: normal(x) for x in (image, kernel)})
+        np.testing.assert_allclose(gpu, cpu, rtol=2e-4, atol=2e-4)
+    assert frontend.asked == asked  # groups are not even tried

@@ -1,0 +1,69 @@
+"""Which ops the GPU has, which it has not and why, and which strands can be captured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.compiler.prune import StepRequest, prune
+from aioflow.graph.opdef import OPS
+from aioflow.kernels.registry import KERNELS
+from aioflow.kernels.resources import ResourceManager
+from aioflow.runtime.bind import BoundNode, bind_graph
+from aioflow_cupy.coverage import SYNCHRONISES, find_coverage, is_capturable, share
+from tests.backends.cupy.fakes import PlainDevice
+
+
+def test_nine_of_ten_numeric_ops_run_on_the_gpu() -> None:
+    coverage = find_coverage()
+    assert len(coverage) >= 470
+    assert share(coverage) >= 0.9
+
+
+def test_whatever_stays_on_the_cpu_has_a_reason() -> None:
+    assert [c.op for c in find_coverage() if c.how == "cpu" and not c.reason] == []
+
+
+def test_the_table_of_synchronising_kernels_names_gpu_kernels() -> None:
+    on_gpu = {c.op for c in find_coverage() if c.how != "cpu"}
+    assert on_gpu >= SYNCHRONISES
+
+
+@pytest.mark.parametrize("op", ["Identity", "ConcatV2", "Equal", "Const", "Pack"])
+def test_strings_have_no_kernel_on_a_gpu(op: str) -> None:
+    name = next(a.type_attr for a in (*OPS.get(op).inputs, *OPS.get(op).outputs) if a.type_attr)
+    assert KERNELS.find(op, "GPU", {name: af.string, "incompatible_shape_error": True}) is None
+    assert KERNELS.find(op, "GPU", {name: af.float32, "incompatible_shape_error": True}) is not None
+    assert KERNELS.find(op, "CPU", {name: af.string, "incompatible_shape_error": True}) is not None
+
+
+def test_no_kernel_of_the_gpu_takes_strings() -> None:
+    for kernel in KERNELS:
+        if kernel.device_type == "GPU":
+            types = [
+                n
+                for n, a in OPS.get(kernel.op).attrs.items()
+                if a.kind == "type" and (not a.allowed or af.string in a.allowed)
+            ]
+            for name in types:
+                attrs = {n: next(iter(kernel.dtypes.get(n, {af.float32}))) for n in types} | {name: af.string}
+                assert not kernel.accepts("GPU", attrs), (kernel.op, name)
+
+
+def bound(*tensors: Any) -> list[BoundNode]:
+    return bind_graph(prune(StepRequest((), tensors, ())), PlainDevice(), ResourceManager(), {})
+
+
+def test_which_strands_can_be_captured() -> None:
+    with af.Graph().as_default():
+        x = af.placeholder_with_default(np.ones((4, 3), np.float32), (None, 3))
+        dense = af.nn.relu(x @ np.ones((3, 3), np.float32)) + af.reduce_sum(x, 1, keepdims=True)
+        shaped = af.reshape(dense, af.shape(x))  # the shape never leaves the host
+        counted = af.reshape(x, [af.cast(af.reduce_max(x), af.int32), 3])  # a size that the device computes
+        chosen = af.boolean_mask(x, x[:, 0] > 0)  # a size that depends on values
+        assert is_capturable(bound(shaped))
+        assert not is_capturable(bound(counted))
+        assert not is_capturable(bound(chosen))

@@ -1,0 +1,177 @@
+"""Captured strands: they compute the same, from the same addresses, and never where that would be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aioflow.graph import dtypes
+from aioflow.kernels.resources import VariableResource
+from aioflow_cupy.graphs import CapturedFunction
+from tests.backends.cupy.fake_driver import FakeDriver
+from tests.backends.cupy.fakes import small_lanes
+
+
+class Machine:
+    """A device, and a function captured on it that counts its calls."""
+
+    def __init__(self, function: Callable[..., tuple[Any, ...]], *values: Any) -> None:
+        self.driver = FakeDriver()
+        self.device = small_lanes(self.driver, lane_bytes=4096)
+        self.variables = [VariableResource(f"v{i}", dtypes.float32, None) for i in range(len(values))]
+        self.calls = 0
+        for variable, value in zip(self.variables, values, strict=True):
+            variable.assign(self.put(value))
+
+        def counted(*args: Any) -> tuple[Any, ...]:
+            self.calls += 1
+            return function(self.driver.xp, self.variables, *args)
+
+        self.captured = self.device.capture(counted, self.variables)
+        assert isinstance(self.captured, CapturedFunction)
+        self.stats = self.captured.stats
+
+    def put(self, value: Any) -> Any:
+        return self.device.transfers.upload(np.asarray(value, np.float32))
+
+    def run(self, *args: Any) -> list[Any]:
+        with self.device.streams.computing():
+            return [np.array(o.raw) for o in self.captured(*(self.put(a) for a in args))]
+
+
+def affine(xp: Any, variables: Any, x: Any) -> tuple[Any, ...]:
+    return xp.maximum(x * 2 + 1, 0), x.sum()
+
+
+def test_the_third_call_of_a_shape_is_captured_and_replayed() -> None:
+    machine = Machine(affine)
+    for i in range(6):
+        x = np.arange(4.0) - i
+        result, total = machine.run(x)
+        assert result.tolist() == np.maximum(x * 2 + 1, 0).tolist()
+        assert total == x.sum()
+    assert (machine.stats.plain, machine.stats.captured, machine.stats.replayed) == (2, 1, 4)
+    assert machine.calls == 3  # twice as usual, once to note it
+
+
+def test_a_replay_reads_and_writes_the_captured_addresses() -> None:
+    machine = Machine(affine)
+    for _ in range(3):
+        machine.run(np.ones(4))
+    (shape,) = machine.captured._shapes.values()  # type: ignore[attr-defined]
+    inputs, outputs = shape.capture.inputs, shape.capture.outputs
+    machine.run(np.full(4, 5.0))
+    assert inputs[0].raw.tolist() == [5] * 4  # the argument was copied in
+    assert outputs[0].raw.tolist() == [11] * 4
+    assert shape.capture.inputs is inputs
+
+
+def test_an_earlier_result_is_not_overwritten() -> None:
+    machine = Machine(affine)
+    with machine.device.streams.computing():
+        kept = [machine.captured(machine.put(np.full(3, float(i))))[0] for i in range(6)]
+    assert [k.raw.tolist() for k in kept] == [[2 * i + 1] * 3 for i in range(6)]
+
+
+def test_another_shape_is_another_graph() -> None:
+    machine = Machine(affine)
+    for size in (3, 4, 3, 4, 3, 4, 3, 4):
+        result, _ = machine.run(np.ones(size))
+        assert result.shape == (size,)
+    assert machine.stats.captured == 2
+
+
+def test_only_a_few_shapes_are_kept() -> None:
+    machine = Machine(affine)
+    for size in range(1, 9):
+        for _ in range(3):
+            machine.run(np.ones(size))
+    assert machine.stats.captured == 8
+    assert len(machine.captured._shapes) == 4  # type: ignore[attr-defined]
+
+
+def test_what_needs_a_value_on_the_host_is_refused_once_and_for_all() -> None:
+    def looks(xp: Any, variables: Any, x: Any) -> tuple[Any, ...]:
+        return (x * 2,) if bool((x > 0).all()) else (x,)
+
+    machine = Machine(looks)
+    for i in range(6):
+        (result,) = machine.run([1.0, i - 3])
+        assert result.tolist() == ([2, 2 * (i - 3)] if i > 3 else [1, i - 3])
+    assert machine.stats.captured == 0
+    assert "Capture" in (machine.stats.refused or "")
+    assert machine.calls == 7  # the attempt was one more
+
+
+def update(xp: Any, variables: Any, gradient: Any) -> tuple[Any, ...]:
+    (variable,) = variables
+
+    def change(present: Any, out: Any) -> Any:
+        return xp.subtract(present, gradient, out) if out is not None else xp.subtract(present, gradient)
+
+    variable.update(change)
+    return (variable.read() * 1,)
+
+
+def assign(xp: Any, variables: Any, gradient: Any) -> tuple[Any, ...]:
+    (variable,) = variables
+    variable.assign(variable.read() - gradient)
+    return (variable.read() * 1,)
+
+
+@pytest.mark.parametrize("step", [update, assign])
+def test_variables_go_on_from_replay_to_replay(step: Any) -> None:
+    machine = Machine(step, [10.0, 20.0])
+    for i in range(1, 8):
+        (seen,) = machine.run([1.0, 2.0])
+        assert seen.tolist() == [10 - i, 20 - 2 * i]
+    assert machine.stats.replayed == 5
+    assert machine.variables[0].value.raw.tolist() == [3, 6]
+
+
+@pytest.mark.parametrize("step", [update, assign])
+def test_a_variable_assigned_from_outside_is_noticed(step: Any) -> None:
+    machine = Machine(step, [10.0])
+    for _ in range(4):
+        machine.run([1.0])
+    machine.variables[0].assign(machine.put([100.0]))
+    for i in range(1, 6):
+        (seen,) = machine.run([1.0])
+        assert seen.tolist() == [100 - i]
+    assert machine.stats.captured == 2
+
+
+def test_a_value_that_somebody_holds_never_changes() -> None:
+    machine = Machine(update, [10.0])
+    for _ in range(4):
+        machine.run([1.0])
+    fetched = machine.variables[0].read()
+    before = fetched.raw.tolist()
+    (seen,) = machine.run([1.0])
+    assert seen.tolist() == [before[0] - 1]
+    assert fetched.raw.tolist() == before
+
+
+def test_a_failed_capture_leaves_the_variables_as_they_were() -> None:
+    def fails_late(xp: Any, variables: Any, gradient: Any) -> tuple[Any, ...]:
+        made = assign(xp, variables, gradient)
+        float(made[0].sum())
+        return made
+
+    machine = Machine(fails_late, [10.0])
+    for i in range(1, 6):
+        (seen,) = machine.run([1.0])
+        assert seen.tolist() == [10 - i]
+    assert machine.stats.refused is not None
+
+
+def test_capturing_can_be_switched_off() -> None:
+    device = small_lanes(FakeDriver(), capture=False)
+
+    def function() -> tuple[Any, ...]:
+        return ()
+
+    assert device.capture(function) is function

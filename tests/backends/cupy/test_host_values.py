@@ -1,0 +1,114 @@
+"""Small values that describe shapes stay on the host; what meets the device's arrays goes there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aioflow.errors import FailedPreconditionError
+from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.opdef import OPS
+from aioflow.kernels.registry import KERNELS, Binding
+from aioflow.kernels.resources import ResourceManager
+from aioflow_cupy.host_values import DeviceConstants
+from tests.backends.cupy.fake_arrays import FakeArray
+from tests.backends.cupy.fakes import PlainDevice
+
+BACKEND = PlainDevice()
+
+
+def run(op: str, *inputs: Any, constants: tuple[Any, ...] | None = None, **attrs: Any) -> Any:
+    flat = [v for i in inputs for v in (i if isinstance(i, tuple) else (i,))]
+    types = {
+        arg.type_attr: as_dtype((i[0] if isinstance(i, tuple) else i).dtype)
+        for arg, i in zip(OPS.get(op).inputs, inputs, strict=True)
+        if arg.type_attr
+    }
+    every = {**{n: a.default for n, a in OPS.get(op).attrs.items() if a.has_default}, **types, **attrs}
+    made = tuple(every.get(a.type_attr or "") or as_dtype(flat[0].dtype) for a in OPS.get(op).outputs)
+    known = constants or (None,) * len(flat)
+    kernel = KERNELS.get(op, "GPU", every)
+    dtypes = tuple(as_dtype(v.dtype) for v in flat)
+    binding = Binding(
+        op, op, every, dtypes, (None,) * len(flat), made, (None,) * len(made), known, BACKEND, ResourceManager(), {}
+    )
+    args = [
+        kernel.host[arg.name](value) if arg.name in kernel.host else value
+        for arg, value in zip(OPS.get(op).inputs, inputs, strict=True)
+    ]
+    return BACKEND.bind(kernel, binding)[1](*args)
+
+
+def on_device(value: Any) -> Any:
+    return BACKEND.xp.asarray(np.asarray(value))
+
+
+def test_a_shape_is_on_the_host_and_so_is_what_is_made_of_it() -> None:
+    shape = run("Shape", on_device(np.ones((4, 5), np.float32)), out_type=as_dtype(np.int32))
+    assert isinstance(shape, np.ndarray)
+    doubled = run("Mul", shape, shape)
+    assert isinstance(doubled, np.ndarray)
+    assert doubled.tolist() == [16, 25]
+    joined = run("Pack", (doubled[0], np.int32(7)), N=2, axis=0)
+    assert isinstance(joined, np.ndarray)
+    assert joined.tolist() == [16, 7]
+
+
+def test_a_constant_goes_where_the_other_input_is() -> None:
+    two = np.array(2, np.int32)
+    doubled = run("Mul", np.array([3, 4], np.int32), two, constants=(None, two))
+    assert isinstance(doubled, np.ndarray | np.generic)
+    assert doubled.tolist() == [6, 8]
+    doubled = run("Mul", on_device(np.array([3, 4], np.int32)), two, constants=(None, two))
+    assert isinstance(doubled, FakeArray)
+    assert doubled.raw.tolist() == [6, 8]
+
+
+def test_a_constant_is_brought_to_the_device_once_for_all_who_read_it() -> None:
+    constants, value = DeviceConstants(), np.ones(3)
+    first = constants.on_device(BACKEND.xp, value)
+    assert constants.on_device(BACKEND.xp, value) is first
+    assert constants.on_device(BACKEND.xp, np.ones(3)) is not first
+    kept = first.array
+    del first
+    assert constants._held.keys() == set()  # with the last node that reads it, it goes
+    assert constants.on_device(BACKEND.xp, value).array is not kept  # which a variable may have taken over
+
+
+def test_no_host_value_enters_a_captured_strand() -> None:
+    capturing = False
+    constants = DeviceConstants(lambda: capturing)
+    held = constants.on_device(BACKEND.xp, np.ones(2))
+    assert constants.bring(BACKEND.xp, np.ones(3), None).shape == (3,)
+    capturing = True
+    with pytest.raises(FailedPreconditionError):
+        constants.bring(BACKEND.xp, np.ones(3), None)
+    assert constants.bring(BACKEND.xp, np.ones(2), held) is held.array  # a constant is there already
+
+
+def test_a_large_value_is_worked_on_by_the_device() -> None:
+    made = run("Square", np.ones(20_000))
+    assert isinstance(made, FakeArray)
+
+
+def test_a_host_value_that_meets_a_device_array_goes_there() -> None:
+    made = run("AddV2", on_device([1.0, 2.0]), np.array([10.0, 20.0]))
+    assert isinstance(made, FakeArray)
+    assert made.raw.tolist() == [11, 22]
+    packed = run("Pack", (on_device([1.0]), np.array([5.0])), N=2, axis=0)
+    assert isinstance(packed, FakeArray)
+    assert packed.raw.tolist() == [[1], [5]]
+
+
+def test_a_host_argument_of_a_kernel_stays_one() -> None:
+    before = BACKEND.waited
+    made = run("Reshape", on_device(np.arange(6.0)), np.array([2, 3], np.int32))
+    assert made.shape == (2, 3)
+    assert BACKEND.waited == before
+
+
+def test_a_shape_that_the_device_computed_is_fetched() -> None:
+    made = run("Reshape", on_device(np.arange(6.0)), on_device(np.array([3, 2], np.int32)))
+    assert made.shape == (3, 2)

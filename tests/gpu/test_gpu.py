@@ -1,0 +1,142 @@
+"""On a real card: what the fakes cannot show. Skipped, with the reason, where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.runtime.step import Step
+from aioflow.testing.check_backend import check_backend
+
+cupy = pytest.importorskip("cupy", reason="needs CuPy: pip install 'aioflow[cupy]'")
+
+from aioflow_cupy.backend import CupyBackend  # noqa: E402  # after the skip
+from aioflow_cupy.device import CupyDevice, CupySettings  # noqa: E402
+
+
+def _reason() -> str | None:
+    count = CupyBackend().count()
+    return None if count else "CuPy finds no GPU"
+
+
+pytestmark = pytest.mark.skipif(_reason() is not None, reason=_reason() or "")
+
+
+@pytest.fixture
+def gpu() -> Iterator[CupyDevice]:
+    device = CupyBackend(settings=CupySettings(lane_bytes=1 << 16)).device(0)
+    yield device
+    device.close()
+
+
+async def test_conforms() -> None:
+    assert all(r.problem is None for r in await check_backend(CupyBackend))
+
+
+async def test_copies_are_not_overtaken(gpu: CupyDevice) -> None:
+    """Many values, in pieces, while kernels run that take longer than the copies."""
+    busy = await gpu.to_device(np.random.default_rng(0).normal(size=(2000, 2000)).astype(np.float32))
+
+    async def one(i: int) -> None:
+        value = np.full(100_000 + i, i, np.float32)
+        array = await gpu.to_device(value)
+        value[:] = -1
+
+        def compute(a: Any) -> Any:
+            for _ in range(3):
+                busy @ busy
+            return a * 2 + 1
+
+        back = await gpu.to_host(await gpu.executor.run(Step(), compute, array))
+        np.testing.assert_array_equal(back, np.full(100_000 + i, 2 * i + 1, np.float32))
+
+    async with asyncio.TaskGroup() as tg:
+        for i in range(40):
+            tg.create_task(one(i))
+
+
+async def test_a_step_is_captured_and_replayed(gpu: CupyDevice) -> None:
+    def step(x: Any) -> tuple[Any, ...]:
+        return (gpu.xp.tanh(x @ x.T) + 1, x.sum(axis=0))
+
+    captured: Any = gpu.capture(step)
+    for i in range(6):
+        value = np.random.default_rng(i).normal(size=(64, 32)).astype(np.float32)
+        made = await gpu.executor.run(Step(), captured, await gpu.to_device(value))
+        np.testing.assert_allclose(await gpu.to_host(made[0]), np.tanh(value @ value.T) + 1, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(await gpu.to_host(made[1]), value.sum(axis=0), rtol=1e-4, atol=1e-4)
+    assert captured.stats.replayed >= 3
+    assert captured.stats.refused is None
+
+
+async def test_a_look_at_a_value_is_refused_and_computed_all_the_same(gpu: CupyDevice) -> None:
+    captured: Any = gpu.capture(lambda x: (x * 2 if float(x.sum()) > 0 else x,))
+    for _ in range(5):
+        (made,) = await gpu.executor.run(Step(), captured, await gpu.to_device(np.ones(4, np.float32)))
+        assert (await gpu.to_host(made)).tolist() == [2] * 4
+    assert captured.stats.refused is not None
+
+
+async def test_the_memory_limit() -> None:
+    from aioflow.errors import ResourceExhaustedError
+
+    gpu = CupyBackend(settings=CupySettings(memory_limit=64 << 20)).device(0)
+    with pytest.raises(ResourceExhaustedError):
+        await gpu.to_device(np.zeros(32 << 20, np.float32))
+    gpu.close()
+
+
+async def test_torch_shares_its_memory_both_ways(gpu: CupyDevice) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch with CUDA")
+    if not torch.cuda.is_available():
+        pytest.skip("torch was built without CUDA")
+    theirs = torch.arange(8, dtype=torch.float32, device="cuda")
+    ours = await gpu.to_device(theirs)
+    assert ours.data.ptr == theirs.data_ptr()
+    back = torch.from_dlpack(gpu.share(ours))
+    assert back.data_ptr() == theirs.data_ptr()
+
+
+@pytest.mark.parametrize("size", [(3, 3), (1, 1)])
+async def test_convolutions_with_and_without_cudnn(size: tuple[int, int]) -> None:
+    image = np.random.default_rng(0).normal(size=(4, 16, 16, 8)).astype(np.float32)
+    kernel = np.random.default_rng(1).normal(size=(*size, 8, 16)).astype(np.float32)
+    results = []
+    for where in ("/gpu:0", "/cpu:0"):
+        with af.Graph().as_default(), af.device(where):
+            x = af.placeholder(af.float32, image.shape)
+            made = af.nn.conv2d(x, kernel, [1, 1, 1, 1], "SAME")
+            (slope,) = af.gradients(af.reduce_sum(made * made), [x])
+            async with af.Session(config=af.SessionConfig(allow_soft_placement=True)) as session:
+                results.append(await session.run([made, slope], {x: image}))
+    for gpu_value, cpu_value in zip(*results, strict=True):
+        np.testing.assert_allclose(gpu_value, cpu_value, rtol=1e-2, atol=1e-1)
+
+
+async def test_a_fused_chain_is_one_kernel_and_the_same() -> None:
+    value = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
+    results = []
+    for fuse in (True, False):
+        with af.Graph().as_default(), af.device("/gpu:0"):
+            x = af.placeholder(af.float32, [None])
+            y = af.tanh(af.nn.relu(x * 2.0 + 1.0) * x) - x
+            config = af.SessionConfig(allow_soft_placement=True, optimizations=fuse)
+            async with af.Session(config=config) as session:
+                results.append(await session.run(y, {x: value}))
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-6, atol=1e-6)
+
+
+async def test_two_cards(gpu: CupyDevice) -> None:
+    backend = CupyBackend()
+    if backend.count() < 2:
+        pytest.skip("needs two GPUs")
+    other = backend.device(1)
+    value = np.arange(1_000_000, dtype=np.float64)
+    copied = other.copy_from(await gpu.to_device(value), gpu)
+    np.testing.assert_array_equal(await other.to_host(copied), value)
+    other.close()
