@@ -6,7 +6,8 @@ and a value may be dead; it calls the same kernels.
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 from aioflow.graph.device_spec import task_of
 from aioflow.kernels.registry import KERNELS, Binding, Body, KernelDef
@@ -50,9 +51,24 @@ KERNELS.register(KernelDef("_Send", _send, takes_step=True, sends=True))
 KERNELS.register(KernelDef("_Recv", _recv, is_async=True, takes_step=True))
 
 
+class _Lent(NamedTuple):
+    """An array on its way from a device to another one of the same kind."""
+
+    device: Any
+    array: Any
+
+
 def _to_device(binding: Binding) -> Body:
-    body: Body = binding.backend.to_device  # type: ignore[attr-defined]  # of a device that has memory of its own
-    return body
+    device: Any = binding.backend  # one that has memory of its own
+
+    def to_device(value: Any) -> Any:
+        return device.copy_from(value.array, value.device) if type(value) is _Lent else device.to_device(value)
+
+    return to_device
+
+
+def _lend(binding: Binding) -> Body:
+    return partial(_Lent, binding.backend)
 
 
 def _to_host(binding: Binding) -> Body:
@@ -66,5 +82,6 @@ def _share(binding: Binding) -> Body:
 
 
 KERNELS.register(KernelDef("_Share", _share))
+KERNELS.register(KernelDef("_Lend", _lend))
 KERNELS.register(KernelDef("_ToDevice", _to_device, is_async=True, fresh=True))
 KERNELS.register(KernelDef("_ToHost", _to_host, is_async=True, fresh=True))

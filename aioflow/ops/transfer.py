@@ -12,7 +12,7 @@ from aioflow.graph.opdef import define_op
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.core import unchanged
 
-__all__ = ["COMPRESSIONS", "RECV", "SEND", "SHARE", "TO_DEVICE", "TO_HOST", "check_compression", "compressed"]
+__all__ = ["COMPRESSIONS", "LEND", "RECV", "SEND", "SHARE", "TO_DEVICE", "TO_HOST", "check_compression", "compressed"]
 
 SEND: Final = "_Send"
 RECV: Final = "_Recv"
@@ -20,6 +20,7 @@ RECV: Final = "_Recv"
 TO_DEVICE: Final = "_ToDevice"
 TO_HOST: Final = "_ToHost"
 SHARE: Final = "_Share"  # with other libraries, where it is
+LEND: Final = "_Lend"  # to another device of the kind, which copies it from there
 
 # How a float32 value crosses where it is compressed: as which type, and whether it is truncated rather than rounded.
 COMPRESSIONS: Final[Mapping[str, tuple[DType, bool]]] = {
@@ -60,6 +61,7 @@ define_op(
 
 define_op(TO_DEVICE, "value: T", "copy: T", ["T: type"], shape=unchanged)
 define_op(TO_HOST, "value: T", "copy: T", ["T: type"], shape=unchanged)
+define_op(LEND, "value: T", "lent: T", ["T: type"], shape=unchanged)
 define_op(SHARE, "value: T", "shared: T", ["T: type"], shape=unchanged)
 
 

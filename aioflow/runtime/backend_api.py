@@ -53,6 +53,9 @@ class BackendDevice(ArrayBackend, Protocol):
     def to_host(self, value: Any) -> Awaitable[Any]:
         """A copy of a device array in host memory, which is the caller's."""
 
+    def copy_from(self, array: Any, other: Any) -> Any:
+        """This device's copy of an array of another device of the backend, from card to card where that can be."""
+
     def share(self, array: Any) -> Any:
         """The array as an object with `__dlpack__`, for other libraries that use the device."""
 

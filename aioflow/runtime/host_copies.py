@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
+from aioflow.graph.device_spec import DeviceSpec, task_of
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
-from aioflow.ops.transfer import RECV, SEND, SHARE, TO_DEVICE, TO_HOST
+from aioflow.ops.transfer import LEND, RECV, SEND, SHARE, TO_DEVICE, TO_HOST
 
 __all__ = ["with_host_copies"]
 
@@ -29,20 +30,29 @@ def with_host_copies(graph: ClientGraph, device_type: str, fetch_to_host: bool =
     nodes: dict[str, Node] = {}
     for node in graph.nodes.values():
         if node.op in _GOING:
-            node = _going(node, graph, nodes, fetch_to_host or node.op == SEND)
+            node = _going(node, graph, nodes, _way_out(node, device_type, fetch_to_host))
         elif node.op not in _COMING:
             node = _reading(node, graph, nodes, device_type)
         nodes[node.name] = node
     return replace(graph, nodes=nodes)
 
 
-def _going(node: Node, graph: ClientGraph, nodes: dict[str, Node], to_host: bool) -> Node:
+def _way_out(node: Node, device_type: str, fetch_to_host: bool) -> str:
+    """The op by which what a Send or a fetch reads leaves the device."""
+    if node.op != SEND:
+        return TO_HOST if fetch_to_host else SHARE
+    here, there = (node.attrs[end] for end in ("send_device", "recv_device"))
+    alike = task_of(here) == task_of(there) and DeviceSpec.from_string(there).device_type == device_type
+    return LEND if alike else TO_HOST
+
+
+def _going(node: Node, graph: ClientGraph, nodes: dict[str, Node], way: str) -> Node:
     (edge,) = node.inputs
     if _is_on_host(edge, graph):
         return node
-    copy = f"{edge.node}:{edge.port}/{'_to_host' if to_host else '_share'}"
+    copy = f"{edge.node}:{edge.port}/{way}"
     if copy not in nodes:
-        nodes[copy] = _copy(copy, TO_HOST if to_host else SHARE, edge, graph.spec(edge), node)
+        nodes[copy] = _copy(copy, way, edge, graph.spec(edge), node)
     return replace(node, inputs=(Edge(copy, 0),))
 
 

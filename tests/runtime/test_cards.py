@@ -67,6 +67,10 @@ class Card:
     def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
         return kernel, kernel.bind(binding)
 
+    def copy_from(self, array: Any, other: Any) -> Any:
+        self.crossed.append(("across", array.nbytes))
+        return array.copy()
+
     def share(self, array: Any) -> Any:
         return Shared(array)
 
@@ -97,29 +101,29 @@ class Card:
 
 
 class Cards:
-    """A backend with one card."""
+    """A backend with cards."""
 
     name = "fake"
     device_type = "GPU"
 
-    def __init__(self) -> None:
-        self.card = Card()
+    def __init__(self, count: int = 1) -> None:
+        self.cards = [Card() for _ in range(count)]
 
     def count(self) -> int:
-        return 1
+        return len(self.cards)
 
     def describe(self, index: int) -> tuple[int | None, str]:
         return None, "a card made of NumPy"
 
     def device(self, index: int) -> Card:
-        return self.card
+        return self.cards[index]
 
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     backend = Cards()
     monkeypatch.setattr(device, "_card_backends", lambda: (backend,))
-    return backend.card
+    return backend.cards[0]
 
 
 async def test_a_card_is_a_device_of_the_session(card: Card) -> None:
@@ -262,3 +266,17 @@ async def test_a_feed_that_the_host_reads_may_not_be_on_the_card(card: Card) -> 
     async with af.Session() as session:
         with pytest.raises(DTypeError):
             await session.run([y, z], {x: Foreign(np.zeros(3, np.float32))})
+
+
+async def test_a_value_goes_from_card_to_card_without_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Cards(2)
+    monkeypatch.setattr(device, "_card_backends", lambda: (backend,))
+    x = af.placeholder("float32", [3])
+    with af.device("/gpu:0"):
+        a = af.exp(x)
+    with af.device("/gpu:1"):
+        b = a + 1.0
+    async with af.Session() as session:
+        np.testing.assert_array_equal(await session.run(b, {x: np.zeros(3)}), np.full(3, 2.0))
+    assert backend.cards[0].crossed == [("in", 12)]
+    assert backend.cards[1].crossed == [("across", 12), ("out", 12)]

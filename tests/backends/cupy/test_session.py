@@ -91,3 +91,18 @@ async def test_conditions_that_the_device_computes(driver: FakeDriver, executor:
     async with af.Session(config=af.SessionConfig(executor=executor, allow_soft_placement=True)) as session:
         np.testing.assert_allclose(await session.run(chosen, {x: [1.0, 2.0, 3.0]}), [65, 129, 193])
         np.testing.assert_allclose(await session.run(doubled, {x: [1.0, 0.0, 3.0]}), [64, 0, 192])
+
+
+async def test_a_value_goes_from_card_to_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver(2)
+    backend = CupyBackend(driver)
+    monkeypatch.setattr(device, "_card_backends", lambda: (backend,))
+    x = af.placeholder(af.float32, [4])
+    with af.device("/gpu:0"):
+        first = af.exp(x)
+    with af.device("/gpu:1"):
+        second = first + 1.0
+    async with af.Session() as session:
+        got = await session.run(second, {x: np.zeros(4, np.float32)})
+    np.testing.assert_array_equal(got, np.full(4, 2.0, np.float32))
+    assert driver.words("peer") == [("peer", "compute1")]
