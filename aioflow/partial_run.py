@@ -38,17 +38,19 @@ _IDS: Final = itertools.count(1)
 _polish: Final = finish(None, owned=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Prepared:
     """A set-up that has been compiled.
 
     Attributes:
         plan: The registered plan.
         needs: For each fetch the feeds that it is computed from, by index.
+        steps: How many steps of it have begun, or are about to, and have not ended.
     """
 
     plan: RunnablePlan
     needs: tuple[frozenset[int], ...]
+    steps: int = 0
 
 
 class _PartialRun:
@@ -146,18 +148,26 @@ class PartialRuns:
         key = (request, mutations)
         prepared = self._prepared.get(key)
         if prepared is None:
-            prepared = await self._prepare(request)
-            while len(self._prepared) >= self._config.plan_cache_size:
-                await self._prepared.pop(next(iter(self._prepared))).plan.deregister()
-            self._prepared[key] = prepared
+            prepared = await self._remember(key, await self._prepare(request))
+        prepared.steps += 1
         run = _PartialRun(request, prepared)
-        await self._background.start(self._drive(run, prepared.plan, Step(probe)))
+        await self._background.start(self._drive(run, prepared, Step(probe)))
         handle = f"partial_run_{self._session}_{next(_IDS)}"
         self._runs[handle] = run
         return handle
 
+    async def _remember(self, key: Hashable, made: _Prepared) -> _Prepared:
+        """Keep a set-up, or use the equal one that somebody else has compiled meanwhile."""
+        prepared = self._prepared.setdefault(key, made)
+        unused = [k for k, other in self._prepared.items() if not other.steps and k != key]
+        excess = max(0, len(self._prepared) - self._config.plan_cache_size)
+        dropped = [self._prepared.pop(k) for k in unused[:excess]]
+        for other in dropped if prepared is made else [*dropped, made]:
+            await other.plan.deregister()
+        return prepared
+
     async def _prepare(self, request: StepRequest) -> _Prepared:
-        plan = await asyncio.to_thread(self._planner.plan, request)
+        plan = await asyncio.to_thread(self._planner.plan, request, asks=False)
         parts = {
             task: Part(task, {device: _with_exchanges(graph) for device, graph in part.subgraphs.items()})
             for task, part in plan.parts.items()
@@ -166,17 +176,18 @@ class PartialRuns:
         registered = await self._cluster.register(Plan(parts, 0, 0), self._session, self._config)
         return _Prepared(registered, tuple(needs[i] for i in range(len(request.fetches))))
 
-    async def _drive(self, run: _PartialRun, plan: RunnablePlan, step: Step) -> None:
+    async def _drive(self, run: _PartialRun, prepared: _Prepared, step: Step) -> None:
         EXCHANGE.set(run.exchange)  # in the context of this task and of those of the step
         self._steps[step] = run.loop
         error: BaseException | None = CancelledError("the session was closed while the step ran")
         try:
-            await plan.run([], step)
+            await prepared.plan.run([], step)
             error = None
         except Exception as raised:
             error = raised
         finally:
             del self._steps[step]
+            prepared.steps -= 1
             step.finish()
             run.end(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -29,6 +30,7 @@ from aioflow.runtime.stats import StepStats
 __all__ = ["Planner"]
 
 _BOUNDARY: Final = ("_Arg", "_Retval", SEND, RECV)
+_PINNING: Final = threading.Lock()  # plans are made in threads, and sessions share workers
 
 
 class Planner:
@@ -39,6 +41,7 @@ class Planner:
         self._config = config
         compression = "" if config.compression is None else check_compression(config.compression)
         self._options = CompileOptions(optimizations=config.optimizations, evaluate=fold, compression=compression)
+        self._pins: dict[str, str] = {}  # as those of the cluster, of nodes that keep something for this session alone
 
     @cached_property
     def costs(self) -> CostModel:
@@ -53,13 +56,24 @@ class Planner:
         """Whether there is more than one device."""
         return len(self._cluster.devices) > 1
 
-    def plan(self, request: StepRequest) -> Plan:
+    def plan(self, request: StepRequest, asks: bool = True) -> Plan:
         """Compile a step. What keeps state stays on the device on which it was first placed.
+
+        Args:
+            asks: Whether large values may be sent late, when they are asked for: then a node may wait for others
+                that it does not need, which is no good where some feeds come later.
 
         Raises:
             InvalidArgumentError, UnimplementedError: as `compile_step`.
         """
-        view = ClusterView(tuple(self._cluster.devices), self._config.allow_soft_placement, self._cluster.pins)
+        while True:
+            pins = self._known_pins()
+            plan = self._plan(request, asks, pins)
+            if not self.chooses or self._pin(plan, pins):
+                return plan
+
+    def _plan(self, request: StepRequest, asks: bool, pins: Mapping[str, str]) -> Plan:
+        view = ClusterView(tuple(self._cluster.devices), self._config.allow_soft_placement, pins)
         if not self.chooses:
             return compile_step(request, view, self._options)
         found: list[Placement] = []
@@ -72,12 +86,9 @@ class Planner:
             self._options,
             choose=by_costs,
             recompute=self._recompute,
-            times=self._times,
+            times=self._times if asks else None,
         )
         plan = compile_step(request, view, options)
-        for part in plan.parts.values():
-            for subgraph in part.subgraphs.values():
-                self._pin(subgraph)
         return replace(plan, predicted_seconds=found[-1].seconds) if found else plan
 
     def observe(self, step_stats: Iterable[StepStats]) -> None:
@@ -105,7 +116,7 @@ class Planner:
             held.append(simulate_placement(graph, kept, self.costs, cluster.devices).seconds)
             return kept
 
-        view = ClusterView(tuple(self._cluster.devices), self._config.allow_soft_placement, self._cluster.pins)
+        view = ClusterView(tuple(self._cluster.devices), self._config.allow_soft_placement, self._known_pins())
         compile_step(request, view, replace(self._options, choose=as_it_is))
         if worth_replacing(held[-1], again.predicted_seconds):
             return again
@@ -148,10 +159,27 @@ class Planner:
 
         return seconds, transfer_seconds
 
-    def _pin(self, graph: ClientGraph) -> None:
-        for node in graph.nodes.values():
-            if node.op not in _BOUNDARY and OPS.get(node.op).stateful:
-                self._cluster.pins.setdefault(node.name, node.device)
+    def _known_pins(self) -> dict[str, str]:
+        with _PINNING:
+            return {**self._cluster.pins, **self._pins}
+
+    def _pin(self, plan: Plan, known: Mapping[str, str]) -> bool:
+        """Settle where the state of a plan is; False where a plan made at the same time has put some elsewhere since
+        the pins were as `known`.
+        """
+        placed = [
+            (self._cluster.pins if "shared_name" in node.attrs else self._pins, node)
+            for part in plan.parts.values()
+            for graph in part.subgraphs.values()
+            for node in graph.nodes.values()
+            if node.op not in _BOUNDARY and OPS.get(node.op).stateful
+        ]
+        with _PINNING:
+            if any(n.name not in known and pins.get(n.name, n.device) != n.device for pins, n in placed):
+                return False
+            for pins, node in placed:
+                pins.setdefault(node.name, node.device)
+            return True
 
 
 def _device_type(device: str) -> str:

@@ -30,10 +30,12 @@ from aioflow.fetches import FetchPlan, fed_tensors, feed_converter, feed_parts, 
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import pop_session, push_session
 from aioflow.graph.graph import Graph
+from aioflow.net.loop_thread import LoopThread
+from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.partial_run import PartialRuns
 from aioflow.planner import Planner
 from aioflow.prepared import PreparedStep, StepCache
-from aioflow.runtime.cluster import LocalCluster
+from aioflow.runtime.cluster import Cluster, LocalCluster
 from aioflow.runtime.stats import FiniteProbe, RunMetadata, TraceProbe
 from aioflow.runtime.step import Probe, Step, StuckStep
 from aioflow.runtime.worker import Worker
@@ -42,13 +44,15 @@ from aioflow.streaming import FeedSource, Stream
 __all__ = ["Session"]
 
 _IDS: Final = itertools.count(1)
+_REMOTE: Final = ("aioflow", "inproc")  # schemes of targets that are servers
 
 
 class Session:
     """Runs steps of one graph on one worker.
 
     Args:
-        target: "" for a worker of the session's own, or another worker, to share its variables.
+        target: "" for a worker of the session's own, another worker, to share its variables, or "aioflow://host:port"
+            for the cluster of the `train.Server` at that address.
         graph: The graph; the default one without it.
         config: Settings.
 
@@ -59,16 +63,14 @@ class Session:
     def __init__(
         self, target: str | Worker = "", graph: Graph | None = None, config: SessionConfig | None = None
     ) -> None:
-        if isinstance(target, str) and target:
-            raise NotFoundError("no such session target", expected="'' for this process", actual=target)
         self.graph = graph if graph is not None else default_graph()
         self.config = config or SessionConfig()
-        self.worker = target if isinstance(target, Worker) else Worker(self.config)
         self._id = next(_IDS)
         self._closed = False
-        self._cluster = LocalCluster(self.worker)
+        self._cluster = _cluster_of(target, self.config)
+        self._loop_thread = LoopThread() if isinstance(self._cluster, RemoteCluster) else None
         self._planner = Planner(self._cluster, self.config)
-        samples = self.config.replace_after > 0 and self._planner.chooses
+        samples = self.config.replace_after > 0 and self._loop_thread is None and self._planner.chooses
         self._special = self.config.check_finite or self.config.operation_timeout is not None or samples
         self._cache = StepCache(self.graph, self._cluster, self._planner, self._id, self.config)
         self._steps: dict[Step, asyncio.AbstractEventLoop] = {}
@@ -76,7 +78,7 @@ class Session:
         self._tokens: list[tuple[Token[Any], Any]] = []
         self._runner: asyncio.Runner | None = None
         self._runner_lock = threading.Lock()  # for one thread at a time
-        self._background = self.worker.background(self._id)
+        self._background = self._cluster.background(self._id)
         self._partial_runs = PartialRuns(
             self._cluster, self._planner, self._id, self.config, self._background, self._steps
         )
@@ -84,6 +86,7 @@ class Session:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Session:
+        await self._cluster.connect()
         return self.__enter__()
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -129,12 +132,17 @@ class Session:
         here = asyncio.get_running_loop()
         for step in [s for s, loop in self._steps.items() if loop is here]:
             await step.finished()
-        await self._background.close()
+        await self._finish()
         await asyncio.to_thread(self._close_runner)  # of `run_sync` in another thread: no loop may run where it closes
+
+    async def _finish(self) -> None:
+        await self._background.close()
+        await self._cluster.close()
 
     def _close_now(self) -> None:
         self._refuse_steps()
         self._close_runner()
+        self._cluster.stop()
 
     def _refuse_steps(self) -> None:
         self._closed = True
@@ -142,9 +150,11 @@ class Session:
             loop.call_soon_threadsafe(step.stop, CancelledError("the session was closed while the step ran"))
         self._cache.steps.clear()
         self._background.stop()
-        self.worker.forget_session(self._id)
+        self._cluster.forget(self._id)
 
     def _close_runner(self) -> None:
+        if self._loop_thread is not None:
+            self._loop_thread.close(self._finish())
         with self._runner_lock:
             if self._runner is not None:
                 self._runner.run(self._background.close())
@@ -156,12 +166,21 @@ class Session:
             raise ClosedSessionError("attempted to use a closed Session", expected="an open session", actual="closed")
 
     def list_devices(self) -> list[str]:
-        """Full names of the devices that the session can use."""
-        return list(self.worker.devices)
+        """Full names of the devices that the session can use; of a cluster, once the session is entered or used."""
+        return list(self._cluster.devices)
 
     def reset(self, containers: Sequence[str] | None = None) -> None:
-        """Drop the variables and other resources of the containers, or of all, on this session's worker."""
+        """Drop the variables and other resources of the containers, or of all; of a local session, see `clear`."""
         self.worker.reset(containers)
+
+    async def clear(self, containers: Sequence[str] | None = None) -> None:
+        """Drop the variables and other resources of the containers, or of all, on all workers of the session."""
+        await self._cluster.reset(containers)
+
+    @property
+    def worker(self) -> Worker:
+        """The worker of a local session. Raises UnimplementedError for others."""
+        return self._cluster.worker
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -199,6 +218,7 @@ class Session:
         if prepared is None or prepared.mutations != self.graph.mutations:
             self._check_open()
             feeds = flat_feeds(feeds)  # steps are known by plain tensors: one fed a sparse tensor is looked up here
+            await self._cluster.connect()
             prepared = await self._cache.prepare(fetches, feeds)
         values = [convert(value) for convert, value in zip(prepared.converters, feeds.values(), strict=True)]
         if timeout is None and options is None:
@@ -234,7 +254,7 @@ class Session:
         limit = limit if limit is not None else self.config.operation_timeout
         asked = options is not None and options.trace_level is TraceLevel.FULL
         trace = TraceProbe() if prepared.sampling.begin() or asked else None
-        step = Step(self._probe(trace))
+        step = Step(self._probe(trace), self._cluster.next_step())
         self._steps[step] = asyncio.get_running_loop()
         started = perf_counter()
         try:
@@ -302,6 +322,8 @@ class Session:
 
         Where an event loop is running in this thread already (a notebook), the step runs on a loop in another thread.
         """
+        if self._loop_thread is not None:
+            return self._loop_thread.run(self.run(fetches, feed_dict, **kwargs))
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -375,6 +397,14 @@ class Session:
             )
         values = {t: feed_converter(t)(v) for t, v in zip(fed, feeds.values(), strict=True)}
         return plan.take(await self._partial_runs.advance(handle, plan.tensors, values, timeout))
+
+
+def _cluster_of(target: str | Worker, config: SessionConfig) -> Cluster:
+    if isinstance(target, Worker) or not target:
+        return LocalCluster(target if isinstance(target, Worker) else Worker(config))
+    if target.partition("://")[0] not in _REMOTE:
+        raise NotFoundError("no such session target", expected="'' or aioflow://host:port", actual=target)
+    return RemoteCluster(target)
 
 
 def _run_in_thread(coroutine: Any) -> Any:

@@ -872,6 +872,7 @@ batch(tensors, batch_size, num_threads, capacity, enqueue_many, shapes, dynamic_
 batch_join(tensors_list, batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name, name)
 BytesList
 checkpoint_exists(checkpoint_prefix)
+ClusterSpec(cluster)
 Coordinator(clean_stop_exception_types)
 cosine_decay(learning_rate, global_step, decay_steps, alpha, name)
 cosine_decay_restarts(learning_rate, global_step, first_decay_steps, t_mul, m_mul, alpha, name)
@@ -922,10 +923,12 @@ ProximalGradientDescentOptimizer(learning_rate, l1_regularization_strength, l2_r
 QueueRunner(queue, enqueue_ops, close_op, cancel_op, queue_closed_exception_types, queue_runner_def, import_scope)
 range_input_producer(limit, num_epochs, shuffle, seed, capacity, shared_name, name)
 remove_checkpoint(checkpoint_prefix, checkpoint_format_version, meta_graph_suffix)
+replica_device_setter(ps_tasks, ps_device, worker_device, merge_devices, cluster, ps_ops, ps_strategy)
 RMSPropOptimizer(learning_rate, decay, momentum, epsilon, use_locking, centered, name)
 Saver(var_list, reshape, sharded, max_to_keep, keep_checkpoint_every_n_hours, name, restore_sequentially,
     saver_def, builder, defer_build, allow_empty, write_version, pad_step_number, save_relative_paths, filename)
 SequenceExample
+Server(server_or_cluster_def, job_name, task_index, protocol, config, start)
 shuffle_batch(tensors, batch_size, capacity, min_after_dequeue, num_threads, seed, enqueue_many, shapes, allow_smaller_final_batch, shared_name, name)
 shuffle_batch_join(tensors_list, batch_size, capacity, min_after_dequeue, seed, enqueue_many, shapes, allow_smaller_final_batch, shared_name, name)
 slice_input_producer(tensor_list, num_epochs, shuffle, seed, capacity, shared_name, name)

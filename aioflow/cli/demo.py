@@ -26,7 +26,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _run(arguments: argparse.Namespace) -> int:
     try:
         # Here and not at the top: the demo's packages are an extra, which the other commands do without.
-        status: int = importlib.import_module("aioflow.demo").main(arguments.rest)
+        status: int = importlib.import_module("aioflow.demo.main").main(arguments.rest)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "aioflow":
             raise

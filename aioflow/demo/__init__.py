@@ -1,8 +1,5 @@
 """`python -m aioflow demo`: training and serving in one event loop, which is what aioflow is for.
 
-Needs the extra `demo` (starlette, uvicorn, httpx, rich, matplotlib); nothing else in aioflow does.
+`main` needs the extra `demo` (starlette, uvicorn, httpx, rich, matplotlib); nothing else in aioflow does. `cluster`, a
+parameter server and its workers, does not.
 """
-
-from aioflow.demo.main import main as main
-
-__all__ = ["main"]

@@ -38,7 +38,8 @@ class RegisteredPlan:
     """A plan of which every worker has its part. `run` may be called any number of times at once.
 
     Args:
-        parts: Each worker with its part and the handle that the worker gave for it.
+        parts: Each worker with its part and the handle that the worker gave for it; those in other processes first,
+            since what is sent to them is on its way while others compute.
     """
 
     def __init__(self, parts: Sequence[tuple[WorkerAPI, Part, int]]) -> None:
@@ -57,16 +58,20 @@ class RegisteredPlan:
         Raises:
             OpError: a worker failed; the first cause. By then the others have stopped, or can be reached no more.
         """
+        if not self._parts:
+            return []  # nothing was asked for
         if len(self._parts) == 1:
             worker, _, handle = self._parts[0]
             return await worker.run(handle, feeds, step)
         try:
             async with asyncio.TaskGroup() as worker_group:
-                tasks = [worker_group.create_task(self._run(*part, feeds, step)) for part in self._parts]
+                tasks = [worker_group.create_task(self._run(*part, feeds, step)) for part in self._parts[1:]]
+                results = await self._run(*self._parts[0], feeds, step)  # here, which saves a task
         except BaseExceptionGroup as group:
             cause = step.error or root_cause(group)
             raise cause from cause.__cause__
-        results = [value for task in tasks for value in task.result()]
+        for task in tasks:
+            results += task.result()
         return [results[i] for i in self._order]
 
     async def _run(self, worker: WorkerAPI, part: Part, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
@@ -180,10 +185,12 @@ class LocalCluster:
         """As `Cluster.pins`; sessions on one worker share them, as they share its resources."""
         return self.worker.pins
 
-    async def register(self, plan: Plan, session: int, config: SessionConfig) -> LocalPlan:
+    async def register(self, plan: Plan, session: int, config: SessionConfig) -> RunnablePlan:
         """Have the worker prepare the plan."""
         (part,) = plan.parts.values()
         size = sum(len(graph.nodes) for graph in part.subgraphs.values())
+        if not size:
+            return RegisteredPlan(())
         if size > _LARGE_PART:
             handle = await asyncio.to_thread(self.worker.register_now, part, session, config)
         else:

@@ -84,14 +84,14 @@ class TraceProbe:
 
 
 class FiniteProbe:
-    """Fails on the first floating result that holds NaN or infinity; passes everything on to another probe."""
+    """Fails on the first floating result that holds NaN or infinity; passes everything on to `trace`."""
 
-    def __init__(self, inner: TraceProbe | None = None) -> None:
-        self._inner = inner
+    def __init__(self, trace: TraceProbe | None = None) -> None:
+        self.trace = trace
 
     def begin(self) -> Report:
         """A unit starts: the reporter for its nodes."""
-        inner = None if self._inner is None else self._inner.begin()
+        inner = None if self.trace is None else self.trace.begin()
 
         def report(bound: BoundNode, outputs: Sequence[Any]) -> None:
             if inner is not None:

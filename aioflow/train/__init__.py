@@ -1,5 +1,7 @@
 """Training: optimizers, learning rates, moving averages, the global step. The names are TensorFlow 1's `tf.train`."""
 
+from aioflow.net.cluster_spec import ClusterSpec as ClusterSpec
+from aioflow.net.server import Server as Server
 from aioflow.train.adagrad import AdadeltaOptimizer as AdadeltaOptimizer
 from aioflow.train.adagrad import AdagradOptimizer as AdagradOptimizer
 from aioflow.train.adagrad import ProximalAdagradOptimizer as ProximalAdagradOptimizer
@@ -34,6 +36,7 @@ from aioflow.train.decay import noisy_linear_cosine_decay as noisy_linear_cosine
 from aioflow.train.decay import piecewise_constant as piecewise_constant
 from aioflow.train.decay import piecewise_constant_decay as piecewise_constant_decay
 from aioflow.train.decay import polynomial_decay as polynomial_decay
+from aioflow.train.device_setter import replica_device_setter as replica_device_setter
 from aioflow.train.example import BytesList as BytesList
 from aioflow.train.example import Example as Example
 from aioflow.train.example import Feature as Feature
@@ -75,6 +78,7 @@ __all__ = [
     "BytesList",
     "CheckpointReader",
     "CheckpointState",
+    "ClusterSpec",
     "Coordinator",
     "Example",
     "ExponentialMovingAverage",
@@ -94,6 +98,7 @@ __all__ = [
     "RMSPropOptimizer",
     "Saver",
     "SequenceExample",
+    "Server",
     "add_queue_runner",
     "assert_global_step",
     "batch",
@@ -129,6 +134,7 @@ __all__ = [
     "range_input_producer",
     "read_graph",
     "remove_checkpoint",
+    "replica_device_setter",
     "shuffle_batch",
     "shuffle_batch_join",
     "slice_input_producer",

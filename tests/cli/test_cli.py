@@ -118,7 +118,7 @@ def test_doctor_names_what_the_demo_misses(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def fake_demo(monkeypatch: pytest.MonkeyPatch, module: object) -> None:
-    monkeypatch.setitem(sys.modules, "aioflow.demo", module)
+    monkeypatch.setitem(sys.modules, "aioflow.demo.main", module)
 
 
 def test_demo_gets_the_rest_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

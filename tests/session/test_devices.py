@@ -16,10 +16,7 @@ def devices_of(session: af.Session, fetches: object) -> dict[str, str]:
     """The device of each node of a step; of those that are on several, one of them."""
     plan = session.plan(fetches)
     return {
-        name: device
-        for part in plan.parts.values()
-        for device, graph in part.subgraphs.items()
-        for name in graph.nodes
+        name: device for part in plan.parts.values() for device, graph in part.subgraphs.items() for name in graph.nodes
     }
 
 

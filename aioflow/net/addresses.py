@@ -1,0 +1,58 @@
+"""Addresses of comms, "tcp://127.0.0.1:2222" or "inproc://name", and the rule that only loopback is spoken to.
+
+Nothing here proves who a peer is, so nobody on another machine may be one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+from typing import Final
+
+from aioflow.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError
+
+__all__ = ["loopback", "split_address", "split_host"]
+
+_ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)", re.DOTALL)
+_HOST_PORT: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):([0-9]{1,5})")
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """The scheme and the rest. Raises InvalidArgumentError."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        raise InvalidArgumentError("not an address", expected="scheme://place", actual=address)
+    return match[1], match[2]
+
+
+def split_host(place: str) -> tuple[str, int]:
+    """Host and port of "host:port" or "[::1]:port". Raises InvalidArgumentError."""
+    match = _HOST_PORT.fullmatch(place)
+    if match is None or int(match[3]) > 65535:
+        raise InvalidArgumentError("not a TCP address", expected="host:port", actual=place)
+    return match[1] or match[2], int(match[3])
+
+
+async def loopback(host: str, port: int) -> tuple[str, int]:
+    """The first address that the host resolves to; all of them must be of this machine's loopback.
+
+    Raises:
+        PermissionDeniedError: one is not.
+        UnavailableError: the host is not known.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UnavailableError(f"the host {host!r} is not known: {error}") from error
+    addresses = list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+    other = [a for a in addresses if not ipaddress.ip_address(a.partition("%")[0]).is_loopback]
+    if other or not addresses:
+        raise PermissionDeniedError(
+            f"{host}:{port} is not an address of this machine's loopback, and connections are not authenticated",
+            expected="a loopback address, such as 127.0.0.1",
+            actual=", ".join(other) or "none",
+        )
+    return addresses[0], port

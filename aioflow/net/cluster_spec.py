@@ -1,0 +1,152 @@
+"""Who is in a cluster: the tasks of each job and their addresses, as plain data (TensorFlow's `train.ClusterSpec`)."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from aioflow.errors import InvalidArgumentError, NotFoundError
+from aioflow.graph.device_spec import DeviceSpec
+from aioflow.net.addresses import split_address, split_host
+
+__all__ = ["ClusterSpec", "Task", "comm_address", "free_addresses", "parse_task"]
+
+_SCHEME: Final = "tcp"  # of an address that names none
+_MOST_TASKS: Final = 1 << 16
+
+
+class Task(NamedTuple):
+    """One process of a cluster."""
+
+    job: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        """What the names of its devices begin with."""
+        return DeviceSpec(self.job, 0, self.number).to_string()
+
+
+def parse_task(name: str) -> Task:
+    """The task of that full name. Raises InvalidArgumentError."""
+    spec = DeviceSpec.from_string(name)
+    if spec.job is None or spec.task is None:
+        raise InvalidArgumentError("not the name of a task", expected="/job:J/replica:0/task:T", actual=name)
+    return Task(spec.job, spec.task)
+
+
+def comm_address(address: str) -> str:
+    """The address of the comm for a task's address, "host:port" or one with a scheme. Raises InvalidArgumentError."""
+    if "://" not in address:
+        address = f"{_SCHEME}://{address}"
+    scheme, place = split_address(address)
+    if scheme == _SCHEME:
+        split_host(place)
+    return address
+
+
+def free_addresses(count: int) -> list[str]:
+    """So many addresses "127.0.0.1:port" at which nobody listens now: for a cluster on this machine."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
+
+
+class ClusterSpec:
+    """The tasks of a cluster, by job.
+
+    Args:
+        cluster: Another ClusterSpec, or for each job a list of addresses "host:port", or a dictionary of them by task
+            index, in which indices may be missing.
+
+    Raises:
+        InvalidArgumentError: that is something else, or not an address.
+    """
+
+    def __init__(self, cluster: ClusterSpec | Mapping[str, Any]) -> None:
+        if isinstance(cluster, ClusterSpec):
+            self._jobs: Mapping[str, Mapping[int, str]] = cluster._jobs
+            return
+        if not isinstance(cluster, Mapping):
+            raise InvalidArgumentError("not a cluster", expected="{job: addresses}", actual=repr(cluster))
+        jobs = {job: MappingProxyType(_addresses(job, tasks)) for job, tasks in sorted(cluster.items())}
+        self._jobs = MappingProxyType(jobs)
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def __eq__(self, other: object) -> bool:
+        return self._jobs == other._jobs if isinstance(other, ClusterSpec) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as in TensorFlow: compared by what is in it
+
+    def __repr__(self) -> str:
+        return f"ClusterSpec({self.as_dict()})"
+
+    def as_dict(self) -> dict[str, list[str] | dict[int, str]]:
+        """For each job the list of its addresses, or where indices are missing a dictionary of them."""
+        return {
+            job: list(tasks.values()) if list(tasks) == list(range(len(tasks))) else dict(tasks)
+            for job, tasks in self._jobs.items()
+        }
+
+    @property
+    def jobs(self) -> list[str]:
+        """The names of the jobs."""
+        return list(self._jobs)
+
+    def num_tasks(self, job_name: str) -> int:
+        """How many tasks a job has. Raises NotFoundError."""
+        return len(self._job(job_name))
+
+    def task_indices(self, job_name: str) -> list[int]:
+        """The indices of a job's tasks, in order. Raises NotFoundError."""
+        return list(self._job(job_name))
+
+    def task_address(self, job_name: str, task_index: int) -> str:
+        """The address of a task. Raises NotFoundError."""
+        tasks = self._job(job_name)
+        if task_index not in tasks:
+            raise NotFoundError(f"job {job_name!r} has no such task", expected=sorted(tasks), actual=task_index)
+        return tasks[task_index]
+
+    def job_tasks(self, job_name: str) -> list[str | None]:
+        """The addresses of a job's tasks by index, None where there is no such task. Raises NotFoundError."""
+        tasks = self._job(job_name)
+        return [tasks.get(index) for index in range(max(tasks, default=-1) + 1)]
+
+    def tasks(self) -> Iterator[Task]:
+        """All tasks, job by job."""
+        return (Task(job, index) for job, tasks in self._jobs.items() for index in tasks)
+
+    def at(self, task: Task, address: str) -> ClusterSpec:
+        """The same cluster with another address for a task."""
+        jobs = {job: dict(tasks) for job, tasks in self._jobs.items()}
+        jobs[task.job][task.number] = address
+        return ClusterSpec(jobs)
+
+    def _job(self, name: str) -> Mapping[int, str]:
+        if name not in self._jobs:
+            raise NotFoundError("no such job", expected=f"one of {self.jobs}", actual=name)
+        return self._jobs[name]
+
+
+def _addresses(job: Any, tasks: Any) -> dict[int, str]:
+    if isinstance(tasks, Mapping):
+        found = dict(sorted(tasks.items()))
+    elif isinstance(tasks, Sequence) and not isinstance(tasks, str):
+        found = dict(enumerate(tasks))
+    else:
+        raise InvalidArgumentError("not the tasks of a job", expected="a list or dictionary", actual=repr(tasks))
+    fits = all(type(i) is int and 0 <= i < _MOST_TASKS and isinstance(a, str) for i, a in found.items())
+    if not fits:
+        raise InvalidArgumentError("not the tasks of a job", expected="addresses by index", actual=repr(tasks))
+    parse_task(Task(str(job), 0).name)
+    for address in found.values():
+        comm_address(address)
+    return found

@@ -1,0 +1,122 @@
+"""What a comm is: one connection that carries messages both ways, whatever is under it.
+
+The contract, which `aioflow.testing.check_comm` holds every transport to:
+
+- Messages of one sender arrive whole, once and in order, except that an `urgent` one may overtake large ones.
+- When `send` returns, the sender may change its arrays; what was received never changes, and may be read-only.
+- Any number of tasks may send; one may receive.
+- `send` waits while the peer does not read: what nobody has taken yet is bounded (`Limits.unread_bytes`).
+- `close` says goodbye: the peer receives all that was sent, and then None. Any other end is an UnavailableError there,
+  which names the peer: an abort, a dead process, silence.
+- A malformed or over-long message ends the connection that it came by with the error that says what was wrong.
+- Cancelling `receive` loses nothing. Cancelling `send` in the middle of a large message aborts the connection.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self, TypeAlias
+
+from aioflow.errors import InvalidArgumentError, OpError, UnavailableError
+from aioflow.net.framing import Message
+from aioflow.net.limits import DEFAULT_LIMITS, Limits
+
+__all__ = ["Comm", "CommOptions", "Handler", "Listener", "gone"]
+
+
+def _new_incarnation() -> int:
+    return secrets.randbits(63) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class CommOptions:
+    """How connections behave.
+
+    Attributes:
+        limits: What a peer may ask for.
+        heartbeat: Seconds between heartbeats, by the clock of the event loop.
+        misses: Heartbeats that may be missing before the peer counts as dead: with the defaults, two seconds.
+        handshake_timeout: Seconds for the first words.
+        close_timeout: Seconds that `close` waits for the peer to have everything before it aborts.
+        connections: Connections that a listener has at a time; further ones are refused.
+        incarnation: This process's number, which peers tell it from an earlier one by; random by default.
+    """
+
+    limits: Limits = DEFAULT_LIMITS
+    heartbeat: float = 0.5
+    misses: int = 3
+    handshake_timeout: float = 5.0
+    close_timeout: float = 5.0
+    connections: int = 256
+    incarnation: int = field(default_factory=_new_incarnation)
+
+    def __post_init__(self) -> None:
+        if not (self.heartbeat > 0 and self.misses > 0 and 0 < self.incarnation < 2**64):
+            raise InvalidArgumentError("heartbeat, misses and incarnation must be positive", actual=self)
+
+
+class Comm(Protocol):
+    """One end of a connection."""
+
+    peer: str
+    """The other end, as errors name it. May be set once it is known who that is."""
+    peer_incarnation: int
+    """The number of the peer's process."""
+    limits: Limits
+    """What the peer may ask of this end."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+
+    async def send(self, message: Message, *, urgent: bool = False) -> None:
+        """Send a message; returns when its arrays may be changed.
+
+        Raises:
+            InvalidArgumentError, DTypeError, ResourceExhaustedError: it cannot be sent; the connection goes on.
+            UnavailableError: the connection has ended.
+        """
+
+    async def receive(self) -> Message | None:
+        """The next message, or None after the peer has closed.
+
+        Raises:
+            UnavailableError: the connection has ended in another way.
+            DataLossError, ResourceExhaustedError, UnimplementedError: it ended because of what the peer sent.
+            FailedPreconditionError: another task is receiving.
+        """
+
+    async def close(self) -> None:
+        """Let the peer have all that was sent, and end the connection."""
+
+    def abort(self, reason: str) -> None:
+        """End the connection now; what has not arrived is lost."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close, or abort where the block has failed."""
+
+
+Handler: TypeAlias = Callable[[Comm], Awaitable[None]]
+
+
+class Listener(Protocol):
+    """What accepts connections, until the block of `listen` is left."""
+
+    @property
+    def address(self) -> str:
+        """Where peers connect, with the port that was chosen."""
+
+
+def gone(peer: str, error: OpError) -> OpError:
+    """The error of a connection, for one more of those who meet it."""
+    found = type(error)(error.message, expected=error.expected, actual=error.actual)
+    if not isinstance(error, UnavailableError):
+        found.message = f"the connection to {peer} has ended: {error.message}"
+    return found

@@ -1,0 +1,290 @@
+"""Bytes to messages, without I/O and step by step; the other direction, and the format, are in `framing`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from aioflow.errors import DataLossError, UnimplementedError
+from aioflow.graph.arrays import Array
+from aioflow.net.frame_header import check_counts, decode_header
+from aioflow.net.framing import (
+    ALIGNMENT,
+    CHUNK_BYTES,
+    INLINE_BYTES,
+    MAGIC,
+    MORE,
+    PREFIX,
+    VERSION,
+    Kind,
+    Message,
+    aligned,
+)
+from aioflow.net.limits import DEFAULT_LIMITS, Limits
+from aioflow.net.tensor_format import Buffer, Destination, TensorSpec
+
+__all__ = ["Decoder"]
+
+_STAGING_BYTES: Final = 64 << 10
+_KINDS: Final = {kind.value: kind for kind in Kind}
+_BARE: Final = frozenset({Kind.HEARTBEAT, Kind.CLOSE})
+
+
+def _check_layout(specs: Sequence[TensorSpec], tensors: int, payload: int) -> None:
+    """Raises DataLossError unless the tensors are so many, in so many bytes."""
+    total = 0
+    for spec in specs:
+        total = aligned(total) + spec.nbytes
+    if len(specs) != tensors or total != payload:
+        raise DataLossError(
+            "a frame whose header does not fit its prefix",
+            expected=f"{tensors} tensors in {payload} bytes",
+            actual=f"{len(specs)} in {total}",
+        )
+
+
+class _Prefix(NamedTuple):
+    kind: Kind
+    more: bool
+    request: int
+    header: int
+    tensors: int
+    payload: int
+
+    @property
+    def inline(self) -> int:
+        """Bytes of the payload in this frame, with the gap before them."""
+        if self.more or self.kind is Kind.CHUNK or not self.payload:
+            return 0
+        return -(PREFIX.size + self.header) % ALIGNMENT + self.payload
+
+
+def _tensors_in(payload: memoryview, specs: Sequence[TensorSpec]) -> tuple[Array, ...]:
+    """The tensors of a message that has come in one frame."""
+    tensors, end = [], 0
+    for spec in specs:
+        start = aligned(end)
+        if start != end:
+            _check_pad(payload[end:start])
+        end = start + spec.nbytes
+        destination = Destination(spec)
+        destination.buffer[:] = payload[start:end]
+        tensors.append(destination.finish())
+    return tuple(tensors)
+
+
+def _check_pad(pad: Buffer) -> None:
+    if any(pad):
+        raise DataLossError("something else than zeros between tensors")
+
+
+class _Assembly:
+    """A large message whose tensors are arriving: where the next bytes go."""
+
+    __slots__ = ("_destinations", "_pads", "_places", "document", "left", "prefix")
+
+    def __init__(self, prefix: _Prefix, specs: Sequence[TensorSpec], document: dict[str, Any]) -> None:
+        self.prefix = prefix
+        self.document = document
+        self._destinations: list[Destination] = []
+        self._pads: list[bytearray] = []
+        self._places: deque[memoryview] = deque()
+        self.left = 0
+        for spec in specs:
+            pad = bytearray(-self.left % ALIGNMENT)
+            self._pads.append(pad)
+            self._add(memoryview(pad))
+            destination = Destination(spec)
+            self._destinations.append(destination)
+            self._add(destination.buffer)
+
+    def _add(self, place: memoryview) -> None:
+        self.left += place.nbytes
+        if place.nbytes:
+            self._places.append(place)
+
+    def place(self, most: int) -> memoryview:
+        """Where the next bytes go, at most that many."""
+        return self._places[0][:most]
+
+    def filled(self, count: int) -> None:
+        """So many bytes have been put there."""
+        self.left -= count
+        rest = self._places[0][count:]
+        if rest.nbytes:
+            self._places[0] = rest
+        else:
+            self._places.popleft()
+
+    def copy(self, data: memoryview) -> None:
+        """Put bytes there that were received elsewhere."""
+        while data.nbytes:
+            place = self.place(data.nbytes)
+            place[:] = data[: place.nbytes]
+            data = data[place.nbytes :]
+            self.filled(place.nbytes)
+
+    def message(self) -> Message:
+        """The message, whole. Raises DataLossError where bytes are not what they should be."""
+        for pad in self._pads:
+            _check_pad(pad)
+        tensors = tuple(destination.finish() for destination in self._destinations)
+        return Message(self.prefix.kind, self.prefix.request, self.document, tensors)
+
+
+class Decoder:
+    """Bytes to messages, step by step: ask `buffer` where to put the next ones, then say how many came.
+
+    Frames are parsed in a staging buffer. Within a chunk the buffer is the memory of the tensor itself, so that nothing
+    but the system's read copies the data of a large tensor. After an error the position in the stream is lost: the
+    connection must be closed.
+    """
+
+    __slots__ = ("_assembly", "_chunk_left", "_direct", "_end", "_limits", "_staging", "_start", "frames")
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._staging = memoryview(bytearray(_STAGING_BYTES))
+        self._start = self._end = 0
+        self._direct: memoryview | None = None
+        self._assembly: _Assembly | None = None
+        self._chunk_left = 0
+        self.frames = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of a message has come that has not come whole."""
+        return self._start == self._end and self._assembly is None
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether part of a frame has come."""
+        return self._start != self._end or self._chunk_left > 0
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes are to be written; never empty, and valid until the next call of `received`."""
+        return self._staging[self._end :] if self._direct is None else self._direct
+
+    def received(self, count: int) -> list[Message]:
+        """The messages that are complete now that `count` bytes are in `buffer()`.
+
+        Raises:
+            DataLossError: the bytes are malformed.
+            ResourceExhaustedError: a message is over a limit.
+            UnimplementedError: the peer speaks another version.
+        """
+        found: list[Message] = []
+        if self._direct is not None and self._assembly is not None:
+            self._assembly.filled(count)
+            self._chunk_left -= count
+            self._end_of_chunk(self._assembly, found)
+        else:
+            self._end += count
+        while self._direct is None and self._parse(found):
+            pass
+        self._compact()
+        return found
+
+    def _parse(self, found: list[Message]) -> bool:
+        """One step over the staged bytes; False when more are needed."""
+        staged = self._end - self._start
+        if self._chunk_left and self._assembly is not None:
+            count = min(staged, self._chunk_left)
+            self._assembly.copy(self._staging[self._start : self._start + count])
+            self._start += count
+            self._chunk_left -= count
+            self._end_of_chunk(self._assembly, found)
+            return count > 0
+        if staged < PREFIX.size:
+            return False
+        prefix = self._prefix()
+        needed = PREFIX.size + prefix.header + prefix.inline
+        if staged < needed:
+            self._make_room(needed)
+            return False
+        frame = self._staging[self._start : self._start + needed]
+        self._start += needed
+        self.frames += 1
+        self._frame(prefix, frame, found)
+        return True
+
+    def _end_of_chunk(self, assembly: _Assembly, found: list[Message]) -> None:
+        # The staged bytes go first; only then may the memory of the tensor be read into.
+        if self._chunk_left:
+            self._direct = assembly.place(self._chunk_left) if self._start == self._end else None
+            return
+        self._direct = None
+        self.frames += 1
+        if not assembly.left:
+            self._assembly = None
+            found.append(assembly.message())
+
+    def _prefix(self) -> _Prefix:
+        magic, version, kind, flags, request, header, tensors, payload = PREFIX.unpack_from(self._staging, self._start)
+        if magic != MAGIC:
+            raise DataLossError("not a frame", expected=MAGIC, actual=magic)
+        if version != VERSION:
+            raise UnimplementedError("a frame of another version", expected=VERSION, actual=version)
+        known = _KINDS.get(kind)
+        if known is None or flags not in (0, MORE):
+            raise DataLossError("an unknown kind of frame", expected="a known kind", actual=f"{kind}, flags {flags}")
+        check_counts(header, tensors, payload, self._limits)
+        prefix = _Prefix(known, flags == MORE, request, header, tensors, payload)
+        _CHECKS.get(known, _check_message)(prefix, self._assembly)
+        return prefix
+
+    def _frame(self, prefix: _Prefix, frame: memoryview, found: list[Message]) -> None:
+        if prefix.kind is Kind.CHUNK:
+            self._chunk_left = prefix.payload
+            self.frames -= 1  # counted when it has come whole
+            return
+        if prefix.kind in _BARE:
+            found.append(Message(prefix.kind))
+            return
+        body = PREFIX.size + prefix.header
+        specs, document = decode_header(frame[PREFIX.size : body], self._limits)
+        _check_layout(specs, prefix.tensors, prefix.payload)  # before any memory is taken
+        if prefix.more:
+            self._assembly = _Assembly(prefix, specs, document)
+            return
+        payload = frame[body + prefix.inline - prefix.payload :]
+        found.append(Message(prefix.kind, prefix.request, document, _tensors_in(payload, specs) if specs else ()))
+
+    def _make_room(self, needed: int) -> None:
+        if needed > self._staging.nbytes:
+            larger = memoryview(bytearray(needed))
+            larger[: self._end - self._start] = self._staging[self._start : self._end]
+            self._staging, self._start, self._end = larger, 0, self._end - self._start
+
+    def _compact(self) -> None:
+        """Put what is left at the front, so that there is always room behind it."""
+        if self._start:
+            left = self._end - self._start
+            self._staging[:left] = self._staging[self._start : self._end]
+            self._start, self._end = 0, left
+
+
+def _check_message(prefix: _Prefix, assembly: _Assembly | None) -> None:
+    if prefix.more and assembly is not None:
+        raise DataLossError("a large message inside another", expected="its chunks", actual=prefix.kind.name)
+    if prefix.more and not prefix.payload:
+        raise DataLossError("a large message without a payload", expected="a payload", actual=prefix.payload)
+    if not prefix.more and prefix.payload > INLINE_BYTES:
+        raise DataLossError("a payload too large for one frame", expected=INLINE_BYTES, actual=prefix.payload)
+
+
+def _check_chunk(prefix: _Prefix, assembly: _Assembly | None) -> None:
+    if assembly is None or assembly.prefix.request != prefix.request:
+        raise DataLossError("a chunk of no message", expected="a large message before it", actual=prefix.request)
+    fits = 0 < prefix.payload <= min(CHUNK_BYTES, assembly.left)
+    if not fits or prefix.header or prefix.tensors or prefix.more:
+        raise DataLossError("a malformed chunk", expected=f"at most {assembly.left} bytes", actual=tuple(prefix))
+
+
+def _check_bare(prefix: _Prefix, assembly: _Assembly | None) -> None:
+    if any(prefix[1:]):
+        raise DataLossError(f"a {prefix.kind.name} with a content", expected="none", actual=tuple(prefix))
+
+
+_CHECKS: Final = {Kind.CHUNK: _check_chunk, Kind.HEARTBEAT: _check_bare, Kind.CLOSE: _check_bare}

@@ -1,0 +1,109 @@
+"""Errors as data: what went wrong at a peer, raised here as the same class of `aioflow.errors`.
+
+Nothing of the peer's objects crosses, only text and numbers, each cut to a length that a header has room for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from aioflow import errors
+from aioflow.errors import CancelledError, DataLossError, DeadlineExceededError, OpError, SourceLine, UnknownError
+from aioflow.net.limits import DEFAULT_LIMITS
+from aioflow.net.tensor_format import brief
+
+__all__ = ["decode_error", "encode_error"]
+
+_CLASSES: Final[Mapping[str, type[OpError]]] = {
+    name: found
+    for name in errors.__all__
+    if isinstance(found := getattr(errors, name), type) and issubclass(found, OpError)
+}
+
+
+def encode_error(error: BaseException, room: int = DEFAULT_LIMITS.header_bytes) -> dict[str, Any]:
+    """An error as a document for a header of at most `room` bytes, of which it takes three quarters.
+
+    What is no OpError becomes an UnknownError that names its class.
+    """
+    known = error if isinstance(error, OpError) else _translated(error)
+    source = known.source
+    name = next((c.__name__ for c in type(known).__mro__ if _CLASSES.get(c.__name__) is c), OpError.__name__)
+    return {
+        "error": name,
+        "message": _cut(known.message, room // 8),
+        "node": _cut(known.node, room // 16),
+        "op": _cut(known.op_type, room // 16),
+        "source": source and [_cut(source.filename, room // 16), source.lineno, _cut(source.function, room // 16)],
+        "expected": _cut(known.expected, room // 32),
+        "actual": _cut(known.actual, room // 32),
+        "traceback": _cut("".join(traceback.format_exception(error)), room // 4, end=True),
+    }
+
+
+def _translated(error: BaseException) -> OpError:
+    if isinstance(error, asyncio.CancelledError):
+        return CancelledError("stopped")
+    if isinstance(error, TimeoutError):
+        return DeadlineExceededError(str(error) or "the time has run out")
+    return UnknownError(f"{type(error).__name__}: {error}")
+
+
+def _cut(value: Any, most: int, end: bool = False) -> str | None:
+    """Its text in at most that many bytes of UTF-8: the beginning, or the end."""
+    if value is None:
+        return None
+    encoded = str(value).encode("utf-8", "replace")
+    if len(encoded) > most:
+        encoded = b"..." + encoded[3 - most :] if end else encoded[: most - 3] + b"..."
+    return encoded.decode("utf-8", "ignore")
+
+
+def decode_error(document: Mapping[str, Any], peer: str) -> OpError:
+    """The error in a document, with "From <peer>: " before its message and the peer's traceback as a note.
+
+    Raises:
+        DataLossError: the document is not one of an error.
+    """
+    for key, (what, accepts) in _FIELDS.items():
+        if key not in document or not accepts(document[key]):
+            raise DataLossError(f"a malformed error from {peer}: {key}", expected=what, actual=brief(document.get(key)))
+    error = _CLASSES[document["error"]](
+        f"From {peer}: {document['message']}",
+        node=document["node"],
+        op_type=document["op"],
+        source=document["source"] and SourceLine(*document["source"]),
+        expected=document["expected"],
+        actual=document["actual"],
+    )
+    error.add_note(f"traceback at {peer}:\n{document['traceback']}")
+    return error
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_optional_text(value: Any) -> bool:
+    return value is None or type(value) is str
+
+
+def _is_source(value: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, list) and [type(item) for item in value] == [str, int, str]
+
+
+_FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
+    "error": ("the name of an error", lambda value: _is_text(value) and value in _CLASSES),
+    "message": ("text", _is_text),
+    "node": ("text or none", _is_optional_text),
+    "op": ("text or none", _is_optional_text),
+    "source": ("file, line and function, or none", _is_source),
+    "expected": ("text or none", _is_optional_text),
+    "actual": ("text or none", _is_optional_text),
+    "traceback": ("text", _is_text),
+}

@@ -1,0 +1,97 @@
+"""The header of a frame: a small msgpack document, checked on both sides before anything is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgpack
+
+from aioflow.errors import DataLossError, InvalidArgumentError, OpError, ResourceExhaustedError
+from aioflow.net.limits import Limits
+from aioflow.net.tensor_format import Buffer, TensorSpec, brief, parse_spec
+
+__all__ = ["check_counts", "decode_header", "encode_header"]
+
+
+def encode_header(specs: Sequence[TensorSpec], document: Mapping[str, Any], limits: Limits) -> bytes:
+    """The descriptions of the tensors and the document.
+
+    Raises:
+        InvalidArgumentError: the document is not plain.
+        ResourceExhaustedError: the header is over a limit.
+    """
+    try:
+        header: bytes = msgpack.packb([[spec.document() for spec in specs], document])
+    except (ValueError, OverflowError, TypeError) as error:
+        raise InvalidArgumentError(f"the header of a message cannot be encoded: {error}") from error
+    check_counts(len(header), len(specs), 0, limits)
+    try:
+        unpacked = _unpack(header, limits)[1]  # the peer would close the connection over a header that it refuses
+    except DataLossError as error:
+        raise InvalidArgumentError(f"the header of a message is not a plain document: {error.message}") from error
+    if type(unpacked) is not dict:
+        raise InvalidArgumentError("the header of a message is no map", actual=type(document).__name__)
+    return header
+
+
+def decode_header(data: Buffer, limits: Limits) -> tuple[list[TensorSpec], dict[str, Any]]:
+    """The descriptions and the document in a header.
+
+    Raises:
+        DataLossError: it is malformed, or holds anything but plain values.
+        ResourceExhaustedError: a description is over a limit.
+    """
+    decoded = _unpack(data, limits)
+    if not (isinstance(decoded, list) and len(decoded) == 2 and isinstance(decoded[0], list)):
+        raise DataLossError("a malformed header", expected="tensors and a document", actual=type(decoded).__name__)
+    if not isinstance(decoded[1], dict):
+        raise DataLossError("a malformed header", expected="a map", actual=type(decoded[1]).__name__)
+    return [parse_spec(item, limits) for item in decoded[0]], decoded[1]
+
+
+def _unpack(data: Buffer, limits: Limits) -> Any:
+    try:
+        # A call is an unpacker of its own: nothing is left of one that failed.
+        return msgpack.unpackb(
+            data,
+            raw=False,
+            use_list=True,
+            strict_map_key=True,
+            object_pairs_hook=_unique,
+            ext_hook=_refuse_extension,
+            max_bin_len=0,
+            max_ext_len=0,
+            max_array_len=limits.header_items,
+            max_map_len=limits.header_items,
+        )
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        if isinstance(error, OpError):
+            raise
+        raise DataLossError(f"a malformed header: {type(error).__name__}: {error}") from error
+
+
+def _refuse_extension(code: int, data: bytes) -> Any:
+    raise DataLossError("an extension type in a header", expected="plain values", actual=f"extension {code}")
+
+
+def _unique(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if type(key) is not str or key in found or isinstance(value, bytes):
+            raise DataLossError("a key that is not text or comes twice, or bytes, in a header", actual=brief(key))
+        found[key] = value
+    return found
+
+
+def check_counts(header: int, tensors: int, payload: int, limits: Limits) -> None:
+    """Raises ResourceExhaustedError where a number of a message is over its limit."""
+    if header <= limits.header_bytes and tensors <= limits.tensors and payload <= limits.tensor_bytes:
+        return
+    for what, actual, most in (
+        ("header bytes", header, limits.header_bytes),
+        ("tensors", tensors, limits.tensors),
+        ("tensor bytes", payload, limits.tensor_bytes),
+    ):
+        if actual > most:
+            raise ResourceExhaustedError(f"{what} of one message", expected=f"at most {most}", actual=actual)

@@ -1,0 +1,157 @@
+"""Messages as bytes and back, without I/O: a frame is a fixed prefix, a small msgpack header, raw tensor buffers.
+
+    frame    prefix (32 bytes) · header · payload
+    prefix   magic · version · kind · flags · request id · bytes of the header · tensors · bytes of the payload
+    header   [[dtype, shape, bytes] for each tensor, document]
+    payload  the tensors one after the other, each at a multiple of 64 bytes, zeros between
+
+A message whose payload is at most INLINE_BYTES is one frame, in which the payload starts at a multiple of 64 bytes. A
+larger one is a frame with MORE set and no payload, and CHUNK frames of at most CHUNK_BYTES that carry the payload piece
+by piece. Whole frames of small messages may go between the chunks; a second large message may not.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.net.frame_header import check_counts, encode_header
+from aioflow.net.limits import DEFAULT_LIMITS, Limits
+from aioflow.net.tensor_format import Buffer, to_wire
+
+__all__ = [
+    "ALIGNMENT",
+    "CHUNK_BYTES",
+    "INLINE_BYTES",
+    "MAGIC",
+    "MORE",
+    "PREFIX",
+    "VERSION",
+    "Encoded",
+    "Kind",
+    "Message",
+    "aligned",
+    "bare_frame",
+    "encode",
+]
+
+MAGIC: Final = b"aiof"
+VERSION: Final = 1
+ALIGNMENT: Final = 64
+PREFIX: Final = struct.Struct("<4sBBHQIIQ")
+INLINE_BYTES: Final = 64 << 10
+CHUNK_BYTES: Final = 1 << 20
+MORE: Final = 1
+_ZEROS: Final = bytes(ALIGNMENT)
+
+
+class Kind(enum.IntEnum):
+    """What a frame is. The first three belong to the connection and never reach its user."""
+
+    HEARTBEAT = 1
+    CLOSE = 2
+    CHUNK = 3
+    REQUEST = 16
+    REPLY = 17
+    FAILURE = 18
+    PUSH = 19
+    CANCEL = 20
+
+
+class Message(NamedTuple):
+    """What is sent and received.
+
+    Attributes:
+        request: The number that ties a reply to its request; below 2**64.
+        header: A small document: None, bool, int, float, str, lists, and maps by str. No bytes.
+        tensors: Arrays or NumPy scalars; they come out as arrays.
+    """
+
+    kind: Kind
+    request: int = 0
+    header: Mapping[str, Any] = {}
+    tensors: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A message, ready to be written.
+
+    Attributes:
+        head: Its first frame, complete.
+        header: The header in it.
+        payload: Of a large message, the buffers that go in chunks, over the memory of its tensors; otherwise none.
+        size: Bytes of header and payload, which is what a message counts for in `Limits.unread_bytes`.
+    """
+
+    head: bytes
+    header: bytes
+    request: int
+    payload: tuple[memoryview, ...]
+    size: int
+
+    def chunks(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[list[Buffer]]:
+        """The CHUNK frames, each as the buffers to write one after the other."""
+        parts: list[Buffer] = []
+        room = chunk_bytes
+        for buffer in self.payload:
+            start = 0
+            while start < buffer.nbytes:
+                part = buffer[start : start + room]
+                parts.append(part)
+                start += part.nbytes
+                room -= part.nbytes
+                if room == 0:
+                    yield self._chunk(parts, chunk_bytes)
+                    parts, room = [], chunk_bytes
+        if parts:
+            yield self._chunk(parts, chunk_bytes - room)
+
+    def _chunk(self, parts: list[Buffer], size: int) -> list[Buffer]:
+        return [PREFIX.pack(MAGIC, VERSION, Kind.CHUNK, 0, self.request, 0, 0, size), *parts]
+
+
+def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> Encoded:
+    """A message as buffers. Tensor data is copied only into a small message, or where it is not contiguous.
+
+    Raises:
+        InvalidArgumentError: the header is not a plain document.
+        DTypeError: a tensor cannot be sent.
+        ResourceExhaustedError: the message is over a limit.
+    """
+    specs, buffers, total = [], [], 0
+    for value in message.tensors:
+        spec, buffer = to_wire(value, limits)
+        specs.append(spec)
+        start = aligned(total)
+        if start != total:
+            buffers.append(memoryview(_ZEROS)[: start - total])
+        buffers.append(memoryview(buffer))
+        total = start + spec.nbytes
+    if not 0 <= message.request < 2**64 or message.kind < Kind.REQUEST:
+        raise InvalidArgumentError("not a message that can be sent", actual=(message.kind, message.request))
+    header = encode_header(specs, message.header, limits)
+    check_counts(len(header), len(specs), total, limits)
+    large = total > INLINE_BYTES
+    prefix = PREFIX.pack(
+        MAGIC, VERSION, message.kind, MORE if large else 0, message.request, len(header), len(specs), total
+    )
+    size = len(header) + total
+    if large:
+        return Encoded(prefix + header, header, message.request, tuple(buffers), size)
+    gap = _ZEROS[: -(PREFIX.size + len(header)) % ALIGNMENT] if total else b""
+    return Encoded(b"".join([prefix, header, gap, *buffers]), header, message.request, (), size)
+
+
+def bare_frame(kind: Kind) -> bytes:
+    """The frame of a kind that says all: HEARTBEAT, CLOSE."""
+    return PREFIX.pack(MAGIC, VERSION, kind, 0, 0, 0, 0, 0)
+
+
+def aligned(offset: int) -> int:
+    """The next multiple of ALIGNMENT."""
+    return offset + -offset % ALIGNMENT

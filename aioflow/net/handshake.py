@@ -1,0 +1,50 @@
+"""The first 32 bytes each way: a fixed hello with the protocol's version, before anything that has a length.
+
+A peer of another version, or something that is no peer at all, is told apart here. The incarnation is a random number
+for each start of a process, so that a restarted peer is not taken for the one before.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from aioflow.errors import DataLossError, UnimplementedError
+from aioflow.net.framing import VERSION
+
+__all__ = ["HELLO_BYTES", "Hello", "parse_hello"]
+
+_HELLO: Final = struct.Struct("<8sHHIQQ")  # magic, version, oldest version understood, flags, incarnation, reserved
+_MAGIC: Final = b"aioflow\n"
+HELLO_BYTES: Final = _HELLO.size
+
+
+class Hello(NamedTuple):
+    """What a peer says of itself."""
+
+    incarnation: int
+    version: int = VERSION
+    oldest: int = VERSION
+
+    def to_bytes(self) -> bytes:
+        """The 32 bytes."""
+        return _HELLO.pack(_MAGIC, self.version, self.oldest, 0, self.incarnation, 0)
+
+
+def parse_hello(data: bytes | bytearray | memoryview) -> Hello:
+    """The hello of a peer.
+
+    Raises:
+        DataLossError: it is not one.
+        UnimplementedError: the peer speaks only versions that this process does not.
+    """
+    magic, version, oldest, flags, incarnation, reserved = _HELLO.unpack(data)
+    if magic != _MAGIC:
+        raise DataLossError("the peer does not speak aioflow's protocol", expected=_MAGIC, actual=magic)
+    if not oldest <= VERSION <= version:
+        raise UnimplementedError(
+            "the peer speaks another version of the protocol", expected=VERSION, actual=f"{oldest} to {version}"
+        )
+    if flags or reserved:
+        raise DataLossError("the peer asks for something unknown", expected=0, actual=(flags, reserved))
+    return Hello(incarnation, version, oldest)

@@ -1,0 +1,193 @@
+"""Comms within one process and event loop: "inproc://name".
+
+They behave as TCP does: headers go through the same encoding and checks. An array is shared where nobody can write to
+it, that is where it and all arrays under it are read-only, and copied otherwise; it is received read-only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+
+from aioflow.errors import AlreadyExistsError, OpError, ResourceExhaustedError, UnavailableError
+from aioflow.graph.arrays import Array
+from aioflow.net.accepting import Connections
+from aioflow.net.comm import CommOptions, Handler, gone
+from aioflow.net.frame_header import decode_header
+from aioflow.net.framing import Encoded, Message, encode
+from aioflow.net.inbox import Inbox
+
+__all__ = ["InprocComm", "InprocListener", "connect_inproc", "listen_inproc"]
+
+_LISTENERS: Final[dict[str, InprocListener]] = {}
+_NUMBERS: Final = itertools.count(1)
+
+
+class InprocComm:
+    """One end of a pair."""
+
+    def __init__(self, peer: str, options: CommOptions) -> None:
+        self.peer = peer
+        self.peer_incarnation = 0
+        self.limits = options.limits
+        self._inbox = Inbox(options.limits.unread_bytes, self._made_room)
+        self._senders: deque[asyncio.Future[None]] = deque()  # of the other end, who wait for room in our inbox
+        self._error: OpError | None = None
+        self._other: InprocComm
+
+    @classmethod
+    def pair(cls, names: tuple[str, str], options: tuple[CommOptions, CommOptions]) -> tuple[InprocComm, InprocComm]:
+        """Two ends; `names` is what each calls the other."""
+        first, second = (cls(name, option) for name, option in zip(names, options, strict=True))
+        first._other, second._other = second, first
+        first.peer_incarnation, second.peer_incarnation = options[1].incarnation, options[0].incarnation
+        return first, second
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._error is not None
+
+    async def send(self, message: Message, *, urgent: bool = False) -> None:
+        """Send a message; see `Comm`."""
+        encoded = encode(message, self.limits)
+        self._require_open()
+        other = self._other
+        try:
+            received = other._received(message, encoded)
+        except OpError as error:
+            other._end(error)
+            self._end(UnavailableError(f"{self.peer} has ended the connection: {error.message}"))
+            return
+        other._inbox.put(received, encoded.size)
+        while other._inbox.full and self._error is None:
+            waiter = asyncio.get_running_loop().create_future()
+            other._senders.append(waiter)
+            await waiter
+
+    def _received(self, message: Message, encoded: Encoded) -> Message:
+        limits = self.limits
+        if len(encoded.header) > limits.header_bytes or encoded.size - len(encoded.header) > limits.tensor_bytes:
+            raise ResourceExhaustedError("bytes of one message", expected=limits, actual=encoded.size)
+        specs, document = decode_header(encoded.header, limits)
+        if len(specs) > limits.tensors:
+            raise ResourceExhaustedError("tensors of one message", expected=limits.tensors, actual=len(specs))
+        return Message(message.kind, message.request, document, tuple(_kept(tensor) for tensor in message.tensors))
+
+    async def receive(self) -> Message | None:
+        """The next message, or None; see `Comm`."""
+        return await self._inbox.receive(self.peer)
+
+    async def close(self) -> None:
+        """End the connection; the peer has all that was sent."""
+        if self._error is None:
+            self._end_cleanly(f"the connection to {self.peer} is closed")
+            self._other._end_cleanly(f"{self._other.peer} has closed the connection")
+
+    def abort(self, reason: str) -> None:
+        """End the connection now."""
+        if self._error is None:
+            self._end(UnavailableError(f"the connection to {self.peer} was aborted: {reason}"))
+            self._other._end(UnavailableError(f"{self._other.peer} has ended without a goodbye"))
+
+    def _end_cleanly(self, message: str) -> None:
+        self._inbox.finish(None)
+        self._end(UnavailableError(message))
+
+    def _end(self, error: OpError) -> None:
+        if self._error is None:
+            self._error = error
+        self._inbox.finish(error)
+        self._made_room()
+        self._other._made_room()
+
+    def _made_room(self) -> None:
+        while self._senders:
+            waiter = self._senders.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _require_open(self) -> None:
+        if self._error is not None:
+            raise gone(self.peer, self._error)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            self.abort(f"{type(error).__name__} in the block that used it")
+
+
+def _kept(value: Any) -> Array:
+    """The array for the receiver, which nobody can change."""
+    array = np.asarray(value)
+    if not _frozen(array):
+        array = array.copy()  # in C order, as from a wire
+    kept = array.astype(array.dtype.newbyteorder("="), copy=False).view()
+    kept.flags.writeable = False
+    return kept
+
+
+def _frozen(array: Array) -> bool:
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return base is None and array.flags.c_contiguous  # memory of something else may change without NumPy's knowing
+
+
+class InprocListener:
+    """A name under which connections are accepted."""
+
+    def __init__(self, name: str, connections: Connections, options: CommOptions) -> None:
+        self.address = f"inproc://{name}"
+        self.options = options
+        self.loop = asyncio.get_running_loop()
+        self._connections = connections
+
+    def accept(self, comm: InprocComm) -> None:
+        """Hand an end to the handler. Raises UnavailableError when there are too many."""
+        if self._connections.count >= self.options.connections:
+            raise UnavailableError(f"{self.address} has too many connections", expected=self.options.connections)
+        self._connections.start(comm)
+
+
+@asynccontextmanager
+async def listen_inproc(place: str, handler: Handler, options: CommOptions) -> AsyncIterator[InprocListener]:
+    """Accept connections to a name for as long as the block runs."""
+    if place in _LISTENERS:
+        raise AlreadyExistsError(f"somebody listens at inproc://{place}", expected="a free name", actual=place)
+    async with Connections(handler) as connections:
+        listener = _LISTENERS[place] = InprocListener(place, connections, options)
+        try:
+            yield listener
+        finally:
+            del _LISTENERS[place]
+
+
+async def connect_inproc(place: str, options: CommOptions, peer: str) -> InprocComm:
+    """Connect to a name.
+
+    Raises:
+        UnavailableError: nobody listens at it on this event loop.
+    """
+    listener = _LISTENERS.get(place)
+    if listener is None or listener.loop is not asyncio.get_running_loop():
+        raise UnavailableError(f"nobody listens at inproc://{place} on this event loop")
+    names = (peer, f"inproc://{place}#{next(_NUMBERS)}")
+    ours, theirs = InprocComm.pair(names, (options, listener.options))
+    listener.accept(theirs)
+    return ours

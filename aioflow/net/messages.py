@@ -1,0 +1,279 @@
+"""The messages of the worker service: the fields of each kind as a table, by which what arrives is checked.
+
+hello       who is there: the task, the cluster, the devices, the number of the process
+register    a part of a plan, with the settings that matter to it → a handle
+deregister  forget a part
+run         one step of a part, with the feeds that it takes → its fetches, and times if it was traced
+abort       stop a step and say when nothing of it is running any more
+deliver     a push, from worker to worker: a value for the rendezvous of a step
+state       how the worker is
+reset       drop resources
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from aioflow.config import SessionConfig
+from aioflow.errors import DataLossError
+from aioflow.graph.arrays import Array
+from aioflow.net.tensor_format import brief
+from aioflow.runtime.stats import NodeStats, StepStats
+
+__all__ = [
+    "ABORT",
+    "DELIVER",
+    "DEREGISTER",
+    "HELLO",
+    "REGISTER",
+    "RESET",
+    "RUN",
+    "STATE",
+    "Abort",
+    "Deliver",
+    "Hello",
+    "Register",
+    "Run",
+    "State",
+    "config_document",
+    "config_of",
+    "from_wire",
+    "pack_stats",
+    "parse",
+    "to_wire_value",
+    "unpack_stats",
+]
+
+HELLO: Final = "hello"
+REGISTER: Final = "register"
+DEREGISTER: Final = "deregister"
+RUN: Final = "run"
+ABORT: Final = "abort"
+DELIVER: Final = "deliver"
+STATE: Final = "state"
+RESET: Final = "reset"
+
+STATS_TENSORS: Final = 4  # what `pack_stats` makes of the times of a step
+
+
+class Hello(NamedTuple):
+    """What a worker says of itself.
+
+    Attributes:
+        task: Its full name. cluster: As `ClusterSpec.as_dict`, but tasks as [index, address]. devices: Full names.
+    """
+
+    task: str
+    cluster: dict[str, list[Any]]
+    devices: list[str]
+
+
+class Register(NamedTuple):
+    """A part to prepare; the tensors are those of `encode_part`.
+
+    Attributes:
+        part: The header of `encode_part`. config: As of `config_document`.
+        peers: For each task that the part sends to, the number of its process.
+    """
+
+    part: dict[str, Any]
+    config: dict[str, Any]
+    peers: dict[str, int]
+
+
+class Handle(NamedTuple):
+    """A part that has been registered."""
+
+    handle: int
+
+
+class Run(NamedTuple):
+    """One step of a part; the tensors are its feeds in order.
+
+    Attributes:
+        trace: Whether the times of nodes come back.
+    """
+
+    handle: int
+    step: int
+    trace: bool
+
+
+class Ran(NamedTuple):
+    """The end of a step; the tensors are its fetches in order, and times if `devices` is not None."""
+
+    devices: list[str] | None
+
+
+class Abort(NamedTuple):
+    """A step to stop. error: As of `encode_error`."""
+
+    step: int
+    error: dict[str, Any]
+
+
+class Deliver(NamedTuple):
+    """A value for a step; the one tensor is it, unless it is dead."""
+
+    step: int
+    edge: str
+    tag: str
+    dead: bool
+
+
+class State(NamedTuple):
+    """As `WorkerState`."""
+
+    devices: list[str]
+    registered: int
+    running: int
+
+
+class Reset(NamedTuple):
+    """The containers to drop; all for None."""
+
+    containers: list[str] | None
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**64
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_bool(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_map(value: Any) -> bool:
+    return type(value) is dict
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_int, value.values()))
+
+
+def _is_optional_texts(value: Any) -> bool:
+    return value is None or _is_texts(value)
+
+
+_ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[Any], bool]]]] = {
+    Hello: {"task": _is_text, "cluster": _is_map, "devices": _is_texts},
+    Register: {"part": _is_map, "config": _is_map, "peers": _is_numbers},
+    Handle: {"handle": _is_int},
+    Run: {"handle": _is_int, "step": _is_int, "trace": _is_bool},
+    Ran: {"devices": _is_optional_texts},
+    Abort: {"step": _is_int, "error": _is_map},
+    Deliver: {"step": _is_int, "edge": _is_text, "tag": _is_text, "dead": _is_bool},
+    State: {"devices": _is_texts, "registered": _is_int, "running": _is_int},
+    Reset: {"containers": _is_optional_texts},
+}
+
+_T = TypeVar("_T", bound=tuple[Any, ...])
+
+
+def parse(kind: type[_T], header: Mapping[str, Any]) -> _T:
+    """The header of a message as what it is.
+
+    Raises:
+        DataLossError: a field is missing, of another type, or one too many.
+    """
+    fields = _ACCEPTS[kind]
+    for name, accepts in fields.items():
+        if name not in header or not accepts(header[name]):
+            raise DataLossError(
+                f"a malformed message {kind.__name__!r}: field {name!r}", actual=brief(header.get(name, "missing"))
+            )
+    if len(header) != len(fields):
+        raise DataLossError(
+            f"a malformed message {kind.__name__!r}", expected=sorted(fields), actual=brief(sorted(header))
+        )
+    return kind(*(header[name] for name in fields))
+
+
+# ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# What of a session's settings matters to the worker that runs its parts; the rest is the worker's own affair.
+_SETTINGS: Final[Mapping[str, type]] = {"inline_budget": float, "executor": str, "check_finite": bool}
+
+
+def config_document(config: SessionConfig) -> dict[str, Any]:
+    """The settings that a worker is told."""
+    return {name: getattr(config, name) for name in _SETTINGS}
+
+
+def config_of(document: Mapping[str, Any]) -> SessionConfig:
+    """The settings in a document, all others being their defaults. Raises DataLossError."""
+    for name, kind in _SETTINGS.items():
+        if type(document.get(name)) is not kind:
+            raise DataLossError(
+                f"a malformed setting {name!r}", expected=kind.__name__, actual=brief(document.get(name))
+            )
+    if len(document) != len(_SETTINGS):
+        raise DataLossError("malformed settings", expected=sorted(_SETTINGS), actual=brief(sorted(document)))
+    return dataclasses.replace(SessionConfig(), **document)
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def to_wire_value(value: Any) -> Any:
+    """A value of the engine as what a message takes: a scalar string is Python's bytes within the engine."""
+    if type(value) is bytes:
+        array = np.empty((), object)
+        array[()] = value
+        return array
+    return value
+
+
+def from_wire(array: Array) -> Any:
+    """A tensor of a message as the engine wants it: numbers of rank 0 as NumPy scalars."""
+    return array if array.ndim or array.dtype == object else array[()]
+
+
+# ── times ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pack_stats(step_stats: Sequence[StepStats]) -> tuple[list[str], list[Array]]:
+    """The devices for the header, and tensors: device numbers, texts, times, sizes. A header has no room for all."""
+    rows = [(number, node) for number, stats in enumerate(step_stats) for node in stats.nodes]
+    texts = np.empty((len(rows), 3), object)
+    for row, (_, node) in enumerate(rows):
+        texts[row] = [node.node.encode(), node.op.encode(), node.thread.encode()]
+    numbers = np.array([number for number, _ in rows], np.int64)
+    times = np.array([(node.start, node.duration) for _, node in rows], np.float64).reshape(-1, 2)
+    sizes = np.array([node.output_bytes for _, node in rows], np.int64)
+    return [stats.device for stats in step_stats], [numbers, texts, times, sizes]
+
+
+def unpack_stats(devices: Sequence[str], tensors: Sequence[Array]) -> list[StepStats]:
+    """The times in a message. Raises DataLossError."""
+    numbers, texts, times, sizes = tensors
+    count = len(numbers) if numbers.ndim == 1 else -1
+    fits = (
+        numbers.dtype == np.int64
+        and sizes.dtype == np.int64
+        and times.dtype == np.float64
+        and texts.dtype == object
+        and (texts.shape, times.shape, sizes.shape) == ((count, 3), (count, 2), (count,))
+        and bool(np.all((numbers >= 0) & (numbers < len(devices))))
+    )
+    if not fits:
+        raise DataLossError("malformed times of a step", expected="numbers, texts, times, sizes", actual=count)
+    found: list[list[NodeStats]] = [[] for _ in devices]
+    for number, text, (start, duration), size in zip(
+        numbers.tolist(), texts.tolist(), times.tolist(), sizes.tolist(), strict=True
+    ):
+        node, op, thread = (item.decode("utf-8", "replace") for item in text)
+        found[number].append(NodeStats(node, op, thread, start, duration, size))
+    return [StepStats(device, tuple(nodes)) for device, nodes in zip(devices, found, strict=True)]

@@ -1,0 +1,186 @@
+"""Values on their way to the workers of other tasks: pushed as soon as they exist, one connection a task.
+
+A Send never waits, so values queue here. How many bytes of large values are handed to a connection at a time is
+bounded, small values overtake large ones, and a value that cannot be delivered stops its step with an error that names
+the peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+from aioflow.errors import AbortedError, OpError, UnavailableError, UnknownError
+from aioflow.net.channel import Channel
+from aioflow.net.comm import Comm
+from aioflow.net.messages import DELIVER, Deliver, to_wire_value
+from aioflow.runtime.frames import DEAD
+
+__all__ = ["Connect", "Outbox", "Parcel"]
+
+_SMALL: Final = 64 << 10  # bytes
+_IN_FLIGHT: Final = 64 << 20  # bytes
+
+Connect: TypeAlias = Callable[[str], Awaitable[Comm]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parcel:
+    """A value for a step at another task.
+
+    Attributes:
+        task: Which task; incarnation: the number that its process had when the step was planned, 0 for any.
+        fail: Called on the outbox's event loop if the value cannot be delivered.
+    """
+
+    task: str
+    incarnation: int
+    step: int
+    edge: str
+    tag: str
+    value: Any
+    fail: Callable[[OpError], None]
+
+
+class Outbox:
+    """What leaves one worker for others. Use it as `async with`; what is in it at the end is dropped.
+
+    Args:
+        connect: Connects to a task by its name.
+    """
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._loop = asyncio.get_running_loop()
+        self._home = threading.get_ident()
+        self._group = asyncio.TaskGroup()  # no task in it ever raises
+        self._lanes: dict[str, _Lane] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    def push(self, parcel: Parcel) -> None:
+        """Send a value, from any thread; returns at once."""
+        if threading.get_ident() == self._home:
+            self._put(parcel)
+        else:
+            self._loop.call_soon_threadsafe(self._put, parcel)
+
+    def _put(self, parcel: Parcel) -> None:
+        lane = self._lanes.get(parcel.task)
+        if lane is None:
+            if self._closed:
+                parcel.fail(UnavailableError("the server is closed"))
+                return
+            lane = self._lanes[parcel.task] = _Lane(parcel.task, self._connect)
+            self._tasks.append(self._group.create_task(lane.run()))
+        lane.put(parcel)
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await self._group.__aexit__(None, None, None)
+
+
+class _Lane:
+    """What goes to one task."""
+
+    def __init__(self, task: str, connect: Connect) -> None:
+        self._task = task
+        self._connect = connect
+        self._small: deque[Parcel] = deque()
+        self._large: deque[Parcel] = deque()
+        self._in_flight = 0
+        self._awake: asyncio.Future[None] | None = None
+
+    def put(self, parcel: Parcel) -> None:
+        """One more."""
+        (self._large if _size(parcel.value) > _SMALL else self._small).append(parcel)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._awake is not None and not self._awake.done():
+            self._awake.set_result(None)
+
+    async def _sleep(self) -> None:
+        self._awake = asyncio.get_running_loop().create_future()
+        await self._awake
+
+    async def run(self) -> None:
+        """Connect when there is something to send, and send."""
+        while True:
+            if not self._small and not self._large:
+                await self._sleep()
+            try:
+                comm = await self._connect(self._task)
+            except OpError as error:
+                self._fail_all(error)
+                continue
+            channel = Channel(comm)
+            await channel.open()
+            try:
+                await self._serve(channel, comm.peer_incarnation)
+            finally:
+                await channel.abort("nothing more is sent")
+
+    def _fail_all(self, error: OpError) -> None:
+        for queue in (self._small, self._large):
+            while queue:
+                queue.popleft().fail(error)
+
+    async def _serve(self, channel: Channel, incarnation: int) -> None:
+        """Send until the connection has ended."""
+        async with asyncio.TaskGroup() as push_group:
+            push_group.create_task(self._watch(channel))
+            while channel.error is None:
+                while self._small:
+                    await self._send(channel, self._small.popleft(), incarnation)
+                while self._large and self._in_flight < _IN_FLIGHT:
+                    parcel = self._large.popleft()
+                    self._in_flight += _size(parcel.value)
+                    push_group.create_task(self._send_large(channel, parcel, incarnation))
+                if not self._small and channel.error is None:
+                    await self._sleep()
+
+    async def _watch(self, channel: Channel) -> None:
+        await channel.wait_ended()
+        self._wake()
+
+    async def _send_large(self, channel: Channel, parcel: Parcel, incarnation: int) -> None:
+        try:
+            await self._send(channel, parcel, incarnation)
+        finally:
+            self._in_flight -= _size(parcel.value)
+            self._wake()
+
+    async def _send(self, channel: Channel, parcel: Parcel, incarnation: int) -> None:
+        if parcel.incarnation not in (0, incarnation):
+            parcel.fail(AbortedError(f"{self._task} was restarted since the step was planned"))
+            return
+        dead = parcel.value is DEAD
+        header = Deliver(parcel.step, parcel.edge, parcel.tag, dead)._asdict()
+        try:
+            await channel.push(DELIVER, header, () if dead else (to_wire_value(parcel.value),))
+        except UnavailableError as error:
+            parcel.fail(error)
+        except Exception as error:
+            known = error if isinstance(error, OpError) else UnknownError(f"{type(error).__name__}: {error}")
+            known.message = f"the value of {parcel.edge} cannot be sent to {self._task}: {known.message}"
+            parcel.fail(known)
+
+
+def _size(value: Any) -> int:
+    if getattr(getattr(value, "dtype", None), "hasobject", False):
+        return _SMALL + 1  # to tell how long strings are takes as long as to send them
+    return int(getattr(value, "nbytes", 0))

@@ -1,0 +1,247 @@
+"""A task of a cluster in this process: its worker, served to clients and other tasks (TensorFlow's `train.Server`).
+
+    async with af.train.Server(cluster, job_name="ps", task_index=0) as server:
+        await server.join()
+
+Only loopback addresses are served, since nobody proves who he is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self
+
+from aioflow.config import SessionConfig
+from aioflow.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.kernels.background import Background
+from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address, parse_task
+from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.messages import Hello
+from aioflow.net.outbox import Outbox
+from aioflow.net.task_worker import TaskWorker, WorkerSession
+from aioflow.net.transports import connect, listen
+from aioflow.net.worker_service import WorkerService
+from aioflow.runtime.worker import Worker
+
+__all__ = ["Server", "client_options", "find_server", "target_address"]
+
+_TARGET: Final = "aioflow"
+_HEARTBEAT: Final = 0.45  # seconds
+_CONNECT_SECONDS: Final = 2.0
+
+# Those that live in this process, by the address of their comm.
+_SERVERS: Final[weakref.WeakValueDictionary[str, Server]] = weakref.WeakValueDictionary()
+
+
+def client_options() -> CommOptions:
+    """Of who asks: a worker that says nothing is dead within two seconds."""
+    return CommOptions(heartbeat=_HEARTBEAT, misses=3, close_timeout=1.0)
+
+
+def _server_options() -> CommOptions:
+    """Of who is asked: a client's event loop may be held up by its own program, and nobody waits for it meanwhile."""
+    return CommOptions(heartbeat=_HEARTBEAT, misses=130, close_timeout=1.0)
+
+
+def target_address(target: str) -> str:
+    """The address of the comm for a session's target. Raises InvalidArgumentError."""
+    scheme, _, place = target.partition("://")
+    return comm_address(place if scheme == _TARGET else target)
+
+
+def _target(address: str) -> str:
+    return f"{_TARGET}://{address.removeprefix('tcp://')}" if address.startswith("tcp://") else address
+
+
+class Server:
+    """One task of a cluster.
+
+    Args:
+        server_or_cluster_def: The cluster, as `ClusterSpec` takes it.
+        job_name, task_index: Which task this is; may be left out where there is only one.
+        protocol: None or "aioflow".
+        config: What devices the worker has (`device_count`), and how they work.
+        start: Whether a session in this process, or `join`, starts it by itself. `async with` always does.
+        options: Of the connections to it.
+
+    Attributes:
+        worker: Owns the devices and the variables on them.
+        cluster: The cluster; a port 0 in it is replaced by the port that was chosen when the server starts.
+
+    Raises:
+        InvalidArgumentError, NotFoundError: the task is not in the cluster.
+    """
+
+    def __init__(
+        self,
+        server_or_cluster_def: ClusterSpec | Mapping[str, Any],
+        job_name: str | None = None,
+        task_index: int | None = None,
+        protocol: str | None = None,
+        config: SessionConfig | None = None,
+        start: bool = True,
+        *,
+        options: CommOptions | None = None,
+    ) -> None:
+        if protocol not in (None, _TARGET):
+            raise UnimplementedError("no such protocol", expected=_TARGET, actual=protocol)
+        self.cluster = ClusterSpec(server_or_cluster_def)
+        self._task = _chosen(self.cluster, job_name, task_index)
+        self._address = comm_address(self.cluster.task_address(*self._task))
+        self._options = options or _server_options()
+        self._client_options = client_options()
+        self._starts_itself = start
+        self.worker = Worker(config, self._task.name)
+        self._background = Background()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: TaskWorker | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._closing = asyncio.Event()
+        self._ended = asyncio.Event()
+        _SERVERS[self._address] = self
+
+    @staticmethod
+    def create_local_server(config: SessionConfig | None = None, start: bool = True) -> Server:
+        """A cluster of one task, "local", at any free port."""
+        return Server({"local": ["127.0.0.1:0"]}, config=config, start=start)
+
+    @property
+    def target(self) -> str:
+        """What a `Session` is opened with, here or in another process."""
+        return _target(self._address)
+
+    @property
+    def incarnation(self) -> int:
+        """The number that tells this server from an earlier one at the same address."""
+        return self._options.incarnation
+
+    @property
+    def task(self) -> str:
+        """The full name of the task."""
+        return self._task.name
+
+    def hello(self) -> Hello:
+        """What it says of itself."""
+        jobs = {
+            job: [[index, self.cluster.task_address(job, index)] for index in self.cluster.task_indices(job)]
+            for job in self.cluster.jobs
+        }
+        return Hello(self._task.name, jobs, list(self.worker.devices))
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen, unless it does already.
+
+        Raises:
+            PermissionDeniedError: the address is not of this machine's loopback.
+            UnavailableError, AlreadyExistsError: it is taken.
+            FailedPreconditionError: the server has been stopped, or runs on another event loop.
+        """
+        loop = asyncio.get_running_loop()
+        if self._closing.is_set() or self._loop not in (None, loop):
+            raise FailedPreconditionError(
+                f"the server of {self.task} has been stopped, or runs on another event loop",
+                expected="a server of this event loop that runs, or has not been started",
+                actual="stopped" if self._closing.is_set() else "another loop",
+            )
+        if self._ready is None:
+            self._loop, self._ready = loop, loop.create_future()
+            await self._background.start(self._serve(self._ready))
+        await asyncio.shield(self._ready)
+
+    async def _serve(self, ready: asyncio.Future[None]) -> None:
+        try:
+            async with Outbox(self._connect) as outbox:
+                self._tasks = TaskWorker(self.worker, outbox)
+                service = WorkerService(self._tasks, self.hello)
+                async with listen(self._address, service.serve, self._options) as listener:
+                    self._move(listener.address)
+                    ready.set_result(None)
+                    await self._closing.wait()
+        except OpError as error:
+            if not ready.done():
+                ready.set_exception(error)
+        finally:
+            self._ended.set()
+            self._leave()
+
+    def _leave(self) -> None:
+        if _SERVERS.get(self._address) is self:
+            del _SERVERS[self._address]
+
+    def _move(self, address: str) -> None:
+        """The address that it listens at, with its port."""
+        if address != self._address:
+            self._leave()
+            self._address = address
+            self.cluster = self.cluster.at(self._task, address.removeprefix("tcp://"))
+        _SERVERS[address] = self
+
+    async def _connect(self, task: str) -> Comm:
+        address = comm_address(self.cluster.task_address(*parse_task(task)))
+        return await connect(address, _CONNECT_SECONDS, self._client_options, peer=task)
+
+    def is_here(self) -> bool:
+        """Whether a session on the running event loop may use the worker without a connection."""
+        loop = asyncio.get_running_loop()
+        return not self._closing.is_set() and (self._loop is loop or (self._loop is None and self._starts_itself))
+
+    async def open_session(self, peers: Mapping[str, int]) -> WorkerSession:
+        """The worker for a client in this process; starts the server if need be.
+
+        Args:
+            peers: As of `TaskWorker.open_session`.
+        """
+        await self.start()
+        if self._tasks is None:
+            raise FailedPreconditionError(f"the server of {self.task} has been stopped")
+        return self._tasks.open_session(peers)
+
+    async def join(self) -> None:
+        """Serve until the server is stopped; if this is cancelled, stop it."""
+        if self._starts_itself:
+            await self.start()
+        try:
+            await self._ended.wait()
+        finally:
+            await self.stop()
+
+    async def stop(self) -> None:
+        """Close all connections and listen no more; steps that run are stopped."""
+        self._closing.set()
+        if self._ready is not None:
+            await self._ended.wait()
+        await self._background.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def _chosen(cluster: ClusterSpec, job: str | None, index: int | None) -> Task:
+    found = [t for t in cluster.tasks() if job in (None, t.job) and index in (None, t.number)]
+    if len(found) != 1:
+        raise InvalidArgumentError(
+            "which task of the cluster is this?",
+            expected="a job_name and task_index of " + ", ".join(t.name for t in cluster.tasks()),
+            actual=(job, index),
+        )
+    return found[0]
+
+
+def find_server(address: str) -> Server | None:
+    """The server of this process and event loop at the address of a comm, if there is one."""
+    server = _SERVERS.get(address)
+    with suppress(RuntimeError):
+        return server if server is not None and server.is_here() else None
+    return None

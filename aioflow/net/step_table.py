@@ -1,0 +1,161 @@
+"""The steps that a worker takes part in, by their ids, without I/O.
+
+Values for a step may come before the step itself is begun here, and go on coming after it has ended: the first are kept
+for a while, the others are dropped. The ids of steps that have ended are remembered, the latest hundred thousand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from aioflow.errors import AbortedError, CancelledError, OpError
+from aioflow.runtime.rendezvous import Rendezvous
+from aioflow.runtime.step import Step
+
+__all__ = ["JointStep", "StepTable"]
+
+_MOST_EARLY: Final = 1024
+_MOST_ENDED: Final = 100_000
+_EARLY_SECONDS: Final = 60.0
+
+
+class JointStep:
+    """One step, as far as this worker is concerned.
+
+    Attributes:
+        rendezvous: None where nothing is sent or received.
+        step: What runs here; None before it has begun.
+        peers: For each task that it sends to, the number of the process that it is meant for.
+    """
+
+    __slots__ = ("_ended", "_over", "id", "peers", "rendezvous", "step", "timer")
+
+    def __init__(self, id: int, rendezvous: Rendezvous | None) -> None:
+        self.id = id
+        self.rendezvous = rendezvous
+        self._over = False
+        self._ended: asyncio.Event | None = None
+        self.step: Step | None = None
+        self.peers: Mapping[str, int] = {}
+        self.timer: asyncio.TimerHandle | None = None
+
+    def fail(self, error: OpError) -> None:
+        """Stop it because of an error somewhere else. Call on its event loop."""
+        if self.step is not None:
+            self.step.stop(error)
+
+    def end(self) -> None:
+        """Nothing of it is running any more."""
+        self._over = True
+        if self._ended is not None:
+            self._ended.set()
+
+    async def ended(self) -> None:
+        """Wait for `end`."""
+        if not self._over:
+            self._ended = self._ended or asyncio.Event()
+            await self._ended.wait()
+
+
+class StepTable:
+    """The steps of one worker.
+
+    Args:
+        make: Makes the rendezvous of a step; it gets the id of the step.
+    """
+
+    def __init__(self, make: Callable[[int], Rendezvous]) -> None:
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._steps: dict[int, JointStep] = {}
+        self._early: dict[int, JointStep] = {}
+        self._ended: dict[int, OpError | None] = {}  # why, where that must be told to who begins one late
+        self._order: deque[int] = deque()  # of those; a dictionary is slow to say what is oldest in it
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def get(self, id: int) -> JointStep | None:
+        """The step, unless it has not begun or has ended."""
+        return self._steps.get(id)
+
+    def begin(self, id: int, step: Step, peers: Mapping[str, int], meets: bool = True) -> JointStep:
+        """The step runs here from now on; `end` must follow.
+
+        Args:
+            peers: As of `JointStep`.
+            meets: Whether anything is sent or received in it.
+
+        Raises:
+            OpError: it has been aborted before, or took so long to begin that it has been given up.
+        """
+        if id in self._ended or id in self._steps:
+            error = self._ended.get(id)
+            raise error or AbortedError("the step has already run here", expected="a new step", actual=id)
+        joint = self._early.pop(id, None)
+        if joint is None:
+            joint = JointStep(id, self._make(id) if meets else None)
+        if joint.timer is not None:
+            joint.timer.cancel()
+        joint.step = step
+        joint.peers = peers
+        self._steps[id] = joint
+        return joint
+
+    def end(self, joint: JointStep) -> None:
+        """Nothing of the step is running any more."""
+        del self._steps[joint.id]
+        if joint.rendezvous is not None:
+            joint.rendezvous.abort(CancelledError("the step has ended"))
+        self._forget(joint.id, None)
+        joint.end()
+
+    def deliver(self, id: int, edge: str, tag: str, value: Any) -> None:
+        """A value for a step has come; nothing is done for one that has ended.
+
+        Raises:
+            InternalError: it came twice.
+        """
+        joint = self._steps.get(id) or self._early.get(id)
+        if joint is None:
+            if id in self._ended:
+                return
+            joint = self._early[id] = JointStep(id, self._make(id))
+            joint.timer = self._loop.call_later(_EARLY_SECONDS, self._give_up, id)
+            if len(self._early) > _MOST_EARLY:
+                self._give_up(next(iter(self._early)))
+        if joint.rendezvous is not None:  # otherwise nobody asks for it
+            joint.rendezvous.deliver(edge, tag, value)
+
+    def abort(self, id: int, error: OpError) -> JointStep | None:
+        """Stop a step; one that has not begun will not. Returns it if it is running."""
+        joint = self._steps.get(id)
+        if joint is not None:
+            joint.fail(error)
+        elif id not in self._ended:
+            self._drop_early(id)
+            self._forget(id, error)
+        return joint
+
+    def _give_up(self, id: int) -> None:
+        self._drop_early(id)
+        self._forget(id, AbortedError("values for the step came, and then the step did not", actual=id))
+
+    def _drop_early(self, id: int) -> None:
+        joint = self._early.pop(id, None)
+        if joint is not None and joint.timer is not None:
+            joint.timer.cancel()
+
+    def _forget(self, id: int, error: OpError | None) -> None:
+        self._ended[id] = error
+        self._order.append(id)
+        if len(self._order) > _MOST_ENDED:
+            del self._ended[self._order.popleft()]
+
+    def close(self) -> None:
+        """Drop what came early."""
+        for id in list(self._early):
+            self._drop_early(id)

@@ -1,0 +1,355 @@
+"""Comms over TCP, of this machine's loopback only: "tcp://127.0.0.1:2222", port 0 for any.
+
+The protocol receives into buffers that the decoder names: within a large tensor, its own memory. Writes go to the
+transport one buffer at a time with a high-water mark of zero, so that a large buffer is never joined with others and
+`send` knows when the system has all of it; after every chunk the event loop gets its turn, and small messages with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Final, Self, cast
+
+from aioflow.errors import OpError, UnavailableError
+from aioflow.net.accepting import Connections
+from aioflow.net.addresses import loopback, split_host
+from aioflow.net.comm import CommOptions, Handler, gone
+from aioflow.net.decoder import Decoder
+from aioflow.net.framing import Encoded, Kind, Message, bare_frame, encode
+from aioflow.net.handshake import HELLO_BYTES, Hello, parse_hello
+from aioflow.net.heartbeat import Heartbeat
+from aioflow.net.inbox import Inbox
+
+__all__ = ["TcpComm", "TcpListener", "connect_tcp", "listen_tcp"]
+
+_HEARTBEAT: Final = bare_frame(Kind.HEARTBEAT)
+_CLOSE: Final = bare_frame(Kind.CLOSE)
+
+
+class TcpComm(asyncio.BufferedProtocol):
+    """One end of a TCP connection: the protocol that asyncio drives, and the comm that is used.
+
+    Args:
+        peer: What to call the other end, or None for its address.
+        refusal: Why the connection is to be ended as soon as it is there, or None.
+
+    Attributes:
+        greeted: Done when the peer has said hello, or the connection has ended before.
+    """
+
+    peer: str
+    peer_incarnation: int = 0
+    _transport: asyncio.Transport
+
+    def __init__(self, options: CommOptions, peer: str | None = None, refusal: str | None = None) -> None:
+        self.peer = peer or "a TCP peer"
+        self._named = peer is not None
+        self._options = options
+        self.limits = options.limits
+        self._loop = asyncio.get_running_loop()
+        self._connected = False
+        self.greeted: asyncio.Future[None] = self._loop.create_future()
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._hello: bytearray | None = bytearray(HELLO_BYTES)
+        self._hello_count = 0
+        self._decoder = Decoder(options.limits)
+        self._inbox = Inbox(options.limits.unread_bytes, self._resume_reading)
+        self._reading = True
+        self._error: OpError | None = None if refusal is None else UnavailableError(refusal)
+        self._goodbye = False  # whether the peer has said it
+        self._heartbeat = Heartbeat(options.misses)
+        self._timer: asyncio.TimerHandle | None = None
+        self._turn = asyncio.Lock()  # of who sends in order
+        self._writing = True
+        self._writers: deque[asyncio.Future[None]] = deque()
+
+    # ── what asyncio calls ──
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say hello."""
+        self._transport = stream = cast("asyncio.Transport", transport)  # what uvloop gives is none by its class
+        self._connected = True
+        if self._error is not None:
+            self._fail(self._error)
+            return
+        sock = stream.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream.set_write_buffer_limits(high=0)
+        if not self._named:
+            host, port = stream.get_extra_info("peername")[:2]
+            self.peer = _address(host, port)
+        self._timer = self._loop.call_later(self._options.handshake_timeout, self._late)
+        stream.write(Hello(self._options.incarnation).to_bytes())
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        if self._hello is not None:
+            return memoryview(self._hello)[self._hello_count :]
+        return self._decoder.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes have come."""
+        self._heartbeat.heard()
+        try:
+            if self._hello is not None:
+                self._greeted(self._hello, nbytes)
+                return
+            for message in self._decoder.received(nbytes):
+                self._arrived(message)
+        except OpError as error:
+            self._fail(error)
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; the transport closes itself."""
+        if not self._goodbye:
+            self._fail(UnavailableError(f"{self.peer} has ended without a goodbye"))
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is gone."""
+        because = "the connection is gone" if error is None else f"{type(error).__name__}: {error}"
+        self._fail(UnavailableError(f"{self.peer} cannot be reached any more: {because}"))
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def pause_writing(self) -> None:
+        """The system takes no more for now."""
+        self._writing = False
+
+    def resume_writing(self) -> None:
+        """The system has taken everything."""
+        self._writing = True
+        self._wake_writers()
+
+    # ── in ──
+
+    def _greeted(self, hello: bytearray, nbytes: int) -> None:
+        self._hello_count += nbytes
+        if self._hello_count < HELLO_BYTES:
+            return
+        self._hello = None
+        self.peer_incarnation = parse_hello(hello).incarnation
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(self._options.heartbeat, self._tick)
+        if not self.greeted.done():
+            self.greeted.set_result(None)
+
+    def _arrived(self, message: Message) -> None:
+        if message.kind >= Kind.REQUEST:
+            size = sum(tensor.nbytes for tensor in message.tensors)
+            self._inbox.put(message, size + _MESSAGE_BYTES)
+            if self._inbox.full and self._reading:
+                self._reading = False
+                self._transport.pause_reading()
+        elif message.kind is Kind.CLOSE:
+            self._goodbye = True
+            self._end(UnavailableError(f"{self.peer} has closed the connection"), None)
+
+    def _resume_reading(self) -> None:
+        if not self._reading:
+            self._reading = True
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _late(self) -> None:
+        seconds = self._options.handshake_timeout
+        self._fail(UnavailableError(f"{self.peer} has not said hello within {seconds:g} s"))
+
+    def _tick(self) -> None:
+        reason = self._heartbeat.tick(self._reading, self._decoder.frames, self._decoder.mid_frame)
+        if reason is not None:
+            interval = self._options.heartbeat
+            self._fail(UnavailableError(f"{self.peer} does not answer: {reason} of {interval:g} s"))
+            return
+        self._timer = self._loop.call_later(self._options.heartbeat, self._tick)
+        if self._writing and not self._transport.is_closing():  # otherwise there is no lack of data on the way to it
+            self._transport.write(_HEARTBEAT)
+
+    def _fail(self, error: OpError) -> None:
+        """End at once because of an error, unless it has ended already."""
+        self._end(error, error)
+        if self._connected:
+            self._transport.abort()
+
+    def _end(self, error: OpError, received: OpError | None) -> None:
+        """Nothing more is sent, or received after what has come: senders get `error`, receivers `received`."""
+        if self._error is None:
+            self._error = error
+        self._inbox.finish(received)
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.greeted.done():
+            self.greeted.set_result(None)
+        self._wake_writers()
+
+    # ── out ──
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._error is not None
+
+    def _require_open(self) -> None:
+        if self._error is not None:
+            raise gone(self.peer, self._error)
+
+    async def send(self, message: Message, *, urgent: bool = False) -> None:
+        """Send a message; see `Comm`."""
+        encoded = encode(message, self.limits)
+        self._require_open()
+        if not encoded.payload and (urgent or not self._turn.locked()):
+            self._transport.write(encoded.head)
+            await self._written()
+            return
+        async with self._turn:
+            self._require_open()
+            await self._send_in_turn(encoded)
+
+    async def _send_in_turn(self, encoded: Encoded) -> None:
+        self._transport.write(encoded.head)
+        try:
+            for buffers in encoded.chunks():
+                for buffer in buffers:
+                    self._transport.write(buffer)
+                await self._written()
+                await asyncio.sleep(0)  # small messages go here
+                self._require_open()
+        except BaseException:
+            self.abort("a send was stopped in the middle of a message")
+            raise
+        await self._written()
+
+    async def _written(self) -> None:
+        """Wait until the system has everything."""
+        while not self._writing:
+            self._require_open()
+            waiter = self._loop.create_future()
+            self._writers.append(waiter)
+            await waiter
+
+    def _wake_writers(self) -> None:
+        while self._writers:
+            waiter = self._writers.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def receive(self) -> Message | None:
+        """The next message, or None; see `Comm`."""
+        return await self._inbox.receive(self.peer)
+
+    # ── the end ──
+
+    async def opened(self) -> None:
+        """Wait for the peer's hello. Raises what went wrong."""
+        await asyncio.shield(self.greeted)
+        self._require_open()
+
+    async def close(self) -> None:
+        """Let the peer have everything, and end the connection; aborts after `CommOptions.close_timeout`."""
+        try:
+            async with asyncio.timeout(self._options.close_timeout):
+                async with self._turn:
+                    if self._error is None:
+                        self._transport.write(_CLOSE)
+                        self._end(UnavailableError(f"the connection to {self.peer} is closed"), None)
+                        self._resume_reading()  # up to the peer's end of file; what comes is dropped
+                        self._transport.write_eof()
+                await asyncio.shield(self._lost)
+        except OSError:  # the time is up, or the system has ended the connection already
+            self._transport.abort()
+        except BaseException:
+            self.abort("its close was stopped")
+            raise
+
+    def abort(self, reason: str) -> None:
+        """End the connection now."""
+        self._fail(UnavailableError(f"the connection to {self.peer} was aborted: {reason}"))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            self.abort(f"{type(error).__name__} in the block that used it")
+
+
+_MESSAGE_BYTES: Final = 512  # what a message without tensors takes, about
+
+
+class TcpListener:
+    """A listening socket."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+
+def _address(host: str, port: int) -> str:
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+@asynccontextmanager
+async def listen_tcp(place: str, handler: Handler, options: CommOptions) -> AsyncIterator[TcpListener]:
+    """Accept connections for as long as the block runs.
+
+    Raises:
+        PermissionDeniedError: the address is not of the loopback.
+        UnavailableError: it is taken, or not of this machine.
+    """
+    host, port = await loopback(*split_host(place))
+    waiting: set[TcpComm] = set()  # connected, and not greeted
+
+    def accept() -> TcpComm:
+        full = len(waiting) + connections.count >= options.connections
+        comm = TcpComm(options, refusal="there are too many connections" if full else None)
+        waiting.add(comm)
+        comm.greeted.add_done_callback(lambda _: greeted(comm))
+        return comm
+
+    def greeted(comm: TcpComm) -> None:
+        waiting.discard(comm)
+        if not comm.closed:
+            connections.start(comm)
+
+    async with Connections(handler) as connections:
+        try:
+            server = await asyncio.get_running_loop().create_server(accept, host, port)
+        except OSError as error:
+            raise UnavailableError(f"cannot listen at {_address(host, port)}: {error}") from error
+        try:
+            yield TcpListener(_address(*server.sockets[0].getsockname()[:2]))
+        finally:
+            server.close()
+            for comm in list(waiting):
+                comm.abort("nobody listens any more")
+
+
+async def connect_tcp(place: str, options: CommOptions, peer: str) -> TcpComm:
+    """Connect to a listener, and exchange hellos.
+
+    Raises:
+        PermissionDeniedError: the address is not of the loopback.
+        UnavailableError: nobody listens there, or no peer answers.
+        DataLossError, UnimplementedError: what answers is not a peer, or one of another version.
+    """
+    host, port = await loopback(*split_host(place))
+    loop = asyncio.get_running_loop()
+    try:
+        _, comm = await loop.create_connection(lambda: TcpComm(options, peer), host, port)
+    except OSError as error:
+        raise UnavailableError(str(error)) from error
+    try:
+        await comm.opened()
+    except BaseException:
+        comm.abort("the handshake has failed")
+        raise
+    return comm

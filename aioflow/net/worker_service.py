@@ -1,0 +1,165 @@
+"""A worker for those who come by a connection: each message is one method of a `WorkerSession`.
+
+A connection is one client. When it ends, what the client had here ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from aioflow.errors import OpError
+from aioflow.net.channel import Channel, Reply, Request, Service
+from aioflow.net.comm import Comm
+from aioflow.net.errors_codec import decode_error
+from aioflow.net.messages import (
+    ABORT,
+    DELIVER,
+    DEREGISTER,
+    HELLO,
+    REGISTER,
+    RESET,
+    RUN,
+    STATE,
+    Abort,
+    Deliver,
+    Handle,
+    Hello,
+    Ran,
+    Register,
+    Reset,
+    Run,
+    State,
+    config_of,
+    from_wire,
+    pack_stats,
+    parse,
+    to_wire_value,
+)
+from aioflow.net.plan_codec import decode_part
+from aioflow.net.task_worker import TaskWorker
+from aioflow.runtime.frames import DEAD
+from aioflow.runtime.stats import FiniteProbe, TraceProbe
+from aioflow.runtime.step import Step
+
+__all__ = ["WorkerService"]
+
+_LARGE_PLAN = 64 << 10  # bytes: a larger plan is decoded in a thread, so that the loop goes on
+
+
+class _Part:
+    """What must be known of a registered part to run it: where its feeds go, and whether values are checked."""
+
+    __slots__ = ("check_finite", "feeds", "total")
+
+    def __init__(self, feeds: tuple[int, ...], total: int, check_finite: bool) -> None:
+        self.feeds = feeds
+        self.total = total
+        self.check_finite = check_finite
+
+    def spread(self, tensors: Sequence[Any]) -> list[Any]:
+        """The feeds of the whole step, of which the message has those of this part."""
+        values: list[Any] = [None] * self.total
+        for index, tensor in zip(self.feeds, tensors, strict=True):
+            values[index] = from_wire(tensor)
+        return values
+
+
+class WorkerService:
+    """Serves the clients of one worker.
+
+    Args:
+        hello: What it says of itself.
+    """
+
+    def __init__(self, worker: TaskWorker, hello: Callable[[], Hello]) -> None:
+        self._worker = worker
+        self._hello = hello
+
+    async def serve(self, comm: Comm) -> None:
+        """Serve one connection until it ends."""
+        client = _Client(self._worker, self._hello())
+        try:
+            async with Channel(comm, client.services) as channel:
+                await channel.wait_ended()
+        finally:
+            await client.close()
+
+
+class _Client:
+    """One connection."""
+
+    def __init__(self, worker: TaskWorker, hello: Hello) -> None:
+        self._steps = worker.steps
+        self._hello = hello._asdict()
+        self._peers: dict[str, int] = {}
+        self._session = worker.open_session(self._peers)
+        self._parts: dict[int, _Part] = {}
+        self.services: Mapping[str, Service] = {
+            HELLO: self._greet,
+            REGISTER: self._register,
+            DEREGISTER: self._deregister,
+            RUN: self._run,
+            ABORT: self._abort,
+            DELIVER: self._deliver,
+            STATE: self._state,
+            RESET: self._reset,
+        }
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def _greet(self, request: Request) -> Reply:
+        return Reply(self._hello)
+
+    async def _register(self, request: Request) -> Reply:
+        asked = parse(Register, request.header)
+        config = config_of(asked.config)
+        tensors = list(request.tensors)
+        if sum(tensor.nbytes for tensor in tensors[:1]) > _LARGE_PLAN:
+            part = await asyncio.to_thread(decode_part, asked.part, tensors)
+        else:
+            part = decode_part(asked.part, tensors)
+        self._peers.update(asked.peers)
+        handle = await self._session.register(part, 0, config)
+        total = max((graph.feeds for graph in part.subgraphs.values()), default=0)
+        self._parts[handle] = _Part(part.feeds, total, config.check_finite)
+        return Reply({"handle": handle})
+
+    async def _deregister(self, request: Request) -> None:
+        handle = parse(Handle, request.header).handle
+        self._parts.pop(handle, None)
+        await self._session.deregister(handle)
+
+    async def _run(self, request: Request) -> Reply:
+        asked = parse(Run, request.header)
+        part = self._parts.get(asked.handle) or _Part((), 0, False)  # the session says that there is none
+        trace = TraceProbe() if asked.trace else None
+        step = Step(FiniteProbe(trace) if part.check_finite else trace, asked.step)
+        try:
+            values = await self._session.run(asked.handle, part.spread(request.tensors), step)
+        finally:
+            step.finish()
+        fetches = [to_wire_value(value) for value in values]
+        if trace is None:
+            return Reply({"devices": None}, fetches)
+        devices, times = pack_stats(trace.stats())
+        return Reply(Ran(devices)._asdict(), [*fetches, *times])
+
+    async def _abort(self, request: Request) -> None:
+        asked = parse(Abort, request.header)
+        error: OpError = decode_error(asked.error, request.peer)
+        await self._session.abort(asked.step, error)
+
+    async def _deliver(self, request: Request) -> None:
+        asked = parse(Deliver, request.header)
+        value = DEAD if asked.dead else from_wire(request.tensors[0])
+        self._steps.deliver(asked.step, asked.edge, asked.tag, value)
+
+    async def _state(self, request: Request) -> Reply:
+        state = await self._session.state()
+        return Reply(State(list(state.devices), state.registered, state.running)._asdict())
+
+    async def _reset(self, request: Request) -> None:
+        await self._session.reset(parse(Reset, request.header).containers)

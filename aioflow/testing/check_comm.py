@@ -1,0 +1,469 @@
+"""What every transport must do, as code: `await check_comm(factory)` holds one to the contract in `aioflow.net.comm`.
+
+The factory connects two comms for the time of a block. `connected(address)` is one for any address that `listen` and
+`connect` know. Nothing here depends on how fast the machine is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aioflow.errors import (
+    AioflowError,
+    DTypeError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from aioflow.graph.dtypes import ALL, as_dtype
+from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.framing import Kind, Message
+from aioflow.net.limits import Limits
+from aioflow.net.transports import connect, listen
+
+__all__ = ["CHECKS", "Check", "Factory", "check_comm", "connected"]
+
+Factory: TypeAlias = Callable[[CommOptions, CommOptions], AbstractAsyncContextManager[tuple[Comm, Comm]]]
+Check: TypeAlias = Callable[[Factory], Awaitable[None]]
+
+_SECONDS: Final = 60.0  # for one check: nothing may hang
+_MIB: Final = 1 << 20
+
+
+async def check_comm(factory: Factory) -> None:
+    """Run every check.
+
+    Args:
+        factory: Takes the options of the two ends and connects them.
+
+    Raises:
+        InternalError: the transport breaks the contract; the message says how.
+        TimeoutError: something hangs.
+    """
+    for check in CHECKS:
+        async with asyncio.timeout(_SECONDS):
+            await check(factory)
+
+
+def connected(address: str) -> Factory:
+    """The factory that listens at an address and connects to it."""
+
+    @asynccontextmanager
+    async def factory(first: CommOptions, second: CommOptions) -> AsyncIterator[tuple[Comm, Comm]]:
+        accepted: asyncio.Future[Comm] = asyncio.get_running_loop().create_future()
+        done = asyncio.Event()
+
+        async def hand_over(comm: Comm) -> None:
+            accepted.set_result(comm)
+            await done.wait()
+
+        async with listen(address, hand_over, second) as listener:
+            comm = await connect(listener.address, options=first)
+            try:
+                yield comm, await accepted
+            finally:
+                comm.abort("the check is over")
+                done.set()
+
+    return factory
+
+
+def _require(condition: bool, what: str, expected: Any = None, actual: Any = None) -> None:
+    if not condition:
+        raise InternalError(what, expected=expected, actual=actual)
+
+
+async def _fails(kind: type[AioflowError], wanted: str, awaitable: Awaitable[Any], contains: str = "") -> None:
+    try:
+        result = await awaitable
+    except kind as error:
+        _require(contains in str(error), f"{wanted}: the error does not say so", contains, str(error))
+    else:
+        raise InternalError(wanted, expected=kind.__name__, actual=result)
+
+
+async def _receive(comm: Comm) -> Message:
+    message = await comm.receive()
+    if message is None:
+        raise InternalError("the connection ended early", expected="a message", actual=None)
+    return message
+
+
+def _push(request: int, *tensors: Any) -> Message:
+    return Message(Kind.PUSH, request, {}, tensors)
+
+
+def _require_equal(sent: Any, received: Any) -> None:
+    wanted = np.asarray(sent)
+    native = wanted.astype(wanted.dtype.newbyteorder("="))
+    _require(isinstance(received, np.ndarray), "a tensor is not an array", np.ndarray, type(received))
+    _require(received.dtype == native.dtype, "a tensor's dtype changed", native.dtype, received.dtype)
+    _require(received.shape == native.shape, "a tensor's shape changed", native.shape, received.shape)
+    same = native.tolist() == received.tolist() if native.dtype == object else native.tobytes() == received.tobytes()
+    _require(same, "a tensor's values changed", native, received)
+
+
+async def _exchange(factory: Factory, *messages: Message) -> list[Message]:
+    async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
+        received = tg.create_task(_collect(second, len(messages)))
+        for message in messages:
+            await first.send(message)
+        return await received
+
+
+async def _collect(comm: Comm, count: int) -> list[Message]:
+    return [await _receive(comm) for _ in range(count)]
+
+
+# ── what arrives ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def check_dtypes(factory: Factory) -> None:
+    """Every dtype of numbers and bools, in every kind of shape and memory layout."""
+    bits = np.random.default_rng(0).integers(0, 256, 2 * 3 * 4 * 16, np.uint8)
+    tensors: list[Any] = []
+    for dtype in ALL:
+        if dtype.is_numeric or dtype.is_bool:
+            whole = (bits & 1 if dtype.is_bool else bits)[: 24 * dtype.size].view(dtype.np_dtype).reshape(2, 3, 4)
+            tensors += [
+                whole,
+                whole[0, 0, 0],
+                np.asarray(whole[0, 0, 0]),
+                whole[:, ::-2],
+                whole.T,
+                whole[:0],
+                whole[:0].T,
+            ]
+    tensors += [np.arange(5, dtype=">i4"), np.arange(5, dtype=">f8"), np.zeros((1,) * 32, np.int8)]
+    for start in range(0, len(tensors), 50):
+        part = tensors[start : start + 50]
+        (message,) = await _exchange(factory, _push(1, *part))
+        for sent, received in zip(part, message.tensors, strict=True):
+            _require_equal(sent, received)
+
+
+async def check_strings(factory: Factory) -> None:
+    """Byte strings of any content and length."""
+    items = [b"", b"\x00", b"a\x00", bytes(range(256)), b"x" * 200_000, "ü".encode()]
+    square = np.array(items[:4], dtype=object).reshape(2, 2)
+    scalar = np.empty((), dtype=object)
+    scalar[()] = b"one"
+    tensors = [np.array(items, dtype=object), square, square.T, scalar, np.empty((0, 3), dtype=object)]
+    (message,) = await _exchange(factory, _push(1, *tensors))
+    for sent, received in zip(tensors, message.tensors, strict=True):
+        _require_equal(sent, received)
+
+
+async def check_headers(factory: Factory) -> None:
+    """Headers are any plain document; kind and request number come through."""
+    document: dict[str, Any] = {
+        "a": [None, True, -(2**63), 2**64 - 1, 1.5, "ü", [], {}],
+        "": {"nested": [[1], {"x": "y"}]},
+    }
+    sent = [
+        Message(Kind.REQUEST, 0, document),
+        Message(Kind.REPLY, 2**64 - 1, {}),
+        Message(Kind.CANCEL, 7, {"t": (1,)}),
+    ]
+    received = await _exchange(factory, *sent)
+    plain = [(m.kind, m.request, dict(m.header), len(m.tensors)) for m in received]
+    wanted = [(Kind.REQUEST, 0, document, 0), (Kind.REPLY, 2**64 - 1, {}, 0), (Kind.CANCEL, 7, {"t": [1]}, 0)]
+    _require(plain == wanted, "a message without tensors changed", wanted, plain)
+
+
+async def check_order(factory: Factory) -> None:
+    """Messages of all sizes arrive in the order in which they were sent."""
+    sizes = [3, 70_000, 0, 1, 3 * _MIB, 64, 65, 65_536, 65_537, 2 * _MIB, 5] * 6
+    sent = [_push(i, np.full(size, i % 251, np.uint8)) for i, size in enumerate(sizes)]
+    received = await _exchange(factory, *sent)
+    _require([m.request for m in received] == list(range(len(sizes))), "the order changed", None, received)
+    for before, after in zip(sent, received, strict=True):
+        _require_equal(before.tensors[0], after.tensors[0])
+
+
+async def check_large(factory: Factory) -> None:
+    """100 MB in one message, with other tensors around."""
+    array = np.random.default_rng(1).random(12_500_000)
+    (message,) = await _exchange(factory, _push(1, np.arange(3, dtype=np.int8), array, np.float32(2.5)))
+    _require(np.array_equal(message.tensors[1], array), "a large tensor's values changed")
+    _require_equal(np.float32(2.5), message.tensors[2])
+
+
+async def check_ownership(factory: Factory) -> None:
+    """What the sender does to its array after `send` does not reach the receiver."""
+    for size in (10, 100_000, 8 * _MIB):
+        async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
+            received = tg.create_task(_receive(second))
+            array = np.ones(size, np.uint8)
+            await first.send(_push(1, array))
+            array[:] = 2
+            _require(bool((await received).tensors[0].max() == 1), "a later change of the sender's array was received")
+
+
+async def check_both_ways(factory: Factory) -> None:
+    """Many tasks send large and small messages both ways at once: each arrives once, those of one task in order."""
+
+    async def send(comm: Comm, task: int) -> None:
+        for i in range(10):
+            size = 2 * _MIB if i % 5 == 4 else 100
+            await comm.send(_push(task * 100 + i, np.full(size, task, np.uint8)))
+
+    async def receive(comm: Comm) -> None:
+        found: dict[int, list[int]] = {}
+        for message in await _collect(comm, 80):
+            task, i = divmod(message.request, 100)
+            _require(bool((message.tensors[0] == task).all()), "messages were mixed up")
+            found.setdefault(task, []).append(i)
+        wanted = {task: list(range(10)) for task in range(8)}
+        _require(found == wanted, "messages of one task are out of order, or not there once", wanted, found)
+
+    async with factory(CommOptions(), CommOptions()) as pair, asyncio.TaskGroup() as tg:
+        for comm in pair:
+            tg.create_task(receive(comm))
+            for task in range(8):
+                tg.create_task(send(comm, task))
+
+
+async def check_urgent(factory: Factory) -> None:
+    """An urgent message sent during a large one arrives whole, as does the large one."""
+    async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
+        large = tg.create_task(first.send(_push(1, np.ones(16 * _MIB, np.uint8))))
+        await asyncio.sleep(0)
+        urgent = tg.create_task(first.send(_push(2, np.arange(4)), urgent=True))
+        messages = {m.request: m for m in await _collect(second, 2)}
+        await asyncio.gather(large, urgent)
+        _require_equal(np.ones(16 * _MIB, np.uint8), messages[1].tensors[0])
+        _require_equal(np.arange(4), messages[2].tensors[0])
+
+
+# ── how it ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def check_close(factory: Factory) -> None:
+    """After `close` the peer receives what was sent and then None, and neither end can send."""
+    async with factory(CommOptions(), CommOptions()) as (first, second):
+        for i in range(50):
+            await first.send(_push(i, np.zeros(20_000, np.uint8)))
+        async with asyncio.TaskGroup() as tg:
+            tg.create_task(first.close())
+            received = [m.request for m in await _collect(second, 50)]
+            _require(received == list(range(50)), "messages before a close were lost", 50, received)
+            for _ in range(2):
+                _require(await second.receive() is None, "a close does not look like one to the peer")
+        _require(first.closed and second.closed, "an end is not closed after a close")
+        await _fails(UnavailableError, "a closed end sends", first.send(_push(1)), first.peer)
+        await _fails(UnavailableError, "one can send to a closed peer", second.send(_push(1)), second.peer)
+        _require(await first.receive() is None, "a closed end receives")
+        await first.close()
+
+
+async def check_abort(factory: Factory) -> None:
+    """An abort is an UnavailableError that names the peer, for who waits and for who comes later."""
+    async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
+        waiting = tg.create_task(_fails(UnavailableError, "an abort ends nothing", second.receive(), second.peer))
+        await asyncio.sleep(0)
+        first.abort("no more")
+        await waiting
+        for comm in (first, second):
+            await _fails(UnavailableError, "one can receive after an abort", comm.receive(), comm.peer)
+            await _fails(UnavailableError, "one can send after an abort", comm.send(_push(1)), comm.peer)
+
+
+async def check_failed_block(factory: Factory) -> None:
+    """A block that fails aborts its comm; one that ends closes it."""
+    async with factory(CommOptions(), CommOptions()) as (first, second):
+        try:
+            async with first:
+                raise KeyError("the user's own")
+        except KeyError:
+            pass
+        await _fails(UnavailableError, "a failed block looks like a close to the peer", second.receive(), second.peer)
+    async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
+        end = tg.create_task(second.receive())
+        async with first:
+            pass
+        _require(await end is None, "the end of a block does not look like a close to the peer")
+
+
+async def check_abort_in_message(factory: Factory) -> None:
+    """An abort, or a cancelled send, in the middle of a large message: the peer sees all of it or an error."""
+    for cancel in (True, False):
+        async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
+            array = np.ones(64 * _MIB, np.uint8)
+            sending = tg.create_task(_tolerant(first.send(_push(1, array))))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            if cancel:
+                sending.cancel()
+                first.abort("after a cancelled send")
+            else:
+                first.abort("in the middle")
+            try:
+                message = await second.receive()
+            except UnavailableError:
+                continue
+            _require(message is not None and bool(message.tensors[0].all()), "part of a message was received")
+
+
+async def _tolerant(sending: Awaitable[None]) -> None:
+    try:
+        await sending
+    except UnavailableError:
+        return
+
+
+async def check_waiting_sender(factory: Factory) -> None:
+    """Who waits for a peer that does not read is told when the connection ends."""
+    options = CommOptions(limits=Limits(unread_bytes=1000))
+    async with factory(options, options) as (first, second), asyncio.TaskGroup() as tg:
+
+        async def fill() -> None:
+            while True:
+                await first.send(_push(1, np.zeros(_MIB, np.uint8)))
+
+        filling = tg.create_task(_fails(UnavailableError, "a sender waits for ever", fill(), first.peer))
+        await _settled(lambda: filling.done(), 20)
+        second.abort("not interested")
+        await filling
+
+
+async def _settled(progress: Callable[[], Any], rounds: int) -> None:
+    """Wait until nothing has happened for so many rounds."""
+    before, quiet = progress(), 0
+    while quiet < rounds:
+        await asyncio.sleep(0.002)
+        now = progress()
+        before, quiet = now, quiet + 1 if now == before else 0
+
+
+async def check_cancelled_receive(factory: Factory) -> None:
+    """A cancelled `receive` takes nothing with it, even if it is cancelled as a message arrives."""
+    async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
+        for i in range(20):
+            receiving = tg.create_task(second.receive())
+            await asyncio.sleep(0)
+            if i % 2:
+                await first.send(_push(i))
+            receiving.cancel()
+            await asyncio.wait([receiving])
+            if not i % 2:
+                await first.send(_push(i))
+            message = await _receive(second) if receiving.cancelled() else receiving.result()
+            _require(message is not None and message.request == i, "a message was lost", i, message)
+
+
+async def check_two_receivers(factory: Factory) -> None:
+    """A second task that receives is refused, and the first goes on."""
+    async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
+        receiving = tg.create_task(_receive(second))
+        await asyncio.sleep(0)
+        await _fails(FailedPreconditionError, "two tasks receive", second.receive())
+        await first.send(_push(5))
+        _require((await receiving).request == 5, "the first receiver was disturbed")
+
+
+# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def check_refused(factory: Factory) -> None:
+    """What cannot be sent is refused where it is sent, and the connection goes on."""
+    objects = np.array([object()], dtype=object)
+    text = np.array(["text"], dtype=object)
+    kinds: list[tuple[type[AioflowError], Message]] = [
+        (DTypeError, _push(1, objects)),
+        (DTypeError, _push(1, text)),
+        (DTypeError, _push(1, np.zeros(1, "datetime64[s]"))),
+        (InvalidArgumentError, Message(Kind.PUSH, 1, {"x": b"bytes"})),
+        (InvalidArgumentError, Message(Kind.PUSH, 1, {"x": object()})),
+        (InvalidArgumentError, Message(Kind.PUSH, 1, {"x": 2**64})),
+        (InvalidArgumentError, Message(Kind.PUSH, 1, {1: "x"})),  # type: ignore[dict-item]  # that is the point
+        (InvalidArgumentError, Message(Kind.PUSH, 1, ["x"])),  # type: ignore[arg-type]
+        (InvalidArgumentError, Message(Kind.PUSH, 2**64)),
+        (InvalidArgumentError, Message(Kind.CLOSE, 1)),
+        (ResourceExhaustedError, _push(1, np.zeros((1,) * 33))),
+        (ResourceExhaustedError, _push(1, *[np.int8(1)] * 1025)),
+        (ResourceExhaustedError, Message(Kind.PUSH, 1, {"x": "y" * 70_000})),
+    ]
+    async with factory(CommOptions(), CommOptions()) as (first, second):
+        for kind, message in kinds:
+            await _fails(kind, f"{message.header or message.tensors} was sent", first.send(message))
+        await first.send(_push(9))
+        _require((await _receive(second)).request == 9, "a refused message reached the peer")
+
+
+async def check_limits(factory: Factory) -> None:
+    """A message over the receiver's limit ends the connection there with an error that says which."""
+    strict = CommOptions(limits=Limits(tensor_bytes=1000, header_bytes=200, rank=2, tensors=3, strings=4))
+    messages = [
+        _push(1, np.zeros(1001, np.uint8)),
+        _push(1, np.zeros(300_000, np.uint8)),
+        Message(Kind.PUSH, 1, {"x": "y" * 200}),
+        _push(1, np.zeros((1, 1, 1))),
+        _push(1, *[np.int8(1)] * 4),
+        _push(1, np.array([b""] * 5, dtype=object)),
+    ]
+    for message in messages:
+        async with factory(CommOptions(), strict) as (first, second), asyncio.TaskGroup() as tg:
+            tg.create_task(_tolerant(first.send(message)))
+            await _fails(ResourceExhaustedError, "a message over the limit was received", second.receive(), second.peer)
+            await _fails(UnavailableError, "the sender is not told", first.receive(), first.peer)
+
+
+async def check_backpressure(factory: Factory) -> None:
+    """A sender waits for a receiver that does not read, and all arrives once it does."""
+    count, sent = 300, 0
+    options = CommOptions(limits=Limits(unread_bytes=_MIB))
+    async with factory(options, options) as (first, second), asyncio.TaskGroup() as tg:
+
+        async def send() -> None:
+            nonlocal sent
+            for i in range(count):
+                await first.send(_push(i, np.zeros(_MIB, np.uint8)))
+                sent += 1
+
+        tg.create_task(send())
+        await _settled(lambda: sent, 20)
+        _require(sent < count, "a sender does not wait for the receiver", f"less than {count} MiB", sent)
+        received = [m.request for m in await _collect(second, count)]
+        _require(received == list(range(count)), "messages were lost by waiting", count, len(received))
+
+
+async def check_names(factory: Factory) -> None:
+    """Each end knows the incarnation of the other, and has a name for it."""
+    async with factory(CommOptions(incarnation=5), CommOptions(incarnation=2**64 - 1)) as (first, second):
+        found = (first.peer_incarnation, second.peer_incarnation)
+        _require(found == (2**64 - 1, 5), "the incarnations are wrong", (2**64 - 1, 5), found)
+        _require(bool(first.peer) and bool(second.peer), "a peer has no name")
+        dtype = as_dtype("float32")
+        await first.send(_push(1, np.zeros(1, dtype.np_dtype)))
+        await _receive(second)
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    check_dtypes,
+    check_strings,
+    check_headers,
+    check_order,
+    check_large,
+    check_ownership,
+    check_both_ways,
+    check_urgent,
+    check_close,
+    check_abort,
+    check_failed_block,
+    check_abort_in_message,
+    check_waiting_sender,
+    check_cancelled_receive,
+    check_two_receivers,
+    check_refused,
+    check_limits,
+    check_backpressure,
+    check_names,
+)

@@ -1,0 +1,474 @@
+"""What every worker must do, as code: `await check_worker(factory)` holds one to `aioflow.runtime.worker.WorkerAPI`.
+
+The factory opens one or two workers for the time of a block. `in_process()` is one for the worker of a local session,
+`served(scheme)` for two servers that are reached by connections, `beside()` for two of which one is used without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+import aioflow as af
+from aioflow.compiler.ir import Node, Plan
+from aioflow.compiler.partition import partition
+from aioflow.compiler.prune import StepRequest, prune
+from aioflow.config import SessionConfig
+from aioflow.errors import (
+    AioflowError,
+    CancelledError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+from aioflow.graph.arrays import to_array
+from aioflow.graph.device_spec import task_of
+from aioflow.net.channel import Channel
+from aioflow.net.cluster_spec import free_addresses
+from aioflow.net.remote_worker import RemoteWorker
+from aioflow.net.server import Server, client_options, target_address
+from aioflow.net.transports import connect
+from aioflow.runtime.cluster import RegisteredPlan
+from aioflow.runtime.step import Step
+from aioflow.runtime.worker import Worker, WorkerAPI
+
+__all__ = ["JOINT_CHECKS", "SINGLE_CHECKS", "Check", "Factory", "beside", "check_worker", "in_process", "served"]
+
+Workers: TypeAlias = Sequence[WorkerAPI]
+Factory: TypeAlias = Callable[[], AbstractAsyncContextManager[Workers]]
+Check: TypeAlias = Callable[[Workers], Awaitable[None]]
+Assign: TypeAlias = Callable[[Node], str]
+
+_SECONDS: Final = 60.0  # for one check: nothing may hang
+_STEPS: Final = itertools.count(1)
+_NUMBERS: Final = itertools.count(1)
+
+
+async def check_worker(factory: Factory) -> None:
+    """Run every check; those of steps on two workers where the factory gives two.
+
+    Raises:
+        InternalError: the worker breaks the contract; the message says how.
+        TimeoutError: something hangs.
+    """
+    async with factory() as workers:
+        pass
+    for check in (*SINGLE_CHECKS, *(JOINT_CHECKS if len(workers) > 1 else ())):
+        async with asyncio.timeout(_SECONDS), factory() as workers:
+            await check(workers)
+
+
+# ── factories ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def in_process() -> Factory:
+    """The worker of a local session."""
+
+    @asynccontextmanager
+    async def factory() -> AsyncIterator[Workers]:
+        yield [Worker()]
+
+    return factory
+
+
+@asynccontextmanager
+async def _servers(scheme: str) -> AsyncIterator[list[Server]]:
+    number = next(_NUMBERS)
+    addresses = [f"inproc://check-{number}-{i}" for i in range(2)] if scheme == "inproc" else free_addresses(2)
+    async with AsyncExitStack() as stack:
+        servers = [Server({"worker": addresses}, "worker", index) for index in range(2)]
+        for server in servers:
+            await stack.enter_async_context(server)
+        yield servers
+
+
+@asynccontextmanager
+async def _channel(server: Server) -> AsyncIterator[Channel]:
+    async with Channel(await connect(target_address(server.target), options=client_options(), peer=server.task)) as it:
+        yield it
+
+
+def served(scheme: str) -> Factory:
+    """Two servers behind connections, "inproc" or "tcp"."""
+
+    @asynccontextmanager
+    async def factory() -> AsyncIterator[Workers]:
+        async with _servers(scheme) as servers, AsyncExitStack() as stack:
+            peers = {server.task: server.incarnation for server in servers}
+            channels = [await stack.enter_async_context(_channel(server)) for server in servers]
+            yield [RemoteWorker(channel, peers) for channel in channels]
+
+    return factory
+
+
+def beside() -> Factory:
+    """Two servers; the client uses the first one without a connection, as a session does in its process."""
+
+    @asynccontextmanager
+    async def factory() -> AsyncIterator[Workers]:
+        async with _servers("inproc") as (here, there):
+            peers = {server.task: server.incarnation for server in (here, there)}
+            session = await here.open_session(peers)
+            try:
+                async with _channel(there) as channel:
+                    yield [session, RemoteWorker(channel, peers)]
+            finally:
+                await session.close()
+
+    return factory
+
+
+# ── what the checks are written with ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _require(condition: bool, what: str, expected: Any = None, actual: Any = None) -> None:
+    if not condition:
+        raise InternalError(what, expected=expected, actual=actual)
+
+
+async def _failure(kind: type[AioflowError], what: str, awaitable: Awaitable[Any]) -> Any:
+    """The error; there must be one of that kind."""
+    try:
+        result = await awaitable
+    except kind as error:
+        return error
+    raise InternalError(what, expected=kind.__name__, actual=result)
+
+
+def _bits(values: Sequence[Any]) -> list[Any]:
+    arrays = [np.asarray(value) for value in values]
+    return [(a.dtype, a.shape, a.tolist() if a.dtype == object else a.tobytes()) for a in arrays]
+
+
+async def _plan(workers: Workers, request: StepRequest, assign: Assign | None = None) -> Plan:
+    """The plan of a step; without `assign` everything is on the first device."""
+    first = (await workers[0].state()).devices[0]
+    graph = prune(request)
+    nodes = {name: replace(node, device=assign(node) if assign else first) for name, node in graph.nodes.items()}
+    return partition(replace(graph, nodes=nodes))
+
+
+async def _register(workers: Workers, plan: Plan) -> RegisteredPlan:
+    homes = {task_of((await worker.state()).devices[0]): worker for worker in workers}
+    parts = [
+        (homes[task], part, await homes[task].register(part, 1, SessionConfig())) for task, part in plan.parts.items()
+    ]
+    return RegisteredPlan(parts)
+
+
+async def _run(plan: RegisteredPlan, feeds: Sequence[Any] = (), step: Step | None = None) -> list[Any]:
+    step = step or Step(id=next(_STEPS))
+    try:
+        return await plan.run(feeds, step)
+    finally:
+        step.finish()
+
+
+async def _prepared(workers: Workers, fetches: Sequence[Any], feeds: Sequence[Any] = ()) -> RegisteredPlan:
+    tensors = tuple(f for f in fetches if isinstance(f, af.Tensor))
+    operations = tuple(f for f in fetches if isinstance(f, af.Operation))
+    return await _register(workers, await _plan(workers, StepRequest(tuple(feeds), tensors, operations)))
+
+
+def _halves(devices: Sequence[str], names: Mapping[str, int]) -> Assign:
+    """Nodes whose names begin so on the device of that number, all others on the first."""
+
+    def assign(node: Node) -> str:
+        return devices[next((n for name, n in names.items() if node.name.startswith(name)), 0)]
+
+    return assign
+
+
+async def _devices(workers: Workers) -> list[str]:
+    return [(await worker.state()).devices[0] for worker in workers]
+
+
+# ── one worker ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def fetches_come_in_order(workers: Workers) -> None:
+    """What is fetched comes in the order of the request, whatever the order of the nodes; a feed may be unused."""
+    with af.Graph().as_default():
+        x, unused, y = (af.placeholder("float32", [2], name=name) for name in ("x", "unused", "y"))
+        plan = await _prepared(workers, [y * 2.0, x + 1.0, y], [x, unused, y])
+    feeds = [np.array(v, np.float32) for v in ([1, 2], [9, 9], [3, 4])]
+    values = await _run(plan, feeds)
+    _require([v.tolist() for v in values] == [[6, 8], [2, 3], [3, 4]], "wrong fetches", None, values)
+
+
+async def values_keep_their_types(workers: Workers) -> None:
+    """Every kind of value comes back as it is from a local session."""
+    given: list[Any] = [
+        np.float32(1.5),
+        np.array([], np.float64),
+        np.int64(-3),
+        np.bool_(True),
+        np.arange(6, dtype=np.uint8).reshape(2, 3),
+        np.array([1 + 2j], np.complex64),
+        np.array([b"a", b"", b"long" * 100], object),
+        np.array([[True], [False]]),
+    ]
+    with af.Graph().as_default():
+        fed = [af.placeholder(af.as_dtype(v.dtype), v.shape) for v in given]
+        whole = [*(af.identity(t) for t in fed), af.constant("text"), af.constant(2, af.int32), af.constant([0.5])]
+        plan = await _prepared(workers, whole, fed)
+    values = await _run(plan, given)
+    expected = [*given, b"text", np.int32(2), np.array([0.5], np.float32)]
+    _require(_bits(values) == _bits(expected), "a value has changed", expected, values)
+    kinds = [type(value) for value in values]
+    _require(kinds == [type(e) for e in expected], "a value is of another kind", [type(e) for e in expected], kinds)
+
+
+async def fetched_values_belong_to_the_caller(workers: Workers) -> None:
+    """Who changes what he has fetched changes nothing else."""
+    with af.Graph().as_default():
+        v = af.Variable([1.0, 2.0], name="kept")
+        init = await _prepared(workers, [v.initializer])
+        read = await _prepared(workers, [v.read_value()])
+    await _run(init)
+    (value,) = await _run(read)
+    value[:] = 0.0
+    (again,) = await _run(read)
+    _require(again.tolist() == [1.0, 2.0], "a fetched array is the variable's own", [1.0, 2.0], again)
+
+
+async def state_outlives_steps(workers: Workers) -> None:
+    """Variables are the worker's."""
+    with af.Graph().as_default():
+        v = af.Variable(1.0, name="counter")
+        init = await _prepared(workers, [v.initializer])
+        add = await _prepared(workers, [af.identity(af.assign_add(v, 1.0))])
+    error = await _failure(FailedPreconditionError, "a variable was read before it was set", _run(add))
+    _require("counter" in str(error), "the error does not name the variable", "counter", str(error))
+    await _run(init)
+    values = [float((await _run(add))[0]) for _ in range(3)]
+    _require(values == [2.0, 3.0, 4.0], "a variable forgets", [2.0, 3.0, 4.0], values)
+
+
+async def an_unknown_handle_is_refused(workers: Workers) -> None:
+    """A part that was never registered, or is no longer, cannot be run; the others can."""
+    worker = workers[0]
+    with af.Graph().as_default():
+        plans = [await _plan(workers, StepRequest((), (af.constant(v),))) for v in (1.0, 2.0)]
+    parts = [part for plan in plans for part in plan.parts.values()]
+    handles = [await worker.register(part, 1, SessionConfig()) for part in parts]
+    await worker.deregister(handles[0])
+    for handle in (handles[0], 12345):
+        await _failure(NotFoundError, "an unknown handle was run", worker.run(handle, [], Step(id=next(_STEPS))))
+    values = await worker.run(handles[1], [], Step(id=next(_STEPS)))
+    _require(values == [2.0], "the wrong part was deregistered", [2.0], values)
+
+
+async def state_counts(workers: Workers) -> None:
+    """`state` says what is registered."""
+    worker = workers[0]
+    before = await worker.state()
+    with af.Graph().as_default():
+        plan = await _prepared(workers, [af.constant(1.0)])
+    during = await worker.state()
+    await plan.deregister()
+    after = await worker.state()
+    counts = [s.registered - before.registered for s in (during, after)]
+    _require(counts == [1, 0], "registered parts", [1, 0], counts)
+    _require(bool(before.devices) and before.running == 0, "state", "devices, and nothing running", before)
+
+
+async def steps_run_at_once(workers: Workers) -> None:
+    """Steps do not wait for one another: one that waits for another one's element gets it."""
+    with af.Graph().as_default():
+        queue = af.FIFOQueue(10, [af.float32], shapes=[()], shared_name="check")
+        x = af.placeholder("float32", [])
+        put = await _prepared(workers, [queue.enqueue(x)], [x])
+        get = await _prepared(workers, [queue.dequeue()])
+    async with asyncio.TaskGroup() as tg:
+        taken = [tg.create_task(_run(get)) for _ in range(20)]
+        for number in range(20):
+            tg.create_task(_run(put, [np.float32(number)]))
+    values = sorted(float(task.result()[0]) for task in taken)
+    _require(values == [float(n) for n in range(20)], "elements were lost or came twice", None, values)
+
+
+async def an_error_names_its_node(workers: Workers) -> None:
+    """A kernel's error keeps its class, its node and the line that made it; the worker goes on."""
+    with af.Graph().as_default():
+        x = af.placeholder("float32", [None])
+        bad = af.reshape(x, [2, 2], name="bad")
+        plan = await _prepared(workers, [bad], [x])
+    error = await _failure(InvalidArgumentError, "a wrong shape went through", _run(plan, [np.ones(3, np.float32)]))
+    _require((error.node, error.op_type) == ("bad", "Reshape"), "the error's node", "bad (Reshape)", error.node)
+    _require(error.source is not None and error.source.lineno > 0, "the error's line", "a line", error.source)
+    (value,) = await _run(plan, [np.ones(4, np.float32)])
+    _require(value.shape == (2, 2), "the worker is stuck after an error", (2, 2), value.shape)
+
+
+async def _stuck(workers: Workers) -> RegisteredPlan:
+    """A step that waits for ever."""
+    with af.Graph().as_default():
+        queue = af.FIFOQueue(1, [af.float32], shapes=[()])
+        return await _prepared(workers, [queue.dequeue(name="waits")])
+
+
+async def _until_running(worker: WorkerAPI, steps: int = 1) -> None:
+    while (await worker.state()).running < steps:  # noqa: ASYNC110  # in another process, maybe
+        await asyncio.sleep(0.001)
+
+
+async def an_aborted_step_stops(workers: Workers) -> None:
+    """`abort` ends a step by its id, with the given error; another step goes on."""
+    worker, plan = workers[0], await _stuck(workers)
+    first, second = Step(id=next(_STEPS)), Step(id=next(_STEPS))
+    async with asyncio.TaskGroup() as tg:
+        run = tg.create_task(_failure(CancelledError, "an aborted step went on", _run(plan, step=first)))
+        other = tg.create_task(_failure(CancelledError, "an aborted step went on", _run(plan, step=second)))
+        await _until_running(worker, 2)
+        await worker.abort(first.id, CancelledError("the reason for it"))
+        error = await run
+        _require(not other.done(), "another step was aborted")
+        await worker.abort(second.id, CancelledError("another reason"))
+    _require("the reason for it" in str(error), "the error is another one", "the reason for it", str(error))
+    _require("another reason" in str(other.result()), "the error is another one", "another reason", other.result())
+    await worker.abort(99, CancelledError("nothing"))  # a step that nobody knows
+
+
+async def cancelling_leaves_nothing(workers: Workers) -> None:
+    """A caller that is cancelled is told when nothing runs any more, and the element is still there for others."""
+    worker, plan = workers[0], await _stuck(workers)
+    async with asyncio.TaskGroup() as tg:
+        run = tg.create_task(_run(plan))
+        await _until_running(worker)
+        run.cancel()
+        await asyncio.wait([run])
+        _require(run.cancelled(), "a cancelled run ended otherwise", "cancelled", run)
+        state = await worker.state()
+    _require(state.running == 0, "a cancelled step still runs", 0, state.running)
+
+
+async def a_stopped_step_stops(workers: Workers) -> None:
+    """`Step.stop`, as closing a session does it."""
+    worker, plan = workers[0], await _stuck(workers)
+    step = Step(id=next(_STEPS))
+    async with asyncio.TaskGroup() as tg:
+        run = tg.create_task(_failure(CancelledError, "a stopped step went on", _run(plan, step=step)))
+        await _until_running(worker)
+        step.stop(CancelledError("the session was closed"))
+        error = await run
+    _require("the session was closed" in str(error), "another error", "the session was closed", str(error))
+    _require((await worker.state()).running == 0, "a stopped step still runs")
+    stopped = await _failure(CancelledError, "a step ran after it was stopped", _run(plan, step=step))
+    _require("the session was closed" in str(stopped), "another error", "the session was closed", str(stopped))
+
+
+async def large_tensors_go_both_ways(workers: Workers) -> None:
+    """20 MB in and out, beside small steps."""
+    with af.Graph().as_default():
+        x = af.placeholder("float32", [None])
+        large = await _prepared(workers, [-x], [x])
+        small = await _prepared(workers, [af.constant(1.0) + 1.0])
+    value = np.arange(5_000_000, dtype=np.float32)
+    async with asyncio.TaskGroup() as tg:
+        run = tg.create_task(_run(large, [value]))
+        for _ in range(10):
+            await _run(small)
+    _require(bool(np.array_equal(run.result()[0], -value)), "a large tensor has changed")
+
+
+SINGLE_CHECKS: Final[tuple[Check, ...]] = (
+    fetches_come_in_order,
+    values_keep_their_types,
+    fetched_values_belong_to_the_caller,
+    state_outlives_steps,
+    an_unknown_handle_is_refused,
+    state_counts,
+    steps_run_at_once,
+    an_error_names_its_node,
+    an_aborted_step_stops,
+    cancelling_leaves_nothing,
+    a_stopped_step_stops,
+    large_tensors_go_both_ways,
+)
+
+
+# ── two workers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def tensors_cross_both_ways(workers: Workers) -> None:
+    """Values go from each worker to the other in one step, in several steps at once."""
+    devices = await _devices(workers)
+    with af.Graph().as_default():
+        x = af.placeholder("float32", [2], name="x")
+        a = af.add(x, 1.0, name="there_a")
+        b = af.multiply(a, 3.0, name="here_b")
+        c = af.add(b, a, name="there_c")
+        words = af.identity(af.constant(["a", "bc"]), name="here_words")
+        request = StepRequest((x,), (c, b, af.identity(words, name="there_words")))
+        plan = await _register(workers, await _plan(workers, request, _halves(devices, {"there": 1})))
+    async with asyncio.TaskGroup() as tg:
+        runs = [tg.create_task(_run(plan, [np.array([n, -n], np.float32)])) for n in range(30)]
+    for n, run in enumerate(runs):
+        c_value, b_value, text = run.result()
+        wanted = [[4.0 * n + 4, 4.0 - 4 * n], [3.0 * n + 3, 3.0 - 3 * n], [b"a", b"bc"]]
+        got = [c_value.tolist(), b_value.tolist(), text.tolist()]
+        _require(got == wanted, "values that crossed have changed", wanted, got)
+
+
+async def dead_values_and_loops_cross(workers: Workers) -> None:
+    """A branch and a loop over two workers give what they give on one device."""
+    devices = await _devices(workers)
+    with af.Graph().as_default():
+        n = af.placeholder("int32", [], name="n")
+        x = af.placeholder("float32", [3], name="x")
+        side = af.cond(n > 2, lambda: af.tanh(x) * 2.0, lambda: af.exp(x))
+        _, total = af.while_loop(lambda i, _: i < n, lambda i, t: (i + 1, af.sin(t) + side), [0, x])
+        request = StepRequest((n, x), (total, side))
+        whole = await _register(workers, await _plan(workers, request))
+        numbers = itertools.count()
+        cut = await _plan(workers, request, lambda _: devices[next(numbers) % 2])
+        plan = await _register(workers, cut)
+    for count in (0, 1, 3, 7):
+        feeds = [np.int32(count), to_array([0.1, -2.0, 3.0], af.float32)]
+        one, two = await _run(whole, feeds), await _run(plan, feeds)
+        _require(_bits(one) == _bits(two), "two workers compute something else than one", one, two)
+
+
+async def a_failure_stops_both(workers: Workers) -> None:
+    """Where one worker fails while the other one waits for it, the caller gets the failure, and nothing is left."""
+    devices = await _devices(workers)
+    with af.Graph().as_default():
+        x = af.placeholder("float32", [None], name="x")
+        bad = af.reshape(x, [2, 2], name="there_bad")
+        read = af.identity(bad, name="here_read")
+        queue = af.FIFOQueue(1, [af.float32], shapes=[()], name="here_queue")
+        request = StepRequest((x,), (read, queue.dequeue(name="here_waits")))
+        plan = await _register(workers, await _plan(workers, request, _halves(devices, {"there": 1})))
+    error = await _failure(InvalidArgumentError, "a wrong shape went through", _run(plan, [np.ones(3, np.float32)]))
+    _require(error.node == "there_bad", "the first cause is another one", "there_bad", error.node)
+    running = [(await worker.state()).running for worker in workers]
+    _require(running == [0, 0], "a failed step still runs", [0, 0], running)
+
+
+async def large_tensors_cross(workers: Workers) -> None:
+    """20 MB from worker to worker."""
+    devices = await _devices(workers)
+    with af.Graph().as_default():
+        x = af.fill([5_000_000], 0.5, name="there_x")
+        y = af.reduce_sum(af.identity(x, name="here_x"), name="here_y")
+        request = StepRequest((), (y,))
+        plan = await _register(workers, await _plan(workers, request, _halves(devices, {"there": 1})))
+    for _ in range(3):
+        (value,) = await _run(plan)
+        _require(float(value) == 2_500_000.0, "a large tensor has changed", 2_500_000.0, value)
+
+
+JOINT_CHECKS: Final[tuple[Check, ...]] = (
+    tensors_cross_both_ways,
+    dead_values_and_loops_cross,
+    a_failure_stops_both,
+    large_tensors_cross,
+)

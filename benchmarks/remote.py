@@ -1,0 +1,179 @@
+"""`python -m benchmarks.remote`: steps over two processes, beside TensorFlow's servers in the same minutes.
+
+The parameter server is a process of its own, the client lives in the worker's; so it is for TensorFlow. Medians of
+alternating rounds, with the processor time of both processes in brackets, which other load on the machine does not
+change. `--profile` shows where aioflow's time goes instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import os
+import pstats
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import psutil
+
+import aioflow as af
+from aioflow.net.cluster_spec import free_addresses
+from aioflow.worker import loop_factory
+
+_BYTES: Final = 100_000_000
+_TENSORFLOW_SERVER: Final = """
+import sys, tensorflow.compat.v1 as tf
+server = tf.train.Server({"ps": [sys.argv[1]], "worker": [sys.argv[2]]}, job_name="ps", task_index=0)
+print("serves", flush=True)
+server.join()
+"""
+
+Step = Callable[[], Awaitable[Any]]
+
+
+class _Case(NamedTuple):
+    """What is timed: so many steps a round; for its row, the share of TensorFlow's time that is allowed."""
+
+    steps: int
+    unit: str
+    target: float
+
+
+_CASES: Final[Mapping[str, _Case]] = {
+    "fetch a scalar of the other process": _Case(200, "us", 0.4),
+    "read a scalar of the other process, and add to it": _Case(200, "us", 0.4),
+    "bring 100 MB from the other process": _Case(3, "ms", 0.5),
+}
+
+
+@contextmanager
+def _process(*arguments: str) -> Iterator[psutil.Process]:
+    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE)
+    try:
+        if process.stdout is None or not process.stdout.readline():
+            raise RuntimeError("the server has not started")
+        yield psutil.Process(process.pid)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _graph(api: Any) -> tuple[Any, Sequence[Any]]:
+    """The initializer, and what each case fetches."""
+    with api.device("/job:ps/task:0"):
+        scalar = api.Variable(1.0, name="scalar", use_resource=True)
+        large = api.Variable(np.ones(_BYTES // 4, np.float32), name="large", use_resource=True)
+        read = scalar.read_value()
+    with api.device("/job:worker/task:0"):
+        add = api.add(scalar, 1.0)
+        bring = api.identity(large.read_value()).op
+    return api.global_variables_initializer(), (read, add, bring)
+
+
+def _processor_seconds(server: psutil.Process) -> float:
+    times = server.cpu_times()
+    return time.process_time() + float(times.user + times.system)
+
+
+async def _seconds(step: Step, steps: int, server: psutil.Process) -> tuple[float, float]:
+    """Of a step: by the clock, and of the processor."""
+    busy, started = _processor_seconds(server), time.perf_counter()
+    for _ in range(steps):
+        await step()
+    return (time.perf_counter() - started) / steps, (_processor_seconds(server) - busy) / steps
+
+
+async def _compare(
+    ours: Sequence[Step], theirs: Sequence[Step], servers: Sequence[psutil.Process], rounds: int
+) -> None:
+    print("| case | TensorFlow | aioflow | ratio | target |\n|---|---|---|---|---|")
+    for (name, case), mine, other in zip(_CASES.items(), ours, theirs, strict=True):
+        times = [
+            (*await _seconds(mine, case.steps, servers[0]), *await _seconds(other, case.steps, servers[1]))
+            for _ in range(rounds + 1)
+        ]
+        scale = {"us": 1e6, "ms": 1e3}[case.unit]
+        a, a_busy, b, b_busy = (median(column) for column in zip(*times[1:], strict=True))
+        rate = f" ({_BYTES / b / 1e9:.2f} and {_BYTES / a / 1e9:.2f} GB/s)" if case.unit == "ms" else ""
+        print(
+            f"| {name}{rate} | {b * scale:.0f} {case.unit} ({b_busy * scale:.0f}) | "
+            f"{a * scale:.0f} {case.unit} ({a_busy * scale:.0f}) | {a / b:.2f} ({a_busy / b_busy:.2f}) | "
+            f"≤ {case.target} |",
+            flush=True,
+        )
+
+
+async def _measure(rounds: int, profile: bool) -> None:
+    ports = free_addresses(4)
+    cluster = {"ps": ports[:1], "worker": ports[1:2]}
+    jobs = [text for job, addresses in cluster.items() for text in ("--cluster", f"{job}={addresses[0]}")]
+    with (
+        _process("-m", "aioflow.worker", *jobs, "--job", "ps", "--task", "0") as mine,
+        af.Graph().as_default() as graph,
+    ):
+        initialize, fetches = _graph(af)
+        async with af.train.Server(cluster, "worker", 0) as server, af.Session(server.target, graph=graph) as session:
+            await session.run(initialize)
+            ours = [session.make_callable(fetch) for fetch in fetches]
+            if profile:
+                await _profile(ours, mine)
+                return
+            with _process("-c", _TENSORFLOW_SERVER, *ports[2:]) as other, _tensorflow(ports[2:]) as theirs:
+                await _compare(ours, theirs, (mine, other), rounds)
+
+
+@contextmanager
+def _tensorflow(ports: Sequence[str]) -> Iterator[list[Step]]:
+    import tensorflow.compat.v1 as tf  # heavy, and only this function needs it
+
+    tf.disable_eager_execution()
+    server = tf.train.Server({"ps": ports[:1], "worker": ports[1:]}, job_name="worker", task_index=0)
+    with tf.Graph().as_default():
+        initialize, fetches = _graph(tf)
+        with tf.Session(server.target) as session:
+            session.run(initialize)
+
+            def step(fetch: Any) -> Step:
+                run = session.make_callable(fetch)
+
+                async def call() -> Any:
+                    return run()
+
+                return call
+
+            yield [step(fetch) for fetch in fetches]
+
+
+async def _profile(steps: Sequence[Step], server: psutil.Process) -> None:
+    for (name, case), step in zip(_CASES.items(), steps, strict=True):
+        await _seconds(step, case.steps, server)
+        profiler = cProfile.Profile()
+        profiler.enable()
+        seconds, _ = await _seconds(step, case.steps, server)
+        profiler.disable()
+        print(f"{name}: {seconds * 1e6:.0f} us")
+        pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.remote", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_measure(options.rounds, options.profile))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""Clusters for tests: servers of this process, at addresses within it or at free ports."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import aioflow as af
+from aioflow.net.cluster_spec import free_addresses
+from aioflow.net.server import Server
+
+_NUMBERS = itertools.count(1)
+
+
+def inproc(count: int) -> list[str]:
+    """So many addresses within this process."""
+    return [f"inproc://test-{next(_NUMBERS)}" for _ in range(count)]
+
+
+@asynccontextmanager
+async def cluster(*jobs: str, tcp: bool = False, config: af.SessionConfig | None = None) -> AsyncIterator[list[Server]]:
+    """A running server for each name of a job; one that is named twice has two tasks."""
+    addresses = free_addresses(len(jobs)) if tcp else inproc(len(jobs))
+    spec: dict[str, list[str]] = {}
+    for job, address in zip(jobs, addresses, strict=True):
+        spec.setdefault(job, []).append(address)
+    async with AsyncExitStack() as stack:
+        servers = []
+        for job, address in zip(jobs, addresses, strict=True):
+            server = Server(spec, job, spec[job].index(address), config=config)
+            servers.append(await stack.enter_async_context(server))
+        yield servers

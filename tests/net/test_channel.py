@@ -1,0 +1,415 @@
+"""Calls and pushes over both transports: answers, failures, cancellation, limits, and the end of the peer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aioflow.errors import (
+    AioflowError,
+    ClosedSessionError,
+    DataLossError,
+    DeadlineExceededError,
+    DTypeError,
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceExhaustedError,
+    SourceLine,
+    UnavailableError,
+    UnimplementedError,
+    UnknownError,
+)
+from aioflow.net.channel import Channel, Reply, Request, Service
+from aioflow.net.comm import CommOptions
+from aioflow.net.framing import Kind, Message
+from aioflow.net.limits import Limits
+from aioflow.testing.check_comm import connected
+
+ADDRESSES = ["inproc://channel", "tcp://127.0.0.1:0"]
+
+
+@pytest.fixture(params=ADDRESSES, ids=["inproc", "tcp"])
+def address(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@asynccontextmanager
+async def channels(
+    address: str, services: Mapping[str, Service], options: CommOptions | None = None
+) -> AsyncIterator[tuple[Channel, Channel]]:
+    """A caller, and the channel whose services it calls."""
+    chosen = options or CommOptions()
+    async with (
+        asyncio.timeout(30),
+        connected(address)(chosen, chosen) as (first, second),
+        Channel(second, services) as serving,
+        Channel(first) as calling,
+    ):
+        yield calling, serving
+
+
+async def echo(request: Request) -> Reply:
+    return Reply({"kind": request.kind, **request.header}, request.tensors)
+
+
+async def test_a_call_returns_what_the_service_makes_of_it(address: str) -> None:
+    async def double(request: Request) -> Reply:
+        return Reply({"n": request.header["n"] + 1}, [t * 2 for t in request.tensors])
+
+    async with channels(address, {"double": double}) as (calling, _):
+        for size in (3, 1_000_000):
+            reply = await calling.call("double", {"n": 4}, [np.arange(size), np.float32(1.5)], timeout=10)
+            assert reply.header == {"n": 5}
+            np.testing.assert_array_equal(reply.tensors[0], np.arange(size) * 2)
+            assert reply.tensors[1] == 3.0
+
+
+async def test_a_service_may_return_nothing(address: str) -> None:
+    async def nothing(request: Request) -> None:
+        return None
+
+    async with channels(address, {"nothing": nothing}) as (calling, _):
+        assert await calling.call("nothing", timeout=None) == Reply()
+
+
+async def test_calls_are_served_side_by_side(address: str) -> None:
+    """The first call is answered by what the second one does."""
+    gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def wait(request: Request) -> None:
+        await gate
+
+    async def release(request: Request) -> None:
+        gate.set_result(None)
+
+    async with channels(address, {"wait": wait, "release": release}) as (calling, _), asyncio.TaskGroup() as tg:
+        waiting = tg.create_task(calling.call("wait", timeout=10))
+        await calling.call("release", timeout=10)
+        await waiting
+
+
+async def test_answers_find_their_calls(address: str) -> None:
+    async def later(request: Request) -> Reply:
+        await asyncio.sleep(0 if request.header["i"] % 3 else 0.01)
+        return Reply(request.header, request.tensors)
+
+    async def ask(calling: Channel, i: int) -> None:
+        size = 300_000 if i % 7 == 0 else 2
+        reply = await calling.call("later", {"i": i}, [np.full(size, i)], timeout=10)
+        assert reply.header == {"i": i}
+        assert reply.tensors[0].shape == (size,)
+        assert (reply.tensors[0] == i).all()
+
+    async with channels(address, {"later": later}) as (calling, _), asyncio.TaskGroup() as tg:
+        for i in range(100):
+            tg.create_task(ask(calling, i))
+
+
+async def test_both_ends_call(address: str) -> None:
+    async with (
+        asyncio.timeout(30),
+        connected(address)(CommOptions(), CommOptions()) as (first, second),
+        Channel(first, {"echo": echo}) as one,
+        Channel(second, {"echo": echo}) as two,
+    ):
+        replies = await asyncio.gather(*(c.call("echo", {"i": i}, timeout=5) for i in range(20) for c in (one, two)))
+        assert [r.header["i"] for r in replies] == [i for i in range(20) for _ in range(2)]
+
+
+# ── failures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", [InvalidArgumentError, DTypeError, NotFoundError, ClosedSessionError])
+async def test_an_error_comes_back_as_its_own_class(address: str, kind: Any) -> None:
+    async def fail(request: Request) -> None:
+        raise kind("it is wrong", expected=[1], actual="2").at("node_a", "MatMul", SourceLine("user.py", 12, "build"))
+
+    async with channels(address, {"fail": fail}) as (calling, _):
+        with pytest.raises(kind) as caught:
+            await calling.call("fail", timeout=5)
+    error = caught.value
+    assert type(error) is kind
+    assert error.message == f"From {calling.peer}: it is wrong"
+    assert (error.node, error.op_type, error.source) == ("node_a", "MatMul", SourceLine("user.py", 12, "build"))
+    assert (error.expected, error.actual) == ("[1]", "2")
+    assert any("in fail" in note for note in error.__notes__), "the note shows the peer's traceback"
+
+
+async def test_any_other_exception_is_an_unknown_error(address: str) -> None:
+    async def fail(request: Request) -> None:
+        raise ZeroDivisionError("by zero")
+
+    async with channels(address, {"fail": fail, "echo": echo}) as (calling, _):
+        with pytest.raises(UnknownError, match="ZeroDivisionError: by zero"):
+            await calling.call("fail", timeout=5)
+        await calling.call("echo", timeout=5)
+
+
+async def test_an_unknown_kind_is_an_error_that_lists_the_known_ones(address: str) -> None:
+    async with channels(address, {"echo": echo}) as (calling, _):
+        with pytest.raises(UnimplementedError) as caught:
+            await calling.call("shout", timeout=5)
+        assert "echo" in str(caught.value)
+        await calling.call("echo", timeout=5)
+
+
+async def test_an_answer_that_cannot_be_sent_is_an_error(address: str) -> None:
+    async def odd(request: Request) -> Reply:
+        return Reply({}, [np.array([object()])])
+
+    async with channels(address, {"odd": odd, "echo": echo}) as (calling, _):
+        with pytest.raises(DTypeError):
+            await calling.call("odd", timeout=5)
+        await calling.call("echo", timeout=5)
+
+
+async def test_a_request_that_cannot_be_sent_is_the_callers_error(address: str) -> None:
+    async with channels(address, {"echo": echo}) as (calling, _):
+        for tensor in (np.array([object()]), np.zeros(10, "datetime64[s]")):
+            with pytest.raises(DTypeError) as caught:
+                await calling.call("echo", {}, [tensor], timeout=5)
+            assert "From" not in str(caught.value)
+        await calling.call("echo", timeout=5)
+
+
+async def test_an_error_as_long_as_a_book_still_arrives(address: str) -> None:
+    async def fail(request: Request) -> None:
+        raise InvalidArgumentError("ü" * 500_000, expected="y" * 500_000, node="n" * 100_000)
+
+    for header_bytes in (64 << 10, 4 << 10):
+        options = CommOptions(limits=Limits(header_bytes=header_bytes))
+        async with channels(address, {"fail": fail}, options) as (calling, _):
+            with pytest.raises(InvalidArgumentError, match="üüü"):
+                await calling.call("fail", timeout=5)
+
+
+# ── deadlines and cancellation ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Sleeper:
+    """A service that waits until it is cancelled, and says so."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.stopped = asyncio.Event()
+
+    async def __call__(self, request: Request) -> Reply:
+        self.started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.stopped.set()
+        return Reply()
+
+
+async def test_a_deadline_names_the_peer_and_the_call_and_stops_the_service(address: str) -> None:
+    sleeper = Sleeper()
+    async with channels(address, {"sleep": sleeper, "echo": echo}) as (calling, _):
+        with pytest.raises(DeadlineExceededError) as caught:
+            await calling.call("sleep", timeout=0.02)
+        assert calling.peer in str(caught.value)
+        assert "sleep" in str(caught.value)
+        await sleeper.stopped.wait()
+        await calling.call("echo", timeout=5)
+
+
+async def test_a_cancelled_caller_stops_the_service(address: str) -> None:
+    """The request has no deadline: only the CANCEL message can stop it."""
+    sleeper = Sleeper()
+    async with channels(address, {"sleep": sleeper, "echo": echo}) as (calling, _), asyncio.TaskGroup() as tg:
+        for tensors in ([], [np.zeros(2_000_000)]):
+            sleeper.started.clear()
+            sleeper.stopped.clear()
+            task = tg.create_task(calling.call("sleep", {}, tensors, timeout=None))
+            await sleeper.started.wait()
+            task.cancel()
+            await sleeper.stopped.wait()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            await calling.call("echo", timeout=5)
+
+
+async def test_a_large_request_that_is_given_up_on_its_way_is_stopped_when_it_arrives(address: str) -> None:
+    sleeper = Sleeper()
+    async with channels(address, {"sleep": sleeper}) as (calling, _), asyncio.TaskGroup() as tg:
+        task = tg.create_task(calling.call("sleep", {}, [np.zeros(2_000_000)], timeout=None))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not sleeper.started.is_set()
+        task.cancel()
+        await sleeper.stopped.wait()
+
+
+async def test_a_caller_cancelled_in_the_middle_of_a_large_request_harms_nobody(address: str) -> None:
+    seen: list[int] = []
+
+    async def count(request: Request) -> None:
+        seen.append(request.tensors[0].nbytes)
+
+    async with channels(address, {"count": count, "echo": echo}) as (calling, _), asyncio.TaskGroup() as tg:
+        task = tg.create_task(calling.call("count", {}, [np.zeros(8_000_000)], timeout=10))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        task.cancel()
+        reply = await calling.call("echo", {"i": 1}, [np.arange(300_000)], timeout=10)
+        assert reply.header["i"] == 1
+        assert all(size == 64_000_000 for size in seen)
+
+
+async def test_the_number_of_open_requests_is_bounded_at_both_ends(address: str) -> None:
+    gate, full = asyncio.Event(), asyncio.Event()
+    running = most = 0
+
+    async def wait(request: Request) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 3:
+            full.set()
+        await gate.wait()
+        running -= 1
+
+    options = CommOptions(limits=Limits(open_requests=3))
+    async with channels(address, {"wait": wait}, options) as (calling, _), asyncio.TaskGroup() as tg:
+        tasks = [tg.create_task(calling.call("wait", timeout=10)) for _ in range(8)]
+        await full.wait()
+        with pytest.raises(DeadlineExceededError):
+            await calling.call("wait", timeout=0.01)
+        # a peer that does not keep to it is refused
+        await calling.comm.send(Message(Kind.REQUEST, 999, {"kind": "wait", "timeout": None, "body": {}}))
+        other = await calling_failure(calling, 999)
+        assert isinstance(other, ResourceExhaustedError)
+        gate.set()
+        await asyncio.gather(*tasks)
+    assert most == 3
+
+
+async def calling_failure(calling: Channel, number: int) -> BaseException | None:
+    """The failure that arrives for a request that was sent past the channel."""
+    answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    calling._calls[number] = answer
+    await asyncio.wait([answer])
+    return answer.exception()
+
+
+# ── pushes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_pushes_arrive_and_large_ones_let_small_calls_through(address: str) -> None:
+    arrived: asyncio.Queue[Request] = asyncio.Queue()
+
+    async def take(request: Request) -> None:
+        arrived.put_nowait(request)
+
+    async with channels(address, {"take": take, "echo": echo}) as (calling, _), asyncio.TaskGroup() as tg:
+        pushes = [tg.create_task(calling.push("take", {"i": i}, [np.full(2_000_000, i)])) for i in range(3)]
+        await calling.call("echo", timeout=10)
+        await asyncio.gather(*pushes)
+        await calling.push("take", {"i": 3}, [np.full(2, 3)])
+        found = {r.header["i"]: r.tensors[0] for r in [await arrived.get() for _ in range(4)]}
+        assert {i: (t.size, int(t.min()), int(t.max())) for i, t in found.items()} == {
+            0: (2_000_000, 0, 0),
+            1: (2_000_000, 1, 1),
+            2: (2_000_000, 2, 2),
+            3: (2, 3, 3),
+        }
+
+
+async def test_a_push_that_fails_ends_the_connection_with_its_error(address: str) -> None:
+    async def fail(request: Request) -> None:
+        raise NotFoundError("no such step")
+
+    for kind, wanted in (("fail", NotFoundError), ("unheard of", UnimplementedError)):
+        async with channels(address, {"fail": fail}) as (calling, serving):
+            await calling.push(kind)
+            assert type(await serving.wait_ended()) is wanted
+            assert isinstance(await calling.wait_ended(), UnavailableError)
+
+
+# ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["close", "abort"])
+async def test_the_end_of_the_peer_fails_every_call_and_stops_every_service(address: str, how: str) -> None:
+    sleeper = Sleeper()
+    async with channels(address, {"sleep": sleeper}) as (calling, serving), asyncio.TaskGroup() as tg:
+        tasks = [tg.create_task(fails(calling)) for _ in range(3)]
+        await sleeper.started.wait()
+        if how == "close":
+            await serving.close()
+        else:
+            serving.comm.abort("crashed")
+        for task in tasks:
+            assert calling.peer in await task
+        await sleeper.stopped.wait()
+        with pytest.raises(UnavailableError):
+            await calling.call("sleep", timeout=5)
+        with pytest.raises(UnavailableError):
+            await calling.push("sleep")
+        assert calling.peer in str(await calling.wait_ended())
+
+
+async def fails(calling: Channel) -> str:
+    with pytest.raises(UnavailableError) as caught:
+        await calling.call("sleep", timeout=None)
+    return str(caught.value)
+
+
+async def test_what_was_pushed_before_a_close_arrives(address: str) -> None:
+    sizes: asyncio.Queue[int] = asyncio.Queue()
+
+    async def take(request: Request) -> None:
+        sizes.put_nowait(request.tensors[0].size)
+
+    async with channels(address, {"take": take}) as (calling, serving):
+        for size in (1_000_000, 5, 3_000_000, 6):
+            await calling.push("take", {}, [np.zeros(size)])
+        await calling.close()
+        await serving.wait_ended()
+        assert sorted([await sizes.get() for _ in range(4)]) == [5, 6, 1_000_000, 3_000_000]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(Kind.REQUEST, 1, {"kind": 3, "timeout": None, "body": {}}),
+        Message(Kind.REQUEST, 1, {"kind": "echo", "timeout": -1, "body": {}}),
+        Message(Kind.REQUEST, 1, {"kind": "echo", "timeout": float("nan"), "body": {}}),
+        Message(Kind.REQUEST, 1, {"kind": "echo", "timeout": True, "body": {}}),
+        Message(Kind.REQUEST, 1, {"kind": "echo", "timeout": None, "body": []}),
+        Message(Kind.REQUEST, 1, {"kind": "echo", "timeout": None, "body": {}, "more": 1}),
+        Message(Kind.REQUEST, 1, {}),
+        Message(Kind.PUSH, 1, {"kind": "echo"}),
+        Message(Kind.FAILURE, 1, {}),
+        Message(Kind.FAILURE, 1, {"error": "SystemExit", "message": "x"}),
+    ],
+    ids=str,
+)
+async def test_a_malformed_message_ends_the_connection(address: str, message: Message) -> None:
+    async with channels(address, {"echo": echo}) as (calling, serving):
+        await calling.comm.send(message)
+        error: AioflowError = await serving.wait_ended()
+        assert type(error) is DataLossError
+        assert isinstance(await calling.wait_ended(), UnavailableError)
+
+
+async def test_a_number_used_twice_ends_the_connection(address: str) -> None:
+    sleeper = Sleeper()
+    async with channels(address, {"sleep": sleeper}) as (calling, serving):
+        for _ in range(2):
+            await calling.comm.send(Message(Kind.REQUEST, 1, {"kind": "sleep", "timeout": None, "body": {}}))
+            await sleeper.started.wait()
+        assert type(await serving.wait_ended()) is DataLossError
+        await sleeper.stopped.wait()
+
+
+async def test_answers_and_cancels_of_nothing_are_ignored(address: str) -> None:
+    async with channels(address, {"echo": echo}) as (calling, serving):
+        await calling.comm.send(Message(Kind.CANCEL, 77))
+        await serving.comm.send(Message(Kind.REPLY, 78, {"late": True}))
+        assert (await calling.call("echo", timeout=5)).header == {"kind": "echo"}

@@ -1,0 +1,24 @@
+"""Every transport on every event loop against the conformance suite that aioflow ships."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+from aioflow.testing.check_comm import CHECKS, Check, connected
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+ADDRESSES = {"inproc": "inproc://check", "tcp": "tcp://127.0.0.1:0", "tcp6": "tcp://[::1]:0"}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    ("address", "loop"), [("inproc", "asyncio"), ("tcp", "asyncio"), ("tcp", "uvloop"), ("inproc", "uvloop")]
+)
+def test_a_transport_keeps_the_contract(check: Check, address: str, loop: str) -> None:
+    factory: Callable[[], asyncio.AbstractEventLoop] = LOOPS[loop]
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(asyncio.wait_for(check(connected(ADDRESSES[address])), 60))

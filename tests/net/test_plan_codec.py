@@ -1,0 +1,300 @@
+"""Plans as messages: every part comes back as it was, and whatever else comes is a typed error in bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import aioflow as af
+from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Part
+from aioflow.config import SessionConfig
+from aioflow.errors import (
+    DataLossError,
+    DTypeError,
+    InvalidArgumentError,
+    OpError,
+    ResourceExhaustedError,
+    SourceLine,
+    UnimplementedError,
+)
+from aioflow.graph.graphdef import FunctionRef
+from aioflow.net.decoder import Decoder
+from aioflow.net.framing import Kind, Message, encode
+from aioflow.net.limits import Limits
+from aioflow.net.plan_codec import decode_part, encode_part
+from aioflow.runtime.step import Step
+from aioflow.runtime.worker import Worker
+from tests.runtime.flow_programs import random_flow_program
+from tests.runtime.programs import random_program
+from tests.runtime.split import split_plan
+
+
+def over_the_wire(part: Part) -> Part:
+    """The part, encoded, as a message through the framing, and decoded."""
+    header, tensors = encode_part(part)
+    encoded = encode(Message(Kind.REQUEST, 1, header, tensors))
+    decoder = Decoder()
+    found: list[Message] = []
+    data = encoded.head + b"".join(bytes(b) for frame in encoded.chunks() for b in frame)
+    while data:
+        count = min(len(data), decoder.buffer().nbytes)
+        decoder.buffer()[:count] = data[:count]
+        found += decoder.received(count)
+        data = data[count:]
+    (message,) = found
+    return decode_part(message.header, message.tensors)
+
+
+def plain(value: Any) -> Any:
+    """An attribute in a form that compares with ==, types included."""
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        content = array.tolist() if array.dtype == np.object_ else array.tobytes()
+        return (type(value), array.dtype, array.shape, content)
+    if isinstance(value, tuple | list):
+        return (type(value), [plain(item) for item in value])
+    return (type(value), value)
+
+
+def require_same(first: Part, second: Part) -> None:
+    assert first.task == second.task
+    assert list(first.subgraphs) == list(second.subgraphs)
+    for ours, theirs in zip(first.subgraphs.values(), second.subgraphs.values(), strict=True):
+        assert (ours.feeds, ours.fetches, ours.targets) == (theirs.feeds, theirs.fetches, theirs.targets)
+        assert list(ours.nodes) == list(theirs.nodes)
+        for a, b in zip(ours.nodes.values(), theirs.nodes.values(), strict=True):
+            assert replace(a, attrs={}) == replace(b, attrs={})
+            assert {k: plain(v) for k, v in a.attrs.items()} == {k: plain(v) for k, v in b.attrs.items()}
+
+
+@given(seed=st.integers(0, 100_000), devices=st.integers(1, 4), flow=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_random_programs_come_back_as_they_were(seed: int, devices: int, flow: bool) -> None:
+    with af.Graph().as_default():
+        program = random_flow_program(seed) if flow else random_program(seed)
+        plan = split_plan(list(program.fetches), list(program.feeds), seed, devices)
+    for part in plan.parts.values():
+        require_same(part, over_the_wire(part))
+
+
+def test_a_part_from_the_wire_computes_the_same() -> None:
+    """Registered with a worker: nothing that the runtime reads of a part is missing."""
+    with af.Graph().as_default(), af.Session() as session:
+        x = af.placeholder("float32", [None, 3])
+        weights = af.constant(np.arange(6, dtype=np.float32).reshape(3, 2))
+        text = af.constant([b"a", b"\x00b"])
+        total = af.while_loop(lambda i, s: i < 4, lambda i, s: (i + 1, s + af.cast(i, "float32")), [0, 0.5])[1]
+        fetches = [af.nn.relu(x @ weights - 3.0), text, total]
+        value = np.ones((2, 3), np.float32)
+        expected = session.run_sync(fetches, {x: value})
+        (part,) = session.plan(fetches, [x]).parts.values()
+        found = run(over_the_wire(part), [value])
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def run(part: Part, feeds: list[Any]) -> list[Any]:
+    async def main() -> list[Any]:
+        worker, step = Worker(), Step()
+        handle = await worker.register(part, 1, SessionConfig())
+        try:
+            return list(await worker.run(handle, feeds, step))
+        finally:
+            step.finish()
+
+    return asyncio.run(main())
+
+
+# ── attributes ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SPEC = OutputSpec(af.float32, (2, None))
+SOURCE = SourceLine("/home/user/ü.py", 12, "<module>")
+
+
+def one(**attrs: Any) -> Part:
+    """A part of one node with these attributes."""
+    attrs = {"dtype": af.float32, "shape": (2, None)} | attrs
+    node = Node("scope/x_1", "Placeholder", (), (), attrs, (SPEC,), "/device:CPU:0", SOURCE)
+    return Part("/job:worker/replica:0/task:1", {"/device:CPU:0": ClientGraph({node.name: node}, 2, 3, ("elsewhere",))})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, -(2**63), 2**64 - 1, 1.5, float("inf"), "ü", b"\x00bytes", af.bfloat16, (), [], (1, (2, None), "x"),
+        [af.int32, [True]], FunctionRef("f"), np.float32(2.5), np.int8(-1), np.bool_(True), np.zeros((0, 3), np.int64),
+        np.array([[b"a", b""]], dtype=object), np.arange(12.0).reshape(3, 4).T, np.arange(100_000.0), np.asarray(3),
+        np.array([1, 2], dtype=af.bfloat16.np_dtype), (np.arange(3), np.arange(5000.0)),
+    ],
+    ids=lambda value: repr(value)[:30],
+)  # fmt: skip
+def test_every_kind_of_attribute_comes_back(value: Any) -> None:
+    part = one(_attr=value)
+    require_same(part, over_the_wire(part))
+
+
+def test_a_large_constant_is_a_tensor_of_its_own_and_sent_once() -> None:
+    value = np.arange(10_000.0)
+    part = one(_a=value, _b=(value,), _c=np.arange(3.0))
+    header, tensors = encode_part(part)
+    assert [t.nbytes for t in tensors[1:]] == [80_000]
+    assert tensors[1] is value, "it is not copied"
+    assert tensors[0].nbytes < 1000
+    assert len(msgpack.packb(header)) < 200
+
+
+def test_constants_that_come_are_read_only() -> None:
+    (graph,) = over_the_wire(one(_a=np.arange(3), _b=np.arange(10_000.0))).subgraphs.values()
+    (node,) = graph.nodes.values()
+    assert not node.attrs["_a"].flags.writeable
+    assert not node.attrs["_b"].flags.writeable
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {"a": 1}, 1j, {1}, lambda: 1, 2**64, np.array([object()]), ((((((1,),),),),),)]
+)
+def test_an_attribute_that_is_no_plain_data_is_refused_and_names_the_node(value: Any) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        encode_part(one(_attr=value))
+    assert (caught.value.node, caught.value.op_type, caught.value.source) == ("scope/x_1", "Placeholder", SOURCE)
+    assert isinstance(caught.value, DTypeError) == isinstance(value, np.ndarray)
+
+
+def test_a_plan_over_the_limit_is_refused_at_both_ends() -> None:
+    part = one(_attr="x" * 5000)
+    small = Limits(plan_bytes=1000)
+    with pytest.raises(ResourceExhaustedError):
+        encode_part(part, small)
+    with pytest.raises(ResourceExhaustedError):
+        decode_part(*encode_part(part), small)
+
+
+# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def chain(**changes: Any) -> Part:
+    """x → Neg → Merge-free graph of two nodes, the second of which has these changes."""
+    first = Node("x", "Placeholder", (), (), {"dtype": af.float32, "shape": (2,)}, (OutputSpec(af.float32, (2,)),))
+    second = Node("y", "Neg", (Edge("x", 0),), ("x",), {"T": af.float32}, (OutputSpec(af.float32, (2,)),))
+    second = replace(second, **changes)
+    return Part("/task:0", {"/cpu:0": ClientGraph({"x": first, second.name: second}, 0, 0)})
+
+
+def test_the_part_that_the_next_test_alters_is_right() -> None:
+    require_same(chain(), over_the_wire(chain()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"op": "NoSuchOp"}, InvalidArgumentError),
+        ({"inputs": ()}, InvalidArgumentError),
+        ({"inputs": (Edge("x", 1),)}, InvalidArgumentError),
+        ({"inputs": (Edge("x", -1),)}, DataLossError),
+        ({"inputs": (Edge("y", 0),)}, InvalidArgumentError),
+        ({"control": ("y",)}, InvalidArgumentError),
+        ({"attrs": {}}, InvalidArgumentError),
+        ({"attrs": {"T": af.int32}}, InvalidArgumentError),
+        ({"attrs": {"T": "float32; import os"}}, InvalidArgumentError),
+        ({"attrs": {"T": None}}, InvalidArgumentError),
+        ({"outputs": ()}, InvalidArgumentError),
+        ({"outputs": (OutputSpec(af.int32, (2,)),)}, InvalidArgumentError),
+        ({"outputs": (OutputSpec(af.float32, (-2,)),)}, DataLossError),
+        ({"name": ""}, DataLossError),
+        ({"name": "two lines\n"}, DataLossError),
+        ({"name": "n" * 5000}, DataLossError),
+        ({"op": "AddN", "attrs": {"T": af.float32, "N": 2**62}}, InvalidArgumentError),
+        ({"op": "Cast", "attrs": {"SrcT": af.float32, "DstT": af.float32, "Truncate": "yes"}}, InvalidArgumentError),
+        ({"op": "_Arg", "inputs": (), "attrs": {"T": af.float32, "index": [1]}}, DataLossError),
+        ({"op": "_Arg", "inputs": (), "attrs": {"T": af.float32, "index": 5}}, InvalidArgumentError),
+        ({"op": "_Retval", "outputs": (), "attrs": {"T": 3, "index": 0}}, DataLossError),
+    ],
+    ids=str,
+)
+def test_a_part_that_could_not_run_is_refused(changes: dict[str, Any], kind: type[OpError]) -> None:
+    header, tensors = encode_part(chain(**changes))
+    with pytest.raises(OpError) as caught:
+        decode_part(header, tensors)
+    assert isinstance(caught.value, kind)
+    if isinstance(caught.value, InvalidArgumentError) and changes.get("op") != "_Arg":  # there are too few feeds
+        assert caught.value.node == "y"
+
+
+@pytest.mark.parametrize(
+    ("header", "kind"),
+    [
+        ({}, UnimplementedError),
+        ({"plan": 2, "task": "t", "subgraphs": 1}, UnimplementedError),
+        ({"plan": 1, "task": 1, "subgraphs": 1}, DataLossError),
+        ({"plan": 1, "task": "t", "subgraphs": -1}, DataLossError),
+        ({"plan": 1, "task": "t", "subgraphs": 10**9}, DataLossError),
+        ({"plan": 1, "task": "t", "subgraphs": 2}, DataLossError),
+        ({"plan": 1, "task": "t", "subgraphs": 0}, DataLossError),
+        ({"plan": 1, "task": "t", "subgraphs": True}, DataLossError),
+    ],
+    ids=str,
+)
+def test_a_malformed_header_is_refused(header: Mapping[str, Any], kind: type[OpError]) -> None:
+    _, tensors = encode_part(chain())
+    with pytest.raises(kind):
+        decode_part(header, tensors)
+
+
+def test_a_message_without_its_buffer_is_refused() -> None:
+    header, tensors = encode_part(chain())
+    for wrong in ([], [np.zeros(3)], [np.zeros((2, 2), np.uint8)], [tensors[0][:0]], [tensors[0][:-1]]):
+        with pytest.raises(DataLossError):
+            decode_part(header, wrong)
+    with pytest.raises(DataLossError):
+        decode_part(header, [np.concatenate([tensors[0], tensors[0]])])
+
+
+@given(seed=st.integers(0, 50), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_altered_bytes_give_a_part_or_a_typed_error(seed: int, data: st.DataObject) -> None:
+    with af.Graph().as_default():
+        program = random_flow_program(seed) if seed % 2 else random_program(seed, size=10)
+        plan = split_plan(list(program.fetches), list(program.feeds), seed, 2)
+    (part,) = plan.parts.values()
+    header, tensors = encode_part(part)
+    altered = tensors[0].copy()
+    for _ in range(data.draw(st.integers(1, 3))):
+        altered[data.draw(st.integers(0, altered.size - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.sampled_from([altered.size, altered.size - 1, altered.size // 2]))
+    try:
+        decoded = decode_part(header, [altered[:cut], *tensors[1:]])
+    except (DataLossError, InvalidArgumentError, ResourceExhaustedError):
+        return
+    encode_part(decoded)
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xdc\xff\xff" * 50_000,
+        b"\x91" * 1_000_000,
+        b"\x80" * 1_000_000,
+        b"\xc6\xff\xff\xff\xff",
+        msgpack.packb([]) + msgpack.packb([0, 2**62, 0, [], 1]),
+        msgpack.packb(["d"]) + msgpack.packb([0, 0, 0, [], 2**25]),
+    ],
+    ids=["list", "map", "nested claims", "nested", "maps", "bytes", "feeds", "nodes"],
+)
+def test_a_bomb_takes_little_memory(bomb: bytes) -> None:
+    tracemalloc.start()
+    with pytest.raises(DataLossError):
+        decode_part({"plan": 1, "task": "t", "subgraphs": 1}, [np.frombuffer(bomb, np.uint8)])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 600 << 20

@@ -1,0 +1,439 @@
+"""Sessions on clusters: what a user of `Session(server.target)` notices."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import aioflow as af
+from aioflow.compiler.ir import Plan
+from aioflow.compiler.partition import partition
+from aioflow.compiler.prune import StepRequest, prune
+from aioflow.graph.arrays import to_array
+from aioflow.net.cluster_spec import free_addresses
+from aioflow.net.remote_cluster import RemoteCluster
+from aioflow.net.server import Server
+from aioflow.runtime.step import Step
+from tests.net.clusters import cluster, inproc
+from tests.runtime.flow_programs import random_flow_program
+from tests.runtime.programs import random_program
+
+PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
+TASKS = ("/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0")
+
+
+def variable_and_product() -> tuple[af.Variable, af.Tensor]:
+    with af.device(PS):
+        v = af.Variable([1.0, 2.0], name="v")
+    with af.device(WORKER):
+        return v, af.multiply(v, 2.0, name="product")
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["inproc", "tcp"])
+@pytest.mark.parametrize("target", [0, 1])
+async def test_a_step_runs_where_it_is_asked_to(tcp: bool, target: int) -> None:
+    v, product = variable_and_product()
+    add = af.assign_add(v, [1.0, 1.0])
+    async with cluster("ps", "worker", tcp=tcp) as servers, af.Session(servers[target].target) as session:
+        assert session.list_devices()[0] == f"{TASKS[target]}/device:CPU:0"
+        assert sorted(session.list_devices()) == [f"{task}/device:CPU:0" for task in TASKS]
+        await session.run(v.initializer)
+        for _ in range(3):
+            await session.run(add)
+        np.testing.assert_array_equal(await session.run(product), [8.0, 10.0])
+        assert [next(iter(server.worker.devices)) for server in servers] == [f"{task}/device:CPU:0" for task in TASKS]
+        plan = session.plan(product)
+        assert set(plan.parts) == set(TASKS)
+
+
+async def test_sessions_share_variables_and_nothing_else() -> None:
+    v, product = variable_and_product()
+    with af.device(PS):
+        noise = af.random_uniform([], seed=3)
+    async with cluster("ps", "worker") as (ps, worker):
+        async with af.Session(ps.target) as one, af.Session(worker.target) as two:
+            await one.run(v.initializer)
+            assert (await two.run(product)).tolist() == [2.0, 4.0]
+            assert await one.run(noise) == await two.run(noise)  # each has the first number of its own sequence
+            assert (await ps.worker.state()).registered > 0
+        for server in (ps, worker):
+            while (await server.worker.state()).registered:  # noqa: ASYNC110  # they hear of it from the connections
+                await asyncio.sleep(0.001)
+        async with af.Session(worker.target) as three:
+            assert (await three.run(v)).tolist() == [1.0, 2.0]
+
+
+async def test_clear_drops_variables_on_all_workers() -> None:
+    v, _ = variable_and_product()
+    async with cluster("ps", "worker") as (_, worker), af.Session(worker.target) as session:
+        await session.run(v.initializer)
+        await session.clear()
+        with pytest.raises(af.errors.FailedPreconditionError):
+            await session.run(v)
+
+
+async def test_an_error_says_where_it_was() -> None:
+    x = af.placeholder("float32", [None])
+    with af.device(PS):
+        bad = af.reshape(x, [2, 2], name="bad")
+    with af.device(WORKER):
+        y = bad + 1.0
+    async with cluster("ps", "worker") as (_, worker), af.Session(worker.target) as session:
+        with pytest.raises(af.errors.InvalidArgumentError) as raised:
+            await session.run(y, {x: np.ones(3)})
+        assert raised.value.message.startswith(f"From {TASKS[0]}:")
+        assert (raised.value.node, raised.value.op_type) == ("bad", "Reshape")
+        assert raised.value.source is not None
+        assert raised.value.source.filename == __file__
+        assert (await session.run(y, {x: np.ones(4)})).tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+async def failure(run: Awaitable[Any]) -> Any:
+    """The engine's error that a run ends with."""
+    with pytest.raises(af.errors.OpError) as raised:
+        await run
+    return raised.value
+
+
+async def until_running(servers: list[Server]) -> None:
+    while not all([(await server.worker.state()).running for server in servers]):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+def stuck_step() -> tuple[Any, Any]:
+    """A fetch on the worker that waits for a queue on the parameter server, and what ends the wait."""
+    with af.device(PS):
+        queue = af.FIFOQueue(1, [af.float32], shapes=[()], name="queue")
+        element = queue.dequeue(name="waits")
+    with af.device(WORKER):
+        return af.identity(element), queue.enqueue(1.0)
+
+
+async def test_a_timeout_names_the_worker_and_leaves_nothing() -> None:
+    fetch, enqueue = stuck_step()
+    async with cluster("ps", "worker") as servers, af.Session(servers[1].target) as session:
+        with pytest.raises(af.errors.DeadlineExceededError) as raised:
+            await session.run(fetch, timeout=0.3)
+        assert TASKS[0] in str(raised.value)
+        assert [(await server.worker.state()).running for server in servers] == [0, 0]
+        await session.run(enqueue)
+        assert await session.run(fetch) == 1.0  # the step that was stopped has not taken it
+
+
+async def test_cancelling_the_task_stops_the_step_everywhere() -> None:
+    fetch, _ = stuck_step()
+    async with cluster("ps", "worker") as servers, af.Session(servers[1].target) as session, asyncio.TaskGroup() as tg:
+        run = tg.create_task(session.run(fetch))
+        await until_running(servers)
+        (report,) = await session.stuck_report()
+        assert TASKS[0] in str(report)
+        run.cancel()
+        await asyncio.wait([run])
+        assert run.cancelled()
+        assert [(await server.worker.state()).running for server in servers] == [0, 0]
+
+
+async def test_a_cancelled_run_waits_for_the_kernel_that_is_in_progress() -> None:
+    """No update arrives after `run` has ended."""
+    begun, go = threading.Event(), threading.Event()
+
+    def hold(value: Any) -> Any:
+        begun.set()
+        go.wait(20)
+        return value
+
+    with af.device(PS):
+        held = af.py_func(hold, [af.constant(1.0)], af.float32)
+    async with cluster("ps", "worker") as servers, af.Session(servers[1].target) as session, asyncio.TaskGroup() as tg:
+        run = tg.create_task(session.run(held))
+        await asyncio.to_thread(begun.wait, 20)
+        run.cancel()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not run.done()
+        go.set()
+        await asyncio.wait([run])
+        assert run.cancelled()
+        assert (await servers[0].worker.state()).running == 0
+
+
+async def test_closing_the_session_stops_its_steps() -> None:
+    fetch, _ = stuck_step()
+    async with cluster("ps", "worker") as servers, asyncio.TaskGroup() as tg:
+        session = af.Session(servers[0].target)
+        run = tg.create_task(failure(session.run(fetch)))
+        await until_running(servers)
+        await session.close()
+        assert isinstance(await run, af.errors.CancelledError)
+        assert [(await server.worker.state()).running for server in servers] == [0, 0]
+        assert isinstance(await failure(session.run(fetch)), af.errors.ClosedSessionError)
+
+
+async def test_a_server_that_stops_ends_the_steps_that_wait_for_it() -> None:
+    fetch, _ = stuck_step()
+    small = af.SessionConfig(plan_cache_size=1)
+    async with cluster("ps", "worker", tcp=True) as (ps, worker), af.Session(worker.target, config=small) as session:
+        async with asyncio.TaskGroup() as tg:
+            run = tg.create_task(failure(session.run(fetch)))
+            await until_running([ps, worker])
+            await ps.stop()
+        assert isinstance(run.result(), af.errors.UnavailableError)
+        assert TASKS[0] in str(run.result())
+        assert (await worker.worker.state()).running == 0
+        again = await failure(session.run(fetch))
+        assert isinstance(again, af.errors.UnavailableError)
+        assert TASKS[0] in str(again)
+        with af.device(WORKER):
+            assert await session.run(af.constant(1.0) + 1.0) == 2.0  # although a plan there has to be forgotten for it
+
+
+async def test_a_task_that_was_restarted_is_not_taken_for_the_one_before() -> None:
+    v, product = variable_and_product()
+    ports = free_addresses(2)
+    spec = {"ps": ports[:1], "worker": ports[1:]}
+    async with Server(spec, "worker", 0) as worker, af.Session(worker.target) as session:
+        async with Server(spec, "ps", 0):
+            await session.run(v.initializer)
+            await session.run(product)
+        async with Server(spec, "ps", 0):
+            known = await failure(session.run(product))
+            assert isinstance(known, af.errors.UnavailableError)
+            assert TASKS[0] in str(known)
+            planned = await failure(session.run(v.read_value() + 1.0))
+            assert isinstance(planned, af.errors.AbortedError)
+            assert "restarted" in str(planned)
+            async with af.Session(worker.target) as fresh:
+                await fresh.run(v.initializer)
+                assert (await fresh.run(product)).tolist() == [2.0, 4.0]
+
+
+async def test_a_value_is_not_delivered_to_the_successor_of_the_task_it_is_for() -> None:
+    """The worker that sends finds it out, even if the client does not."""
+    with af.device(WORKER):
+        sent = af.constant([1.0]) + 1.0
+    with af.device(PS):
+        read = af.identity(sent, name="read")
+    async with cluster("ps", "worker") as (ps, worker):
+        remote = RemoteCluster(worker.target)
+        await remote.connect()
+        remote._peers[ps.task] += 1  # what the client would know of another process
+        plan = placed(StepRequest((), (read,)), {"read": f"{TASKS[0]}/device:CPU:0"}, f"{TASKS[1]}/device:CPU:0")
+        registered = await remote.register(plan, 0, af.SessionConfig())
+        error = await failure(registered.run([], Step(id=remote.next_step())))
+        assert isinstance(error, af.errors.AbortedError)
+        assert "restarted" in str(error)
+        await remote.close()
+
+
+def placed(request: StepRequest, devices: dict[str, str], other: str) -> Plan:
+    graph = prune(request)
+    nodes = {name: replace(node, device=devices.get(name, other)) for name, node in graph.nodes.items()}
+    return partition(replace(graph, nodes=nodes))
+
+
+async def test_a_target_that_is_not_there() -> None:
+    (port,) = free_addresses(1)
+    for target in (f"aioflow://{port}", *inproc(1)):
+        error = await failure(RemoteCluster(target, timeout=0.1).connect())
+        assert isinstance(error, af.errors.UnavailableError)
+        assert target.partition("//")[2] in str(error)
+    for malformed in ("aioflow://nowhere", "aioflow://"):
+        with pytest.raises(af.errors.InvalidArgumentError):
+            af.Session(malformed)
+    with pytest.raises(af.errors.NotFoundError):
+        af.Session("grpc://127.0.0.1:2222")
+    async with asyncio.timeout(20):
+        error = await failure(af.Session("aioflow://192.0.2.1:2222").run(af.constant(1.0)))
+    assert isinstance(error, af.errors.PermissionDeniedError)
+
+
+async def test_devices_are_known_once_the_session_is_connected() -> None:
+    v, product = variable_and_product()
+    async with cluster("ps", "worker") as (_, worker):
+        session = af.Session(worker.target, config=af.SessionConfig(replace_after=3))
+        for ask in (session.list_devices, lambda: session.plan(product)):
+            with pytest.raises(af.errors.FailedPreconditionError, match="not known yet"):
+                ask()
+        await session.run(v.initializer)
+        for _ in range(5):  # traced, and placed again
+            assert (await session.run(product)).tolist() == [2.0, 4.0]
+        assert set(session.plan(product).parts) == set(TASKS)
+        await session.close()
+
+
+async def test_a_task_may_come_later() -> None:
+    v, product = variable_and_product()
+    ports = free_addresses(2)
+    spec = {"ps": ports[:1], "worker": ports[1:]}
+    async with Server(spec, "worker", 0) as worker, af.Session(worker.target) as session:
+        with af.device(WORKER):
+            assert await session.run(af.constant(1.0) + 1.0) == 2.0  # which nobody else is needed for
+        error = await failure(session.run(product))
+        assert isinstance(error, af.errors.UnavailableError)
+        assert TASKS[0] in str(error)
+        async with Server(spec, "ps", 0, config=af.SessionConfig(device_count={"CPU": 2})):
+            await session.run(v.initializer)
+            assert (await session.run(product)).tolist() == [2.0, 4.0]
+            assert f"{TASKS[0]}/device:CPU:1" in session.list_devices()
+
+
+async def test_a_server_starts_with_the_session_that_needs_it() -> None:
+    server = af.train.Server.create_local_server()
+    assert server.target == "aioflow://127.0.0.1:0"
+    async with server, af.Session(server.target) as session:
+        assert not server.target.endswith(":0")
+        assert await session.run(af.constant(2.0) * 2.0) == 4.0
+    waiting = af.train.Server({"local": inproc(1)})
+    async with af.Session(waiting.target) as session:
+        assert await session.run(af.constant(2.0) * 2.0) == 4.0
+    await waiting.stop()
+    with pytest.raises(af.errors.FailedPreconditionError):
+        await waiting.start()
+
+
+async def test_traces_come_from_all_workers() -> None:
+    v, product = variable_and_product()
+    async with cluster("ps", "worker") as (_, worker), af.Session(worker.target) as session:
+        await session.run(v.initializer)
+        metadata = af.RunMetadata()
+        await session.run(product, options=af.RunOptions(trace_level=af.TraceLevel.FULL), run_metadata=metadata)
+    ops = {stats.device: {node.op for node in stats.nodes} for stats in metadata.step_stats}
+    assert ops.keys() == {f"{task}/device:CPU:0" for task in TASKS}
+    assert {"ReadVariableOp", "_Send"} <= ops[f"{TASKS[0]}/device:CPU:0"]
+    assert {"_Recv", "Mul"} <= ops[f"{TASKS[1]}/device:CPU:0"]
+    assert all(node.duration >= 0 for stats in metadata.step_stats for node in stats.nodes)
+
+
+async def test_settings_reach_the_workers() -> None:
+    x = af.placeholder("float32", [])
+    with af.device(PS):
+        y = af.math.log(x, name="y")
+    async with cluster("ps", "worker") as (_, worker):
+        async with af.Session(worker.target, config=af.SessionConfig(check_finite=True)) as session:
+            error = await failure(session.run(y, {x: -1.0}))
+            assert (error.node, "not finite" in str(error)) == ("y", True)
+        async with af.Session(worker.target) as session:
+            assert np.isnan(await session.run(y, {x: -1.0}))
+
+
+async def test_what_only_a_local_session_can_is_refused() -> None:
+    x = af.placeholder("float32", [])
+    with af.device(PS):
+        y = x + 1.0
+    async with cluster("ps", "worker") as (_, worker), af.Session(worker.target) as session:
+        with pytest.raises(af.errors.UnimplementedError):
+            await session.partial_run_setup([y], [x])
+        with pytest.raises(af.errors.UnimplementedError):
+            session.reset()
+        with pytest.raises(af.errors.UnimplementedError):
+            _ = session.worker
+        assert await session.run(y, {x: 1.0}) == 2.0
+
+
+def test_blocking_calls_keep_the_connections() -> None:
+    """`run_sync` from a program without an event loop, whose connections live on between the calls."""
+    v, product = variable_and_product()
+    ready, done = threading.Event(), threading.Event()
+    targets: list[str] = []
+
+    async def serve() -> None:
+        async with cluster("ps", "worker", tcp=True) as (_, worker):
+            targets.append(worker.target)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(20)
+        with af.Session(targets[0]) as session:
+            session.run_sync(v.initializer)
+            assert session.run_sync(product).tolist() == [2.0, 4.0]
+            with pytest.raises(af.errors.FailedPreconditionError):
+                asyncio.run(session.run(product))  # on another event loop
+            assert session.run_sync(product).tolist() == [2.0, 4.0]
+    finally:
+        done.set()
+        thread.join()
+
+
+async def test_many_steps_of_many_sessions_at_once() -> None:
+    with af.device(PS):
+        v = af.Variable(0.0, name="v")
+        add = af.assign_add(v, 1.0)
+    with af.device(WORKER), af.control_dependencies([add.op]):
+        y = af.identity(v.read_value())
+    async with (
+        cluster("ps", "worker") as (ps, worker),
+        af.Session(ps.target) as one,
+        af.Session(worker.target) as two,
+    ):
+        await one.run(v.initializer)
+        async with asyncio.TaskGroup() as tg:
+            runs = [tg.create_task(session.run(y)) for session in (one, two) for _ in range(30)]
+        assert max(float(run.result()) for run in runs) == 60.0
+        assert float(await two.run(v)) == 60.0
+
+
+# ── the same bits ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def scattered(request: StepRequest, seed: int) -> Plan:
+    """Every node on a device of two tasks that the seed chooses; what touches a resource on the first."""
+    rng = random.Random(seed)
+    graph = prune(request)
+    nodes = {}
+    for name, node in graph.nodes.items():
+        specs = [*node.outputs, *(graph.spec(edge) for edge in node.inputs)]
+        touches = any(spec.dtype is af.resource for spec in specs) or "seed" in node.attrs
+        device = f"{TASKS[0 if touches else rng.randrange(2)]}/device:CPU:{0 if touches else rng.randrange(2)}"
+        nodes[name] = replace(node, device=device)
+    return partition(replace(graph, nodes=nodes))
+
+
+def bits(values: list[Any]) -> list[tuple[object, ...]]:
+    arrays = [np.asarray(value) for value in values]
+    return [(a.dtype, a.shape, a.tobytes()) for a in arrays]
+
+
+async def same_bits(seed: int, flow: bool, tcp: bool) -> None:
+    with af.Graph().as_default():
+        program = random_flow_program(seed) if flow else random_program(seed)
+        fetches = list(program.fetches)
+        async with af.Session(config=af.SessionConfig(optimizations=False)) as session:
+            whole = await session.run(fetches, program.feeds)
+        request = StepRequest(tuple(program.feeds), tuple(fetches))
+        feeds = [to_array(v, t.dtype) for t, v in program.feeds.items()]
+        async with cluster("ps", "worker", tcp=tcp, config=af.SessionConfig(device_count={"CPU": 2})) as servers:
+            remote = RemoteCluster(servers[seed % 2].target)
+            await remote.connect()
+            config = af.SessionConfig(inline_budget=0.0 if seed % 3 == 0 else 2e-4)
+            plan = await remote.register(scattered(request, seed), 0, config)
+            step = Step(id=remote.next_step())
+            try:
+                async with asyncio.timeout(30):
+                    parts = await plan.run(feeds, step)
+            finally:
+                step.finish()
+                await remote.close()
+        assert bits(parts) == bits(whole)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 100_000), flow=st.booleans())
+def test_a_step_on_two_workers_gives_what_it_gives_on_one_device(seed: int, flow: bool) -> None:
+    asyncio.run(same_bits(seed, flow, tcp=False))
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_so_it_does_over_tcp(seed: int) -> None:
+    await same_bits(seed, flow=seed % 2 == 0, tcp=True)

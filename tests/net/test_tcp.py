@@ -1,0 +1,409 @@
+"""TCP alone: the handshake, loopback only, peers that are no peers, and real processes that die or stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import uvloop
+
+from aioflow.errors import (
+    AlreadyExistsError,
+    DataLossError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OpError,
+    PermissionDeniedError,
+    UnavailableError,
+    UnimplementedError,
+)
+from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.framing import Kind, Message, encode
+from aioflow.net.handshake import Hello
+from aioflow.net.limits import Limits
+from aioflow.net.transports import connect, listen
+
+ANY = "tcp://127.0.0.1:0"
+QUICK = CommOptions(heartbeat=0.02, misses=3, handshake_timeout=0.1, close_timeout=0.2)
+
+
+async def ignore(comm: Comm) -> None:
+    await comm.receive()
+
+
+@asynccontextmanager
+async def raw_server(answer: bytes, end: bool = False) -> AsyncIterator[str]:
+    """Something that listens and says what it is told to, whatever it hears."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        if not end:
+            await hear(reader)
+
+    async with raw(serve) as address:
+        yield address
+
+
+async def hear(reader: asyncio.StreamReader) -> None:
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(65_536):
+            pass
+
+
+@asynccontextmanager
+async def raw(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
+    """Plain streams at an address, all of which are closed in the end."""
+    done: list[asyncio.Future[None]] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        done.append(asyncio.get_running_loop().create_future())
+        mine = done[-1]
+        with contextlib.suppress(ConnectionError):
+            await serve(reader, writer)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        mine.set_result(None)
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await asyncio.gather(*done)
+
+
+# ── addresses ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "192.0.2.1", "[::]", "[2001:db8::1]", "8.8.8.8"])
+async def test_other_addresses_than_loopback_are_refused(host: str) -> None:
+    with pytest.raises(PermissionDeniedError) as caught:
+        await connect(f"tcp://{host}:1", 5)
+    assert host.strip("[]") in str(caught.value)
+    assert "loopback" in str(caught.value)
+    with pytest.raises(PermissionDeniedError):
+        async with listen(f"tcp://{host}:0", ignore):
+            pass
+
+
+@pytest.mark.parametrize("resolved", [["127.0.0.1", "10.1.2.3"], ["10.1.2.3"], ["::1", "fe80::1%eth0"]])
+async def test_a_name_that_resolves_elsewhere_too_is_refused(
+    resolved: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in resolved]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    with pytest.raises(PermissionDeniedError):
+        await connect("tcp://worker.test:1", 5)
+
+
+async def test_a_name_of_the_loopback_is_taken() -> None:
+    async with listen("tcp://localhost:0", ignore) as listener, await connect(listener.address) as comm:
+        assert comm.peer == listener.address
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "127.0.0.1:1", "tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:x", "tcp://127.0.0.1:65536", "udp://x:1"],
+)
+async def test_malformed_addresses_are_refused(address: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        await connect(address)
+
+
+async def test_a_place_that_is_taken_is_an_error() -> None:
+    async with listen(ANY, ignore) as listener:
+        with pytest.raises(UnavailableError, match="cannot listen"):
+            async with listen(listener.address, ignore):
+                pass
+    async with listen("inproc://once", ignore):
+        with pytest.raises(AlreadyExistsError):
+            async with listen("inproc://once", ignore):
+                pass
+    async with listen("inproc://once", ignore):
+        pass
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "inproc://nobody"])
+async def test_nobody_there_is_an_unavailable_error_that_names_the_peer(address: str) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        await connect(address, peer="/job:ps/task:0")
+    assert "/job:ps/task:0" in str(caught.value)
+
+
+# ── the handshake ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("answer", "end", "kind"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", False, DataLossError),
+        (Hello(3, version=9, oldest=7).to_bytes(), False, UnimplementedError),
+        (Hello(3, version=0, oldest=0).to_bytes(), False, UnimplementedError),
+        (Hello(3).to_bytes()[:-1] + b"\x01", False, DataLossError),
+        (Hello(3).to_bytes()[:20], True, UnavailableError),
+        (b"", True, UnavailableError),
+        (b"", False, UnavailableError),
+    ],
+    ids=["http", "newer", "older", "reserved", "cut", "end", "silence"],
+)
+async def test_what_is_no_peer_is_told_apart(answer: bytes, end: bool, kind: type[OpError]) -> None:
+    async with raw_server(answer, end) as address:
+        with pytest.raises(OpError) as caught:
+            await connect(address, 5, QUICK)
+        assert type(caught.value) is kind
+        assert address in str(caught.value)
+
+
+async def test_the_handshake_keeps_to_the_callers_deadline() -> None:
+    async with raw_server(b"") as address:
+        with pytest.raises(DeadlineExceededError) as caught:
+            await connect(address, 0.05)
+        assert address in str(caught.value)
+
+
+async def test_a_newer_peer_that_still_understands_this_version_is_taken() -> None:
+    async with raw_server(Hello(3, version=9, oldest=1).to_bytes()) as address:
+        comm = await connect(address)
+        assert comm.peer_incarnation == 3
+        comm.abort("done")
+
+
+async def test_a_client_that_says_nothing_never_reaches_the_handler() -> None:
+    reached: list[Comm] = []
+
+    async def handler(comm: Comm) -> None:
+        reached.append(comm)
+
+    async with listen(ANY, handler, QUICK) as listener:
+        host, port = listener.address.removeprefix("tcp://").split(":")
+        for said in (b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(said)
+            hello = await reader.readexactly(32)
+            assert hello.startswith(b"aioflow\n")
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b"", "the listener ends the connection"
+            writer.close()
+        async with await connect(listener.address) as comm:
+            assert await comm.receive() is None
+    assert len(reached) == 1
+
+
+async def test_a_listener_has_a_bounded_number_of_connections() -> None:
+    options = CommOptions(connections=2)
+    for address in (ANY, "inproc://few"):
+        async with listen(address, ignore, options) as listener:
+            first, second = await connect(listener.address), await connect(listener.address)
+            with pytest.raises(UnavailableError):
+                await connect(listener.address)
+            for comm in (first, second):
+                await comm.close()
+
+
+async def test_the_end_of_a_listener_ends_its_connections_and_no_task_is_left() -> None:
+    before = asyncio.all_tasks()
+    for address in (ANY, "inproc://ends"):
+        async with listen(address, ignore) as listener:
+            comm = await connect(listener.address)
+        with pytest.raises(UnavailableError):
+            await comm.receive()
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_handler_that_fails_costs_its_connection_and_is_reported() -> None:
+    reported: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+
+    async def fail(comm: Comm) -> None:
+        raise KeyError("a bug")
+
+    async with listen(ANY, fail) as listener:
+        for _ in range(2):
+            comm = await connect(listener.address)
+            with pytest.raises(UnavailableError):
+                await comm.receive()
+    assert [type(context["exception"]) for context in reported] == [KeyError, KeyError]
+
+
+# ── heartbeats ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_peer_that_falls_silent_is_unavailable() -> None:
+    async with raw_server(Hello(3).to_bytes()) as address:
+        comm = await connect(address, 5, QUICK)
+        with pytest.raises(UnavailableError, match="nothing has come") as caught:
+            await comm.receive()
+        assert address in str(caught.value)
+        with pytest.raises(UnavailableError):
+            await comm.send(Message(Kind.PUSH))
+
+
+async def test_a_frame_that_trickles_in_is_unavailable() -> None:
+    frame = encode(Message(Kind.PUSH, 1, {"text": "x" * 5000})).head
+
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(Hello(3).to_bytes())
+        for byte in frame:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0.005)
+
+    async with raw(trickle) as address:
+        comm = await connect(address, 5, QUICK)
+        with pytest.raises(UnavailableError, match="one frame"):
+            await comm.receive()
+
+
+async def test_two_idle_peers_stay_connected() -> None:
+    """Many times the silence that would be a death, with nothing but heartbeats."""
+    async with listen(ANY, echo, QUICK) as listener, await connect(listener.address, 5, QUICK) as comm:
+        await asyncio.sleep(0.3)
+        await comm.send(Message(Kind.REQUEST, 4))
+        reply = await comm.receive()
+        assert reply is not None
+        assert reply.request == 4
+
+
+async def test_a_peer_that_does_not_read_for_long_is_not_dead() -> None:
+    sizes: list[int] = []
+    late = asyncio.Event()
+
+    async def slow(comm: Comm) -> None:
+        await late.wait()
+        while sizes[-1:] != [1]:
+            message = await comm.receive()
+            assert message is not None
+            sizes.append(message.tensors[0].nbytes)
+
+    slowly = replace(QUICK, limits=Limits(unread_bytes=1000))
+    async with listen(ANY, slow, slowly) as listener:
+        comm = await connect(listener.address, 5, QUICK)
+        async with asyncio.TaskGroup() as tg:
+            sending = tg.create_task(push(comm, 20))
+            await asyncio.sleep(0.2)
+            late.set()
+            await sending
+        await comm.send(Message(Kind.PUSH, 2, {}, (np.zeros(1, np.uint8),)))
+        assert await comm.receive() is None, "the handler has received all and has ended"
+    assert sizes == [2_000_000] * 20 + [1]
+
+
+async def push(comm: Comm, count: int) -> None:
+    for _ in range(count):
+        await comm.send(Message(Kind.PUSH, 1, {}, (np.zeros(2_000_000, np.uint8),)))
+
+
+async def test_an_urgent_message_overtakes_a_large_one() -> None:
+    async with listen(ANY, echo) as listener, asyncio.TaskGroup() as tg, await connect(listener.address) as comm:
+        large = tg.create_task(comm.send(Message(Kind.PUSH, 1, {}, (np.zeros(32_000_000, np.uint8),))))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await comm.send(Message(Kind.PUSH, 2), urgent=True)
+        assert not large.done()
+        replies = [await comm.receive(), await comm.receive()]
+        assert [reply.request for reply in replies if reply is not None] == [2, 1]
+
+
+async def test_a_send_that_is_cancelled_in_the_middle_of_a_message_aborts_the_connection() -> None:
+    late = asyncio.Event()
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def unread(comm: Comm) -> None:
+        await late.wait()
+        try:
+            while await comm.receive() is not None:
+                pass
+        except UnavailableError as error:
+            ended.set_result(str(error))
+
+    options = CommOptions(limits=Limits(unread_bytes=1000))
+    async with listen(ANY, unread, options) as listener, asyncio.TaskGroup() as tg:
+        comm = await connect(listener.address)
+        sending = tg.create_task(push(comm, 1000))
+        await asyncio.sleep(0.1)
+        assert not sending.done()
+        sending.cancel()
+        await asyncio.wait([sending])
+        assert comm.closed
+        with pytest.raises(UnavailableError, match="in the middle"):
+            await comm.send(Message(Kind.PUSH, 2))
+        late.set()
+        assert "without a goodbye" in await ended
+
+
+async def echo(comm: Comm) -> None:
+    while (message := await comm.receive()) is not None:
+        await comm.send(message)
+
+
+# ── other processes ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+CHILD = """
+import asyncio, sys
+from aioflow.net.comm import CommOptions
+from aioflow.net.transports import listen
+async def echo(comm):
+    while (message := await comm.receive()) is not None:
+        await comm.send(message)
+async def main():
+    async with listen("tcp://127.0.0.1:0", echo, CommOptions(heartbeat=0.05)) as listener:
+        print(listener.address, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+asyncio.run(main())
+"""
+
+
+@asynccontextmanager
+async def child() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A process that echoes, and its address; ended by its own id."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, stdin=pipe, stdout=pipe)
+    try:
+        assert process.stdout is not None
+        yield process, (await process.stdout.readline()).decode().strip()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        await process.wait()
+        process._transport.close()  # type: ignore[attr-defined]  # otherwise the pipes are left to the collector
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_process_that_dies_or_stops_is_unavailable_and_named(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def flood(comm: Comm, array: np.ndarray[Any, Any]) -> None:
+        while True:
+            await comm.send(Message(Kind.REQUEST, 1, {}, (array,)))
+
+    async def main() -> None:
+        async with asyncio.timeout(60), child() as (process, address):
+            options = CommOptions(heartbeat=0.1, misses=3)
+            stopped, killed, sending = [await connect(address, 10, options, peer=f"/task:{i}") for i in range(3)]
+            array = np.arange(1_000_000.0)
+            await killed.send(Message(Kind.REQUEST, 1, {"a": 1}, (array,)))
+            reply = await killed.receive()
+            assert reply is not None
+            np.testing.assert_array_equal(reply.tensors[0], array)
+
+            process.send_signal(signal.SIGSTOP)
+            with pytest.raises(UnavailableError, match="/task:0"):
+                await stopped.receive()
+            process.kill()
+            with pytest.raises(UnavailableError, match="/task:1"):
+                await killed.receive()
+            with pytest.raises(UnavailableError, match="/task:2"):
+                await flood(sending, array)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())

@@ -1,0 +1,229 @@
+"""Steps of several workers by their ids, and what is on its way between them: order, ends, bounds, failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import AbortedError, CancelledError, OpError, UnavailableError, UnimplementedError
+from aioflow.net.channel import Channel, Request
+from aioflow.net.comm import Comm
+from aioflow.net.messages import (
+    DELIVER,
+    Run,
+    config_document,
+    config_of,
+    pack_stats,
+    parse,
+    unpack_stats,
+)
+from aioflow.net.outbox import Outbox, Parcel
+from aioflow.net.step_table import StepTable
+from aioflow.net.transports import connect, listen
+from aioflow.runtime.frames import DEAD
+from aioflow.runtime.rendezvous import PENDING, Rendezvous
+from aioflow.runtime.stats import NodeStats, StepStats
+from aioflow.runtime.step import Step
+from aioflow.testing.virtual_clock import run_virtual
+from tests.net.clusters import inproc
+
+
+def table() -> StepTable:
+    loop = asyncio.get_running_loop()
+    return StepTable(lambda _: Rendezvous(loop, frozenset(["here"])))
+
+
+def received(joint: Any, edge: str) -> Any:
+    return joint.rendezvous.receive(edge, "", lambda value: None)
+
+
+async def test_values_may_come_before_their_step() -> None:
+    steps = table()
+    steps.deliver(7, "edge", "", 1.0)
+    steps.deliver(8, "edge", "", 2.0)
+    joint = steps.begin(7, Step(id=7), {})
+    assert received(joint, "edge") == 1.0
+    assert received(joint, "other") is PENDING
+    steps.end(joint)
+    assert received(steps.begin(8, Step(id=8), {}), "edge") == 2.0
+
+
+async def test_values_that_come_after_their_step_are_dropped() -> None:
+    steps = table()
+    steps.end(steps.begin(7, Step(id=7), {}))
+    for number in range(3000):
+        steps.deliver(7, f"edge_{number}", "", np.zeros(10))
+    assert not steps._early
+    with pytest.raises(AbortedError):
+        steps.begin(7, Step(id=7), {})
+
+
+async def test_a_step_that_was_aborted_does_not_begin() -> None:
+    """The message that stops it may overtake the one that begins it."""
+    steps = table()
+    steps.deliver(7, "edge", "", 1.0)
+    assert steps.abort(7, CancelledError("the reason")) is None
+    with pytest.raises(CancelledError, match="the reason"):
+        steps.begin(7, Step(id=7), {})
+    running = Step(id=8)
+    joint = steps.begin(8, running, {})
+    assert steps.abort(8, CancelledError("another")) is joint
+    assert running.requested
+    async with asyncio.TaskGroup() as tg:
+        waiter = tg.create_task(joint.ended())
+        await asyncio.sleep(0)
+        assert not waiter.done()
+        steps.end(joint)
+    await joint.ended()
+
+
+def test_values_of_a_step_that_never_comes_are_given_up() -> None:
+    async def scenario() -> None:
+        steps = table()
+        steps.deliver(7, "edge", "", 1.0)
+        await asyncio.sleep(30)
+        steps.deliver(8, "edge", "", 1.0)
+        await asyncio.sleep(31)
+        assert list(steps._early) == [8]
+        with pytest.raises(AbortedError):
+            steps.begin(7, Step(id=7), {})
+
+    run_virtual(scenario())
+
+
+async def test_how_many_steps_may_have_values_and_not_begin_is_bounded() -> None:
+    steps = table()
+    for number in range(2000):
+        steps.deliver(number, "edge", "", 1.0)
+    assert len(steps._early) <= 1024
+    assert received(steps.begin(1999, Step(id=1999), {}), "edge") == 1.0
+
+
+# ── the outbox ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Peer:
+    """A task that takes what is pushed to it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.came: asyncio.Queue[Request] = asyncio.Queue()
+        self.connections = 0
+
+    async def serve(self, comm: Comm) -> None:
+        self.connections += 1
+
+        async def take(request: Request) -> None:
+            self.came.put_nowait(request)
+
+        async with Channel(comm, {DELIVER: take}) as channel:
+            await channel.wait_ended()
+
+
+@asynccontextmanager
+async def peer_and_outbox() -> AsyncIterator[tuple[Peer, Outbox]]:
+    peer = Peer(inproc(1)[0])
+    async with Outbox(lambda task: connect(peer.address, peer=task)) as outbox, listen(peer.address, peer.serve):
+        yield peer, outbox
+
+
+def unexpected(error: OpError) -> None:
+    raise error
+
+
+def parcel(value: Any, incarnation: int = 0, fail: Callable[[OpError], None] = unexpected) -> Parcel:
+    return Parcel("/job:ps/task:0", incarnation, 7, "edge", "tag", value, fail)
+
+
+async def test_values_arrive_by_one_connection_from_any_thread() -> None:
+    async with asyncio.timeout(20), peer_and_outbox() as (peer, outbox):
+        outbox.push(parcel(np.float32(1.0)))
+        await asyncio.to_thread(outbox.push, parcel(DEAD))
+        first, second = await peer.came.get(), await peer.came.get()
+        assert (first.header, first.tensors[0]) == ({"step": 7, "edge": "edge", "tag": "tag", "dead": False}, 1.0)
+        assert (second.header["dead"], len(second.tensors)) == (True, 0)
+        assert peer.connections == 1
+
+
+async def test_large_values_do_not_hold_up_small_ones_for_ever_nor_get_lost() -> None:
+    async with asyncio.timeout(30), peer_and_outbox() as (peer, outbox):
+        for number in range(6):
+            outbox.push(parcel(np.full(4 << 20, number, np.float64)))  # 32 MB each: more than may be in flight
+        outbox.push(parcel(np.float32(-1.0)))
+        values = [float((await peer.came.get()).tensors[0].reshape(-1)[-1]) for _ in range(7)]
+        assert sorted(values) == [-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+        assert values.index(-1.0) < 6
+
+
+async def test_a_value_that_cannot_be_delivered_fails_its_step() -> None:
+    failed: asyncio.Queue[OpError] = asyncio.Queue()
+    fail = failed.put_nowait
+    async with asyncio.timeout(20), peer_and_outbox() as (peer, outbox):
+        outbox.push(parcel(object(), fail=fail))
+        error = await failed.get()
+        assert isinstance(error, af.errors.DTypeError)
+        assert "/job:ps/task:0" in error.message
+        outbox.push(parcel(np.float32(1.0), fail=fail, incarnation=12345))
+        assert isinstance(await failed.get(), AbortedError)
+        outbox.push(parcel(np.float32(2.0), fail=fail))
+        assert (await peer.came.get()).tensors[0] == 2.0  # and nothing of the others
+        assert failed.empty()
+    async with asyncio.timeout(20), Outbox(lambda task: connect(inproc(1)[0], peer=task)) as nowhere:
+        for value in (np.float32(1.0), np.zeros(1 << 20)):
+            nowhere.push(parcel(value, fail=fail))
+            error = await failed.get()
+            assert isinstance(error, UnavailableError)
+            assert "/job:ps/task:0" in str(error)
+
+
+# ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {},
+        {"handle": 1, "step": 2},
+        {"handle": 1, "step": -2, "trace": False},
+        {"handle": True, "step": 2, "trace": False},
+        {"handle": 1, "step": 2, "trace": 0},
+        {"handle": 1, "step": 2, "trace": False, "more": 1},
+    ],
+)
+def test_a_malformed_message_is_refused(header: dict[str, Any]) -> None:
+    with pytest.raises(af.errors.DataLossError):
+        parse(Run, header)
+    assert parse(Run, {"handle": 1, "step": 2, "trace": True}) == Run(1, 2, True)
+
+
+def test_settings_cross() -> None:
+    config = af.SessionConfig(inline_budget=0.5, executor="reference", check_finite=True)
+    assert config_of(config_document(config)) == config
+    for wrong in ({}, {**config_document(config), "executor": 1}, {**config_document(config), "threads": 1}):
+        with pytest.raises(af.errors.DataLossError):
+            config_of(wrong)
+
+
+def test_times_cross() -> None:
+    nodes = (NodeStats("a", "Add", "t", 0.5, 0.25, 8), NodeStats("ä", "Mul", "u", 1.0, 2.0, 0))
+    stats = [StepStats("d0", nodes), StepStats("d1", nodes[:1]), StepStats("d2", ())]
+    devices, tensors = pack_stats(stats)
+    assert unpack_stats(devices, tensors) == stats
+    assert unpack_stats(*pack_stats([])) == []
+    for wrong in ([*tensors[:3], tensors[3][:1]], [tensors[0] + 5, *tensors[1:]], [tensors[0] * 1.0, *tensors[1:]]):
+        with pytest.raises(af.errors.DataLossError):
+            unpack_stats(devices, wrong)
+
+
+def test_an_unknown_protocol_is_refused() -> None:
+    with pytest.raises(UnimplementedError):
+        af.train.Server({"a": inproc(1)}, protocol="grpc")
+    for job, index in ((None, None), ("a", 2), ("b", 0)):
+        with pytest.raises(af.errors.InvalidArgumentError, match="which task"):
+            af.train.Server({"a": inproc(2)}, job, index)
