@@ -11,7 +11,7 @@ from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec, Plan
 from aioflow.compiler.pipeline import CompileOptions, compile_step
-from aioflow.compiler.place.calibration import find_calibration
+from aioflow.compiler.place.calibration import Calibration, find_calibration
 from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.place.constraints import Group
 from aioflow.compiler.place.cost_model import CostModel, observe_step, worth_replacing
@@ -27,7 +27,7 @@ from aioflow.runtime.cluster import Cluster
 from aioflow.runtime.folding import fold
 from aioflow.runtime.stats import StepStats
 
-__all__ = ["Planner"]
+__all__ = ["Planner", "cost_model"]
 
 _BOUNDARY: Final = ("_Arg", "_Retval", SEND, RECV)
 _PINNING: Final = threading.Lock()  # plans are made in threads, and sessions share workers
@@ -46,10 +46,7 @@ class Planner:
     @cached_property
     def costs(self) -> CostModel:
         """What nodes and transfers cost: by the calibration of this machine, and by the steps that were traced."""
-        processors = os.cpu_count() or 1
-        devices = self._config.device_count.get("CPU", 1)
-        share = min(1.0, self._config.threads / processors) if self._config.threads else 1.0 / devices
-        return CostModel(find_calibration(), cpu_share=share)
+        return cost_model(self._config, find_calibration())
 
     @property
     def chooses(self) -> bool:
@@ -184,3 +181,11 @@ class Planner:
 
 def _device_type(device: str) -> str:
     return DeviceSpec.from_string(device).device_type or "CPU"
+
+
+def cost_model(config: SessionConfig, calibration: Calibration) -> CostModel:
+    """What steps cost before any was traced, for a session with this configuration on a machine calibrated so."""
+    processors = os.cpu_count() or 1
+    devices = config.device_count.get("CPU", 1)
+    share = min(1.0, config.threads / processors) if config.threads else 1.0 / devices
+    return CostModel(calibration, cpu_share=share)

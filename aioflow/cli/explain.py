@@ -27,6 +27,7 @@ from aioflow.compiler.place.strategies import STRATEGIES
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.kernels.checkpoint_format import file_errors
+from aioflow.planner import cost_model
 from aioflow.train.graph_io import read_graph
 
 __all__ = ["add_parser"]
@@ -88,17 +89,17 @@ def _explain(arguments: argparse.Namespace) -> Explanation:
     counts = dict(arguments.device_count)
     devices = tuple(f"{_TASK}/device:{kind}:{i}" for kind, count in counts.items() for i in range(count))
     cluster = ClusterView(devices, allow_soft_placement=arguments.soft)
-    costs = CostModel(find_calibration(arguments.calibration))
-    step = _read(arguments.graph, arguments.fetch)
-    graph = _optimized(step.request, not arguments.unoptimized)
-    if not arguments.measure:
-        return explain(graph, cluster, costs, arguments.strategy)
     config = af.SessionConfig(
         device_count=counts,
         placement=arguments.strategy,
         allow_soft_placement=arguments.soft,
         optimizations=not arguments.unoptimized,
     )
+    costs = cost_model(config, find_calibration(arguments.calibration))
+    step = _read(arguments.graph, arguments.fetch)
+    graph = _optimized(step.request, not arguments.unoptimized)
+    if not arguments.measure:
+        return explain(graph, cluster, costs, arguments.strategy)
     seconds = asyncio.run(_measure(step, config, costs))
     return replace(explain(graph, cluster, costs, arguments.strategy), measured_seconds=seconds)
 
