@@ -152,8 +152,12 @@ class StepCache:
         if made.parts is prepared.made.parts:
             prepared.made = made
             return
+        registered = await self._cluster.register(made, self._session, self._config)
+        if not any(known is prepared for known in self.steps.values()):  # dropped meanwhile, and its plan with it
+            await registered.deregister()
+            return
         before = prepared.plan
-        prepared.use(made, await self._cluster.register(made, self._session, self._config))
+        prepared.use(made, registered)
         await before.deregister()
         if self._config.log_device_placement:
             _log_placement(made)

@@ -11,7 +11,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from heapq import heappop, heappush
+from operator import and_
 from typing import Final
 
 import numpy as np
@@ -19,6 +21,7 @@ import numpy as np
 from aioflow.compiler.deadness import may_be_dead
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Plan
 from aioflow.compiler.optimize.facts import is_pure_op
+from aioflow.compiler.place.colocation import BOUNDARY
 from aioflow.compiler.place.op_costs import RESIDENT_OPS
 from aioflow.compiler.timeline import (
     Key,
@@ -30,7 +33,10 @@ from aioflow.compiler.timeline import (
     share_memory,
     subgraphs_of,
 )
+from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import float32
+from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.kernels.registry import KERNELS
 from aioflow.ops.transfer import RECV, SEND
 
 __all__ = ["ScheduleOptions", "schedule_receives"]
@@ -78,7 +84,8 @@ def schedule_receives(
     takes longer in the simulation, or whose peaks are not lower, is dropped.
 
     Left alone are values within loops and those that may be dead, which have a tag or none to send; neither may a
-    request come from a node that may be dead.
+    request come from a node that may be dead. Nor from one behind a node that may wait for what others do, such as a
+    dequeue, unless all who read the value are behind that, too: who it waits for might need the value.
 
     Args:
         seconds, transfer_seconds: As for `forecast`.
@@ -128,12 +135,14 @@ class _Value:
         send, recv: The ends of its edge.
         making: The nodes that are there for it alone, in topological order; none where the sender has it anyway.
         due: When its Send must be done for it to arrive in time.
+        waits: What all its readers wait for in any case, as bits.
     """
 
     send: Key
     recv: Key
     making: tuple[Key, ...]
     due: float
+    waits: int
 
 
 class _Choice:
@@ -151,6 +160,7 @@ class _Choice:
         self._roots = timeline.roots
         self._readers = {device: graph.consumers() for device, graph in self._graphs.items()}
         self._dead = {device: _may_be_dead(graph) for device, graph in self._graphs.items()}
+        self._waits = _waits(timeline)
         self._end = max(map(self._finish, range(len(self._starts))), default=0.0)
         self._values = sorted(self._large_values(), key=lambda v: (-v.due, v.send))
         self._sources = self._possible_sources()
@@ -183,7 +193,7 @@ class _Choice:
             making = self._making(send)
             if readers and (making or not share_memory(send[0], recv[0])):
                 due = min(self._starts[reader] for reader in readers) - timeline.before[unit][timeline.unit_of[send]]
-                yield _Value(send, recv, making, due)
+                yield _Value(send, recv, making, due, reduce(and_, (self._waits[reader] for reader in readers)))
 
     def _making(self, send: Key) -> tuple[Key, ...]:
         """The nodes that are there for one Send alone, as far back as that holds nothing larger in their place."""
@@ -258,10 +268,12 @@ class _Choice:
         """The node that finishes last of those whose request arrives by `begin`, if that is late enough."""
         delay = max(self._transfer_seconds(_EMPTY, value.recv[0], value.send[0]), 1e-9)
         sources = self._sources.get(value.recv[0], [])
-        place = bisect_right(sources, begin - delay, key=lambda s: s[0])
-        if not place or sources[place - 1][0] + delay - first < self._options.minimum_seconds:
-            return None
-        return sources[place - 1][2]
+        for finish, _, key in reversed(sources[: bisect_right(sources, begin - delay, key=lambda s: s[0])]):
+            if finish + delay - first < self._options.minimum_seconds:
+                return None
+            if not self._waits[self._timeline.unit_of[key]] & ~value.waits:
+                return key
+        return None
 
     def _entries(self, value: _Value) -> tuple[str, ...]:
         """The nodes that the others that make the value wait for; with none, the Send."""
@@ -300,6 +312,26 @@ class _Busy:
             place -= 1
             end = self._begins[place]
         return None
+
+
+def _waits(timeline: Timeline) -> list[int]:
+    """By unit the nodes before it, a bit each, that may wait for what others do, and not only for their inputs."""
+    found = [0] * len(timeline.members)
+    bit = 1
+    for unit in timeline.order:
+        for source in timeline.before[unit]:
+            found[unit] |= found[source]
+        if any(_may_wait(device, timeline.nodes[device, name]) for device, name in timeline.members[unit]):
+            found[unit] |= bit
+            bit <<= 1
+    return found
+
+
+def _may_wait(device: str, node: Node) -> bool:
+    if node.op in (SEND, RECV, *BOUNDARY) or node.op in CONTROL_FLOW:
+        return False
+    kernel = KERNELS.find(node.op, DeviceSpec.from_string(device).device_type or "CPU", node.attrs)
+    return kernel is not None and kernel.is_async
 
 
 def _may_be_dead(graph: ClientGraph) -> set[str]:

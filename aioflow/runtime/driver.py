@@ -207,7 +207,7 @@ class Driver:
                 if self._left:
                     if self._ready:
                         self._wake()
-                    await self._finished
+                    await self._until_finished(self._finished)
         except BaseExceptionGroup as group:
             task = asyncio.current_task()
             if step.error is None and task is not None and task.cancelling():
@@ -218,6 +218,13 @@ class Driver:
             self._group = None
             self._ready.clear()
             step.watchers.remove(self._stopped)
+
+    async def _until_finished(self, finished: asyncio.Future[None]) -> None:
+        try:
+            await finished
+        except BaseException as error:  # the step was cancelled: nothing more begins while its tasks end
+            self._fail(error)
+            raise
 
     # -- the queue ---------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+import numpy as np
+
 from aioflow.runtime.executor import kernel_threads
 from aioflow_numpy.blas import loaded_blas
 
@@ -171,8 +173,9 @@ def _helpers() -> SimpleQueue[_Share]:
     jobs: SimpleQueue[_Share] = SimpleQueue()
 
     def help_out() -> None:
-        while True:
-            jobs.get().run()
+        with np.errstate(all="ignore"):  # as in every thread that runs kernels
+            while True:
+                jobs.get().run()
 
     for i in range(max(1, (os.cpu_count() or 2) - 1)):
         threading.Thread(target=help_out, name=f"aioflow-blocks-{i}", daemon=True).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from typing import Any
@@ -97,3 +98,45 @@ async def test_variables_that_an_update_joins_may_not_be_apart() -> None:
     async with on(2) as session:
         with pytest.raises(InvalidArgumentError, match="'v' and 'm' must be together and ask for different devices"):
             await session.run(update)
+
+
+async def test_soft_placement_leaves_a_variable_where_it_is() -> None:
+    with af.device("/cpu:1"):
+        v = af.Variable([1.0, 2.0], name="v")
+    w = af.Variable([5.0, 5.0], name="w")
+    with af.device("/cpu:2"):
+        x = af.add(af.placeholder_with_default([1.0, 1.0], [2]), 1.0)
+    with af.colocate_with(x):
+        update = v.assign_add(x, read_value=True)  # asks to be with a node that asks to be elsewhere
+    with af.colocate_with(v.op):
+        other = w.assign_add(x, read_value=True)  # and this asks for two variables to be together
+    async with on(3, allow_soft_placement=True, placement="round_robin") as session:
+        await session.run(v.initializer)
+        await session.run([x, w.initializer])
+        np.testing.assert_array_equal(await session.run(update), [3.0, 4.0])
+        np.testing.assert_array_equal(await session.run(other), [7.0, 7.0])
+        found = await session.run([v, w])
+    np.testing.assert_array_equal(found, [[3.0, 4.0], [7.0, 7.0]])
+
+
+async def test_a_request_does_not_wait_for_what_waits_for_its_value() -> None:
+    # The dequeue on the second device waits for the enqueue, which waits for the large value of the first.
+    size = 600
+    with af.device("/cpu:0"):
+        x = af.placeholder("float32", [size, size])
+        large = af.exp(x)
+    with af.device("/cpu:1"):
+        queue = af.FIFOQueue(2, ["float32"], shapes=[(size, size)])
+        y = af.placeholder("float32", [size, size])
+        other = y
+        for _ in range(1):
+            other = af.matmul(other, y)
+        z = first = queue.dequeue()
+        for _ in range(6):
+            z = af.matmul(z, first)
+        total = af.reduce_sum(z)
+        enqueue = queue.enqueue(large + other)
+    async with asyncio.timeout(20), af.Session(config=af.SessionConfig(device_count={"CPU": 2})) as session:
+        await session.run(
+            [total, enqueue], {x: np.full((size, size), -6.4, np.float32), y: np.zeros((size, size), np.float32)}
+        )

@@ -15,9 +15,10 @@ __all__ = [
     "BOUNDARY",
     "HANDLES",
     "DisjointSets",
-    "demanded",
     "followers",
     "is_everywhere",
+    "joined_by_handles",
+    "joined_by_name",
     "makes_handle",
     "preferred",
     "takes_handle",
@@ -67,19 +68,24 @@ def is_everywhere(node: Node) -> bool:
     return node.op == "_Arg" or (node.op == "Const" and not node.control)
 
 
-def demanded(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tuple[int, int]]:
-    """The pairs that must share a device: by `_class`, and by an edge that carries a handle."""
-    named: dict[str, int] = {}
+def joined_by_handles(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+    """The pairs that must share a device, since a handle goes from one to the other."""
     nodes = graph.nodes
     for position, node in enumerate(nodes.values()):
+        for source, port in node.inputs:
+            if nodes[source].outputs[port].dtype in HANDLES:
+                yield position, positions[source]
+
+
+def joined_by_name(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+    """The pairs that must share a device by what was asked for (`_class`)."""
+    named: dict[str, int] = {}
+    for position, node in enumerate(graph.nodes.values()):
         for label in node.attrs.get("_class", ()):
             if label.startswith(_PREFIX):
                 # Who names a node that the step does not have still stays with the others that name it.
                 anchor = label[len(_PREFIX) :]
                 yield position, positions.get(anchor, named.setdefault(anchor, position))
-        for source, port in node.inputs:
-            if nodes[source].outputs[port].dtype in HANDLES:
-                yield position, positions[source]
 
 
 def preferred(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tuple[int, int]]:

@@ -19,8 +19,9 @@ from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.place.colocation import (
     BOUNDARY,
     DisjointSets,
-    demanded,
     followers,
+    joined_by_handles,
+    joined_by_name,
     makes_handle,
     preferred,
     takes_handle,
@@ -140,12 +141,16 @@ class _Constraints:
         self.sets = DisjointSets(len(self.nodes))
         self.masks: list[int] = []
         self.priorities: list[tuple[int, ...] | None] = []
+        self.homes: dict[int, int] = {}  # for the member that stands for a group the devices of resources that exist
         self.wishes: list[tuple[int, int]] = []  # nodes of control flow that ask for devices, and these
 
     def groups(self) -> list[Group]:
         self._read_nodes()
-        for one, other in demanded(self.graph, self.positions):
+        for one, other in joined_by_handles(self.graph, self.positions):
             self._unite(one, other)
+        for one, other in joined_by_name(self.graph, self.positions):
+            if not self._would_part(one, other):
+                self._unite(one, other)
         self._resolve_empty()
         for one, other in preferred(self.graph, self.positions):
             self._unite_if_possible(one, other)
@@ -168,6 +173,8 @@ class _Constraints:
                     mask &= offers.request(node.device)
             self.masks.append(mask)
             self.priorities.append(priorities)
+            if _keeps_state(self.graph, node, offers.cluster):
+                self.homes[i] = offers.request(node.device)
 
     def _unite(self, one: int, other: int) -> None:
         a, b = self.sets.find(one), self.sets.find(other)
@@ -175,11 +182,19 @@ class _Constraints:
             return
         kept = self.sets.union(a, b)
         self.masks[kept] = self.masks[a] & self.masks[b]
+        homes = [self.homes[root] for root in (a, b) if root in self.homes]
+        if homes:
+            self.homes[kept] = homes[0] & homes[-1]
         pa, pb = self.priorities[a], self.priorities[b]
         if pa is None or pb is None or pa == pb:
             self.priorities[kept] = pb if pa is None else pa
         else:
             self.priorities[kept] = (0,) * len(pa)  # as TensorFlow: where the members disagree, none counts
+
+    def _would_part(self, one: int, other: int) -> bool:
+        """Whether soft placement leaves two groups apart: each has a resource that exists, on different devices."""
+        first, second = (self.homes.get(self.sets.find(member), -1) for member in (one, other))
+        return self.offers.cluster.allow_soft_placement and not first & second
 
     def _unite_if_possible(self, one: int, other: int) -> None:
         if self.masks[self.sets.find(one)] & self.masks[self.sets.find(other)]:
@@ -242,7 +257,7 @@ def _settle(members: Sequence[Node], graph: ClientGraph, offers: Offers) -> int:
     for node in members:
         kernels &= offers.kernels(node)[0]
     mask = offers.matching(merged) & kernels
-    if not mask and cluster.allow_soft_placement:
+    if not mask and cluster.allow_soft_placement and not any(_keeps_state(graph, n, cluster) for n in members):
         mask = offers.matching(_softened(merged)) & kernels
         wanted = {name: _softened(spec) for name, spec in wanted.items()}
     if not mask:
@@ -257,21 +272,27 @@ def _merge(
 
     The nodes that make handles are asked first, and a node that uses one yields to them, as in TensorFlow. Soft
     placement leaves open the type or index about which members disagree; about job, replica and task they may not.
+    A resource that exists stays where it is: soft placement makes the others yield to it, and so does what was only
+    placed before, not asked for.
 
     Raises:
         InvalidArgumentError: members ask for different devices.
     """
     asking = [n for n in members if n.device and n.op not in CONTROL_FLOW]
-    makers = [n for n in asking if makes_handle(graph, n)]
+    makers = sorted((n for n in asking if makes_handle(graph, n)), key=lambda n: n.name not in cluster.pins)
+    existing = [n for n in makers if _keeps_state(graph, n, cluster)]
     merged = DeviceSpec()
     wanted: dict[str, DeviceSpec] = {}
     opened: dict[str, None] = {}  # the parts that soft placement has left open
     for node in [*makers, *(n for n in asking if n not in makers)]:
         spec = DeviceSpec.from_string(node.device).replace(**opened)
-        if takes_handle(graph, node) and any(wanted[maker.name].conflict(spec) for maker in makers):
+        if takes_handle(graph, node) and any(wanted[m.name].conflict(spec) for m in makers if m.name in wanted):
+            continue
+        yields = cluster.allow_soft_placement or node.name in cluster.pins
+        if existing and node not in existing and yields and merged.conflict(spec) is not None:
             continue
         while (clash := merged.conflict(spec)) is not None:
-            if clash in _TASK or not cluster.allow_soft_placement:
+            if clash in _TASK or existing or not cluster.allow_soft_placement:
                 wanted[node.name] = spec
                 other = next(n for n in asking if n.name in wanted and wanted[n.name].conflict(spec))
                 raise conflict(members, wanted, (other, node), cluster)
@@ -280,6 +301,11 @@ def _merge(
         merged = merged.override(spec)
         wanted[node.name] = spec
     return merged, {name: spec.replace(**opened) for name, spec in wanted.items()}
+
+
+def _keeps_state(graph: ClientGraph, node: Node, cluster: ClusterView) -> bool:
+    """Whether the node stands for a resource that an earlier step has made."""
+    return node.name in cluster.pins and makes_handle(graph, node)
 
 
 def _softened(spec: DeviceSpec) -> DeviceSpec:
