@@ -1,9 +1,10 @@
 """Calls and one-way pushes over one comm, any number at a time and both ways.
 
 A call is a REQUEST that is answered by a REPLY or a FAILURE of the same number; a caller that gives up sends CANCEL,
-and forgets it. Every task belongs to the channel: one that reads, one for each request that is being served, one for
-each large message on its way out, so that a caller that gives up never cuts a message in two. Small messages go between
-the chunks of large ones, so neither pushes nor calls have an order among themselves.
+and forgets it. Every task belongs to the channel: one for each request that is being served, one for each large message
+on its way out, so that a caller that gives up never cuts a message in two, and one that reads, unless the comm hands
+messages over by itself. A push whose taker never waits needs none. Small messages go between the chunks of large ones,
+so neither pushes nor calls have an order among themselves.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from aioflow.errors import (
 from aioflow.net.comm import Comm, gone
 from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.framing import ALIGNMENT, INLINE_BYTES, Kind, Message
+from aioflow.net.inbox import Dispatching
 from aioflow.net.tensor_format import brief
 
-__all__ = ["Channel", "Reply", "Request", "Service"]
+__all__ = ["Channel", "Reply", "Request", "Service", "Taker"]
 
 
 _LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop takes longer ones
@@ -58,6 +60,7 @@ class Reply(NamedTuple):
 
 
 Service: TypeAlias = Callable[[Request], Awaitable[Reply | None]]
+Taker: TypeAlias = Callable[[Request], None]
 
 
 class Channel:
@@ -66,13 +69,17 @@ class Channel:
     Args:
         services: What the peer may call or push to, by kind. One that fails on a call answers with its error. A push
             has no answer: one that fails, or that nobody knows, aborts the connection.
+        takers: Of pushes alone, by kind: functions that never wait. They are called as soon as the push has arrived.
 
     The comm's `Limits.open_requests` bounds the calls that wait here, and the requests of the peer that are served.
     """
 
-    def __init__(self, comm: Comm, services: Mapping[str, Service] | None = None) -> None:
+    def __init__(
+        self, comm: Comm, services: Mapping[str, Service] | None = None, takers: Mapping[str, Taker] | None = None
+    ) -> None:
         self.comm = comm
         self._services = dict(services or {})
+        self._takers = dict(takers or {})
         self._limits = comm.limits
         self._numbers = itertools.count(1)
         self._slots = asyncio.Semaphore(self._limits.open_requests)
@@ -81,7 +88,9 @@ class Channel:
         self._pushes: set[asyncio.Task[None]] = set()
         self._error: OpError | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._broken = False  # whether what arrives is not looked at any more
         self._group = asyncio.TaskGroup()  # no task in it ever raises
+        self._entered = False
         self._reader: asyncio.Task[None] | None = None
 
     @property
@@ -183,12 +192,28 @@ class Channel:
     async def _read(self) -> None:
         try:
             while (message := await self.comm.receive()) is not None:
-                _ON_MESSAGE[message.kind](self, message)
+                self._on_message(message)
         except OpError as error:
-            self.comm.abort(error.message)
-            self._finish(error)
+            self._on_end(error)
+        else:
+            self._on_end(None)
+
+    def _on_message(self, message: Message) -> None:
+        if self._broken:
             return
-        self._finish(UnavailableError(f"{self.peer} has closed the connection"))
+        try:
+            _ON_MESSAGE[message.kind](self, message)
+        except OpError as error:
+            self._break(error, error.message)
+
+    def _on_end(self, error: OpError | None) -> None:
+        self._finish(error or UnavailableError(f"{self.peer} has closed the connection"))
+
+    def _break(self, error: OpError, reason: str) -> None:
+        """End the connection because of what the peer has sent."""
+        self._broken = True
+        self._finish(error)  # first, since the end of the comm is another error
+        self.comm.abort(reason)
 
     def _on_request(self, message: Message) -> None:
         number = message.request
@@ -240,7 +265,15 @@ class Channel:
         return found
 
     def _on_push(self, message: Message) -> None:
-        task = self._group.create_task(self._take(self._request(message)))
+        request = self._request(message)
+        taker = self._takers.get(request.kind)
+        if taker is not None:
+            try:
+                taker(request)
+            except Exception as error:
+                self._push_failed(request, error)
+            return
+        task = self._group.create_task(self._take(request))
         self._pushes.add(task)
         task.add_done_callback(self._pushes.discard)
 
@@ -248,8 +281,11 @@ class Channel:
         try:
             await self._service(request)(request)
         except Exception as error:
-            self.comm.abort(f"a push of kind {brief(request.kind)} has failed: {error}")
-            self._finish(error if isinstance(error, OpError) else UnavailableError(f"a push has failed: {error}"))
+            self._push_failed(request, error)
+
+    def _push_failed(self, request: Request, error: Exception) -> None:
+        known = error if isinstance(error, OpError) else UnavailableError(f"a push has failed: {error}")
+        self._break(known, f"a push of kind {brief(request.kind)} has failed: {error}")
 
     def _on_reply(self, message: Message) -> None:
         answer = self._calls.get(message.request)
@@ -283,7 +319,11 @@ class Channel:
     async def open(self) -> None:
         """Begin to read; `close` must follow."""
         await self._group.__aenter__()
-        self._reader = self._group.create_task(self._read())
+        self._entered = True
+        if isinstance(self.comm, Dispatching):
+            self.comm.dispatch(self._on_message, self._on_end)
+        else:
+            self._reader = self._group.create_task(self._read())
 
     async def close(self) -> None:
         """End the connection once all that was sent has arrived; calls that wait fail, and services are cancelled."""
@@ -300,10 +340,11 @@ class Channel:
         await self._leave()
 
     async def _leave(self) -> None:
-        if self._reader is not None:
+        if self._entered:
+            self._entered = False
             for task in (self._reader, *self._pushes):
-                task.cancel()
-            self._reader = None
+                if task is not None:
+                    task.cancel()
             await self._group.__aexit__(None, None, None)
 
     async def __aenter__(self) -> Self:

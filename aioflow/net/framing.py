@@ -44,7 +44,7 @@ VERSION: Final = 1
 ALIGNMENT: Final = 64
 PREFIX: Final = struct.Struct("<4sBBHQIIQ")
 INLINE_BYTES: Final = 64 << 10
-CHUNK_BYTES: Final = 1 << 20
+CHUNK_BYTES: Final = 4 << 20
 MORE: Final = 1
 _ZEROS: Final = bytes(ALIGNMENT)
 

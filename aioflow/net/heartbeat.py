@@ -18,7 +18,7 @@ class Heartbeat:
 
     Args:
         misses: Ticks without a byte after which the peer is dead.
-        frame_ticks: Ticks that one frame may take to arrive; a frame holds a mebibyte at most, whatever the message.
+        frame_ticks: Ticks that one frame may take to arrive; a frame holds 4 MiB at most, whatever the message.
     """
 
     __slots__ = ("_frame_ticks", "_frames", "_heard", "_misses", "_silent", "_slow")

@@ -23,7 +23,7 @@ from aioflow.net.decoder import Decoder
 from aioflow.net.framing import Encoded, Kind, Message, bare_frame, encode
 from aioflow.net.handshake import HELLO_BYTES, Hello, parse_hello
 from aioflow.net.heartbeat import Heartbeat
-from aioflow.net.inbox import Inbox
+from aioflow.net.inbox import Inbox, OnEnd, OnMessage
 
 __all__ = ["TcpComm", "TcpListener", "connect_tcp", "listen_tcp"]
 
@@ -242,6 +242,10 @@ class TcpComm(asyncio.BufferedProtocol):
     async def receive(self) -> Message | None:
         """The next message, or None; see `Comm`."""
         return await self._inbox.receive(self.peer)
+
+    def dispatch(self, on_message: OnMessage, on_end: OnEnd) -> None:
+        """Hand messages over as they arrive; see `Dispatching`."""
+        self._inbox.dispatch(self.peer, on_message, on_end)
 
     # ── the end ──
 

@@ -16,6 +16,7 @@ from aioflow.errors import DataLossError, DTypeError, ResourceExhaustedError
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import ALL, DType, string
 from aioflow.net.limits import Limits
+from aioflow.net.recycling import RECEIVED
 
 __all__ = ["Buffer", "Destination", "TensorSpec", "brief", "parse_spec", "to_wire"]
 
@@ -140,7 +141,7 @@ class Destination:
             if spec.dtype is string:
                 self.buffer = memoryview(bytearray(spec.nbytes))
                 return
-            self._array = np.empty(spec.shape, spec.dtype.np_dtype.newbyteorder("<"))
+            self._array = RECEIVED.empty(spec.shape, spec.dtype.np_dtype.newbyteorder("<"))
         except MemoryError as error:
             raise ResourceExhaustedError(f"no memory for a tensor of {spec.nbytes} bytes") from error
         self.buffer = self._array.reshape(-1).view(np.uint8).data

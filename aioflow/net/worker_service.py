@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aioflow.errors import OpError
-from aioflow.net.channel import Channel, Reply, Request, Service
+from aioflow.net.channel import Channel, Reply, Request, Service, Taker
 from aioflow.net.comm import Comm
 from aioflow.net.errors_codec import decode_error
 from aioflow.net.messages import (
@@ -81,7 +81,7 @@ class WorkerService:
         """Serve one connection until it ends."""
         client = _Client(self._worker, self._hello())
         try:
-            async with Channel(comm, client.services) as channel:
+            async with Channel(comm, client.services, client.takers) as channel:
                 await channel.wait_ended()
         finally:
             await client.close()
@@ -102,10 +102,10 @@ class _Client:
             DEREGISTER: self._deregister,
             RUN: self._run,
             ABORT: self._abort,
-            DELIVER: self._deliver,
             STATE: self._state,
             RESET: self._reset,
         }
+        self.takers: Mapping[str, Taker] = {DELIVER: self._deliver}
 
     async def close(self) -> None:
         await self._session.close()
@@ -152,7 +152,7 @@ class _Client:
         error: OpError = decode_error(asked.error, request.peer)
         await self._session.abort(asked.step, error)
 
-    async def _deliver(self, request: Request) -> None:
+    def _deliver(self, request: Request) -> None:
         asked = parse(Deliver, request.header)
         value = DEAD if asked.dead else from_wire(request.tensors[0])
         self._steps.deliver(asked.step, asked.edge, asked.tag, value)

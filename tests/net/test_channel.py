@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,7 +26,7 @@ from aioflow.errors import (
     UnimplementedError,
     UnknownError,
 )
-from aioflow.net.channel import Channel, Reply, Request, Service
+from aioflow.net.channel import Channel, Reply, Request, Service, Taker
 from aioflow.net.comm import CommOptions
 from aioflow.net.framing import Kind, Message
 from aioflow.net.limits import Limits
@@ -40,14 +42,17 @@ def address(request: pytest.FixtureRequest) -> str:
 
 @asynccontextmanager
 async def channels(
-    address: str, services: Mapping[str, Service], options: CommOptions | None = None
+    address: str,
+    services: Mapping[str, Service],
+    options: CommOptions | None = None,
+    takers: Mapping[str, Taker] | None = None,
 ) -> AsyncIterator[tuple[Channel, Channel]]:
     """A caller, and the channel whose services it calls."""
     chosen = options or CommOptions()
     async with (
         asyncio.timeout(30),
         connected(address)(chosen, chosen) as (first, second),
-        Channel(second, services) as serving,
+        Channel(second, services, takers) as serving,
         Channel(first) as calling,
     ):
         yield calling, serving
@@ -329,6 +334,65 @@ async def test_a_push_that_fails_ends_the_connection_with_its_error(address: str
             await calling.push(kind)
             assert type(await serving.wait_ended()) is wanted
             assert isinstance(await calling.wait_ended(), UnavailableError)
+
+
+async def test_a_taker_gets_small_pushes_in_the_order_in_which_they_were_sent(address: str) -> None:
+    """Each of them whole, in the moment when it arrives: before the answer to a call that came after it."""
+    taken: list[tuple[int, int]] = []
+
+    def take(request: Request) -> None:
+        taken.append((request.header["i"], int(request.tensors[0].sum())))
+
+    async with channels(address, {"echo": echo}, takers={"take": take}) as (calling, _):
+        for i in range(200):
+            await calling.push("take", {"i": i}, [np.full(3, i)])
+        await calling.call("echo", timeout=10)
+        assert taken == [(i, 3 * i) for i in range(200)]
+        await calling.push("take", {"i": 200}, [np.ones(2_000_000)])
+        await calling.call("echo", timeout=10)
+        assert taken[-1] == (200, 2_000_000)
+
+
+async def test_a_taker_that_fails_ends_the_connection_with_its_error(address: str) -> None:
+    taken: list[int] = []
+
+    def fail(request: Request) -> None:
+        taken.append(request.header["i"])
+        raise NotFoundError("no such step") if request.header["known"] else KeyError("step")
+
+    for known, wanted, says in ((True, NotFoundError, "no such step"), (False, UnavailableError, "KeyError|'step'")):
+        taken.clear()
+        async with channels(address, {}, takers={"take": fail}) as (calling, serving):
+            for i in range(3):
+                with contextlib.suppress(UnavailableError):  # it may be known here already
+                    await calling.push("take", {"i": i, "known": known})
+            error = await serving.wait_ended()
+            assert type(error) is wanted
+            assert re.search(says, str(error))
+            assert isinstance(await calling.wait_ended(), UnavailableError)
+        assert taken == [0], "nothing is taken after the failure"
+
+
+async def test_a_taker_is_for_pushes_alone(address: str) -> None:
+    async with channels(address, {"echo": echo}, takers={"take": lambda request: None}) as (calling, _):
+        with pytest.raises(UnimplementedError, match="take"):
+            await calling.call("take", timeout=5)
+        await calling.call("echo", timeout=5)
+
+
+async def test_what_came_before_the_channel_was_opened_is_taken_and_then_the_end_is_seen(address: str) -> None:
+    taken: list[int] = []
+    async with connected(address)(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
+        for i in range(3):
+            await first.send(Message(Kind.PUSH, 0, {"kind": "take", "timeout": None, "body": {"i": i}}))
+        closing = tg.create_task(first.close())
+        await asyncio.sleep(0.01)  # all of it may have come, and need not have
+        async with Channel(second, takers={"take": lambda request: taken.append(request.header["i"])}) as channel:
+            error = await channel.wait_ended()
+            assert type(error) is UnavailableError
+            assert "has closed the connection" in str(error)
+        await closing
+    assert taken == [0, 1, 2]
 
 
 # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────────

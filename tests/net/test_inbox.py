@@ -1,0 +1,111 @@
+"""The receiving half of a comm: messages wait, or go straight to who takes them, and the end is told once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aioflow.errors import DataLossError, FailedPreconditionError, OpError, UnavailableError
+from aioflow.net.framing import Kind, Message
+from aioflow.net.inbox import Inbox
+
+
+class Taker:
+    """What an inbox hands over."""
+
+    def __init__(self, inbox: Inbox, fail_at: int | None = None) -> None:
+        self.inbox = inbox
+        self.fail_at = fail_at
+        self.numbers: list[int] = []
+        self.ends: list[OpError | None] = []
+
+    def take(self, message: Message) -> None:
+        self.numbers.append(message.request)
+        if message.request == self.fail_at:
+            self.inbox.finish(DataLossError("malformed"))
+
+    def begin(self) -> None:
+        self.inbox.dispatch("a peer", self.take, self.ends.append)
+
+
+def inbox(room: int = 100, freed: list[int] | None = None) -> Inbox:
+    return Inbox(room, lambda: None if freed is None else freed.append(1))
+
+
+def put(box: Inbox, *numbers: int) -> None:
+    for number in numbers:
+        box.put(Message(Kind.PUSH, number), 10)
+
+
+def test_what_waits_is_handed_over_first_and_what_comes_later_at_once() -> None:
+    box = inbox()
+    taker = Taker(box)
+    put(box, 1, 2)
+    taker.begin()
+    assert taker.numbers == [1, 2]
+    put(box, 3)
+    assert taker.numbers == [1, 2, 3]
+    assert taker.ends == []
+
+
+@pytest.mark.parametrize("error", [None, UnavailableError("gone")])
+def test_the_end_is_told_once_and_nothing_comes_after_it(error: OpError | None) -> None:
+    box = inbox()
+    taker = Taker(box)
+    taker.begin()
+    box.finish(error)
+    box.finish(DataLossError("another"))
+    put(box, 1)
+    assert taker.ends == [error]
+    assert taker.numbers == []
+
+
+def test_an_end_from_before_is_told_after_what_waits() -> None:
+    box = inbox()
+    taker = Taker(box)
+    put(box, 1, 2)
+    box.finish(None)
+    taker.begin()
+    assert taker.numbers == [1, 2]
+    assert taker.ends == [None]
+
+
+def test_an_end_brought_about_by_a_message_is_told_once() -> None:
+    for waiting in (True, False):
+        box = inbox()
+        taker = Taker(box, fail_at=2)
+        if waiting:
+            put(box, 1, 2)
+        taker.begin()
+        if not waiting:
+            put(box, 1, 2, 3)
+        assert taker.numbers == [1, 2]
+        assert [type(error) for error in taker.ends] == [DataLossError]
+
+
+def test_handing_over_makes_room_again() -> None:
+    freed: list[int] = []
+    box = inbox(room=25, freed=freed)
+    put(box, 1, 2, 3)
+    assert box.full
+    Taker(box).begin()
+    assert freed == [1]
+    put(box, *range(10))
+    assert [box.full, *freed] == [False, 1], "what is handed over at once takes no room"
+
+
+async def test_one_either_receives_or_has_it_handed_over() -> None:
+    box = inbox()
+    async with asyncio.TaskGroup() as tg:
+        receiving = tg.create_task(box.receive("a peer"))
+        await asyncio.sleep(0)
+        with pytest.raises(FailedPreconditionError):
+            Taker(box).begin()
+        put(box, 1)
+        assert (await receiving) == Message(Kind.PUSH, 1)
+    Taker(box).begin()
+    with pytest.raises(FailedPreconditionError):
+        await box.receive("a peer")
+    with pytest.raises(FailedPreconditionError):
+        Taker(box).begin()
