@@ -22,6 +22,7 @@ import numpy as np
 
 from aioflow.runtime.executor import kernel_threads
 from aioflow_numpy.blas import loaded_blas
+from aioflow_numpy.placing import roam, wake_elsewhere
 
 T = TypeVar("T")
 
@@ -38,8 +39,9 @@ def for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
         return
     with _one_blas_thread as threads:
         pending = deque(items)
-        shares = [_Share(work, pending) for _ in range(min(_allowed(threads), len(items)) - 1)]
         jobs = _helpers()
+        processors = wake_elsewhere(_threads)
+        shares = [_Share(work, pending, processors) for _ in range(min(_allowed(threads), len(items)) - 1)]
         for share in shares:
             jobs.put(share)
         try:
@@ -83,11 +85,12 @@ def _drain(work: Callable[[T], None], pending: deque[T]) -> None:
 class _Share:
     """A helper's part in one `for_each`. Bare locks: a future costs a tenth of a small block."""
 
-    __slots__ = ("_begun", "_ended", "_error", "_pending", "_work")
+    __slots__ = ("_begun", "_ended", "_error", "_pending", "_processors", "_work")
 
-    def __init__(self, work: Callable[[Any], None], pending: deque[Any]) -> None:
+    def __init__(self, work: Callable[[Any], None], pending: deque[Any], processors: set[int] | None) -> None:
         self._work = work
         self._pending = pending
+        self._processors = processors
         self._error: BaseException | None = None
         self._begun = threading.Lock()
         self._ended = threading.Lock()
@@ -95,6 +98,7 @@ class _Share:
 
     def run(self) -> None:
         """Do what is left, unless nobody waits for it any more."""
+        roam(self._processors)
         if self._begun.acquire(blocking=False):
             try:
                 _drain(self._work, self._pending)
@@ -167,6 +171,9 @@ def _controls() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     return None
 
 
+_threads: list[threading.Thread] = []  # the helpers
+
+
 @functools.cache
 def _helpers() -> SimpleQueue[_Share]:
     """The queue that the helpers take from. They are daemons: nothing that has not been waited for is left in them."""
@@ -178,7 +185,9 @@ def _helpers() -> SimpleQueue[_Share]:
                 jobs.get().run()
 
     for i in range(max(1, (os.cpu_count() or 2) - 1)):
-        threading.Thread(target=help_out, name=f"aioflow-blocks-{i}", daemon=True).start()
+        thread = threading.Thread(target=help_out, name=f"aioflow-blocks-{i}", daemon=True)
+        thread.start()
+        _threads.append(thread)
     return jobs
 
 
@@ -186,6 +195,7 @@ def _forget_after_fork() -> None:
     # A child has no thread of its parent's pool, and may have been forked inside a region.
     global _one_blas_thread
     _helpers.cache_clear()
+    _threads.clear()
     _one_blas_thread = _OneBlasThread()
 
 
