@@ -9,7 +9,7 @@ and lets every Recv run once in each iteration (whitepaper, 4.4).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
@@ -18,6 +18,7 @@ import numpy as np
 from aioflow.compiler.deadness import may_be_dead
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Part, Plan
 from aioflow.compiler.loops import LoopFrame, frames_behind, settled
+from aioflow.compiler.ordering import in_order
 from aioflow.compiler.place.colocation import is_everywhere
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.device_spec import task_of
@@ -96,7 +97,7 @@ class _Cut:
 
     def _subgraph(self, nodes: dict[str, Node]) -> ClientGraph:
         targets = tuple(name for name in self._graph.targets if name in nodes)
-        return replace(self._graph, nodes=_in_order(nodes), targets=targets)
+        return replace(self._graph, nodes=in_order(nodes, _followers(nodes)), targets=targets)
 
     def _is_on_some_device(self, name: str) -> bool:
         return any(name in nodes for nodes in self._nodes.values())
@@ -262,29 +263,12 @@ def _repeatable(graph: ClientGraph) -> frozenset[str]:
     return frozenset(name for name in found if graph.nodes[name].op not in _EVERYWHERE)
 
 
-def _in_order(nodes: dict[str, Node]) -> dict[str, Node]:
-    """The nodes in topological order, as near as may be to the order that they are in; each Send behind its source."""
+def _followers(nodes: Mapping[str, Node]) -> dict[str, list[str]]:
+    """For each node the Sends of its values, which go off as soon as these are there."""
     sends: dict[str, list[str]] = {}
     for node in nodes.values():
         if node.op == SEND:
             sent = nodes[node.inputs[0].node]
             source = sent.inputs[0].node if sent.name.endswith("/_compress") else sent.name
             sends.setdefault(source, []).append(node.name)
-    order: dict[str, Node] = {}
-    visited: set[str] = set()
-    for root in nodes:
-        stack = [(root, False)]
-        while stack:
-            name, ready = stack.pop()
-            if ready:
-                order[name] = nodes[name]
-                stack.extend((s, False) for s in reversed(sends.get(name, ())) if s not in visited)
-                continue
-            if name in visited:
-                continue
-            visited.add(name)
-            stack.append((name, True))
-            node = nodes[name]
-            needed = [s for s in node.predecessors() if not (node.op == "Merge" and nodes[s].op == "NextIteration")]
-            stack.extend((s, False) for s in reversed(needed) if s not in visited)
-    return order
+    return sends

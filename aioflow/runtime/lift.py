@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
+from aioflow.compiler.ordering import in_order
 from aioflow.kernels.registry import KernelDef
 from aioflow.runtime.bind import Argument, BoundNode, LiftedLoop, rebound
 from aioflow.runtime.branches import scheduled
@@ -202,7 +203,7 @@ def _replace(
         if old.name not in members:
             nodes[old.name] = _renamed(old, renamed, members, name)
     nodes[name] = node
-    ordered = _in_order(nodes)
+    ordered = in_order(nodes)
     kept_nodes = {b.node.name: b for b in bound if b.node.name not in members} | {name: lifted}
     moved = [rebound(kept_nodes[n.name], n) for n in ordered.values() if n.name in kept_nodes]
     return replace(graph, nodes=ordered), moved
@@ -214,23 +215,3 @@ def _renamed(node: Node, renamed: Mapping[Edge, Edge], members: frozenset[str], 
     inputs = tuple(renamed.get(e, e) for e in node.inputs)
     control = dict.fromkeys(name if c in members else c for c in node.control)
     return replace(node, inputs=inputs, control=tuple(control))
-
-
-def _in_order(nodes: Mapping[str, Node]) -> dict[str, Node]:
-    """The nodes in topological order; the back edges of loops that are left do not count."""
-    order: dict[str, Node] = {}
-    visited: set[str] = set()
-    for root in nodes:
-        stack = [(root, False)]
-        while stack:
-            name, ready = stack.pop()
-            if ready:
-                order[name] = nodes[name]
-            elif name not in visited:
-                visited.add(name)
-                stack.append((name, True))
-                node = nodes[name]
-                back = node.op == "Merge"
-                sources = [s for s in node.predecessors() if not (back and nodes[s].op == "NextIteration")]
-                stack.extend((s, False) for s in reversed(sources) if s not in visited)
-    return order

@@ -1,0 +1,35 @@
+"""Topological order for graphs whose only edges backwards are those that close loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from aioflow.compiler.ir import Node
+
+__all__ = ["in_order"]
+
+
+def in_order(nodes: Mapping[str, Node], followers: Mapping[str, Sequence[str]] | None = None) -> dict[str, Node]:
+    """The nodes in topological order, as near as may be to the order that they are in; back edges do not count.
+
+    Args:
+        followers: For some nodes those that come right behind them.
+    """
+    behind = followers or {}
+    order: dict[str, Node] = {}
+    visited: set[str] = set()
+    for root in nodes:
+        stack = [(root, False)]
+        while stack:
+            name, ready = stack.pop()
+            if ready:
+                order[name] = nodes[name]
+                stack.extend((s, False) for s in reversed(behind.get(name, ())) if s not in visited)
+            elif name not in visited:
+                visited.add(name)
+                stack.append((name, True))
+                node = nodes[name]
+                back = node.op == "Merge"
+                sources = [s for s in node.predecessors() if not (back and nodes[s].op == "NextIteration")]
+                stack.extend((s, False) for s in reversed(sources) if s not in visited)
+    return order
