@@ -406,10 +406,7 @@ def _checked(op_def: OpDef, key: str, value: Any) -> Any:
 
 def by_name(op_def: OpDef, data: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """The flat data inputs by the names of the signature."""
-    counts = [
-        attrs[arg.number_attr] if arg.number_attr is not None else len(attrs[arg.list_attr]) if arg.list_attr else 1
-        for arg in op_def.inputs
-    ]
+    counts = [arg.count(attrs) for arg in op_def.inputs]
     if sum(counts) != len(data):
         raise InvalidArgumentError("wrong number of inputs", expected=sum(counts), actual=len(data))
     found: dict[str, Any] = {}
