@@ -40,6 +40,7 @@ from aioflow.graph.default_session import current_session as _current_session
 from aioflow.ops.apply import constant as constant
 from aioflow.ops.apply import convert_to_tensor as convert_to_tensor
 from aioflow.ops.apply import register_tensor_conversion_function as register_tensor_conversion_function
+from aioflow.missing_names import answer_for as _answer_for
 from aioflow.ops.core import tuple_ as _tuple
 from aioflow.ops.transfer import compressed as compressed
 from aioflow.ops.indexed import convert_to_tensor_or_indexed_slices as convert_to_tensor_or_indexed_slices
@@ -75,6 +76,7 @@ from aioflow.ops.variable_scope import *
 from aioflow.ops.clip import *
 from aioflow.ops.reduction import *
 from aioflow.ops.matrix import *
+from aioflow.ops.tensordot import *
 from aioflow.ops.linalg_ops import *
 from aioflow.ops.linalg_norm import *
 from aioflow.ops.segment import *
@@ -178,6 +180,8 @@ from aioflow import raw_ops as raw_ops
 from aioflow import sparse as sparse
 from aioflow import strings as strings
 from aioflow import train as train
+from aioflow import typing as typing
+from aioflow import web as web
 
 get_default_session = _current_session
 tuple = _tuple  # TensorFlow's name; from here on the builtin is not to be had in this module
@@ -201,7 +205,11 @@ _NAMESPACES = (
     "sparse",
     "strings",
     "train",
+    "typing",
+    "web",
 )
+
+_answer_for(__name__, _NAMESPACES)
 
 __all__ = sorted(
     name

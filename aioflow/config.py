@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import ClassVar
 
 __all__ = ["RunOptions", "SessionConfig", "TraceLevel"]
@@ -23,7 +23,8 @@ class SessionConfig:
 
     Attributes:
         allow_soft_placement: Place a node elsewhere when its requested device cannot run it.
-        log_device_placement: Log the device of every node when a plan is made.
+        log_device_placement: Log the device of every node when a plan is made: at INFO to the logger
+            "aioflow.placement", or to the error output, as TensorFlow does, where logging is not configured at all.
         inline_budget: Seconds. A strand that is expected to take less runs on the event loop itself; a longer one runs
             in the device's threads.
         yield_every: Seconds of inline work after which a run lets the event loop serve others.
@@ -47,6 +48,9 @@ class SessionConfig:
             (whitepaper, 5.5), "bfloat16" or "float16" for rounding to that type.
         fetch_to_host: Whether fetched values of a GPU come as NumPy arrays. If not, they stay where they are, and come
             as objects with `__dlpack__`, for `torch.from_dlpack` and the like.
+        max_value_bytes: The most bytes that one value may take, be it what a kernel makes or what is fetched. A view
+            counts as what a copy of it would take. A larger one is refused with ResourceExhaustedError before its
+            memory is asked for, where its size is known by then. None for half of the memory that the process may use.
     """
 
     allow_soft_placement: bool = False
@@ -65,6 +69,17 @@ class SessionConfig:
     replace_after: int = 0
     compression: str | None = None
     fetch_to_host: bool = True
+    max_value_bytes: int | None = None
+
+    def over(self, others: SessionConfig) -> SessionConfig:
+        """These settings, and where one is at its default that of `others`."""
+        return replace(
+            others, **{f.name: value for f in fields(self) if (value := getattr(self, f.name)) != _default(f)}
+        )
+
+
+def _default(setting: Field[object]) -> object:
+    return setting.default if setting.default_factory is MISSING else setting.default_factory()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
     AioflowError
     └── OpError                    carries code, node, op type, user's line, expected, actual
         ├── CancelledError         the step was stopped: session closed, or a peer step aborted it
+        │   └── ClientDisconnectedError  the client that waited for the answer has gone
         ├── UnknownError           a kernel raised something that has no better code
         ├── InvalidArgumentError   (ValueError) a value, shape or attribute is wrong
-        │   └── DTypeError         (TypeError) a value or tensor has the wrong dtype
+        │   └── DTypeError         (TypeError) a value or tensor has the wrong type or dtype
         ├── DeadlineExceededError  (TimeoutError) `timeout=` ran out
         ├── NotFoundError          (LookupError) no such node, op, kernel, file or tensor name
         ├── AlreadyExistsError     (ValueError) the name is taken
@@ -15,7 +16,7 @@
         ├── FailedPreconditionError  the state does not allow it: uninitialised, finalised
         │   └── ClosedSessionError   (RuntimeError) the session is closed
         ├── AbortedError
-        ├── OutOfRangeError        (IndexError) an index, or the end of a sequence
+        ├── OutOfRangeError        (IndexError) a source has ended: a queue, a reader, an iterator, a counter
         ├── UnimplementedError     (NotImplementedError) no kernel, no gradient
         ├── InternalError          a bug in aioflow
         ├── UnavailableError       a peer cannot be reached
@@ -35,6 +36,7 @@ __all__ = [
     "AioflowError",
     "AlreadyExistsError",
     "CancelledError",
+    "ClientDisconnectedError",
     "ClosedSessionError",
     "DTypeError",
     "DataLossError",
@@ -107,9 +109,13 @@ class OpError(AioflowError):
         """The canonical status code, as in TensorFlow and gRPC."""
         return self.code
 
-    def at(self, node: str, op_type: str, source: SourceLine | None) -> OpError:
-        """Fill in the node where it is not known yet, and return self: the innermost node wins."""
-        if self.node is None:
+    def at(self, node: str | None, op_type: str, source: SourceLine | None) -> OpError:
+        """Fill in the node where it is not known yet, and return self: the innermost node wins.
+
+        Args:
+            node: Its name, None for one that is being made and has not been given any.
+        """
+        if self.node is None and self.source is None:
             self.node, self.op_type, self.source = node, op_type, source
         return self
 
@@ -119,6 +125,8 @@ class OpError(AioflowError):
             parts.append(f"  expected: {self.expected}\n  actual:   {self.actual}")
         if self.node is not None:
             parts.append(f"  node:     {self.node!r} (op {self.op_type})")
+        elif self.op_type is not None:
+            parts.append(f"  op:       {self.op_type}")
         if self.source is not None:
             parts.append(f"  created:  {self.source}")
         return "\n".join(parts)
@@ -128,6 +136,10 @@ class CancelledError(OpError):
     """The step was stopped from outside. (A cancelled *task* gets `asyncio.CancelledError`.)"""
 
     code = 1
+
+
+class ClientDisconnectedError(CancelledError):
+    """Whoever asked for the step has gone away. (Web servers write 499 for such a request.)"""
 
 
 class UnknownError(OpError):
@@ -143,7 +155,7 @@ class InvalidArgumentError(OpError, ValueError):
 
 
 class DTypeError(InvalidArgumentError, TypeError):
-    """A value or a tensor has the wrong dtype."""
+    """A value or a tensor has the wrong type or dtype."""
 
 
 class DeadlineExceededError(OpError, TimeoutError):
@@ -193,7 +205,10 @@ class AbortedError(OpError):
 
 
 class OutOfRangeError(OpError, IndexError):
-    """An index is out of bounds, or a sequence has ended."""
+    """A source has ended, which stops those who read it without a fault: see `train.QueueRunner`, `Session.stream`.
+
+    An index out of bounds is an InvalidArgumentError.
+    """
 
     code = 11
 

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from aioflow.copying import copied
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.graph.arrays import to_array
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import holds_bytes, takes_long, to_array
 from aioflow.graph.graph import Graph, Operation, Tensor
-from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.indexed_slices import IndexedSlices, IndexedSlicesValue
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.ops.sparse_tensor import SparseTensor, SparseTensorValue
+from aioflow.stopping import Elsewhere, current_work
+from aioflow.threads import in_thread
 
-__all__ = ["FetchPlan", "IndexedSlicesValue", "fed_tensors", "feed_converter", "feed_parts", "fetch_key", "flat_feeds"]
+__all__ = [
+    "FetchPlan",
+    "convert_feeds",
+    "fed_tensors",
+    "feed_converter",
+    "feed_parts",
+    "fetch_key",
+    "flat_feeds",
+]
 
-IndexedSlicesValue = namedtuple("IndexedSlicesValue", ["values", "indices", "dense_shape"])
 Take = Callable[[Sequence[Any]], Any]
 
+_LARGE: Final = 1 << 18  # bytes, copied in about the time that a thread takes to answer
 _LEAVES: Final = (Tensor, Operation, str)
 _HOST_MEMORY: Final = (1, 3)  # of DLPack's device types: the host's, and the host's for CUDA
 
@@ -54,6 +65,7 @@ class FetchPlan:
     Attributes:
         tensors: Each tensor once, in the order in which a run returns them.
         targets: Nodes that are run for their effect; their place in the result is None.
+        copies: The positions of tensors that several places of the structure get: once for each but the first.
     """
 
     def __init__(self, graph: Graph, fetches: Any) -> None:
@@ -61,8 +73,16 @@ class FetchPlan:
         self.targets: list[Operation] = []
         self._graph = graph
         self._positions: dict[Tensor, int] = {}
+        self.copies: list[int] = []
         self.take: Take = self._plan(fetches)
         self.single = self.take if isinstance(self.take, _First) else None
+
+    async def give(self, values: list[Any]) -> Any:
+        """The values of `tensors` in the structure of the fetches. Each place gets a value of its own."""
+        again = [values[position] for position in self.copies]
+        if any(isinstance(value, np.ndarray) and value.nbytes > _LARGE for value in again):
+            return self.take(values + await in_thread(_copies, again, effects=False))
+        return self.take(values + _copies(again))
 
     def _plan(self, fetches: Any) -> Take:
         if isinstance(fetches, list | tuple):
@@ -73,7 +93,7 @@ class FetchPlan:
             return lambda values: kind((k, t(values)) for k, t in zip(keys, takes, strict=True))  # type: ignore[call-arg]  # a mapping of the caller's own kind
         if isinstance(fetches, IndexedSlices):
             parts = [fetches.values, fetches.indices, fetches.dense_shape]
-            inner = [self._plan(p) if p is not None else _nothing for p in parts]
+            inner: list[Take] = [self._plan(p) if p is not None else _nothing for p in parts]
             return lambda values: IndexedSlicesValue(*(t(values) for t in inner))
         if isinstance(fetches, SparseTensor):
             sparse = [self._plan(part) for part in (fetches.indices, fetches.values, fetches.dense_shape)]
@@ -105,7 +125,8 @@ class FetchPlan:
         if position == len(self.tensors):
             self.tensors.append(element)
             return _First(position) if position == 0 else _Take(position)
-        return _Again(position)
+        self.copies.append(position)
+        return _Copy(self.tensors, len(self.copies) - 1)
 
 
 class _Take:
@@ -122,12 +143,19 @@ class _First(_Take):
     """The first value."""
 
 
-class _Again(_Take):
-    """A value that another place of the structure gets too: each may change its own."""
+class _Copy:
+    """A value that another place of the structure gets too, so that there is a copy of it behind all values."""
+
+    def __init__(self, tensors: Sequence[Tensor], number: int) -> None:
+        self._tensors = tensors
+        self._number = number
 
     def __call__(self, values: Sequence[Any]) -> Any:
-        value = values[self.position]
-        return value.copy() if isinstance(value, np.ndarray) else value
+        return values[len(self._tensors) + self._number]
+
+
+def _copies(values: Sequence[Any]) -> list[Any]:
+    return [copied(value) if isinstance(value, np.ndarray) else value for value in values]
 
 
 def _nothing(values: Sequence[Any]) -> None:
@@ -180,6 +208,11 @@ def fed_tensors(graph: Graph, feeds: Iterable[Any]) -> list[Tensor]:
     return fed
 
 
+def convert_feeds(converters: Sequence[Callable[[Any], Any]], fed: Sequence[Any]) -> list[Any]:
+    """Each value by its `feed_converter`. Raises as these."""
+    return [convert(value) for convert, value in zip(converters, fed, strict=True)]
+
+
 def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], Any]:
     """A function from what a caller feeds for `tensor` to a value of its dtype and shape.
 
@@ -190,6 +223,7 @@ def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], An
             such memory already (`__dlpack_device__`).
 
     Raises (the function):
+        Elsewhere: this takes too long for an event loop, and the thread works on nothing in particular.
         DTypeError: the value is of another kind.
         InvalidArgumentError: it has another shape, or is a tensor of a graph.
     """
@@ -198,11 +232,12 @@ def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], An
     fixed = dims if dims is not None and None not in dims else None
     scalar = dtype.as_numpy_dtype if dims in ((), None) and dtype.is_numeric else None
     plain = (scalar, float) if dtype.is_floating else (scalar,)
+    is_text = dtype is dtypes.string
 
     def convert(value: Any) -> Any:
         try:
             if type(value) is np.ndarray:
-                if value.dtype is np_dtype and value.ndim:
+                if value.dtype is np_dtype and value.ndim and (not is_text or _is_text(value)):
                     if value.shape != fixed:
                         _check_shape(tensor, value.shape)
                     return value
@@ -215,6 +250,13 @@ def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], An
             raise error.at(tensor.op.name, tensor.op.type, tensor.op.source) from error.__cause__
 
     return convert
+
+
+def _is_text(value: Any) -> bool:
+    """Whether an array of objects goes through as it is, which takes a look at each of them."""
+    if current_work() is None and takes_long(value, dtypes.string):
+        raise Elsewhere
+    return holds_bytes(value)
 
 
 def _is_on_card(value: Any) -> bool:
@@ -238,6 +280,8 @@ def _slow_feed(tensor: Tensor, value: Any) -> Any:
             expected="an array or a Python value",
             actual=repr(value),
         )
+    if current_work() is None and takes_long(value, tensor.dtype):
+        raise Elsewhere
     try:
         array = to_array(value, tensor.dtype)
     except InvalidArgumentError as error:

@@ -26,8 +26,9 @@ from aioflow.ops.linalg_ops import matrix_solve as solve
 from aioflow.ops.linalg_ops import matrix_triangular_solve as triangular_solve
 from aioflow.ops.linalg_ops import self_adjoint_eig as eigh
 from aioflow.ops.linalg_ops import self_adjoint_eigvals as eigvalsh
-from aioflow.ops.matrix import cross, einsum, matmul, matvec, tensordot
+from aioflow.ops.matrix import cross, einsum, matmul, matvec
 from aioflow.ops.nn_norm import l2_normalize
+from aioflow.ops.tensordot import tensordot
 
 transpose = matrix_transpose
 

@@ -76,7 +76,7 @@ def _floating(value: TensorLike) -> Tensor:
     return tensor if tensor.dtype.name in ("float32", "float64") else apply_op("Cast", tensor, DstT="float32")
 
 
-def _pair(labels: TensorLike, predictions: TensorLike) -> tuple[Tensor, Tensor]:
+def _pair(labels: TensorLike | None, predictions: TensorLike | None) -> tuple[Tensor, Tensor]:
     """Both as floating tensors of the dtype of `predictions`. Raises InvalidArgumentError where the shapes differ."""
     if labels is None or predictions is None:
         raise InvalidArgumentError("labels and predictions must be given", expected="two tensors", actual="None")
@@ -116,6 +116,8 @@ def compute_weighted_loss(
             _check_broadcast(factor.dims, each.dims)
         weighted = each if factor is None else each * factor
         result = _reduced(weighted, each, factor, weights if plain else None, reduction)
+        if reduction != Reduction.NONE:
+            result.set_shape(())  # which is not seen where the rank of the losses is not known
         if result.dtype is not given.dtype:
             result = apply_op("Cast", result, DstT=given.dtype)
         add_loss(result, loss_collection)

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from aioflow.compiler.ir import ClientGraph, Node, Part, Plan
@@ -22,15 +23,20 @@ from aioflow.errors import (
     InvalidArgumentError,
     OpError,
 )
+from aioflow.fetches import FetchPlan, convert_feeds, feed_converter
 from aioflow.graph.graph import Tensor
 from aioflow.kernels.background import Background
 from aioflow.kernels.exchange import EXCHANGE, Exchange
 from aioflow.ops.transfer import RECV, SEND
 from aioflow.planner import Planner
+from aioflow.prepared import described
 from aioflow.runtime.bind import own
 from aioflow.runtime.cluster import Cluster, RunnablePlan
 from aioflow.runtime.codegen import finish
+from aioflow.runtime.handing_over import is_large, large_bytes
 from aioflow.runtime.step import Probe, Step
+from aioflow.stopping import Elsewhere
+from aioflow.threads import in_thread
 
 __all__ = ["PartialRuns"]
 
@@ -91,13 +97,13 @@ class _PartialRun:
                 )
 
     def feed(self, feeds: Mapping[Tensor, Any]) -> None:
-        """Let the step go on with these values, which have been checked."""
+        """Let the step go on with these values, which have been checked, and are its own."""
         for tensor, value in feeds.items():
             index = self.feeds[tensor]
             self.unfed.discard(index)
             future = self.exchange.feeds[index]
             if not future.done():  # it is, where the step has failed
-                future.set_result(own(value))
+                future.set_result(value)
 
     def end(self, error: BaseException | None) -> None:
         """The step is over: whoever waits for something learns so."""
@@ -151,7 +157,7 @@ class PartialRuns:
             prepared = await self._remember(key, await self._prepare(request))
         prepared.steps += 1
         run = _PartialRun(request, prepared)
-        await self._background.start(self._drive(run, prepared, Step(probe)))
+        await self._background.start(self._drive(run, prepared, Step(probe, describe=partial(described, request))))
         handle = f"partial_run_{self._session}_{next(_IDS)}"
         self._runs[handle] = run
         return handle
@@ -167,7 +173,7 @@ class PartialRuns:
         return prepared
 
     async def _prepare(self, request: StepRequest) -> _Prepared:
-        plan = await asyncio.to_thread(self._planner.plan, request, asks=False)
+        plan = await in_thread(self._planner.plan, request, False, effects=False)
         parts = {
             task: Part(task, {device: _with_exchanges(graph) for device, graph in part.subgraphs.items()})
             for task, part in plan.parts.items()
@@ -179,7 +185,7 @@ class PartialRuns:
     async def _drive(self, run: _PartialRun, prepared: _Prepared, step: Step) -> None:
         EXCHANGE.set(run.exchange)  # in the context of this task and of those of the step
         self._steps[step] = run.loop
-        error: BaseException | None = CancelledError("the session was closed while the step ran")
+        error: BaseException | None = CancelledError(f"the session was closed while {step.describe()} ran")
         try:
             await prepared.plan.run([], step)
             error = None
@@ -191,16 +197,26 @@ class PartialRuns:
             step.finish()
             run.end(error)
 
-    async def advance(
-        self, handle: str, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Any], timeout: float | None
-    ) -> list[Any]:
-        """Feed and fetch a part.
+    async def advance(self, handle: str, fetches: FetchPlan, feeds: Mapping[Tensor, Any], limit: float | None) -> Any:
+        """Feed and fetch a part, within so many seconds.
 
         Raises:
             InvalidArgumentError: no such run, or a feed or fetch that it does not take now. Nothing has been fed then.
             DeadlineExceededError: the fetches did not come in time; they may be asked for again.
             OpError: the step failed. It is over then.
         """
+        try:
+            async with asyncio.timeout(limit) as deadline:
+                values = await _owned_feeds(feeds)
+                return await self._advance(handle, fetches, values)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise DeadlineExceededError(
+                "the fetches did not come in time", expected=f"at most {limit} s", actual="not there yet"
+            ) from error
+
+    async def _advance(self, handle: str, fetches: FetchPlan, feeds: Mapping[Tensor, Any]) -> Any:
         run = self._runs.get(handle)
         if run is None:
             raise InvalidArgumentError(
@@ -210,46 +226,56 @@ class PartialRuns:
             )
         if run.loop is not asyncio.get_running_loop():
             raise FailedPreconditionError("the partial run was set up on another event loop")
-        run.check(fetches, feeds)
-        positions = [run.fetches[t] for t in fetches]
+        run.check(fetches.tensors, feeds)
+        positions = [run.fetches[t] for t in fetches.tensors]
         run.unfetched.difference_update(positions)
         run.feed(feeds)
         try:
-            results = await self._results(run, positions, timeout)
-        except (asyncio.CancelledError, DeadlineExceededError):
+            return await fetches.give(await _results(run, positions))
+        except asyncio.CancelledError:
             run.unfetched.update(positions)
             raise
         finally:
             if run.ended.is_set() and (run.error is not None or run.complete):
                 self._runs.pop(handle, None)
-        return results
 
-    async def _results(self, run: _PartialRun, positions: Sequence[int], timeout: float | None) -> list[Any]:
-        futures = [run.exchange.fetches[i] for i in positions]
-        limit = timeout if timeout is not None else self._config.operation_timeout
+
+async def _owned_feeds(feeds: Mapping[Tensor, Any]) -> dict[Tensor, Any]:
+    """What is fed, converted, as values of the step's own: it goes on when the caller may change his."""
+    converters = [feed_converter(tensor) for tensor in feeds]
+    fed = list(feeds.values())
+
+    def convert() -> list[Any]:
+        return [own(value) for value in convert_feeds(converters, fed)]
+
+    if any(is_large(value, large_bytes(0.0)) for value in fed):
+        values = await in_thread(convert, effects=False)
+    else:
         try:
-            async with asyncio.timeout(limit) as deadline:
-                if futures:
-                    await asyncio.wait(futures)
-                if run.complete:
-                    await run.ended.wait()
-        except TimeoutError as error:
-            if not deadline.expired():
-                raise
-            raise DeadlineExceededError(
-                "the fetches did not come in time", expected=f"at most {limit} s", actual="not there yet"
-            ) from error
-        if any(f.cancelled() for f in futures) and not run.ended.is_set():
-            await run.ended.wait()
-        if run.error is not None:
-            raise run.error if isinstance(run.error, OpError) else CancelledError("the step was stopped")
-        if any(f.cancelled() for f in futures):
-            raise InvalidArgumentError("a fetch has no value: it is on a branch that was not taken")
-        return [_polished(f.result()) for f in futures]
+            values = convert()
+        except Elsewhere:
+            values = await in_thread(convert, effects=False)
+    return dict(zip(feeds, values, strict=True))
 
 
-def _polished(value: Any) -> Any:
-    return value if _polish is None else _polish(value)
+async def _results(run: _PartialRun, positions: Sequence[int]) -> list[Any]:
+    futures = [run.exchange.fetches[i] for i in positions]
+    if futures:
+        await asyncio.wait(futures)
+    if run.complete or (any(f.cancelled() for f in futures) and not run.ended.is_set()):
+        await run.ended.wait()
+    if run.error is not None:
+        raise run.error if isinstance(run.error, OpError) else CancelledError("the step was stopped")
+    if any(f.cancelled() for f in futures):
+        raise InvalidArgumentError("a fetch has no value: it is on a branch that was not taken")
+    values = [f.result() for f in futures]
+    if any(is_large(value, large_bytes(0.0)) for value in values):
+        return await in_thread(_polished, values, effects=False)
+    return _polished(values)
+
+
+def _polished(values: Sequence[Any]) -> list[Any]:
+    return [value if _polish is None else _polish(value) for value in values]
 
 
 def _feeds_needed(plan: Plan) -> dict[int, frozenset[int]]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec, Plan
@@ -20,17 +18,19 @@ from aioflow.compiler.place.strategies import Placement, choose
 from aioflow.compiler.prune import StepRequest
 from aioflow.compiler.timeline import NodeSeconds, TransferSeconds
 from aioflow.config import SessionConfig
+from aioflow.forking import Locked
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import OPS
 from aioflow.ops.transfer import RECV, SEND, check_compression
 from aioflow.runtime.cluster import Cluster
 from aioflow.runtime.folding import fold
 from aioflow.runtime.stats import StepStats
+from aioflow.stopping import acting
 
 __all__ = ["Planner", "cost_model"]
 
 _BOUNDARY: Final = ("_Arg", "_Retval", SEND, RECV)
-_PINNING: Final = threading.Lock()  # plans are made in threads, and sessions share workers
+_PINNING: Final = Locked()  # plans are made in threads, and sessions share workers
 
 
 class Planner:
@@ -41,12 +41,15 @@ class Planner:
         self._config = config
         compression = "" if config.compression is None else check_compression(config.compression)
         self._options = CompileOptions(optimizations=config.optimizations, evaluate=fold, compression=compression)
+        self._costs: CostModel | None = None
         self._pins: dict[str, str] = {}  # as those of the cluster, of nodes that keep something for this session alone
 
-    @cached_property
+    @property
     def costs(self) -> CostModel:
         """What nodes and transfers cost: by the calibration of this machine, and by the steps that were traced."""
-        return cost_model(self._config, find_calibration())
+        if self._costs is None:
+            self._costs = cost_model(self._config, find_calibration())
+        return self._costs
 
     @property
     def chooses(self) -> bool:
@@ -157,7 +160,7 @@ class Planner:
         return seconds, transfer_seconds
 
     def _known_pins(self) -> dict[str, str]:
-        with _PINNING:
+        with _PINNING.lock:
             return {**self._cluster.pins, **self._pins}
 
     def _pin(self, plan: Plan, known: Mapping[str, str]) -> bool:
@@ -171,7 +174,7 @@ class Planner:
             for node in graph.nodes.values()
             if node.op not in _BOUNDARY and OPS.get(node.op).stateful
         ]
-        with _PINNING:
+        with acting(), _PINNING.lock:
             if any(n.name not in known and pins.get(n.name, n.device) != n.device for pins, n in placed):
                 return False
             for pins, node in placed:

@@ -9,23 +9,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from aioflow.compiler.ir import Plan
 from aioflow.compiler.prune import StepRequest
 from aioflow.config import SessionConfig
 from aioflow.errors import SourceLine
-from aioflow.fetches import FetchPlan, fed_tensors, feed_converter, fetch_key
+from aioflow.fetches import FetchPlan, convert_feeds, fed_tensors, feed_converter, fetch_key
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.graph import Graph
+from aioflow.ops import nest
 from aioflow.planner import Planner
 from aioflow.runtime.cluster import Cluster, RunnablePlan
+from aioflow.stopping import Brief, Elsewhere, doing
+from aioflow.threads import in_thread
 
-__all__ = ["PreparedStep", "StepCache"]
+__all__ = ["PreparedStep", "StepCache", "described", "names_of", "planned"]
 
 _LOGGER: Final = logging.getLogger("aioflow.placement")
 _LARGE_GRAPH: Final = 256  # nodes: a larger graph is compiled in a thread, so that the loop goes on
+_COMPILING: Final = 0.02  # seconds that it may take on the loop
+_NAMED: Final = 3  # fetches and targets that messages name
 _SAMPLES: Final = 5  # traced steps before a signature is placed again
 _GROWTH_LIMIT: Final = 100  # new steps in a row for which the graph had grown
 
@@ -35,10 +41,13 @@ Converters = tuple[Callable[[Any], Any], ...]
 class PreparedStep:
     """A signature that has been compiled: how to convert its feeds, what to run, how to give the result back."""
 
-    __slots__ = ("converters", "made", "mutations", "plan", "request", "run_inline", "sampling", "single", "take")
+    __slots__ = (
+        "converters", "fetches", "made", "mutations", "plan", "request", "run_inline", "sampling", "single", "take",
+    )  # fmt: skip
 
     def __init__(self, fetches: FetchPlan, request: StepRequest, mutations: int, sampling: Sampling) -> None:
-        self.take = fetches.take
+        self.fetches = fetches
+        self.take = None if fetches.copies else fetches.take  # in the structure of the fetches, where that is all
         self.single = fetches.single is not None
         self.request = request
         self.mutations = mutations
@@ -51,6 +60,37 @@ class PreparedStep:
         self.run_inline = plan.run_inline
         on_cards = _read_on_cards(made)
         self.converters: Converters = tuple(feed_converter(t, i in on_cards) for i, t in enumerate(self.request.feeds))
+
+    async def convert(self, fed: Sequence[Any]) -> list[Any]:
+        """The values of what is fed, as the step takes them."""
+        try:
+            return convert_feeds(self.converters, fed)
+        except Elsewhere:
+            return await self.convert_in_thread(fed)
+
+    async def convert_in_thread(self, fed: Sequence[Any]) -> list[Any]:
+        """As `convert`, where that takes too long for the event loop."""
+        return await in_thread(convert_feeds, self.converters, fed, effects=False)
+
+    def describe(self) -> str:
+        """What the step is for, by the names of what it fetches and runs."""
+        return described(self.request)
+
+    async def give(self, values: list[Any]) -> Any:
+        """The fetched values in the structure of the fetches."""
+        return await self.fetches.give(values)
+
+
+def described(request: StepRequest) -> str:
+    """What a step is for, by the names of what it fetches and runs."""
+    return f"the step for {names_of([*request.fetches, *request.targets])}"
+
+
+def names_of(fetches: Any) -> str:
+    """The names in a structure of fetches, the first of them."""
+    names = [repr(getattr(leaf, "name", leaf)) for leaf in nest.flatten(fetches)]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED]) or 'nothing'}{more}"
 
 
 def _read_on_cards(plan: Plan) -> set[int]:
@@ -126,6 +166,9 @@ class StepCache:
                 await self.steps.pop(oldest).plan.deregister()
             self.steps[key] = prepared
             return prepared
+        except asyncio.CancelledError as error:
+            error.add_note(f"aioflow: a step for {names_of(fetches)} was cancelled while it was being compiled")
+            raise
         finally:
             del self._preparing[key]
             turn.cancel()
@@ -135,10 +178,7 @@ class StepCache:
         plan = FetchPlan(self._graph, fetches)
         fed = fed_tensors(self._graph, feeds)
         request = StepRequest(tuple(fed), tuple(plan.tensors), tuple(plan.targets))
-        if self._graph.version > _LARGE_GRAPH:
-            made = await asyncio.to_thread(self._planner.plan, request)
-        else:
-            made = self._planner.plan(request)
+        made = await planned(self._planner, request, self._graph.version)
         if self._config.log_device_placement:
             _log_placement(made)
         sampling = Sampling(self._config.replace_after if self._planner.chooses else 0)
@@ -148,7 +188,7 @@ class StepCache:
 
     async def place_again(self, prepared: PreparedStep) -> None:
         """Replace the plan of a step by a better one, if measured costs say that there is one worth it."""
-        made = await asyncio.to_thread(self._planner.plan_again, prepared.request, prepared.made)
+        made = await in_thread(self._planner.plan_again, prepared.request, prepared.made, effects=False)
         if made.parts is prepared.made.parts:
             prepared.made = made
             return
@@ -161,6 +201,18 @@ class StepCache:
         await before.deregister()
         if self._config.log_device_placement:
             _log_placement(made)
+
+
+async def planned(planner: Planner, request: StepRequest, nodes: int, asks: bool = True) -> Plan:
+    """The plan of a step of a graph with so many nodes, made here if that takes no longer than a moment.
+
+    Args:
+        asks: As of `Planner.plan`.
+    """
+    if nodes <= _LARGE_GRAPH:
+        with suppress(Elsewhere):
+            return doing(Brief(seconds=_COMPILING), planner.plan, request, asks)
+    return await in_thread(planner.plan, request, asks, effects=False)
 
 
 class _GrowthWatch:
@@ -191,4 +243,14 @@ def _log_placement(plan: Plan) -> None:
     for part in plan.parts.values():
         for device, graph in part.subgraphs.items():
             for node in graph.nodes.values():
-                _LOGGER.info("%s: (%s): %s", node.name, node.op, device)
+                _show("%s: (%s): %s", node.name, node.op, device)
+
+
+def _show(message: str, *arguments: object) -> None:
+    """Log what was asked for by a setting: a program that has not configured logging sees it on its error output."""
+    if _LOGGER.hasHandlers():
+        _LOGGER.info(message, *arguments)
+    elif logging.lastResort is not None and logging.root.manager.disable < logging.INFO:
+        # What `logging` does with warnings, for which nobody has asked.
+        record = _LOGGER.makeRecord(_LOGGER.name, logging.INFO, __file__, 0, message, arguments, None)
+        logging.lastResort.handle(record)

@@ -8,38 +8,42 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import Token, copy_context
-from time import perf_counter
+from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import Any, Final
 
+from aioflow import session_signatures
 from aioflow.compiler.ir import Plan
 from aioflow.compiler.prune import StepRequest
-from aioflow.config import RunOptions, SessionConfig, TraceLevel
+from aioflow.config import RunOptions, SessionConfig
+from aioflow.context_stack import Entry
 from aioflow.errors import (
-    CancelledError,
     ClosedSessionError,
-    DeadlineExceededError,
     DTypeError,
     InvalidArgumentError,
     NotFoundError,
 )
-from aioflow.fetches import FetchPlan, fed_tensors, feed_converter, feed_parts, fetch_key, flat_feeds
+from aioflow.fetches import FetchPlan, fed_tensors, feed_parts, fetch_key, flat_feeds
+from aioflow.forking import check_process, generation, renew_in_child
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.default_session import pop_session, push_session
+from aioflow.graph.default_session import SESSIONS
 from aioflow.graph.graph import Graph
+from aioflow.graph.scopes import GRAPHS
 from aioflow.net.loop_thread import LoopThread
 from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.partial_run import PartialRuns
 from aioflow.planner import Planner
 from aioflow.prepared import PreparedStep, StepCache
+from aioflow.running import Running
 from aioflow.runtime.cluster import Cluster, LocalCluster
-from aioflow.runtime.stats import FiniteProbe, RunMetadata, TraceProbe
-from aioflow.runtime.step import Probe, Step, StuckStep
+from aioflow.runtime.stats import RunMetadata
+from aioflow.runtime.step import StuckStep
+from aioflow.runtime.sync_runner import SyncRunner, loop_runs_here
 from aioflow.runtime.worker import Worker
+from aioflow.stopping import Elsewhere
 from aioflow.streaming import FeedSource, Stream
+from aioflow.time_limit import TimeLimit
 
 __all__ = ["Session"]
 
@@ -54,70 +58,90 @@ class Session:
         target: "" for a worker of the session's own, another worker, to share its variables, or "aioflow://host:port"
             for the cluster of the `train.Server` at that address.
         graph: The graph; the default one without it.
-        config: Settings.
+        config: Settings. Those that are at their default give way to those of the server that the target names, once
+            it is connected to.
 
     Use it as `async with Session() as session:`; inside, it is the default session of the task. Any number of tasks may
-    call `run` at once.
+    call `run` at once. Where several tasks or blocks enter it, the last to leave closes it; it may be another task than
+    those that entered.
     """
 
     def __init__(
         self, target: str | Worker = "", graph: Graph | None = None, config: SessionConfig | None = None
     ) -> None:
         self.graph = graph if graph is not None else default_graph()
-        self.config = config or SessionConfig()
         self._id = next(_IDS)
+        self._process = generation()
         self._closed = False
-        self._cluster = _cluster_of(target, self.config)
-        self._loop_thread = LoopThread() if isinstance(self._cluster, RemoteCluster) else None
-        self._planner = Planner(self._cluster, self.config)
-        samples = self.config.replace_after > 0 and self._loop_thread is None and self._planner.chooses
-        self._special = self.config.check_finite or self.config.operation_timeout is not None or samples
-        self._cache = StepCache(self.graph, self._cluster, self._planner, self._id, self.config)
-        self._steps: dict[Step, asyncio.AbstractEventLoop] = {}
-        self._debt = 0.0
-        self._tokens: list[tuple[Token[Any], Any]] = []
-        self._runner: asyncio.Runner | None = None
-        self._runner_lock = threading.Lock()  # for one thread at a time
+        self._cluster = _cluster_of(target, config or SessionConfig())
+        self._remote = isinstance(self._cluster, RemoteCluster)
+        self._sync_runner = LoopThread() if self._remote else SyncRunner()
+        self._blocks: dict[Entry[Any], Entry[Graph]] = {}  # those that were entered, and not left
         self._background = self._cluster.background(self._id)
-        self._partial_runs = PartialRuns(
-            self._cluster, self._planner, self._id, self.config, self._background, self._steps
-        )
+        self._use(config or SessionConfig())
+        renew_in_child(self)
+
+    def _use(self, config: SessionConfig) -> None:
+        """Work by these settings. No step may have been prepared before."""
+        self.config = config
+        self._planner = Planner(self._cluster, config)
+        samples = config.replace_after > 0 and not self._remote and self._planner.chooses
+        self._special = config.check_finite or config.operation_timeout is not None or samples
+        self._cache = StepCache(self.graph, self._cluster, self._planner, self._id, config)
+        self._running = Running(self._cluster, self._planner, self._cache, config)
+        self._steps = self._running.steps
+        self._partial_runs = PartialRuns(self._cluster, self._planner, self._id, config, self._background, self._steps)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Session:
+    async def _connect(self) -> None:
         await self._cluster.connect()
+        if self._cluster.settings is not None:
+            config, self._cluster.settings = self.config.over(self._cluster.settings), None
+            self._use(config)
+
+    async def __aenter__(self) -> Session:
+        self._check_open()
+        await self._connect()
         return self.__enter__()
 
-    async def __aexit__(self, *exc_info: object) -> None:
-        self._leave()
-        await self.close()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._leave():
+            with _noted_on(error):
+                if isinstance(error, GeneratorExit) and not loop_runs_here():
+                    self._close_now()  # a coroutine that was dropped may not await
+                else:
+                    await self.close()
 
     def __enter__(self) -> Session:
         self._check_open()
-        scope = self.graph.as_default()
-        scope.__enter__()
-        self._tokens.append((push_session(self), scope))
+        self._blocks[SESSIONS.enter(self)] = GRAPHS.enter(self.graph)
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self._leave()
-        self._close_now()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._leave():
+            with _noted_on(error):
+                self._close_now()
 
-    def _leave(self) -> None:
-        token, scope = self._tokens.pop()
-        pop_session(token)
-        scope.__exit__(None, None, None)
+    def _leave(self) -> bool:
+        """Leave the innermost block that this context is in, or else the oldest; whether that was the last."""
+        entry = SESSIONS.innermost_of(self._blocks) or next(iter(self._blocks), None)
+        if entry is not None:
+            SESSIONS.leave(entry)
+            graph_entry = self._blocks.pop(entry, None)
+            if graph_entry is not None:  # else another thread was quicker
+                GRAPHS.leave(graph_entry)
+        return not self._blocks
 
     @contextmanager
     def as_default(self) -> Iterator[Session]:
         """Make this the default session inside a `with` block, and leave it open at the end."""
-        token = push_session(self)
-        try:
-            with self.graph.as_default():
-                yield self
-        finally:
-            pop_session(token)
+        with SESSIONS.inside(self), self.graph.as_default():
+            yield self
 
     @property
     def closed(self) -> bool:
@@ -126,42 +150,52 @@ class Session:
 
     async def close(self) -> None:
         """Stop the steps that are running (they raise `errors.CancelledError`), close what reads ahead for them, and
-        refuse new ones.
+        refuse new ones. In a child of the process that made the session, only refuse: all that it has is the parent's.
         """
-        self._refuse_steps()
+        if not self._refuse_steps():
+            return
         here = asyncio.get_running_loop()
-        for step in [s for s, loop in self._steps.items() if loop is here]:
-            await step.finished()
-        await self._finish()
-        await asyncio.to_thread(self._close_runner)  # of `run_sync` in another thread: no loop may run where it closes
+        try:
+            for step in [s for s, loop in self._steps.items() if loop is here]:
+                await step.finished()
+        finally:
+            try:
+                await self._finish()
+            finally:
+                if self._sync_runner.refuse():  # in another thread: no loop may run where its loop closes
+                    await asyncio.to_thread(self._sync_runner.close, self._finish())
 
     async def _finish(self) -> None:
         await self._background.close()
         await self._cluster.close()
 
     def _close_now(self) -> None:
-        self._refuse_steps()
-        self._close_runner()
-        self._cluster.stop()
+        if not self._refuse_steps():
+            return
+        try:
+            self._sync_runner.close(self._finish())
+        finally:
+            self._cluster.stop()
 
-    def _refuse_steps(self) -> None:
+    def after_fork(self) -> None:
+        """In a child no step is known any more, so that each run comes to `_check_open`."""
+        self._cache.steps.clear()
+
+    def _refuse_steps(self) -> bool:
+        """Whether there is anything left to close: in a child it is all the parent's."""
         self._closed = True
+        if self._process != generation():
+            return False
         for step, loop in list(self._steps.items()):
-            loop.call_soon_threadsafe(step.stop, CancelledError("the session was closed while the step ran"))
+            with suppress(RuntimeError):  # a loop that was closed in the middle of a step
+                loop.call_soon_threadsafe(step.stop_for_close)
         self._cache.steps.clear()
         self._background.stop()
         self._cluster.forget(self._id)
-
-    def _close_runner(self) -> None:
-        if self._loop_thread is not None:
-            self._loop_thread.close(self._finish())
-        with self._runner_lock:
-            if self._runner is not None:
-                self._runner.run(self._background.close())
-                self._runner.close()
-                self._runner = None
+        return True
 
     def _check_open(self) -> None:
+        check_process(self._process, "the session")
         if self._closed:
             raise ClosedSessionError("attempted to use a closed Session", expected="an open session", actual="closed")
 
@@ -171,10 +205,12 @@ class Session:
 
     def reset(self, containers: Sequence[str] | None = None) -> None:
         """Drop the variables and other resources of the containers, or of all; of a local session, see `clear`."""
+        check_process(self._process, "the session")
         self.worker.reset(containers)
 
     async def clear(self, containers: Sequence[str] | None = None) -> None:
         """Drop the variables and other resources of the containers, or of all, on all workers of the session."""
+        check_process(self._process, "the session")
         await self._cluster.reset(containers)
 
     @property
@@ -184,6 +220,7 @@ class Session:
 
     # -- running ------------------------------------------------------------------------------------------------------
 
+    @session_signatures.run
     async def run(
         self,
         fetches: Any,
@@ -214,70 +251,46 @@ class Session:
         feeds = feed_dict or {}
         if type(feeds) is not dict and not isinstance(feeds, Mapping):
             raise DTypeError("feeds must be a mapping", expected="{tensor: value}", actual=repr(feeds))
-        prepared = self._cache.steps.get((fetch_key(fetches), *feeds))
-        if prepared is None or prepared.mutations != self.graph.mutations:
-            self._check_open()
-            feeds = flat_feeds(feeds)  # steps are known by plain tensors: one fed a sparse tensor is looked up here
-            await self._cluster.connect()
-            prepared = await self._cache.prepare(fetches, feeds)
-        values = [convert(value) for convert, value in zip(prepared.converters, feeds.values(), strict=True)]
-        if timeout is None and options is None:
-            return await self._execute(prepared, values)
-        return prepared.take(await self._run_step(prepared, values, timeout, options, run_metadata))
+        if timeout is None and options is None and not self._special:
+            prepared = self._cache.steps.get((fetch_key(fetches), *feeds))
+            if prepared is None or prepared.mutations != self.graph.mutations:
+                feeds = flat_feeds(feeds)  # steps are known by plain tensors: one fed a sparse tensor is looked up here
+                prepared = await self._prepare(fetches, feeds)
+            if not self._special:  # which the settings of a server may have made of it
+                try:
+                    values = [c(value) for c, value in zip(prepared.converters, feeds.values(), strict=True)]
+                except Elsewhere:
+                    values = await prepared.convert_in_thread(list(feeds.values()))
+                return await self._running.at_once(prepared, values)
+        return await self._run_specially(fetches, feeds, timeout, options or RunOptions(), run_metadata)
 
-    async def _execute(self, prepared: PreparedStep, values: list[Any]) -> Any:
-        """Run a step that asks for nothing special: right here, if it is expected to be short."""
-        if not self._special:
-            started = perf_counter()
-            done = prepared.run_inline(values)
-            if done is not None:
-                await self._share(started)
-                return done[0] if prepared.single else prepared.take(done)
-        return prepared.take(await self._run_step(prepared, values, None, None, None))
+    async def _prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
+        """The compiled step; `feeds` are plain."""
+        self._check_open()
+        await self._connect()
+        return await self._cache.prepare(fetches, feeds)
 
-    async def _share(self, started: float) -> None:
-        """Let others run once the steps that never waited have taken `yield_every` of the loop's time."""
-        self._debt += perf_counter() - started
-        if self._debt > self.config.yield_every:
-            self._debt = 0.0
-            await asyncio.sleep(0)
-
-    async def _run_step(
+    async def _run_specially(
         self,
-        prepared: PreparedStep,
-        values: list[Any],
+        fetches: Any,
+        feeds: Mapping[Any, Any],
         timeout: float | None,
-        options: RunOptions | None,
+        options: RunOptions,
         run_metadata: RunMetadata | None,
-    ) -> list[Any]:
-        limit = timeout if timeout is not None else options.timeout if options is not None else None
-        limit = limit if limit is not None else self.config.operation_timeout
-        asked = options is not None and options.trace_level is TraceLevel.FULL
-        trace = TraceProbe() if prepared.sampling.begin() or asked else None
-        step = Step(self._probe(trace), self._cluster.next_step())
-        self._steps[step] = asyncio.get_running_loop()
-        started = perf_counter()
-        try:
-            async with asyncio.timeout(limit) as deadline:
-                result = await prepared.plan.run(values, step)
-        except TimeoutError as error:
-            if not deadline.expired():
-                raise
-            waiting = f"; waiting for {', '.join(step.waits)}" if step.waiting else ""
-            raise DeadlineExceededError(
-                f"the step did not finish in time{waiting}", expected=f"at most {limit} s", actual="stopped"
-            ) from error
-        finally:
-            del self._steps[step]
-            step.finish()
-        await self._share(started)
-        if trace is not None:
-            self._planner.observe(trace.stats())
-            if asked and run_metadata is not None:
-                run_metadata.step_stats.extend(trace.stats())
-        if prepared.sampling.is_due():
-            await self._cache.place_again(prepared)
-        return result
+    ) -> Any:
+        """Run with a time limit, or with somebody watching."""
+        own = timeout if timeout is not None else options.timeout
+        if own is None:
+            self._check_open()
+            await self._connect()  # which has a limit of its own, and may bring the settings of a server
+        async with TimeLimit(own if own is not None else self.config.operation_timeout) as limit:
+            prepared = self._cache.steps.get((fetch_key(fetches), *feeds))
+            if prepared is None or prepared.mutations != self.graph.mutations:
+                feeds = flat_feeds(feeds)
+                prepared = await self._prepare(fetches, feeds)
+            limit.doing = "waiting for its feeds to be converted"
+            values = await prepared.convert(list(feeds.values()))
+            return await prepared.give(await self._running.step(prepared, values, limit, options, run_metadata))
 
     def plan(self, fetches: Any, feeds: Sequence[Any] = ()) -> Plan:
         """How a step would be run: which nodes, optimized, on which device, and what goes between devices.
@@ -285,8 +298,7 @@ class Session:
         Args:
             fetches, feeds: As the fetches and the keys of the feeds of `run`.
         """
-        wanted, fed = FetchPlan(self.graph, fetches), fed_tensors(self.graph, feeds)
-        return self._planner.plan(StepRequest(tuple(fed), tuple(wanted.tensors), tuple(wanted.targets)))
+        return self._planner.plan(_asked(self.graph, fetches, feeds))
 
     async def stuck_report(self) -> list[StuckStep]:
         """The steps that are running now, longest first, with the async nodes that each waits for, and why.
@@ -295,48 +307,39 @@ class Session:
         """
         return sorted((step.report() for step in list(self._steps)), key=lambda s: -s.seconds)
 
-    def _probe(self, trace: TraceProbe | None) -> Probe | None:
-        if not self.config.check_finite:
-            return trace
-        return FiniteProbe(trace)
-
+    @session_signatures.make_callable
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] | None = None) -> Callable[..., Awaitable[Any]]:
         """A coroutine function that runs `fetches` with its arguments fed for `feed_list`, in order."""
         keys = list(feed_list or [])
-        structure = fetch_key(fetches)
-        key = (structure, *keys)
+        key = (fetch_key(fetches), *keys)
 
         async def call(*values: Any) -> Any:
             if len(values) != len(keys):
                 raise InvalidArgumentError("wrong number of feeds", expected=len(keys), actual=len(values))
             prepared = self._cache.steps.get(key)
-            if prepared is not None and prepared.mutations == self.graph.mutations:
-                fed = [convert(value) for convert, value in zip(prepared.converters, values, strict=True)]
-                return await self._execute(prepared, fed)
+            if prepared is not None and prepared.mutations == self.graph.mutations and not self._special:
+                try:
+                    fed = [convert(value) for convert, value in zip(prepared.converters, values, strict=True)]
+                except Elsewhere:
+                    fed = await prepared.convert_in_thread(values)
+                return await self._running.at_once(prepared, fed)
             return await self.run(fetches, dict(zip(keys, values, strict=True)))
 
         return call
 
+    @session_signatures.run_sync
     def run_sync(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, **kwargs: Any) -> Any:
         """`run` for scripts and notebooks: blocks until the step is done. Takes the arguments of `run`.
 
         Where an event loop is running in this thread already (a notebook), the step runs on a loop in another thread.
         """
-        if self._loop_thread is not None:
-            return self._loop_thread.run(self.run(fetches, feed_dict, **kwargs))
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            with self._runner_lock:
-                if self._runner is None:
-                    self._check_open()
-                    self._runner = asyncio.Runner()
-                return self._runner.run(self.run(fetches, feed_dict, **kwargs))
-        return _run_in_thread(self.run(fetches, feed_dict, **kwargs))
+        self._check_open()
+        return self._sync_runner.run(self.run(fetches, feed_dict, **kwargs))
 
+    @session_signatures.stream
     def stream(
         self, fetches: Any, feeds: FeedSource = None, *, prefetch: int = 0, timeout: float | None = None
-    ) -> Stream:
+    ) -> Stream[Any]:
         """Step after step: an async iterator over what `run(fetches)` gives each time, until the data ends.
 
             async with session.stream(train_op) as steps:
@@ -370,11 +373,10 @@ class Session:
             ClosedSessionError: the session is closed.
         """
         self._check_open()
-        parts = [part for key in feeds or () for part in feed_parts(key)]
-        plan, fed = FetchPlan(self.graph, fetches), fed_tensors(self.graph, parts)
-        request = StepRequest(tuple(fed), tuple(plan.tensors), tuple(plan.targets))
-        return await self._partial_runs.begin(request, self.graph.mutations, self._probe(None))
+        request = _asked(self.graph, fetches, [part for key in feeds or () for part in feed_parts(key)])
+        return await self._partial_runs.begin(request, self.graph.mutations, self._running.probe(None))
 
+    @session_signatures.partial_run
     async def partial_run(
         self, handle: str, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, *, timeout: float | None = None
     ) -> Any:
@@ -389,36 +391,42 @@ class Session:
         self._check_open()
         feeds = flat_feeds(feed_dict or {})
         plan, fed = FetchPlan(self.graph, fetches), fed_tensors(self.graph, feeds)
-        if plan.targets:
-            raise InvalidArgumentError(
-                "a partial run fetches tensors; operations belong into the set-up",
-                expected="tensors",
-                actual=[op.name for op in plan.targets],
-            )
-        values = {t: feed_converter(t)(v) for t, v in zip(fed, feeds.values(), strict=True)}
-        return plan.take(await self._partial_runs.advance(handle, plan.tensors, values, timeout))
+        _require_tensors(plan)
+        limit = timeout if timeout is not None else self.config.operation_timeout
+        return await self._partial_runs.advance(handle, plan, dict(zip(fed, feeds.values(), strict=True)), limit)
 
 
 def _cluster_of(target: str | Worker, config: SessionConfig) -> Cluster:
-    if isinstance(target, Worker) or not target:
-        return LocalCluster(target if isinstance(target, Worker) else Worker(config))
+    if isinstance(target, Worker):
+        check_process(target.process, "the worker")
+        return LocalCluster(target)
+    if not target:
+        return LocalCluster(Worker(config))
     if target.partition("://")[0] not in _REMOTE:
         raise NotFoundError("no such session target", expected="'' or aioflow://host:port", actual=target)
     return RemoteCluster(target)
 
 
-def _run_in_thread(coroutine: Any) -> Any:
-    outcome: list[Any] = []
+def _asked(graph: Graph, fetches: Any, feeds: Sequence[Any]) -> StepRequest:
+    wanted, fed = FetchPlan(graph, fetches), fed_tensors(graph, feeds)
+    return StepRequest(tuple(fed), tuple(wanted.tensors), tuple(wanted.targets))
 
-    def work() -> None:
-        try:
-            outcome.extend((True, asyncio.run(coroutine)))
-        except BaseException as error:
-            outcome.extend((False, error))
 
-    thread = threading.Thread(target=copy_context().run, args=(work,), name="aioflow-run-sync")
-    thread.start()
-    thread.join()
-    if not outcome[0]:
-        raise outcome[1]
-    return outcome[1]
+def _require_tensors(plan: FetchPlan) -> None:
+    if plan.targets:
+        raise InvalidArgumentError(
+            "a partial run fetches tensors; operations belong into the set-up",
+            expected="tensors",
+            actual=[op.name for op in plan.targets],
+        )
+
+
+@contextmanager
+def _noted_on(error: BaseException | None) -> Iterator[None]:
+    """What fails in closing a session is a note on the error on whose account the block is left, if there is one."""
+    try:
+        yield
+    except Exception as failure:
+        if error is None:
+            raise
+        error.add_note(f"The session has not been closed properly either: {failure!r}")

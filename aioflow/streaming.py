@@ -7,13 +7,15 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from aioflow.errors import CancelledError, DTypeError, FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from aioflow.kernels.background import Background
+from aioflow.prepared import names_of
 
 __all__ = ["FeedSource", "Stream"]
 
+T = TypeVar("T")
 Feeds: TypeAlias = Mapping[Any, Any]
 FeedSource: TypeAlias = Feeds | Iterable[Feeds] | AsyncIterable[Feeds] | None
 
@@ -47,6 +49,9 @@ class _Steps:
                 expected="a feed dictionary, or an iterable or async iterable of them",
                 actual=type(feeds).__name__,
             )
+
+    def __repr__(self) -> str:
+        return f"a step of the stream of {names_of(self._fetches)}"
 
     async def step(self) -> Any:
         """Raises _NoMoreFeeds, or whatever the step raises."""
@@ -91,7 +96,7 @@ class _Flight:
             self.outcome.set_result(result)
 
 
-class Stream:
+class Stream(Generic[T]):
     """What `Session.stream` returns: an async iterator over results, and an async context manager that ends it."""
 
     def __init__(
@@ -112,24 +117,25 @@ class Stream:
         self._ending = False
         self._closed = False
         self._busy = False
-        self._abandon: weakref.finalize[Any, Stream] | None = None
+        self._abandon: weakref.finalize[Any, Stream[T]] | None = None
 
-    def __aiter__(self) -> Stream:
+    def __aiter__(self) -> Stream[T]:
         return self
 
-    async def __aenter__(self) -> Stream:
+    async def __aenter__(self) -> Stream[T]:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> T:
         """The result of the next step. Raises StopAsyncIteration at the end."""
         if self._busy:
             raise FailedPreconditionError("the stream is being read already", expected="one reader", actual="two")
         self._busy = True
         try:
-            return await (self._next_ahead() if self._prefetch else self._next())
+            result: T = await (self._next_ahead() if self._prefetch else self._next())
+            return result
         except StopAsyncIteration:
             self._closed = True
             raise
@@ -167,7 +173,7 @@ class Stream:
             await asyncio.wait([outcome])
             self._flights.popleft()
             if outcome.cancelled():
-                raise CancelledError("the session was closed while the step ran")
+                raise CancelledError(f"the session was closed while {self._steps} ran")
             error = outcome.exception()
             if error is None:
                 return outcome.result()

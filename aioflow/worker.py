@@ -5,42 +5,51 @@ python -m aioflow.worker --cluster ps=127.0.0.1:2222 --cluster worker=127.0.0.1:
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import importlib
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
 
+import aioflow
+from aioflow.cli.arguments import Parser, count, positive
+from aioflow.cli.program import Stopped, loop_factory, run, run_command, run_demo
 from aioflow.config import SessionConfig
-from aioflow.errors import InvalidArgumentError, OpError
+from aioflow.errors import InvalidArgumentError
 from aioflow.net.cluster_spec import ClusterSpec
 from aioflow.net.server import Server
 
 __all__ = ["loop_factory", "main", "parse_cluster"]
+
+_PROGRAM: Final = "python -m aioflow.worker"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["demo"]:
-        return _demo(given[1:])
-    parser = argparse.ArgumentParser(prog="python -m aioflow.worker", description=__doc__.partition("\n")[0])
+        name = f"{_PROGRAM} demo"
+        return run_command(name, partial(run_demo, "aioflow.demo.cluster", given[1:], name))
+    return run_command(_PROGRAM, partial(_run, given))
+
+
+def _run(given: Sequence[str]) -> int:
+    parser = Parser(prog=_PROGRAM, description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--version", action="version", version=f"aioflow {aioflow.__version__}")
     parser.add_argument(
         "--cluster", action="append", required=True, metavar="JOB=HOST:PORT[,…]", help="the tasks of a job; once a job"
     )
     parser.add_argument("--job", help="the job of this task")
-    parser.add_argument("--task", type=int, help="its number in the job")
-    parser.add_argument("--cpus", type=int, default=1, help="CPU devices (default %(default)s)")
+    parser.add_argument("--task", type=count, help="its number in the job")
+    parser.add_argument("--cpus", type=positive, default=1, help="CPU devices (default %(default)s)")
     options = parser.parse_args(given)
     config = SessionConfig(device_count={"CPU": options.cpus})
+    server = Server(parse_cluster(options.cluster), options.job, options.task, config=config)
     try:
-        server = Server(parse_cluster(options.cluster), options.job, options.task, config=config)
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(server))
-    except OpError as error:
-        print(f"python -m aioflow.worker: {error}", file=sys.stderr)
-        return 2
+        run(_serve(server))
+    except Stopped as stopped:  # which is how a worker ends, so there is nothing to say
+        return 0 if stopped.number == signal.SIGTERM else stopped.status
     return 0
 
 
@@ -49,41 +58,16 @@ def parse_cluster(jobs: Sequence[str]) -> ClusterSpec:
     found: dict[str, list[str]] = {}
     for text in jobs:
         job, equals, addresses = text.partition("=")
-        if not equals or not job or job in found:
+        if not equals or not job or job in found or not all(addresses.split(",")):
             raise InvalidArgumentError("--cluster", expected="JOB=HOST:PORT[,…], once a job", actual=text)
         found[job] = addresses.split(",")
     return ClusterSpec(found)
 
 
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The faster event loop where there is one."""
-    try:
-        import uvloop  # there is none for Windows, where asyncio's own loop does
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
 async def _serve(server: Server) -> None:
-    end = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, end.set)
     async with server:
         print(f"{server.task} serves at {server.target}", flush=True)
-        await end.wait()
-
-
-def _demo(arguments: Sequence[str]) -> int:
-    try:
-        # Here and not at the top: the package of the demos needs an extra, which a worker does without.
-        status: int = importlib.import_module("aioflow.demo.cluster").main(arguments)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "aioflow":
-            raise
-        print(f"The demo needs {error.name}, which is not installed: pip install 'aioflow[demo]'", file=sys.stderr)
-        return 2
-    return status
+        await asyncio.Event().wait()  # until it is cancelled
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from benchmarks.compiling import COMPILING_ROWS
 from benchmarks.devices import DEVICE_ROWS
 from benchmarks.fusion import FUSION_ROWS
 from benchmarks.harness import measure
+from benchmarks.import_order import IMPORT_ORDER_ROWS
 from benchmarks.network import NETWORK_ROWS
 from benchmarks.records import RECORD_ROWS
 from benchmarks.resources import RESOURCE_ROWS
@@ -57,7 +58,8 @@ def main() -> int:
     if arguments.cases:
         return 0
     head = ["| case | TensorFlow 2.21 | aioflow | ratio | target | reached |", "|---|---|---|---|---|---|"]
-    more = [row() for row in (*RECORD_ROWS, *RESOURCE_ROWS, *COMPILING_ROWS, *DEVICE_ROWS, *FUSION_ROWS, *NETWORK_ROWS)]
+    groups = (RECORD_ROWS, RESOURCE_ROWS, IMPORT_ORDER_ROWS, COMPILING_ROWS, DEVICE_ROWS, FUSION_ROWS, NETWORK_ROWS)
+    more = [row() for rows in groups for row in rows]
     print("\n".join(more))
     text = f"# Benchmarks\n\nMedians of {arguments.rounds} alternating rounds in one process. {_machine()}.\n\n"
     Path(__file__).with_name("RESULTS.md").write_text(text + "\n".join([*head, *rows, *more]) + "\n")

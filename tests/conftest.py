@@ -1,16 +1,84 @@
-"""What every test gets: a default graph of its own, and an event loop that fails the test when it is blocked."""
+"""What every test gets: a default graph of its own, an end, and an event loop that fails it when it is blocked."""
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Generator, Iterator
+from types import FrameType
+from typing import TextIO
 
+import hypothesis
 import pytest
 
 import aioflow as af
 
 _SLOW = 0.5  # seconds: far above what any step may take on the loop, far below what a blocking bug takes
+_STDERR = pytest.StashKey[TextIO]()
+
+# An example may take as long as it takes on a busy machine: the limit is that of the test.
+hypothesis.settings.register_profile("aioflow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("aioflow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the error output as it is before it is captured."""
+    config.stash[_STDERR] = os.fdopen(os.dup(2), "w")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Close it."""
+    config.stash[_STDERR].close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Watch over the teardown: a failed test has switched off every other watch, and may have left what never ends."""
+    limit = float(item.config.getini("faulthandler_timeout"))
+    if not limit:  # -o faulthandler_timeout=0: somebody debugs
+        return (yield)
+    faulthandler.dump_traceback_later(limit, file=item.config.stash[_STDERR], exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item) -> Generator[None, object, object]:
+    """When the time is up, show where every task waits: the traceback alone ends in the event loop."""
+    result = yield
+    fail = signal.getsignal(signal.SIGALRM) if hasattr(signal, "SIGALRM") else None
+    if callable(fail):
+
+        def handler(number: int, frame: FrameType | None) -> None:
+            loop = _running_loop()
+            if loop is not None:
+                _show_tasks(loop, item.config.stash[_STDERR])
+            if loop is None or isinstance(loop, asyncio.BaseEventLoop):
+                fail(number, frame)
+            else:  # uvloop would log what is raised here and go on
+                loop.call_soon_threadsafe(loop.stop)
+
+        signal.signal(signal.SIGALRM, handler)
+    return result
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _show_tasks(loop: asyncio.AbstractEventLoop, file: TextIO) -> None:
+    for task in asyncio.all_tasks(loop):
+        print(f"\nTimeout: {task}", file=file)
+        task.print_stack(file=file)
+    file.flush()
 
 
 @pytest.fixture(autouse=True)

@@ -16,22 +16,25 @@ from typing import Final, TypeAlias
 
 import pytest
 
+from aioflow_numpy.namespace import OTHERS
+
 ROOT = Path(__file__).parent.parent
 
 # Imports point downhill: a module imports from lower ranks, and within its own package from its own. The key is the
 # module's second name ("" is aioflow/__init__.py); whatever is not listed here fails `ranks`.
 RANKS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("errors", "config", "preload"), 0),
+    **dict.fromkeys(("errors", "config", "preload", "forking", "context_stack", "stopping", "threads", "copying"), 0),
     **dict.fromkeys(("graph",), 1),
     **dict.fromkeys(("ops", "kernels"), 2),
     **dict.fromkeys(("autodiff", "compiler"), 3),
     **dict.fromkeys(("runtime",), 4),
-    **dict.fromkeys(("net", "fetches", "planner", "prepared"), 5),
-    **dict.fromkeys(("session", "streaming", "partial_run", "cluster", "checkpoint"), 6),
+    **dict.fromkeys(("net", "fetches", "planner", "prepared", "time_limit", "running"), 5),
+    **dict.fromkeys(("session", "session_signatures", "streaming", "partial_run", "cluster", "checkpoint"), 6),
     **dict.fromkeys(("train", "serve", "interop", "observe", "layers", "dataset", "data"), 6),
     # The public namespaces, which re-export, and the entry points.
     **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "random", "losses", "initializers"), 7),
-    **dict.fromkeys(("dtypes", "io", "raw_ops", "extend", "strings", "sparse", "image"), 7),
+    **dict.fromkeys(("dtypes", "io", "raw_ops", "extend", "strings", "sparse", "image", "typing", "web"), 7),
+    **dict.fromkeys(("missing_names", "tensorflow_names"), 7),
     **dict.fromkeys(("__main__", "cli", "demo", "worker", "testing"), 7),
 }
 TOP: Final = max(RANKS.values())
@@ -40,6 +43,11 @@ BACKEND_RANK: Final = RANKS["runtime"] + 1
 
 BACKENDS: Final = ("aioflow_numpy", "aioflow_cupy")
 BACKEND_LIBRARIES: Final = ("cupy", "cupyx")
+DOOR: Final = ("aioflow_numpy.products", "aioflow_numpy.namespace")
+BESIDE_THE_DOOR: Final = ("aioflow_cupy", "aioflow.testing")  # no BLAS of the host's; NumPy as the oracle
+_BLAS: Final = "|".join(("dot", "einsum", "matmul", "linalg", *OTHERS))
+BLAS_NAME: Final = re.compile(rf"^(np|numpy)\.({_BLAS})$|^(?!xp\.|products\.|(.*\.)xp\.).*\.(dot|multivariate_normal)$")
+BLAS_IMPORT: Final = re.compile(rf"^(from|import) scipy\b|^from numpy import .*\b({_BLAS})\b|numpy\.(linalg|matlib)")
 PRINTS: Final = ("aioflow.cli", "aioflow.__main__", "aioflow.demo", "aioflow.worker")
 
 MODULE_LINES, CLASS_LINES, FUNCTION_LINES = 700, 350, 60
@@ -255,6 +263,22 @@ def unsafe_calls(modules: Modules) -> Iterator[str]:
             yield module.at(call, "eval")
 
 
+def products(modules: Modules) -> Iterator[str]:
+    """What calls the BLAS is taken from the array namespace `xp`, or from `products` within the CPU's backend."""
+    for module in modules.values():
+        if module.name in DOOR or module.name.startswith(BESIDE_THE_DOOR):
+            continue
+        nodes = list(ast.walk(module.tree))
+        harmless = [node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr == "LinAlgError"]
+        for node in nodes:
+            if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.MatMult):
+                yield module.at(node, "a product by the operator @")
+            elif isinstance(node, ast.ImportFrom | ast.Import) and BLAS_IMPORT.search(ast.unparse(node)):
+                yield module.at(node, ast.unparse(node))
+            elif isinstance(node, ast.Attribute) and node not in harmless and BLAS_NAME.search(ast.unparse(node)):
+                yield module.at(node, f"{ast.unparse(node)} may call the BLAS")
+
+
 def calls(modules: Modules) -> Iterator[tuple[Module, ast.Call]]:
     for module in modules.values():
         yield from ((module, node) for node in ast.walk(module.tree) if isinstance(node, ast.Call))
@@ -274,6 +298,7 @@ RULES: Final[tuple[Rule, ...]] = (
     asserts,
     prints,
     unsafe_calls,
+    products,
 )
 
 _LONG_FUNCTION = "def f():\n" + "    pass\n" * (FUNCTION_LINES + 1)
@@ -308,6 +333,10 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
     (asserts, {"aioflow.a": "assert x", "aioflow_numpy.a": "def f():\n    assert x"}, 2),
     (prints, {"aioflow.a": "print(1)", "aioflow_numpy.a": "print(1)"}, 2),
     (unsafe_calls, {"aioflow.a": "import pickle\neval('1')"}, 2),
+    (products, {"aioflow.a": "y = a @ b\ny @= b", "aioflow_numpy.a": "y = a @ b"}, 3),
+    (products, {"aioflow.a": "np.matmul(a, b)\nnumpy.dot(a, b)\na.dot(b)\nself.rows.dot(b)"}, 4),
+    (products, {"aioflow.a": "np.linalg.inv(a)\nf = np.linalg\nrng.multivariate_normal(m, c)\nnp.einsum(e, a, b)"}, 4),
+    (products, {"aioflow_numpy.a": "from numpy import matmul as m\nimport numpy.linalg\nfrom scipy import linalg"}, 3),
 )
 
 # The look-alikes that are right.
@@ -319,6 +348,10 @@ RIGHT: Final[tuple[tuple[Rule, dict[str, str]], ...]] = (
     (cycles, {"aioflow.a": "import aioflow.b\nimport aioflow.c", "aioflow.b": "import aioflow.c", "aioflow.c": ""}),
     (tasks, {"aioflow.a": "tg.create_task(f())\nself._group.create_task(f())\nself.task_group.create_task(f())"}),
     (prints, {"aioflow.cli.ops": "print(1)", "aioflow.__main__": "print(1)"}),
+    (products, {"aioflow.a": "xp.matmul(a, b)\nself.xp.dot(a, b)\nbinding.xp.linalg.inv(a)\nf = xp.einsum"}),
+    (products, {"aioflow.a": "try: f()\nexcept np.linalg.LinAlgError: np.einsum_path(e)\naf.matmul(a, b)"}),
+    (products, {"aioflow_numpy.a": "products.dot(a, b)", "aioflow_numpy.products": "np.dot(a, b)"}),
+    (products, {"aioflow.testing.a": "a @ b", "aioflow_cupy.a": "a @ b"}),
     (sizes, {"aioflow.a": 'def f():\n    """' + "\n" * FUNCTION_LINES + '    """\n    pass\n'}),
 )
 

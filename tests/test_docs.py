@@ -1,15 +1,22 @@
-"""The documents keep their word: their Python compiles, the first program runs, their links lead somewhere."""
+"""The documents keep their word: their Python compiles, the README's runs, their links lead somewhere."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
+import numpy as np
 import pytest
+
+from aioflow.data import load_digits
+from tests import compatibility
+from tests.processes import SECONDS, program
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
@@ -45,40 +52,109 @@ def test_python_compiles(path: Path, line: int, code: str) -> None:
     compile(shifted, str(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-def _output(code: str, folder: Path) -> str:
-    """What a program prints, run as a user would: pasted into a file, with warnings as errors."""
-    program = folder / "program.py"
-    program.write_text(code, encoding="utf-8")
+README = [code for _, code in _blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")]
+FIRST, TRAIN, SERVICE, COROUTINE, DEVICES = README
+
+
+def _output(code: str, folder: Path) -> tuple[str, str]:
+    """What a program prints and logs, run as a user would: pasted into a file, with warnings as errors."""
+    file = folder / "pasted.py"
+    file.write_text(code, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(program)],
+        [sys.executable, "-W", "error", str(file)],
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=SECONDS,
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
-
-
-def _readme_program(word: str) -> str:
-    programs = [code for _, code in _blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")]
-    return next(code for code in programs if word in code)
+    return done.stdout, done.stderr
 
 
 def test_the_readmes_first_program_runs_and_learns(tmp_path: Path) -> None:
-    *losses, prediction = _output(_readme_program("matmul"), tmp_path).split("\n")[:-1]
+    printed, logged = _output(FIRST, tmp_path)
+    *losses, prediction = printed.split("\n")[:-1]
     values = [float(line) for line in losses]
     assert len(values) == 10
     assert values == sorted(values, reverse=True), "the loss falls"
     assert prediction.startswith("[[")
+    assert logged == ""
 
 
 def test_the_readmes_program_with_a_coroutine_runs(tmp_path: Path) -> None:
-    printed = _output(_readme_program("py_coroutine"), tmp_path)
+    printed, logged = _output(COROUTINE, tmp_path)
     assert printed.count("dtype=float32") == 2
     assert "nan" not in printed
+    assert logged == ""
+
+
+def test_the_readmes_program_with_two_devices_shows_where_nodes_are(tmp_path: Path) -> None:
+    printed, logged = _output(DEVICES, tmp_path)
+    devices, total = printed.splitlines()
+    assert devices.count("device:CPU") == 2
+    assert float(total) == pytest.approx(256 * (1 + np.tanh(1.0)))
+    assert re.search(r"^MatMul: \(MatMul\): \S+/device:CPU:0$", logged, re.MULTILINE)
+
+
+def test_the_readmes_web_service_starts_on_the_model_that_the_program_before_it_made(tmp_path: Path) -> None:
+    """It answers, and refuses what is no row of numbers with the error's text."""
+    printed, logged = _output(TRAIN, tmp_path)
+    assert "saved as model/digits" in printed
+    assert logged == ""
+    (tmp_path / "service.py").write_text(SERVICE, encoding="utf-8")
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with program(
+        *("-m", "uvicorn", "service:app", "--port", "0"), cwd=tmp_path, env=environment, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None
+        url = next(found[0] for line in process.stdout if (found := re.search(r"http://[\d.:]+", line)))
+        with httpx.Client(base_url=url, trust_env=False, timeout=SECONDS) as client:
+            answer = client.post("/predict", json=load_digits().images[:5].tolist())
+            assert answer.status_code == 200
+            assert [row.index(max(row)) for row in answer.json()] == load_digits().labels[:5].tolist()
+            for body, text in BAD_INPUT.items():
+                answer = client.post("/predict", content=body)
+                assert answer.status_code == 400, answer.text
+                assert text in answer.text
+        process.terminate()
+        rest, _ = process.communicate(timeout=SECONDS)
+    assert "Traceback" not in rest
+
+
+BAD_INPUT = {
+    "": "Expecting value",
+    "[[1, 2]]": "shape (1, 2)",
+    "7": "shape ()",
+    '{"rows": []}': "not 'dict'",
+    '[["a"]]': "'a'",
+    f"[[1{'0' * 400}]]": "int too large",
+    f"[{[1e39] * 64}]": "float values",
+}
+
+
+def test_the_readmes_programs_pass_the_type_checker(tmp_path: Path) -> None:
+    pytest.importorskip("mypy", reason="mypy is of the extra `types`: `tox -e types` runs this")
+    files = [tmp_path / f"readme_{number}.py" for number in range(len(README))]
+    for file, code in zip(files, README, strict=True):
+        file.write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", *map(str, files)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_compatible_is_said_as_it_is() -> None:
+    text = compatibility.DOCUMENT.read_text(encoding="utf-8")
+    assert text == compatibility.written(text), "python -m tests.compatibility writes it anew"
+    missing = text.partition("Missing: ")[2].partition("\n\n")[0]
+    assert "`ConfigProto`" in missing
+    assert "`matmul`" not in missing
 
 
 def _prose(text: str) -> str:

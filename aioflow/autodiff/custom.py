@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
@@ -17,6 +17,8 @@ from aioflow.ops.core import identity
 __all__ = ["NoGradient", "NotDifferentiable", "RegisterGradient", "custom_gradient", "grad_pass_through", "no_gradient"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class RegisterGradient:
@@ -36,7 +38,7 @@ class RegisterGradient:
 
     def __call__(self, f: F) -> F:
         """Register `f`, and return it."""
-        gradient(self._op_type)(f)
+        gradient(self._op_type, takes_slices=True)(f)
         return f
 
 
@@ -53,7 +55,7 @@ NotDifferentiable: Final = no_gradient
 NoGradient: Final = no_gradient
 
 
-def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
+def custom_gradient(f: Callable[P, tuple[R, Callable[..., Any]]]) -> Callable[P, R]:
     """Decorator: `f(*args)` returns its result and the function that computes the gradient.
 
     The second, `grad(*dys)`, gets one gradient a result and returns one gradient an argument. When `f` reads trainable
@@ -64,10 +66,12 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
         DTypeError: `f` reads variables, and `grad` takes no `variables`.
     """
 
+    build: Callable[..., Any] = f
+
     @functools.wraps(f)
     def decorated(*args: Any, **kwargs: Any) -> Any:
         inputs = [identity(convert_to_tensor(a)) for a in args]
-        made = f(*inputs, **kwargs)
+        made = build(*inputs, **kwargs)
         if not isinstance(made, tuple) or len(made) != 2 or not callable(made[1]):
             raise InvalidArgumentError(
                 f"{f.__name__} does not fit custom_gradient", expected="(result, gradient function)", actual=repr(made)

@@ -6,12 +6,11 @@ The method of TensorFlow (white paper, section 4.1), which `reverse` carries out
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import Enum
-from typing import Any
+from typing import Any, Literal, overload
 
 from aioflow.autodiff.paths import Level
-from aioflow.autodiff.reverse import Gradient, Options, ReverseWalk
+from aioflow.autodiff.reverse import Options, ReverseWalk
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import scopes
 from aioflow.graph.default_graph import default_graph
@@ -20,7 +19,7 @@ from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.control_flow_contexts import current_context
-from aioflow.ops.indexed import convert_to_tensor_or_indexed_slices
+from aioflow.ops.indexed import Gradient, convert_to_tensor_or_indexed_slices
 
 __all__ = ["AggregationMethod", "UnconnectedGradients", "gradients"]
 
@@ -41,15 +40,44 @@ class UnconnectedGradients(Enum):
     ZERO = "zero"
 
 
+@overload
 def gradients(
     ys: TensorLike,
     xs: TensorLike,
-    grad_ys: TensorLike = None,
+    grad_ys: TensorLike | Sequence[TensorLike | None] | None = None,
     name: str = "gradients",
     colocate_gradients_with_ops: bool = False,
     gate_gradients: bool = False,
     aggregation_method: int | None = None,
-    stop_gradients: TensorLike = None,
+    stop_gradients: TensorLike | None = None,
+    unconnected_gradients: Literal[UnconnectedGradients.NONE, "none"] = UnconnectedGradients.NONE,
+) -> list[Tensor | IndexedSlices | None]: ...
+
+
+@overload
+def gradients(
+    ys: TensorLike,
+    xs: TensorLike,
+    grad_ys: TensorLike | Sequence[TensorLike | None] | None = None,
+    name: str = "gradients",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: int | None = None,
+    stop_gradients: TensorLike | None = None,
+    *,
+    unconnected_gradients: Literal[UnconnectedGradients.ZERO, "zero"],
+) -> list[Tensor | IndexedSlices]: ...
+
+
+def gradients(
+    ys: TensorLike,
+    xs: TensorLike,
+    grad_ys: TensorLike | Sequence[TensorLike | None] | None = None,
+    name: str = "gradients",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: int | None = None,
+    stop_gradients: TensorLike | None = None,
     unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
 ) -> list[Any]:
     """The derivatives of the sum of `ys` by each of `xs`.
@@ -85,7 +113,7 @@ def gradients(
         starting = [_seed(y, seed, i) for i, (y, seed) in enumerate(zip(outputs, seeds, strict=True))]
         options = Options(frozenset(stop), colocate_gradients_with_ops, gate_gradients)
         walk = ReverseWalk(graph, outputs, wanted, Level(None, current_context(graph)), options)
-        with scopes.enter_scope(graph, replace(scopes.current_scope(graph), differentiation=graph.get_name_scope())):
+        with scopes.enter_scope(graph, lambda outer: outer._replace(differentiation=outer.name)):
             walk.run(starting)
             found = [walk.gradient_of(x) for x in wanted]
         if unconnected is UnconnectedGradients.ZERO:

@@ -16,8 +16,8 @@ from aioflow.autodiff.paths import Level, find_paths, is_trainable
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.graph.shapes import num_elements
 from aioflow.ops.apply import apply_op, constant
+from aioflow.ops.array_node import known_dims
 from aioflow.ops.control_flow_contexts import LoopVariable, WhileContext, placed
 from aioflow.ops.tensor_list import empty_list, joined, pop, push
 
@@ -82,8 +82,9 @@ class GradientLoop(WhileContext):
     def _shape(self, op_type: str, tensor: Tensor, attrs: Mapping[str, Any]) -> Tensor:
         key = op_type, tensor, attrs.get("out_type")
         if key not in self._shapes:
-            if op_type == "Shape" and num_elements(tensor.dims) is not None:
-                return constant(tensor.dims, attrs.get("out_type", dtypes.int32))
+            sizes = known_dims(tensor)
+            if op_type == "Shape" and sizes is not None:
+                return constant(sizes, attrs.get("out_type", dtypes.int32))
             with placed(self.graph, tensor.op.control_flow_context):
                 self._shapes[key] = apply_op(op_type, tensor, **attrs)
         return self._shapes[key]

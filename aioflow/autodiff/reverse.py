@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from aioflow.autodiff.branches import Branches, merge_gradients, switch_gradients
 from aioflow.autodiff.loops import loop_gradients
@@ -20,16 +20,14 @@ from aioflow.autodiff.paths import Level, Step, find_paths, is_own
 from aioflow.errors import InternalError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.graph.opdef import lookup_gradient
+from aioflow.graph.opdef import lookup_gradient, takes_slices
 from aioflow.graph.shapes import format_dims
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import apply_op, convert_to_tensor
 from aioflow.ops.control_flow_contexts import ControlFlowContext, WhileContext
 from aioflow.ops.core import tuple_
-from aioflow.ops.indexed import convert_to_tensor_or_indexed_slices, sum_gradients
+from aioflow.ops.indexed import Gradient, convert_to_tensor_or_indexed_slices, sum_gradients
 
 __all__ = ["Gradient", "Options", "ReverseWalk"]
-
-Gradient: TypeAlias = "Tensor | IndexedSlices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,8 @@ class ReverseWalk:
         """What flows to the tensors that the step reads."""
         if isinstance(step, WhileContext):
             with self.branches.around(step.outer):
-                return [] if step in self._paths.stops else loop_gradients(self, step)
+                found = [] if step in self._paths.stops else loop_gradients(self, step)
+            return [(t, _fitted(t.op, t, g)) for t, g in found]
         with self._at(step, step.control_flow_context):
             incoming = [self.summed(t) for t in step.outputs]
         if step in self._paths.stops or all(g is None for g in incoming):
@@ -160,6 +159,8 @@ def _by_rule(op: Operation, incoming: list[Gradient | None]) -> list[Gradient | 
     function = lookup_gradient(op)
     if function is None:
         return [None] * len(op.inputs)
+    if not takes_slices(op):
+        incoming = [convert_to_tensor(g) if isinstance(g, IndexedSlices) else g for g in incoming]
     for i, tensor in enumerate(op.outputs):
         if incoming[i] is None and (tensor.dtype.is_floating or tensor.dtype.is_complex):
             incoming[i] = apply_op("ZerosLike", tensor)

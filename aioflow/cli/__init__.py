@@ -5,20 +5,25 @@ Each command is a module that adds its own parser; a command returns its exit st
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from functools import partial
 
+import aioflow
 from aioflow.cli import calibrate, demo, devices, doctor, explain, ops
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from aioflow.cli.arguments import Parser
+from aioflow.cli.program import run_command
 
 __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. `argv` is by default the process's own."""
-    parser = argparse.ArgumentParser(prog="aioflow", description="An asyncio-native dataflow engine.")
+    return run_command("aioflow", partial(_run, argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    parser = Parser(prog="aioflow", description="An asyncio-native dataflow engine.")
+    parser.add_argument("--version", action="version", version=f"aioflow {aioflow.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in (ops, doctor, devices, calibrate, explain, demo):
         command.add_parser(commands)

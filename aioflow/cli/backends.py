@@ -19,6 +19,7 @@ class BackendReport:
     name: str
     distribution: str
     problem: str | None = None
+    device_type: str | None = None
 
 
 def load_backends() -> list[BackendReport]:
@@ -29,13 +30,13 @@ def load_backends() -> list[BackendReport]:
 def _load(entry: metadata.EntryPoint) -> BackendReport:
     distribution = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "unknown"
     try:
-        entry.load()()
+        backend = entry.load()()
     except ImportError as error:
         command = install_command(entry.name)
         return BackendReport(entry.name, distribution, f"{error}" + (f"; {command}" if command else ""))
     except Exception as error:  # a backend may be anybody's: whatever it raises belongs in the report
         return BackendReport(entry.name, distribution, f"{type(error).__name__}: {error}")
-    return BackendReport(entry.name, distribution)
+    return BackendReport(entry.name, distribution, device_type=getattr(backend, "device_type", None))
 
 
 def install_command(extra: str) -> str | None:

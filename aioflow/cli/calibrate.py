@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from aioflow.cli.arguments import output_file, seconds
 from aioflow.compiler.place.calibration import RATES, Calibration, Link, calibration_path, write_calibration
 from aioflow.config import SessionConfig
 from aioflow.runtime.calibrate import calibrate
@@ -34,18 +35,11 @@ def _link_text(link: Link) -> str:
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser("calibrate", help="measure this machine, so that placement knows what things cost")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="instead of the file that sessions read")
+    parser.add_argument("--output", type=output_file, metavar="FILE", help="instead of the file that sessions read")
     parser.add_argument(
-        "--seconds", type=_positive, default=0.2, metavar="S", help="for each of some 13 measurements (default: 0.2)"
+        "--seconds", type=seconds, default=0.2, metavar="S", help="for each of some 13 measurements (default: 0.2)"
     )
     parser.set_defaults(run=_run)
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
-    return value
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -5,9 +5,9 @@ The demo's options are its own: it reads the rest of the command line.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from typing import TYPE_CHECKING
+
+from aioflow.cli.program import run_demo
 
 if TYPE_CHECKING:
     import argparse
@@ -24,12 +24,4 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    try:
-        # Here and not at the top: the demo's packages are an extra, which the other commands do without.
-        status: int = importlib.import_module("aioflow.demo.main").main(arguments.rest)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "aioflow":
-            raise
-        print(f"The demo needs {error.name}, which is not installed: pip install 'aioflow[demo]'", file=sys.stderr)
-        return 2
-    return status
+    return run_demo("aioflow.demo.main", arguments.rest, "aioflow demo")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -16,18 +15,21 @@ import numpy as np
 
 # The whole package: that is what registers the ops and the portable kernels.
 import aioflow as af
+from aioflow.cli.arguments import file, output_file
 from aioflow.cli.backends import load_backends
+from aioflow.cli.program import run
 from aioflow.compiler.ir import ClientGraph
 from aioflow.compiler.optimize.passes import chosen_passes
-from aioflow.compiler.place.calibration import find_calibration
+from aioflow.compiler.place.calibration import DEFAULT_SPEEDS, find_calibration, read_calibration
 from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.place.cost_model import CostModel, observe_step
 from aioflow.compiler.place.report import Explanation, explain
 from aioflow.compiler.place.strategies import STRATEGIES
 from aioflow.compiler.prune import StepRequest, prune
-from aioflow.errors import InvalidArgumentError, OpError
-from aioflow.kernels.checkpoint_format import file_errors
+from aioflow.errors import InvalidArgumentError, NotFoundError
+from aioflow.kernels.files import file_errors
 from aioflow.planner import cost_model
+from aioflow.runtime.device_list import list_devices
 from aioflow.train.graph_io import read_graph
 
 __all__ = ["add_parser"]
@@ -35,6 +37,7 @@ __all__ = ["add_parser"]
 _TASK: Final = "/job:localhost/replica:0/task:0"
 _TRACED: Final = 3
 _TIMED: Final = 7
+_MOST_DEVICES: Final = 1024  # of a type
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "explain", help="show where the nodes of a saved graph would run, and the step that is predicted"
     )
-    parser.add_argument("graph", type=Path, help="a file of aioflow.train.write_graph")
+    parser.add_argument("graph", type=file, help="a file of aioflow.train.write_graph")
     parser.add_argument("--fetch", nargs="+", required=True, metavar="NAME", help="tensors (x:0) and operations (x)")
     parser.add_argument(
         "--device-count", nargs="+", type=_count, default=[("CPU", 1)], metavar="TYPE=N", help="default: CPU=1"
@@ -58,31 +61,51 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--strategy", choices=["auto", *STRATEGIES], default="auto")
     parser.add_argument("--soft", action="store_true", help="place elsewhere what cannot be where it asks to be")
     parser.add_argument("--unoptimized", action="store_true", help="the graph as it is, without optimizations")
-    parser.add_argument("--calibration", type=Path, metavar="FILE", help="instead of the one of `aioflow calibrate`")
-    parser.add_argument("--run", action="store_true", dest="measure", help="run it, fed with zeros, and use its times")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the predicted timeline")
+    parser.add_argument("--calibration", type=file, metavar="FILE", help="instead of the one of `aioflow calibrate`")
+    parser.add_argument(
+        "--run",
+        action="store_true",
+        dest="measure",
+        help="run it, with zeros for feeds and variables, and use its times",
+    )
+    parser.add_argument("--svg", type=output_file, metavar="FILE", help="draw the predicted timeline")
     parser.set_defaults(run=_run)
 
 
 def _count(text: str) -> tuple[str, int]:
     name, _, number = text.partition("=")
-    if not name.isalpha() or not number.isdecimal() or not int(number):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form CPU=4")
+    if not name.isalpha() or not number.isdecimal() or not 0 < float(number) <= _MOST_DEVICES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form CPU=4, with at most {_MOST_DEVICES}")
     return name.upper(), int(number)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    load_backends()
-    try:
-        found = _explain(arguments)
-        if arguments.svg is not None:
-            with file_errors(arguments.svg):
-                arguments.svg.write_text(found.to_svg(f"{arguments.graph.name}: predicted step"), encoding="utf-8")
-    except OpError as error:
-        print(error, file=sys.stderr)
-        return 1
+    # A type of device may be explained that this machine has not: only how fast it is has to be known.
+    known = {backend.device_type for backend in load_backends()} | set(DEFAULT_SPEEDS)
+    counts = dict(arguments.device_count)
+    for kind in counts:
+        if kind not in known:
+            raise NotFoundError(f"no such backend: {kind}")
+    if arguments.measure:
+        _find_devices(counts)
+    found = _explain(arguments)
+    if arguments.svg is not None:
+        with file_errors(arguments.svg):
+            arguments.svg.write_text(found.to_svg(f"{arguments.graph.name}: predicted step"), encoding="utf-8")
     print(found)
     return 0
+
+
+def _find_devices(counts: Mapping[str, int]) -> None:
+    """Raise NotFoundError where this machine does not have the devices that a run would be measured on."""
+    present = Counter(device.device_type for device in list_devices(af.SessionConfig(device_count=counts)))
+    for kind, number in counts.items():
+        if present[kind] < number:
+            raise NotFoundError(
+                "this machine has too few devices for a run",
+                expected=f"{kind}={number}",
+                actual=f"{kind}={present[kind]}",
+            )
 
 
 def _explain(arguments: argparse.Namespace) -> Explanation:
@@ -95,12 +118,13 @@ def _explain(arguments: argparse.Namespace) -> Explanation:
         allow_soft_placement=arguments.soft,
         optimizations=not arguments.unoptimized,
     )
-    costs = cost_model(config, find_calibration(arguments.calibration))
+    given: Path | None = arguments.calibration
+    costs = cost_model(config, find_calibration() if given is None else read_calibration(given))
     step = _read(arguments.graph, arguments.fetch)
     graph = _optimized(step.request, not arguments.unoptimized)
     if not arguments.measure:
         return explain(graph, cluster, costs, arguments.strategy)
-    seconds = asyncio.run(_measure(step, config, costs))
+    seconds = run(_measure(step, config, costs))
     return replace(explain(graph, cluster, costs, arguments.strategy), measured_seconds=seconds)
 
 
@@ -137,10 +161,14 @@ def _never(*_: object) -> None:
 
 async def _measure(step: _Step, config: af.SessionConfig, costs: CostModel) -> float:
     """Median seconds of a step fed with zeros. The times of its nodes go into `costs`."""
-    feeds: Mapping[Any, Any] = {tensor: _zeros(tensor, costs.unknown_size) for tensor in step.request.feeds}
+    size = costs.unknown_size
+    feeds: Mapping[Any, Any] = {
+        tensor: _zeros(tensor.name, tensor.dims, tensor.dtype, size) for tensor in step.request.feeds
+    }
     fetches = [*step.request.fetches, *step.request.targets]
     taken = []
     async with af.Session(graph=step.graph, config=config) as session:
+        await session.run(_initialized(step.graph, step.request, size))
         for _ in range(_TRACED):
             metadata = af.RunMetadata()
             options = af.RunOptions(trace_level=af.TraceLevel.FULL)
@@ -153,10 +181,21 @@ async def _measure(step: _Step, config: af.SessionConfig, costs: CostModel) -> f
     return median(taken)
 
 
-def _zeros(tensor: af.Tensor, unknown_size: int) -> Any:
-    if tensor.dims is None:
+def _initialized(graph: af.Graph, request: StepRequest, unknown_size: int) -> list[af.Operation]:
+    """Zeros for the variables of a step: a saved graph does not tell which of its nodes initialize them."""
+    made = []
+    with graph.as_default():
+        for name in [name for name, node in prune(request).nodes.items() if node.op == "VarHandleOp"]:
+            handle = graph.get_operation_by_name(name)
+            zeros = _zeros(name, handle.attrs["shape"], handle.attrs["dtype"], unknown_size)
+            made.append(af.raw_ops.AssignVariableOp(resource=handle.outputs[0], value=zeros))
+    return made
+
+
+def _zeros(name: str, dims: Iterable[int | None] | None, dtype: af.DType, unknown_size: int) -> Any:
+    if dims is None:
         raise InvalidArgumentError(
-            f"{tensor.name} has no static rank, so there are no zeros for it", expected="a rank", actual="unknown"
+            f"{name} has no static rank, so there are no zeros for it", expected="a rank", actual="unknown"
         )
-    shape = [unknown_size if size is None else size for size in tensor.dims]
-    return np.zeros(shape, tensor.dtype.np_dtype) if tensor.dtype.name != "string" else np.full(shape, b"", object)
+    shape = [unknown_size if size is None else size for size in dims]
+    return np.zeros(shape, dtype.np_dtype) if dtype.name != "string" else np.full(shape, b"", object)

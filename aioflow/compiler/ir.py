@@ -97,6 +97,18 @@ class Part:
         """The indices of the step's fetches that it gives, in order."""
         return self._indices("_Retval")
 
+    @property
+    def feed_specs(self) -> tuple[OutputSpec, ...]:
+        """What is known of each of `feeds`."""
+        nodes = [node for graph in self.subgraphs.values() for node in graph.nodes.values() if node.op == "_Arg"]
+        found = {int(node.attrs["index"]): node.outputs[0] for node in nodes}
+        return tuple(found[index] for index in self.feeds)
+
+    @property
+    def all_feeds(self) -> int:
+        """How many feeds the whole step has."""
+        return max((graph.feeds for graph in self.subgraphs.values()), default=0)
+
     def _indices(self, op: str) -> tuple[int, ...]:
         nodes = (node for graph in self.subgraphs.values() for node in graph.nodes.values())
         return tuple(sorted({int(node.attrs["index"]) for node in nodes if node.op == op}))

@@ -75,7 +75,7 @@ def needed_operations(
             if op.type == "Merge":
                 waiting.extend(source for source in needed if source.type == "NextIteration")
                 needed = [source for source in needed if source.type != "NextIteration"]
-            needed += _waits(op.control_inputs, skipped)
+            needed += _waits(op.waits_for, skipped)
             stack.extend((source, False) for source in reversed(needed) if source not in visited)
     return order
 
@@ -97,7 +97,7 @@ def _node(op: Operation, fed: Mapping[Tensor, Edge], skipped: set[Operation]) ->
         op.name,
         op.type,
         tuple(fed.get(t) or Edge(t.op.name, t.value_index) for t in (_source(t, fed) for t in op.inputs)),
-        tuple(dict.fromkeys(c.name for c in _waits(op.control_inputs, skipped))),
+        tuple(dict.fromkeys(c.name for c in _waits(op.waits_for, skipped))),
         op.attrs,
         tuple(OutputSpec(t.dtype, t.dims) for t in op.outputs),
         op.device,

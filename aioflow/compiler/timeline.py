@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
@@ -131,6 +131,8 @@ class Timeline:
         self.after: list[dict[int, float]] = [{} for _ in self.members]
         self._connect(transfer_seconds)
         self.order = self._sorted()
+        self._starts: list[float] | None = None
+        self._roots: dict[tuple[str, Edge], tuple[str, Edge] | None] | None = None
 
     # -- the units ---------------------------------------------------------------------------------------------------
 
@@ -205,12 +207,17 @@ class Timeline:
             starts[unit] = due - self.seconds[unit]
         return starts
 
-    @cached_property
+    @property
     def starts(self) -> list[float]:
         """By unit, when it starts if a device does one at a time, and of those that are ready the one with least slack.
 
         What takes no time waits for no device.
         """
+        if self._starts is None:
+            self._starts = self._simulated()
+        return self._starts
+
+    def _simulated(self) -> list[float]:
         earliest = self.earliest()
         end = max((start + took for start, took in zip(earliest, self.seconds, strict=True)), default=0.0)
         slack = [late - early for late, early in zip(self.latest(end), earliest, strict=True)]
@@ -225,9 +232,14 @@ class Timeline:
 
     # -- what is held then -------------------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def roots(self) -> dict[tuple[str, Edge], tuple[str, Edge] | None]:
         """By output outside of loops, the one whose memory it is in; None for what is in memory anyway."""
+        if self._roots is None:
+            self._roots = self._found_roots()
+        return self._roots
+
+    def _found_roots(self) -> dict[tuple[str, Edge], tuple[str, Edge] | None]:
         roots: dict[tuple[str, Edge], tuple[str, Edge] | None] = {}
         for unit in self.order:
             for key in self.members[unit]:

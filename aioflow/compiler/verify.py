@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.ir import ClientGraph, Node, OutputSpec
 from aioflow.errors import InternalError
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import OPS, ArgDef
+from aioflow.graph.shapes import is_compatible
 
 __all__ = ["verify"]
 
@@ -63,10 +64,10 @@ def _check_signature(graph: ClientGraph, node: Node) -> None:
         inputs, outputs = OPS.get(node.op).inputs, OPS.get(node.op).outputs
     else:
         raise _broken(graph, node, f"there is no op {node.op!r}")
-    try:
-        wanted = [list(_dtypes(args, node.attrs)) for args in (inputs, outputs)]
-    except KeyError as error:
-        raise _broken(graph, node, f"it has no attribute {error}") from None
+    missing = [name for name in _declared(node) if name not in node.attrs]
+    if missing:
+        raise _broken(graph, node, f"it has no attribute {', '.join(map(repr, missing))}")
+    wanted = [list(_dtypes(args, node.attrs)) for args in (inputs, outputs)]
     actual = [[graph.spec(edge).dtype for edge in node.inputs], [spec.dtype for spec in node.outputs]]
     for kind, expected, found in zip(("input", "output"), wanted, actual, strict=True):
         if len(expected) != len(found):
@@ -74,6 +75,18 @@ def _check_signature(graph: ClientGraph, node: Node) -> None:
         for (name, dtype), have in zip(expected, found, strict=True):
             if have is not dtype:
                 raise _broken(graph, node, f"{kind} {name!r} is {have}, not {dtype}")
+    if node.op == "Const" and not _holds(node.outputs[0], node.attrs["value"]):
+        raise _broken(graph, node, "its value has not the dtype or shape of its output")
+
+
+def _holds(spec: OutputSpec, value: Any) -> bool:
+    """Whether a constant has the dtype and shape that others rely on."""
+    return bool(value.dtype == spec.dtype.np_dtype) and is_compatible(spec.dims, value.shape)
+
+
+def _declared(node: Node) -> Iterable[str]:
+    """Names of the attributes that a node must have: kernels are bound to them without a second look."""
+    return ("T",) if node.op in _BOUNDARY else OPS.get(node.op).attrs
 
 
 def _dtypes(args: Sequence[ArgDef], attrs: Mapping[str, Any]) -> Iterator[tuple[str, DType | None]]:

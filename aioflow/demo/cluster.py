@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
@@ -18,10 +18,12 @@ from typing import Any, Final
 import numpy as np
 
 import aioflow as af
+from aioflow.cli.arguments import Parser, count
+from aioflow.cli.program import Stopped, run
 from aioflow.data import Digits, load_digits
 from aioflow.demo.model import PIXELS
 from aioflow.net.cluster_spec import free_addresses
-from aioflow.worker import loop_factory, parse_cluster
+from aioflow.worker import parse_cluster
 
 __all__ = ["main", "run_demo"]
 
@@ -31,6 +33,11 @@ _HIDDEN: Final = 96
 _CLASSES: Final = 10
 _REPORTS: Final = 4  # lines of progress a worker
 _SECONDS_TO_END: Final = 5.0
+# `python -m aioflow.worker`, but a Ctrl-C while it imports, which all processes of a terminal get, is left to the demo.
+_AS_MODULE: Final = (
+    "import runpy, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "runpy.run_module('aioflow.worker', run_name='__main__', alter_sys=True)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +54,16 @@ class _Model:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo, or one worker of it; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m aioflow.worker demo", description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=500, help="of each worker (default %(default)s)")
+    parser = Parser(prog="python -m aioflow.worker demo", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--steps", type=count, default=500, help="of each worker (default %(default)s)")
     parser.add_argument("--cluster", action="append", help=argparse.SUPPRESS)  # of a worker that the demo has started
     parser.add_argument("--task", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        if options.cluster is None:
-            return runner.run(run_demo(options.steps))
-        runner.run(_train_as_worker(parse_cluster(options.cluster), options.task, options.steps))
-        return 0
+    if options.cluster is None:
+        return run(run_demo(options.steps))
+    with suppress(Stopped):  # the demo that has started it says so
+        run(_train_as_worker(parse_cluster(options.cluster), options.task, options.steps))
+    return 0
 
 
 # ── the whole ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -94,7 +101,7 @@ async def run_demo(steps: int) -> int:
 async def _process(arguments: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
     """A process that ends with the block."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "aioflow.worker", *arguments, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", _AS_MODULE, *arguments, stdout=asyncio.subprocess.PIPE
     )
     try:
         yield process

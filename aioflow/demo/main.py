@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import aioflow as af
+from aioflow.cli.arguments import Parser, count, file, port
+from aioflow.cli.program import Stopped, run
 from aioflow.data import Digits, load_digits
 from aioflow.demo.model import Model, build
 from aioflow.demo.report import History, Lag, percentile_ms, watch_lag
@@ -46,46 +49,57 @@ class Outcome:
     checkpoint: str
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; returns the exit status."""
     options = _parse(arguments)
-    console = Console()
+    _find_out_whether_files_can_be_made(options.folder)
+    console = _Console()
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            outcome = runner.run(run_demo(options, console))
-    except KeyboardInterrupt:
-        console.print(f"Stopped. Checkpoint in {options.folder}; run the same command to go on from there.")
-        return 130
+        outcome = run(run_demo(options, console))
+    except Stopped as stopped:
+        console.print(_where_it_stopped(options.folder))
+        return stopped.status
     _print_outcome(console, outcome, options)
     return 0
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop  # there is none for Windows, where asyncio's own loop does
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        """rich would exit here, in the middle of a step."""
+        raise BrokenPipeError
 
 
-def _parse(arguments: list[str] | None) -> Options:
-    parser = argparse.ArgumentParser(
+def _parse(arguments: Sequence[str] | None) -> Options:
+    parser = Parser(
         prog="python -m aioflow demo",
         description="Train a classifier of handwritten digits while a web service answers from its live variables.",
     )
-    parser.add_argument("--steps", type=int, default=3000, help="training steps of this run (default %(default)s)")
+    parser.add_argument("--steps", type=count, default=3000, help="training steps of this run (default %(default)s)")
     parser.add_argument(
-        "--dir", type=Path, default=Path("aioflow-demo"), help="checkpoint and plot (default %(default)s)"
+        "--dir", type=file, default=Path("aioflow-demo"), help="checkpoint and plot (default %(default)s)"
     )
-    parser.add_argument("--port", type=int, default=0, help="of the web service on 127.0.0.1 (default: a free one)")
+    parser.add_argument("--port", type=port, default=0, help="of the web service on 127.0.0.1 (default: a free one)")
     found = parser.parse_args(arguments)
     return Options(found.steps, found.dir, found.port)
+
+
+def _find_out_whether_files_can_be_made(folder: Path) -> None:
+    """Before the training, whose end would be the first to write. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def _where_it_stopped(folder: Path) -> str:
+    if af.train.latest_checkpoint(str(folder)) is None:
+        return "Stopped before there was a checkpoint."
+    return f"Stopped. Checkpoint in {folder}; run the same command to go on from there."
 
 
 async def run_demo(options: Options, console: Console) -> Outcome:
     """Train, serve, ask and watch, all in the running event loop.
 
-    When the task is cancelled (Ctrl-C) it writes a checkpoint first.
+    When the task is cancelled (Ctrl-C, SIGTERM) it writes a checkpoint first.
     """
     options.folder.mkdir(parents=True, exist_ok=True)
     train, test = load_digits().split(seed=0)

@@ -45,8 +45,15 @@ class History:
 
     @classmethod
     def load(cls, path: Path) -> History:
-        """The history in a file, or an empty one."""
-        return cls(**json.loads(path.read_text())) if path.exists() else cls()
+        """The history in a file, or an empty one: the curve is a nicety, and no reason not to train."""
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            steps, losses, accuracies = ([float(x) for x in found[name]] for name in ("steps", "losses", "accuracies"))
+            if not len(steps) == len(losses) == len(accuracies):
+                return cls()
+        except (OSError, KeyError, TypeError, ValueError):
+            return cls()
+        return cls([int(step) for step in steps], losses, accuracies)
 
     def add(self, step: int, loss: float, accuracy: float) -> None:
         """One more point."""

@@ -63,12 +63,20 @@ class _Server(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def serving(app: Starlette, port: int) -> AsyncIterator[str]:
-    """Serve `app` on the loopback address while the block runs; yields the base URL. Port 0 takes a free one."""
+    """Serve `app` on the loopback address while the block runs; yields the base URL. Port 0 takes a free one.
+
+    Raises:
+        OSError: the port is taken, or not for everybody.
+    """
     # The protocol is spelled out: asyncio turns Nagle's algorithm off only where the socket says that it is TCP, and
     # with it on, every answer waits 40 ms for the client's delayed acknowledgement.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
+        try:
+            listener.bind(("127.0.0.1", port))
+            listener.listen()  # not only when the server's task runs: whoever reads the URL may be quicker
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, f"127.0.0.1:{port}") from error
         server = _Server(uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False))
         async with asyncio.TaskGroup() as tg:
             tg.create_task(server.serve(sockets=[listener]))

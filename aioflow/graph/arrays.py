@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aioflow.copying import copy_into, row_blocks
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, can_cast_feed
+from aioflow.stopping import batches, blocks
 
-__all__ = ["Array", "string_array", "to_array"]
+__all__ = ["Array", "holds_bytes", "string_array", "takes_long", "to_array"]
+
+_MANY: Final = 1 << 12  # Python values, which become an array in some hundred microseconds
+_LARGE: Final = 1 << 18  # bytes of an array, which are cast in that time
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -23,6 +28,8 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
         DTypeError: the value is of another kind (a float for an int, text for a number).
         InvalidArgumentError: the nesting is ragged, or an integer does not fit the dtype.
     """
+    if dtype is not None and isinstance(value, list | tuple) and _leaves(value) > _MANY:
+        return _from_long_list(value, dtype)
     if dtype is dtypes.string:
         return string_array(value)
     array = _as_numpy(value, dtype)
@@ -37,14 +44,49 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
     return _cast(array, dtype, isinstance(value, np.ndarray | np.generic))
 
 
+def takes_long(value: Any, dtype: DType) -> bool:
+    """Whether `to_array` takes longer than a thread takes to answer."""
+    if isinstance(value, list | tuple):
+        return _leaves(value) > _MANY
+    size = getattr(value, "nbytes", 0)
+    many = _LARGE if dtype is not dtypes.string else 8 * _MANY
+    return isinstance(size, int) and size > many
+
+
+def _leaves(value: Any) -> int:
+    """How many elements a nesting has, if it is as regular as it begins."""
+    count = 1
+    while isinstance(value, list | tuple) and value:
+        count *= len(value)
+        value = value[0]
+    return count * int(getattr(value, "size", 1)) if isinstance(value, np.ndarray) else count
+
+
+def _from_long_list(value: list[Any] | tuple[Any, ...], dtype: DType) -> Array:
+    """Piece by piece, since nothing else can run while NumPy looks at Python's values."""
+    each = _leaves(value) // len(value)
+    try:
+        if each > _MANY:
+            return np.stack([to_array(item, dtype) for item in batches(value, 1)])
+        return np.concatenate([to_array(value[part], dtype) for part in blocks(len(value), _MANY // each)])
+    except ValueError as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        raise _not_rectangular(value, dtype) from error
+
+
+def _not_rectangular(value: Any, dtype: DType | None) -> InvalidArgumentError:
+    wanted = "a rectangular nesting" if dtype is None else f"a rectangular nesting of {dtype}"
+    return InvalidArgumentError("cannot make an array of the value", expected=wanted, actual=_brief(value))
+
+
 def _as_numpy(value: Any, dtype: DType | None) -> Array:
     try:
         return np.asarray(value)
+    except InvalidArgumentError:
+        raise  # of an element that has no array, and says why
     except (ValueError, TypeError) as error:
-        wanted = "a rectangular nesting" if dtype is None else f"a rectangular nesting of {dtype}"
-        raise InvalidArgumentError(
-            "cannot make an array of the value", expected=wanted, actual=_brief(value)
-        ) from error
+        raise _not_rectangular(value, dtype) from error
 
 
 def _narrow(array: Array) -> Array:
@@ -64,9 +106,10 @@ def _cast(array: Array, dtype: DType, typed: bool) -> Array:
         return array.astype(wanted)
     if not can_cast_feed(dtypes.as_dtype(array.dtype), dtype):
         raise _wrong_dtype(array, dtype)
+    result = np.empty_like(array, wanted, subok=False)
     with np.errstate(all="ignore"):
-        result = array.astype(wanted)
-    if dtype.is_integer and not np.array_equal(result, array):
+        copy_into(result, array)
+    if dtype.is_integer and not _equal(result, array):
         raise InvalidArgumentError(
             f"a value does not fit {dtype}",
             expected=f"{dtype.min}..{dtype.max}",
@@ -75,12 +118,21 @@ def _cast(array: Array, dtype: DType, typed: bool) -> Array:
     return result
 
 
+def _equal(one: Array, other: Array) -> bool:
+    if one.ndim == 0:
+        return bool(one == other)
+    return all(np.array_equal(one[part], other[part]) for part in row_blocks(one))
+
+
 def _from_objects(value: Any, array: Array, dtype: DType | None) -> Array:
     flat = array.reshape(-1)
     if dtype is None and all(isinstance(v, str | bytes) for v in flat):
         return string_array(value)
     if dtype in (dtypes.resource, dtypes.variant):
         return array
+    plain = _plain_numbers(array)
+    if plain is not None:
+        return to_array(plain, dtype)
     if flat.size and all(isinstance(v, int) for v in flat):
         raise InvalidArgumentError(
             f"a value does not fit {dtype or 'any integer dtype'}",
@@ -88,6 +140,26 @@ def _from_objects(value: Any, array: Array, dtype: DType | None) -> Array:
             actual=_brief(value),
         )
     raise _wrong_dtype(value, dtype)
+
+
+def _plain_numbers(array: Array) -> Any:
+    """What an object array of numbers means: the nested list of them, or None where it holds anything else."""
+    if not array.size:
+        return np.empty(array.shape, np.bool_)  # which becomes any dtype
+    if not all(
+        isinstance(item, int | float | complex | np.number | np.bool_) for item in array.reshape(-1)
+    ):  # `flat` has 32 dimensions at most
+        return None
+    items = array.tolist()
+    return None if np.asarray(items).dtype.hasobject else items  # an integer of more than 64 bits
+
+
+def holds_bytes(array: Array) -> bool:
+    """Whether an object array is one of strings as the engine has them: of nothing but `bytes`."""
+    flat = array.reshape(-1)  # `flat` has 32 dimensions at most
+    if flat.size <= _MANY:
+        return set(map(type, flat)) <= {bytes}
+    return all(set(map(type, flat[part])) <= {bytes} for part in blocks(flat.size, _MANY))
 
 
 def string_array(value: Any) -> Array:
@@ -101,14 +173,18 @@ def string_array(value: Any) -> Array:
     array = np.asarray(value, dtype=object)
     if isinstance(value, np.ndarray) and value.dtype.kind in "SU":
         array = value.astype(object)
-    result = np.empty(array.shape, dtype=object)
-    for index, item in np.ndenumerate(array):
-        if isinstance(item, str):
-            item = _encoded(item)
-        if not isinstance(item, bytes):
-            raise DTypeError("not a string", expected="str or bytes", actual=_brief(item))
-        result[index] = bytes(item)  # not a subclass, such as NumPy's
-    return result
+    result = np.empty(array.size, dtype=object)
+    for index, item in enumerate(batches(array.reshape(-1))):
+        result[index] = _as_bytes(item)
+    return result.reshape(array.shape)
+
+
+def _as_bytes(item: Any) -> bytes:
+    if isinstance(item, str):
+        item = _encoded(item)
+    if not isinstance(item, bytes):
+        raise DTypeError("not a string", expected="str or bytes", actual=_brief(item))
+    return bytes(item)  # not a subclass, such as NumPy's
 
 
 def _encoded(text: str) -> bytes:
@@ -128,5 +204,7 @@ def _wrong_dtype(value: Any, dtype: DType | None) -> DTypeError:
 
 
 def _brief(value: Any) -> str:
+    if isinstance(value, list | tuple) and len(value) > 80:
+        value = value[:80]  # all of it would take its time, and is not shown
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -68,7 +68,7 @@ def visible(operations: Iterable[Operation]) -> tuple[list[Operation], set[Opera
     while waiting:
         op = waiting.pop()
         shown[op] = None
-        for source in (*(t.op for t in op.inputs), *op.control_inputs):
+        for source in (*(t.op for t in op.inputs), *op.waits_for):
             for call in calls_around(source):
                 if call not in opened:
                     opened.add(call)

@@ -44,6 +44,11 @@ class CompositeTensor:
         """Name of the values."""
         return self.values.name
 
+    if not TYPE_CHECKING:
+
+        def __array__(self, *args, **kwargs):
+            return self.values.__array__()
+
     @property
     def components(self) -> tuple[Tensor, ...]:
         """The tensors that it is made of."""
@@ -54,5 +59,9 @@ class CompositeTensor:
         raise NotImplementedError
 
     def component_dims(self, dims: Dims) -> list[Dims]:
-        """The static shapes of the components, where the whole has the shape `dims`."""
+        """The static shapes of the components, where `dims` is the shape invariant of a loop variable of this kind."""
         raise NotImplementedError
+
+    def kept_dims(self) -> list[Dims]:
+        """The static shapes that the components keep in a loop where no invariant says otherwise."""
+        return [tensor.dims for tensor in self.components]

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Final
 
 from aioflow.errors import FailedPreconditionError
+from aioflow.forking import Locked
 from aioflow.graph.graph import Graph
 from aioflow.graph.scopes import innermost_graph
 
 __all__ = ["default_graph", "get_default_graph", "reset_default_graph"]
 
 
-class _ProcessDefault:
+class _ProcessDefault(Locked):
     """The graph that is the default where no `as_default` is open."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.graph = Graph()
+        super().__init__()
+        self.graph = _new_graph()
+
+
+def _new_graph() -> Graph:
+    graph = Graph()
+    graph.source = None  # whoever imports aioflow has not made it
+    return graph
 
 
 _PROCESS: Final = _ProcessDefault()
@@ -40,4 +46,4 @@ def reset_default_graph() -> None:
     if innermost_graph() is not None:
         raise FailedPreconditionError("reset_default_graph cannot be called inside `with graph.as_default()`")
     with _PROCESS.lock:
-        _PROCESS.graph = Graph()
+        _PROCESS.graph = _new_graph()

@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from aioflow.context_stack import ContextStack
 from aioflow.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
     from aioflow.graph.graph import Graph
+    from aioflow.session import Session
 
-__all__ = ["current_session", "pop_session", "push_session", "session_for"]
+__all__ = ["SESSIONS", "current_session", "session_for"]
 
-_SESSIONS: Final[ContextVar[tuple[Any, ...]]] = ContextVar("aioflow_sessions", default=())
+SESSIONS: Final[ContextStack[Session]] = ContextStack("aioflow_sessions", weak=True)
 
 
-def current_session(graph: Graph | None = None) -> Any:
-    """The innermost open session (for `graph`, when one is given), or None."""
-    for session in reversed(_SESSIONS.get()):
-        if graph is None or session.graph is graph:
+def current_session(graph: Graph | None = None) -> Session | None:
+    """The innermost open session (for `graph`, when one is given), or None. It has not been closed."""
+    for session in SESSIONS:
+        if not session.closed and (graph is None or session.graph is graph):
             return session
     return None
 
 
-def push_session(session: Any) -> Token[tuple[Any, ...]]:
-    """Make `session` the default; give the token to `pop_session`."""
-    return _SESSIONS.set((*_SESSIONS.get(), session))
-
-
-def pop_session(token: Token[tuple[Any, ...]]) -> None:
-    """Undo `push_session`."""
-    _SESSIONS.reset(token)
-
-
-def session_for(session: Any, graph: Graph) -> Any:
+def session_for(session: Session | None, graph: Graph) -> Session:
     """`session`, or the default session of `graph`. Raises FailedPreconditionError where there is none."""
     if session is not None:
         return session

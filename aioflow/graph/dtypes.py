@@ -5,7 +5,7 @@ Strings are byte strings held in object arrays. bfloat16 comes from `ml_dtypes`.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +15,7 @@ from aioflow.errors import DTypeError
 
 __all__ = [
     "DType",
+    "DTypeLike",
     "as_dtype",
     "bfloat16",
     "bool_",
@@ -37,8 +38,15 @@ __all__ = [
 ]
 
 
+_FORMS: Final = (str, type, np.dtype, int)  # what a DType is compared with
+
+
 class DType:
-    """An element type. Instances are singletons: compare them with `is` or `==`."""
+    """An element type. Instances are singletons.
+
+    One equals each name, type, dtype of NumPy and number that `as_dtype` takes for it: `x.dtype == np.float32`. As in
+    TensorFlow they hash by their numbers, so that a set or dictionary of NumPy's types does not find one.
+    """
 
     __slots__ = ("_kind", "as_datatype_enum", "as_numpy_dtype", "name", "np_dtype")
 
@@ -52,7 +60,7 @@ class DType:
         self.name = name
         self.as_datatype_enum = enum
         self.np_dtype = np.dtype(np_dtype)
-        self.as_numpy_dtype = self.np_dtype.type
+        self.as_numpy_dtype = object if self.np_dtype.hasobject else self.np_dtype.type
         self._kind = kind
 
     @property
@@ -122,6 +130,37 @@ class DType:
             return np.iinfo(self.np_dtype)
         raise DTypeError(f"{self.name} has no limits", expected="an integer or floating dtype", actual=self.name)
 
+    @property
+    def limits(self) -> tuple[Any, Any]:
+        """What an image of this type has for black and white: 0, and the greatest integer, 1 or True."""
+        if self.is_integer:
+            return 0, self.max
+        if self.is_bool or self.name in ("float32", "float64"):
+            return 0, True if self.is_bool else 1
+        raise DTypeError(f"{self.name} has no limits", expected="integers, bool, float32 or float64", actual=self.name)
+
+    @property
+    def is_numpy_compatible(self) -> bool:
+        """Whether NumPy's arrays can hold its values: not those of resources and variants."""
+        return self._kind not in "rv"
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether `other` is this type, in whatever form. Raises DTypeError: it is no type."""
+        return as_dtype(other) is self
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, DType) or not isinstance(other, _FORMS) or isinstance(other, bool):
+            return False
+        try:
+            return as_dtype(other) is self
+        except DTypeError:
+            return False
+
+    def __hash__(self) -> int:
+        return self.as_datatype_enum
+
     def __repr__(self) -> str:
         return f"aioflow.{self.name}"
 
@@ -178,7 +217,11 @@ _BY_PYTHON: Final[dict[type, DType]] = {
 }
 
 
-def as_dtype(type_value: Any) -> DType:
+# What users call a dtype: see `as_dtype`.
+DTypeLike: TypeAlias = DType | np.dtype[Any] | type | str | int
+
+
+def as_dtype(type_value: DTypeLike) -> DType:
     """The `DType` for a DType, a name ("float32"), an enum number, a Python type or anything NumPy takes as dtype.
 
     Raises:
@@ -206,7 +249,7 @@ def _from_numpy(value: Any) -> DType | None:
         return None
     try:
         dtype = np.dtype(value)
-    except (TypeError, ValueError, SyntaxError):  # NumPy parses text such as "(2,3)f4"
+    except (TypeError, ValueError, SyntaxError, DeprecationWarning):  # NumPy parses text such as "(2,3)f4"
         return None
     if dtype.kind in "SUO":
         return string

@@ -6,50 +6,59 @@ the graph is extended; the few exceptions (a device set later, an added control 
 
 from __future__ import annotations
 
-import difflib
+import itertools
 import os
 import re
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aioflow.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
     InvalidArgumentError,
-    NotFoundError,
-    OutOfRangeError,
     SourceLine,
 )
 from aioflow.graph import scopes
 from aioflow.graph.calls import EXPANDERS
+from aioflow.graph.collections import Collections
 from aioflow.graph.default_session import current_session
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graphdef import GraphDef, graph_def_of
 from aioflow.graph.keys import GraphKeys
+from aioflow.graph.lookup_errors import needs_tensor, no_node, no_output, no_tensor, not_a_tensor_name, of_another_graph
 from aioflow.graph.opdef import OPS
 from aioflow.graph.operation import Operation
 from aioflow.graph.shapes import Dims
 from aioflow.graph.tensor import OPERATORS, Tensor
 
+if TYPE_CHECKING:
+    from aioflow.graph.tensor_like import NodeLike
+    from aioflow.session import Session
+
 __all__ = ["OPERATORS", "Graph", "GraphKeys", "Operation", "Tensor"]
 
 _ENGINE: Final = str(Path(__file__).parents[1]) + os.sep  # with the separator: `aioflow_more` is somebody else's
+_NUMBERS: Final = itertools.count(1)  # of graphs, so that messages tell them apart
 _NODE_NAME: Final = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 
-class Graph:
-    """A set of nodes, append-only and safe to extend from several threads and tasks."""
+class Graph(Collections):
+    """A set of nodes, append-only and safe to extend from several threads and tasks: `lock` is for who changes it.
+
+    Attributes:
+        source: The user's line that made it; None for the default graph of the process.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        super().__init__()
+        self._number = next(_NUMBERS)
+        self.source: SourceLine | None = user_line()
+        self.mark = object()  # stands for the graph where nothing may keep it alive
         self._own = scopes.Body()
-        self._collections: dict[str, list[Any]] = {}
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Operation] = set()
         self._finalized = False
@@ -57,6 +66,11 @@ class Graph:
         self.functions: dict[str, Any] = {}  # what calls name
         self.mutations = 0
         self.seed: int | None = None
+
+    def __repr__(self) -> str:
+        origin = "a default graph" if self.source is None else f"made at {self.source}"
+        nodes = f"{self.version} node{'s' * (self.version != 1)}"
+        return f"<aioflow.Graph {self._number}, {origin}, with {nodes}>"
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 
@@ -76,7 +90,7 @@ class Graph:
 
     def note_mutation(self) -> None:
         """Record that an existing node changed, so that compiled plans are made anew."""
-        self._check_open()
+        self._check_open(None)
         self.mutations += 1
 
     def create_op(
@@ -98,24 +112,29 @@ class Graph:
 
         Raises:
             FailedPreconditionError: the graph is finalised.
-            InvalidArgumentError: an input belongs to another graph, or the name is malformed.
+            InvalidArgumentError: an input belongs to another graph, the name is malformed, or only the compiler makes
+                nodes of that op.
         """
         op_def = OPS.get(op_type)
-        with self._lock:
-            self._check_open()
+        if op_def.made_by != "user":
+            raise InvalidArgumentError(
+                f"nodes of op {op_type} cannot be in a graph", expected="an op for users", actual=op_type
+            )
+        with self.lock:
+            self._check_open(op_type)
             for tensor in inputs:
                 self._check_owned(tensor, op_type)
-            full_name = self._node_name(op_type if name is None else name)
             scope = scopes.current_scope(self)
+            full_name = self._node_name(op_type if name is None else name, scope)
             wait = scopes.control_inputs_for(scope, [t.op for t in inputs])
             read, waited = _through_context(
                 scope.context, full_name, op_type, tuple(inputs), tuple(dict.fromkeys((*control_inputs, *wait)))
             )
             op = Operation(self, op_def, full_name, read, dict(attrs))
-            op.control_inputs = waited
+            op.waits_for = waited
             op.source = source or user_line()
             for controller in scope.controllers:
-                controller.members.add(op)
+                controller.add(op)
             if scope.colocation and "_class" not in op.attrs:
                 op.attrs["_class"] = tuple(f"loc:@{g}" for g in sorted(scope.colocation))
             if op_type in scope.gradients:
@@ -124,7 +143,7 @@ class Graph:
             scopes.request_device(op, scope)
             op.outputs = [Tensor(op, i, dtype, dims) for i, (dtype, dims) in enumerate(output_specs)]
             op.call = scope.call
-            nodes = self._home().nodes
+            nodes = self._home(scope).nodes
             op.id = len(nodes)
             nodes[full_name] = op
             if scope.context is not None:
@@ -133,17 +152,16 @@ class Graph:
                 self._expand(op)
             return op
 
-    def _home(self) -> scopes.Body:
+    def _home(self, scope: scopes.Scope) -> scopes.Body:
         """Where a new node goes: the function that is being traced, or the graph."""
-        return scopes.body_of(scopes.current_scope(self)) or self._own
+        return scopes.body_of(scope) or self._own
 
     def _expand(self, op: Operation) -> None:
-        scope = replace(scopes.current_scope(self), name=op.name, call=op, gradients={})
         with (
-            self._home().undone_on_error(op.id),
+            self._home(scopes.current_scope(self)).undone_on_error(op.id),
             self.as_default(),
-            scopes.enter_scope(self, scope),
-            self.control_dependencies(op.control_inputs),
+            scopes.enter_scope(self, lambda outer: outer._replace(name=op.name, call=op, gradients={})),
+            self.control_dependencies(op.waits_for),
             self.device(op.device),
         ):
             EXPANDERS[op.type](op)
@@ -157,8 +175,8 @@ class Graph:
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
         """Where the block raises, none of the nodes that it added stay. Nobody else adds nodes meanwhile."""
-        with self._lock:
-            home = self._home()
+        with self.lock:
+            home = self._home(scopes.current_scope(self))
             names, functions = dict(home.names), dict(self.functions)
             try:
                 with home.undone_on_error(len(home.nodes)):
@@ -179,26 +197,27 @@ class Graph:
         """
         return graph_def_of(self.get_operations(), from_version or 0, add_shapes, self.functions)
 
-    def _node_name(self, name: str) -> str:
+    def _node_name(self, name: str, scope: scopes.Scope) -> str:
+        home = self._home(scope)
         if name.endswith("/"):  # an absolute name, as given by a name scope
             name = name[:-1]
-            home = self._home()
             if name in home.nodes:
                 raise AlreadyExistsError(f"a node {name!r} exists already", node=name)
             home.names.setdefault(name.lower(), 1)
             return name
-        prefix = scopes.current_scope(self).name
-        if not name or not _NODE_NAME.fullmatch(f"{prefix}/{name}" if prefix else name):
+        full = f"{scope.name}/{name}" if scope.name else name
+        if not name or not _NODE_NAME.fullmatch(full):
             raise InvalidArgumentError(
                 f"{name!r} is not a valid node name", expected="letters, digits, _.-/", actual=name
             )
-        return self.unique_name(name)
+        return home.unique(full)
 
-    def _check_open(self) -> None:
+    def _check_open(self, op_type: str | None) -> None:
+        """`op_type`: of the node that is being made; None where one changes that is there."""
         if self._finalized:
-            raise FailedPreconditionError("the graph is finalized and cannot be modified").at(
-                "<new node>", "", user_line()
-            )
+            error = FailedPreconditionError("the graph is finalized and cannot be modified", op_type=op_type)
+            error.source = user_line()
+            raise error
 
     def _check_owned(self, tensor: Any, op_type: str) -> None:
         if not isinstance(tensor, Tensor):
@@ -206,55 +225,43 @@ class Graph:
                 "an input is not a tensor", op_type=op_type, expected="Tensor", actual=repr(tensor)
             )
         if tensor.op.graph is not self:
-            raise InvalidArgumentError(
-                f"tensor {tensor.name!r} is from another graph",
-                op_type=op_type,
-                expected=repr(self),
-                actual=repr(tensor.op.graph),
-            ).at(tensor.op.name, tensor.op.type, tensor.op.source)
+            raise of_another_graph(self, tensor.op, f"tensor {tensor.name!r}")
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
         """`name` under the current name scope, with `_1`, `_2`, … where it is taken (letter case does not count)."""
-        prefix = scopes.current_scope(self).name
-        full = f"{prefix}/{name}" if prefix else name
-        with self._lock:
-            return self._home().unique(full, mark_as_used)
+        scope = scopes.current_scope(self)
+        full = f"{scope.name}/{name}" if scope.name else name
+        with self.lock:
+            return self._home(scope).unique(full, mark_as_used)
 
     def get_operations(self) -> list[Operation]:
         """All nodes, in the order of their making."""
-        with self._lock:
+        with self.lock:
             return list(self._own.nodes.values())
 
     def get_operation_by_name(self, name: str) -> Operation:
         """The node of that name. Raises NotFoundError."""
         found = self._own.nodes.get(name)
         if found is None:
-            raise NotFoundError(f"no node {name!r} in the graph", node=None, expected=self._near(name), actual=name)
+            raise no_node(self._own.nodes, name)
         return found
 
     def get_tensor_by_name(self, name: str) -> Tensor:
         """The tensor `node:index`.
 
         Raises:
-            NotFoundError: there is no such node.
+            NotFoundError: there is no such node, or it has fewer outputs.
             InvalidArgumentError: the name has no index.
-            OutOfRangeError: the node has fewer outputs.
         """
         node, colon, index = name.rpartition(":")
         if not colon or not (index.isascii() and index.isdigit()):
-            raise InvalidArgumentError("not a tensor name", expected="'node:index'", actual=name)
-        op = self.get_operation_by_name(node)
+            raise not_a_tensor_name(self._own.nodes, name)
+        op = self._own.nodes.get(node)
+        if op is None:
+            raise no_tensor(self._own.nodes, name)
         if int(index) >= len(op.outputs):
-            raise OutOfRangeError(
-                f"node {node!r} has {len(op.outputs)} outputs",
-                expected=f"an index below {len(op.outputs)}",
-                actual=int(index),
-            ).at(op.name, op.type, op.source)
+            raise no_output(op, int(index))
         return op.outputs[int(index)]
-
-    def _near(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._own.nodes, n=3)
-        return f"one of {self.version} nodes" + (f", such as {', '.join(near)}" if near else "")
 
     def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Tensor | Operation:
         """The node or tensor of this graph that `obj` (a name, a node, a tensor or something that wraps one) stands
@@ -275,10 +282,10 @@ class Graph:
             return element
         if isinstance(element, Operation) and allow_operation:
             if element.graph is not self:
-                raise InvalidArgumentError(f"node {element.name!r} is from another graph").at(
-                    element.name, element.type, element.source
-                )
+                raise of_another_graph(self, element, f"node {element.name!r}")
             return element
+        if isinstance(element, Operation):
+            raise needs_tensor(element)
         wanted = " or ".join(w for w, ok in (("a Tensor", allow_tensor), ("an Operation", allow_operation)) if ok)
         raise InvalidArgumentError(
             f"{obj!r} is not an element of the graph", expected=wanted, actual=type(obj).__name__
@@ -307,42 +314,6 @@ class Graph:
         """Whether `element` may be fetched."""
         return (element.op if isinstance(element, Tensor) else element) not in self._unfetchable
 
-    # -- collections ------------------------------------------------------------------------------------------------
-
-    def add_to_collection(self, name: str, value: Any) -> None:
-        """Append `value` to the collection of that name."""
-        with self._lock:
-            self._collections.setdefault(name, []).append(value)
-
-    def add_to_collections(self, names: Iterable[str] | str, value: Any) -> None:
-        """Append `value` to each of the collections."""
-        for name in dict.fromkeys([names] if isinstance(names, str) else names):
-            self.add_to_collection(name, value)
-
-    def get_collection(self, name: str, scope: str | None = None) -> list[Any]:
-        """A copy of the collection; with `scope`, only the items whose name the regular expression matches."""
-        with self._lock:
-            items = list(self._collections.get(name, ()))
-        if scope is None:
-            return items
-        pattern = re.compile(scope)
-        return [item for item in items if hasattr(item, "name") and pattern.match(item.name)]
-
-    def get_collection_ref(self, name: str) -> list[Any]:
-        """The collection itself."""
-        with self._lock:
-            return self._collections.setdefault(name, [])
-
-    def clear_collection(self, name: str) -> None:
-        """Empty the collection."""
-        with self._lock:
-            self._collections.pop(name, None)
-
-    def get_all_collection_keys(self) -> list[str]:
-        """Names of the collections that hold something."""
-        with self._lock:
-            return [k for k, v in self._collections.items() if v]
-
     # -- scopes -----------------------------------------------------------------------------------------------------
 
     def as_default(self) -> AbstractContextManager[Graph]:
@@ -361,14 +332,14 @@ class Graph:
         """Ask for a device for new nodes: a name, a function of the node, or None to close off the outer scopes."""
         return scopes.device(self, target)
 
-    def control_dependencies(self, control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
+    def control_dependencies(self, control_inputs: Iterable[NodeLike] | None) -> AbstractContextManager[None]:
         """Make new nodes wait for these nodes or tensors; None closes off the outer blocks."""
         if control_inputs is None:
             return scopes.control_dependencies(self, None)
         elements = [self.as_graph_element(c) for c in control_inputs]
         return scopes.control_dependencies(self, [e.op if isinstance(e, Tensor) else e for e in elements])
 
-    def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+    def colocate_with(self, op: NodeLike | None, ignore_existing: bool = False) -> AbstractContextManager[None]:
         """Put new nodes on the device of `op`."""
         element = None if op is None else self.as_graph_element(op)
         return scopes.colocate_with(self, element.op if isinstance(element, Tensor) else element, ignore_existing)
@@ -381,7 +352,7 @@ class Graph:
         """Keep the resources of new stateful nodes in the container of that name."""
         return scopes.container(self, name)
 
-    def default_session(self) -> Any:
+    def default_session(self) -> Session | None:
         """The innermost session opened as default for this graph, or None. (Set by `Session`.)"""
         return current_session(self)
 

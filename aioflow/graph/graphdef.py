@@ -21,6 +21,7 @@ from aioflow.graph import encoding
 from aioflow.graph.arrays import Array
 from aioflow.graph.calls import visible
 from aioflow.graph.dtypes import ALL, DType, as_dtype, string
+from aioflow.graph.foreign import refuse_foreign
 from aioflow.graph.shapes import Dims
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ _MAX_RANK: Final = 64  # what NumPy can hold
 _MAX_BYTES: Final = 2**63 - 1
 _MAX_DEPTH: Final = 4  # of attribute values: a list of shapes has depth 2
 _INT64: Final = range(-(2**63), 2**63)
+_PROTOBUF: Final = ("ParseFromString", "SerializeToString", "MergeFromString", "FromString", "CopyFrom")
 _DTYPES: Final = {dtype.name: dtype for dtype in ALL}
 
 
@@ -81,10 +83,12 @@ class TensorData:
         count = math.prod(self.shape)
         wanted = count if self.dtype is string else count * self.dtype.size
         if not _holds(self.data, self.dtype) or len(self.data) != wanted:
+            given: Any = self.data  # whatever it is
+            length = f"{len(given)} in " if isinstance(given, bytes | tuple) else ""
             raise InvalidArgumentError(
                 f"the data does not fit a tensor of {self.dtype.name} with shape {list(self.shape)}",
                 expected=f"{wanted} {'strings' if self.dtype is string else 'bytes'}",
-                actual=f"{len(self.data)} in {type(self.data).__name__}",
+                actual=f"{length}{type(given).__name__}",
             )
         if self.dtype.is_bool and isinstance(self.data, bytes) and self.data.strip(b"\x00\x01"):
             raise InvalidArgumentError("a bool is neither 0 nor 1", expected="bytes 0 and 1", actual="another byte")
@@ -300,15 +304,27 @@ class GraphDef:
 
         Raises:
             DataLossError: the data is truncated or altered.
-            InvalidArgumentError: it is well formed, but not a graph definition.
+            InvalidArgumentError: it is well formed, but not a graph definition, or one of TensorFlow's.
             UnimplementedError: it was written by a later version.
         """
+        refuse_foreign(data)
         return _from_document(encoding.from_bytes(data))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> GraphDef:
         """Decode what `to_json` wrote. Raises as `from_bytes`."""
+        refuse_foreign(text)
         return _from_document(encoding.from_text(text))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            if name in _PROTOBUF:
+                raise AttributeError(
+                    f"a GraphDef of aioflow is no protocol buffer and has no {name!r}: it has to_bytes and from_bytes; "
+                    "docs/compatibility.md says how to bring a graph of TensorFlow over"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 def _require(condition: bool, what: str, actual: Any) -> None:
@@ -360,7 +376,7 @@ def node_def_of(op: Operation, add_shapes: bool = False) -> NodeDef:
     if add_shapes and op.outputs:
         attrs["_output_shapes"] = tuple(t.dims for t in op.outputs)
     inputs = [str(InputRef(t.op.name, t.value_index)) for t in op.inputs]
-    control = sorted(f"^{c.name}" for c in op.control_inputs)  # they have no order, so that they are always in the same
+    control = sorted(f"^{c.name}" for c in op.waits_for)  # they have no order, so that they are always in the same
     try:
         return NodeDef(op.name, op.type, (*inputs, *control), op.device, attrs)
     except OpError as error:

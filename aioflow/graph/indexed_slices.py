@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims
 
-__all__ = ["IndexedSlices"]
+__all__ = ["IndexedSlices", "IndexedSlicesValue"]
+
+
+class IndexedSlicesValue(NamedTuple):
+    """What is fetched for `IndexedSlices`."""
+
+    values: NDArray[Any]
+    indices: NDArray[Any]
+    dense_shape: NDArray[Any] | None
 
 
 class IndexedSlices(CompositeTensor):
@@ -22,6 +32,9 @@ class IndexedSlices(CompositeTensor):
     """
 
     __slots__ = ("dense_shape", "indices")
+
+    if TYPE_CHECKING:
+        _fetched: IndexedSlicesValue  # see Fetchable
 
     def __init__(self, values: Tensor, indices: Tensor, dense_shape: Tensor | None = None) -> None:
         self.values = values
@@ -37,6 +50,10 @@ class IndexedSlices(CompositeTensor):
     def with_components(self, components: Sequence[Any]) -> IndexedSlices:
         """Slices made of those."""
         return IndexedSlices(*components)
+
+    def with_values(self, values: Tensor) -> IndexedSlices:
+        """Slices at the same places with other values."""
+        return IndexedSlices(values, self.indices, self.dense_shape)
 
     def component_dims(self, dims: Dims) -> list[Dims]:
         """The static shapes of the components of slices like these whose values are of that shape."""

@@ -8,22 +8,31 @@ int32}"), with the shape function; `gradient` attaches the gradient. Kernels are
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
-from aioflow.errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError, UnimplementedError
+from aioflow.errors import (
+    AlreadyExistsError,
+    DTypeError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnimplementedError,
+)
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graphdef import FunctionRef
-from aioflow.graph.shapes import Dims, dims_of, format_dims
+from aioflow.graph.shapes import Dims, dims_of, format_dims, num_elements
+from aioflow.graph.static_value import constant_value, partial_shape, partial_value
+from aioflow.graph.suggestions import did_you_mean, near_names
 
 if TYPE_CHECKING:
     from aioflow.graph.graph import Operation, Tensor
+    from aioflow.graph.indexed_slices import IndexedSlices
 
 __all__ = [
     "CONTROL_FLOW",
@@ -33,10 +42,10 @@ __all__ = [
     "AttrDef",
     "OpDef",
     "ShapeContext",
+    "ShapeFn",
     "define_op",
     "gradient",
     "not_differentiable",
-    "partial_shape",
 ]
 
 # Named groups of dtypes for the allowed lists, in the notation "{numeric}".
@@ -98,7 +107,8 @@ class AttrDef:
         """The value in its canonical form.
 
         Raises:
-            InvalidArgumentError: it is of another kind, or out of range.
+            DTypeError: it is of another kind, or a dtype that is not allowed.
+            InvalidArgumentError: it is out of range.
         """
         if self.kind.startswith("list("):
             return self._check_list(value)
@@ -125,15 +135,15 @@ class AttrDef:
     def _check_allowed(self, value: Any) -> None:
         if self.allowed is not None and value not in self.allowed:
             names = ", ".join(str(a) for a in self.allowed)
-            raise InvalidArgumentError(
-                f"attribute {self.name!r} is out of range", expected=f"one of {names}", actual=value
-            )
+            kind = DTypeError if isinstance(value, DType) else InvalidArgumentError
+            raise kind(f"attribute {self.name!r} is out of range", expected=f"one of {names}", actual=value)
 
     def _canonical(self, kind: str, value: Any) -> Any:
         try:
             return _CANONICAL[kind](value)
         except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidArgumentError(
+            error_type = DTypeError if isinstance(error, TypeError) else InvalidArgumentError
+            raise error_type(
                 f"attribute {self.name!r} has the wrong kind", expected=kind, actual=repr(value)
             ) from error
 
@@ -191,19 +201,17 @@ class ShapeContext:
     Inputs are addressed by flat position, or by name with `dims`, `dims_list` and `value`.
     """
 
-    __slots__ = ("_inputs", "_value_of", "attrs", "op_def", "tensors")
+    __slots__ = ("_inputs", "attrs", "op_def", "tensors")
 
     def __init__(
         self,
         op_def: OpDef,
         attrs: Mapping[str, Any],
         inputs: Mapping[str, Any],
-        value_of: Callable[[Any], np.ndarray[Any, Any] | None],
     ) -> None:
         self.op_def = op_def
         self.attrs = attrs
         self._inputs = inputs
-        self._value_of = value_of
         self.tensors: list[Any] = []
         for arg in op_def.inputs:
             self.tensors.extend(inputs[arg.name] if arg.is_sequence else [inputs[arg.name]])
@@ -219,11 +227,29 @@ class ShapeContext:
 
     def value(self, name: str) -> np.ndarray[Any, Any] | None:
         """The constant value of the input of that name, or None where it is known only at run time."""
-        return self._value_of(self._inputs[name])
+        return constant_value(self._inputs[name])
+
+    def scalar(self, name: str) -> int | None:
+        """The constant value of an integer input that must have one element, or None where it is not known yet.
+
+        Raises:
+            InvalidArgumentError: it has none, or several.
+        """
+        dims, value = self.dims(name), self.value(name)
+        count = num_elements(dims) if value is None else value.size
+        if count not in (None, 1):
+            raise InvalidArgumentError(
+                f"input {name!r} must be a scalar", expected="shape ()", actual=format_dims(dims)
+            )
+        return None if value is None else int(value.reshape(-1)[0])
 
     def partial_shape(self, name: str) -> Dims:
         """The input of that name read as a shape vector, with None for each element that is not known yet."""
-        return partial_shape(self._inputs[name], self._value_of)
+        return partial_shape(self._inputs[name])
+
+    def partial_value(self, name: str) -> np.ndarray[Any, Any] | None:
+        """The input of that name as far as its integers are known: see `static_value.partial_value`."""
+        return partial_value(self._inputs[name])
 
     def rank(self, name: str) -> int | None:
         """Rank of the input of that name, or None."""
@@ -240,56 +266,9 @@ class ShapeContext:
         return dims
 
 
-_ValueOf: TypeAlias = Callable[[Any], "np.ndarray[Any, Any] | None"]
-
-
-def partial_shape(tensor: Any, value_of: _ValueOf) -> Dims:
-    """What is known of a shape vector: from constants, or from how Shape, Pack, ConcatV2 and slices compute it."""
-    value = value_of(tensor)
-    if value is not None:
-        return tuple(None if int(v) < 0 else int(v) for v in np.asarray(value).reshape(-1))
-    rule = _PARTIAL_SHAPES.get(tensor.op.type)
-    known = None if rule is None else rule(tensor.op, value_of)
-    length: int | None = tensor.dims[0] if tensor.dims else None
-    return (None,) * length if known is None and length is not None else known
-
-
-def _own_dims(op: Any, value_of: _ValueOf) -> Dims:
-    dims: Dims = op.inputs[0].dims
-    return dims
-
-
-def _packed_sizes(op: Any, value_of: _ValueOf) -> Dims:
-    parts = [value_of(t) for t in op.inputs]
-    return tuple(None if p is None or int(p) < 0 else int(p) for p in parts)
-
-
-def _joined_sizes(op: Any, value_of: _ValueOf) -> Dims:
-    parts = [partial_shape(t, value_of) for t in op.inputs[:-1]]
-    return None if any(p is None for p in parts) else tuple(size for p in parts if p is not None for size in p)
-
-
-def _sliced_sizes(op: Any, value_of: _ValueOf) -> Dims:
-    source, bounds = partial_shape(op.inputs[0], value_of), [value_of(t) for t in op.inputs[1:]]
-    plain = not any(op.attrs[mask] for mask in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask"))
-    if source is None or not plain or any(b is None or len(b) != 1 for b in bounds):
-        return None
-    begin, end, stride = (int(b[0]) for b in bounds if b is not None)
-    return source[None if op.attrs["begin_mask"] & 1 else begin : None if op.attrs["end_mask"] & 1 else end : stride]
-
-
-_PARTIAL_SHAPES: Final[Mapping[str, Callable[[Any, _ValueOf], Dims]]] = {
-    "Shape": _own_dims,
-    "Cast": lambda op, value_of: partial_shape(op.inputs[0], value_of),
-    "Identity": lambda op, value_of: partial_shape(op.inputs[0], value_of),
-    "Pack": _packed_sizes,
-    "ConcatV2": _joined_sizes,
-    "StridedSlice": _sliced_sizes,
-}
-
-
 ShapeFn: TypeAlias = Callable[[ShapeContext], Any]
-GradientFn: TypeAlias = "Callable[..., Tensor | Sequence[Tensor | Any | None] | None]"
+GradientFn: TypeAlias = "Callable[..., Tensor | IndexedSlices | Sequence[Tensor | Any | None] | None]"
+_Rule = TypeVar("_Rule", bound=GradientFn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +278,8 @@ class OpDef:
     Attributes:
         stateful: Never merged, folded or run twice: it reads or changes something outside the graph.
         commutative: The order of the inputs does not matter.
+        made_by: Who makes nodes of it: "user" (builders, and definitions that are imported); "compiler", whose passes
+            do: plans have such nodes, and graphs have none; "worker": nothing that was sent to it has them either.
         shape_fn: Maps a ShapeContext to the dims of the outputs: one `Dims` for a single output, otherwise a list.
     """
 
@@ -308,6 +289,7 @@ class OpDef:
     attrs: Mapping[str, AttrDef] = field(default_factory=dict)
     stateful: bool = False
     commutative: bool = False
+    made_by: str = "user"
     shape_fn: ShapeFn | None = None
 
     def attr(self, name: str) -> AttrDef:
@@ -340,11 +322,11 @@ class OpRegistry:
         """The definition of that name. Raises NotFoundError with the nearest names."""
         found = self._ops.get(name)
         if found is None:
-            near = difflib.get_close_matches(name, self._ops, n=5)
+            near = near_names(name, self._ops)
             raise NotFoundError(
-                f"no op {name!r} is registered",
+                f"no op {name!r} is registered{did_you_mean(near)}",
                 op_type=name,
-                expected=f"one of {len(self._ops)} ops, such as {near}",
+                expected=f"one of {len(self._ops)} ops",
                 actual=name,
             )
         return found
@@ -361,6 +343,7 @@ class OpRegistry:
 
 OPS: Final = OpRegistry()
 GRADIENTS: Final[dict[str, GradientFn | None]] = {}
+_TAKES_SLICES: Final[set[str]] = set()  # the ops whose gradient functions take IndexedSlices as they are
 
 # Ops that steer values instead of computing them: the runtime interprets them, so they have no kernels.
 CONTROL_FLOW: Final = frozenset({"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger"})
@@ -375,6 +358,7 @@ def define_op(
     shape: ShapeFn | None = None,
     stateful: bool = False,
     commutative: bool = False,
+    made_by: str = "user",
 ) -> OpDef:
     """Define an op and register it.
 
@@ -385,6 +369,7 @@ def define_op(
             "N: int >= 1", "padding: {'SAME', 'VALID'}", "strides: list(int)", "dtype: type". Groups of dtypes are
             named in `GROUPS`.
         shape: The shape function; without one the outputs' shapes are unknown.
+        stateful, commutative, made_by: As of `OpDef`.
 
     Raises:
         AlreadyExistsError: the name is taken.
@@ -397,6 +382,7 @@ def define_op(
         parsed,
         stateful=stateful,
         commutative=commutative,
+        made_by=made_by,
         shape_fn=shape,
     )
     return OPS.register(op_def)
@@ -456,19 +442,24 @@ def _parse_default(kind: str, text: str) -> Any:
     return ast.literal_eval(text)
 
 
-def gradient(*op_types: str) -> Callable[[GradientFn], GradientFn]:
+def gradient(*op_types: str, takes_slices: bool = False) -> Callable[[_Rule], _Rule]:
     """Attach a gradient function to ops.
 
     The function gets the `Operation` and one gradient an output (a Tensor, or None where nothing flows back) and
     returns one gradient an input: a Tensor, an IndexedSlices, or None. With a single input it may return it bare.
 
+    Args:
+        takes_slices: Whether it knows what to do with an IndexedSlices that flows back. It gets a dense tensor if not.
+
     Raises:
         AlreadyExistsError: the op has a gradient already.
     """
 
-    def attach(fn: GradientFn) -> GradientFn:
+    def attach(fn: _Rule) -> _Rule:
         for op_type in op_types:
             _register_gradient(op_type, fn)
+            if takes_slices:
+                _TAKES_SLICES.add(op_type)
         return fn
 
     return attach
@@ -494,9 +485,19 @@ def lookup_gradient(op: Operation) -> GradientFn | None:
     """
     if op.gradient_function is not None:
         return op.gradient_function
-    name = op.attrs.get("_gradient_op_type", op.type)
+    name = _gradient_name(op)
     if name not in GRADIENTS:
         raise UnimplementedError(
             f"no gradient is registered for op {name!r}; add one with @aioflow.RegisterGradient({name!r})"
         ).at(op.name, op.type, op.source)
     return GRADIENTS[name]
+
+
+def takes_slices(op: Operation) -> bool:
+    """Whether the gradient function of a node takes IndexedSlices: one of the user's own for this very node does."""
+    return op.gradient_function is not None or _gradient_name(op) in _TAKES_SLICES
+
+
+def _gradient_name(op: Operation) -> str:
+    name: str = op.attrs.get("_gradient_op_type", op.type)
+    return name

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError, SourceLine
 from aioflow.graph.default_session import session_for
+from aioflow.graph.lookup_errors import of_another_graph
 from aioflow.graph.opdef import OpDef
+from aioflow.graph.shapes import TensorShape
 from aioflow.graph.tensor import Tensor
 
 if TYPE_CHECKING:
     from aioflow.graph.graph import Graph
+    from aioflow.session import Session
 
 __all__ = ["Operation"]
 
@@ -21,7 +24,7 @@ class Operation:
 
     Attributes:
         name, type: The node's unique name and its op.
-        inputs, control_inputs, outputs: Tensors read, nodes waited for, tensors produced.
+        inputs, waits_for, outputs: Tensors read, nodes waited for, tensors produced.
         attrs: Attribute values in canonical form.
         source: The user's line that created the node.
         device: The requested device, "" for any.
@@ -37,7 +40,6 @@ class Operation:
         "attrs",
         "call",
         "control_flow_context",
-        "control_inputs",
         "device",
         "expansion",
         "finish",
@@ -50,7 +52,11 @@ class Operation:
         "outputs",
         "source",
         "type",
+        "waits_for",
     )
+
+    if TYPE_CHECKING:
+        _fetched: None  # see Fetchable
 
     def __init__(
         self, graph: Graph, op_def: OpDef, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any]
@@ -60,7 +66,7 @@ class Operation:
         self.type = op_def.name
         self.name = name
         self.inputs = inputs
-        self.control_inputs: tuple[Operation, ...] = ()
+        self.waits_for: tuple[Operation, ...] = ()
         self.attrs = attrs
         self.device = ""
         self.gradient_function: Callable[..., Any] | None = None
@@ -72,18 +78,37 @@ class Operation:
         self.outputs: list[Tensor] = []
         self.id = -1
 
+    @property
+    def control_inputs(self) -> list[Operation]:
+        """The nodes that this one waits for, without reading from them."""
+        return list(self.waits_for)
+
+    def values(self) -> tuple[Tensor, ...]:
+        """The outputs."""
+        return tuple(self.outputs)
+
     def get_attr(self, name: str) -> Any:
-        """One attribute. Raises NotFoundError."""
+        """One attribute as TensorFlow has it: text as bytes, a list as a list, a shape as a `TensorShape`.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
         if name not in self.attrs:
             raise NotFoundError(f"no attribute {name!r}", expected=f"one of {sorted(self.attrs)}", actual=name).at(
                 self.name, self.type, self.source
             )
-        return self.attrs[name]
+        known = self.op_def.attrs.get(name)
+        return _public(self.attrs[name], "" if known is None else known.kind)
 
-    def colocation_groups(self) -> tuple[str, ...]:
+    @property
+    def colocated_with(self) -> tuple[str, ...]:
         """Names of the nodes that this one shares its device with; itself when it has no constraint."""
         found: tuple[str, ...] = self.attrs.get("_class", ())
         return tuple(g.removeprefix("loc:@") for g in found if g.startswith("loc:@")) or (self.name,)
+
+    def colocation_groups(self) -> list[bytes]:
+        """The groups of nodes that share a device to which this one belongs: b"loc:@" and the name of a node each."""
+        return [f"loc:@{name}".encode() for name in self.colocated_with]
 
     def add_control_input(self, op: Operation) -> None:
         """Make this node wait for `op` as well.
@@ -93,11 +118,11 @@ class Operation:
             FailedPreconditionError: the graph is finalised, or this is a call of a function.
         """
         if op.graph is not self.graph:
-            raise InvalidArgumentError(f"node {op.name!r} is from another graph").at(self.name, self.type, self.source)
-        if op not in self.control_inputs:
+            raise of_another_graph(self.graph, op, f"node {op.name!r}")
+        if op not in self.waits_for:
             self._check_not_expanded()
             self.graph.note_mutation()
-            self.control_inputs = (*self.control_inputs, op)
+            self.waits_for = (*self.waits_for, op)
 
     def update_input(self, index: int, tensor: Tensor) -> None:
         """Read `tensor` as input `index`: how a loop's Merge gets its back edge.
@@ -113,9 +138,7 @@ class Operation:
                 self.name, self.type, self.source
             )
         if tensor.op.graph is not self.graph:
-            raise InvalidArgumentError(f"tensor {tensor.name!r} is from another graph").at(
-                self.name, self.type, self.source
-            )
+            raise of_another_graph(self.graph, tensor.op, f"tensor {tensor.name!r}")
         if tensor.dtype is not self.inputs[index].dtype:
             raise DTypeError(
                 f"input {index} has the wrong dtype", expected=self.inputs[index].dtype.name, actual=repr(tensor)
@@ -131,9 +154,18 @@ class Operation:
                 "a call of a function keeps its inputs: put it into control_dependencies when it is made"
             ).at(self.name, self.type, self.source)
 
-    async def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> None:
+    async def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Session | None = None) -> None:
         """Run this node and what it needs in `session`, or in the default session."""
         await session_for(session, self.graph).run(self, feed_dict)
 
     def __repr__(self) -> str:
         return f"<aioflow.Operation {self.name!r} type={self.type}>"
+
+
+def _public(value: Any, kind: str) -> Any:
+    """A value of an attribute as users get it; within the engine all are hashable."""
+    if kind == "shape":
+        return TensorShape(value)
+    if isinstance(value, tuple):
+        return [_public(item, kind.removeprefix("list(").removesuffix(")")) for item in value]
+    return value.encode() if isinstance(value, str) else value

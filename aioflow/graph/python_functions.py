@@ -15,6 +15,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from aioflow.errors import NotFoundError
+from aioflow.forking import in_child
 from aioflow.graph.graph import Graph
 
 __all__ = ["PythonFunction", "RetryPolicy", "find_function", "keep_function"]
@@ -48,9 +49,15 @@ class PythonFunction:
     reader: object | None = None  # who reads an async iterator that can be read only once
 
 
-_PROCESS: Final = secrets.token_hex(4)
+_PROCESS = secrets.token_hex(4)
 _COUNT: Final = itertools.count()
 _FUNCTIONS: Final[WeakValueDictionary[str, PythonFunction]] = WeakValueDictionary()
+
+
+@in_child
+def _be_another_process() -> None:
+    global _PROCESS
+    _PROCESS = secrets.token_hex(4)
 
 
 def keep_function(graph: Graph, function: PythonFunction) -> str:

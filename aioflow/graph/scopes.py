@@ -1,18 +1,20 @@
 """What a new node inherits from the `with` statements around it: name, device, control inputs, colocation, container.
 
-Scopes live in one context variable, never in thread locals or on the graph, so that every asyncio task and every thread
-builds under its own. The value is immutable: entering a scope replaces it, leaving puts the old one back.
+Scopes live in the context, never in thread locals or on the graph, so that every asyncio task and every thread builds
+under its own. A block is a change of what is around it: where blocks are not left in the order in which they were
+entered, those that are still open hold as if the others had never been.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from contextlib import AbstractContextManager, contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from weakref import ref
 
+from aioflow.context_stack import ContextStack, Entry
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.device_spec import DeviceSpec
 
@@ -38,14 +40,32 @@ class Controller:
     """One `control_dependencies` block: its control inputs, and the nodes made inside it.
 
     A node that reads another node of the same block waits for the block's control inputs already, and gets no second
-    edge.
+    edge. The graph keeps its nodes alive, and a block, which some context may hold for longer, does not.
     """
 
-    __slots__ = ("inputs", "members")
+    __slots__ = ("_inputs", "_members")
 
-    def __init__(self, inputs: tuple[Operation, ...]) -> None:
-        self.inputs = inputs
-        self.members: set[Operation] = set()
+    def __init__(self, inputs: Iterable[Operation], members: set[ref[Operation]] | None = None) -> None:
+        self._inputs = tuple(map(ref, inputs))
+        self._members: set[ref[Operation]] = set() if members is None else members
+
+    @property
+    def inputs(self) -> tuple[Operation, ...]:
+        """The control inputs."""
+        return tuple(op for known in self._inputs if (op := known()) is not None)
+
+    def add(self, op: Operation) -> None:
+        """A node is made in the block."""
+        self._members.add(ref(op))
+
+    def holds_one_of(self, ops: Iterable[Operation]) -> bool:
+        """Whether one of these was made in the block."""
+        return not self._members.isdisjoint(map(ref, ops))
+
+    def inside(self, around: Iterable[Controller]) -> Controller:
+        """This block, with the control inputs that those around it do not have."""
+        known = {op for controller in around for op in controller.inputs}
+        return Controller((op for op in self.inputs if op not in known), self._members)
 
 
 class Body:
@@ -113,8 +133,7 @@ class Context(Protocol):
         """Raise InvalidArgumentError where nodes outside may not read or wait for `source`, a node inside."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """The scopes of one graph that are open in the current context."""
 
     name: str = ""
@@ -126,13 +145,39 @@ class Scope:
     variable_scope: Any = None
     context: Context | None = None
     call: Operation | None = None
-    gradients: Mapping[str, str] = field(default_factory=dict)
+    gradients: Mapping[str, str] = MappingProxyType({})
     differentiation: str = ""  # the name of the call of `gradients` that makes the node
 
 
 _EMPTY: Final = Scope()
-_SCOPES: Final[ContextVar[tuple[tuple[Graph, Scope], ...]]] = ContextVar("aioflow_scopes", default=())
-_GRAPHS: Final[ContextVar[tuple[Graph, ...]]] = ContextVar("aioflow_default_graphs", default=())
+Change: TypeAlias = Callable[[Scope], Scope]
+
+
+class _Block:
+    """An open scope of one graph, which it does not keep alive.
+
+    Attributes:
+        graph: The mark of the graph.
+        around: The entry of the block of that graph around it, or None.
+        scope: What new nodes inherit inside, if all that was around it when it was entered is open still.
+    """
+
+    __slots__ = ("_change", "_outer", "around", "graph", "scope")
+
+    def __init__(self, graph: object, around: Entry[_Block] | None, outer: Scope, change: Change) -> None:
+        self.graph = graph
+        self.around = around
+        self._change = change
+        self._outer = outer
+        self.scope = change(outer)
+
+    def inside(self, outer: Scope) -> Scope:
+        """What new nodes inherit if this is around the block."""
+        return self.scope if outer is self._outer else self._change(outer)
+
+
+_SCOPES: Final[ContextStack[_Block]] = ContextStack("aioflow_scopes", weak=False)
+GRAPHS: Final[ContextStack[Graph]] = ContextStack("aioflow_default_graphs", weak=True)
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.\\/>-]*")  # under another scope any of these may be the first
@@ -141,37 +186,57 @@ _ROOT_NAME: Final = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 def innermost_graph() -> Graph | None:
     """The graph of the innermost open `as_default` block here, or None."""
-    stack = _GRAPHS.get()
-    return stack[-1] if stack else None
+    return GRAPHS.innermost()
 
 
-@contextmanager
-def enter_graph(graph: Graph) -> Iterator[Graph]:
+def enter_graph(graph: Graph) -> AbstractContextManager[Graph]:
     """Make `graph` the default inside the block."""
-    token = _GRAPHS.set((*_GRAPHS.get(), graph))
-    try:
-        yield graph
-    finally:
-        _GRAPHS.reset(token)
+    return GRAPHS.inside(graph)
 
 
 def current_scope(graph: Graph) -> Scope:
     """The scopes of `graph` that are open in the current context."""
-    for owner, scope in _SCOPES.get():
-        if owner is graph:
-            return scope
-    return _EMPTY
+    stack = _SCOPES.entries()
+    return _innermost(stack, graph.mark)[1] if stack else _EMPTY
+
+
+def _innermost(stack: Sequence[Entry[_Block]], mark: object) -> tuple[Entry[_Block] | None, Scope]:
+    """The entry of the innermost block of the graph with that mark, and what new nodes inherit in it."""
+    for entry in reversed(stack):
+        block = entry.value
+        if block is None:
+            block = _SCOPES.seen(entry)
+        if block is not None and block.graph is mark:
+            around = block.around
+            while around is not None:
+                outer = around.value
+                if outer is None:
+                    return entry, _worked_out(mark)
+                around = outer.around
+            return entry, block.scope
+    return None, _EMPTY
+
+
+def _worked_out(mark: object) -> Scope:
+    """What new nodes inherit where some block around an open one has been left."""
+    scope = _EMPTY
+    for entry in _SCOPES.entries():
+        block = _SCOPES.seen(entry)
+        if block is not None and block.graph is mark:
+            scope = block.inside(scope)
+    return scope
 
 
 @contextmanager
-def enter_scope(graph: Graph, scope: Scope) -> Iterator[Scope]:
-    """Replace the scopes of `graph` inside the block."""
-    others = tuple(pair for pair in _SCOPES.get() if pair[0] is not graph)
-    token = _SCOPES.set(((graph, scope), *others))
+def enter_scope(graph: Graph, change: Change) -> Iterator[Scope]:
+    """A block in which new nodes of `graph` inherit what `change` makes of what they would inherit around it."""
+    mark = graph.mark
+    block = _Block(mark, *_innermost(_SCOPES.entries(), mark), change)
+    entry = _SCOPES.enter(block)
     try:
-        yield scope
+        yield block.scope
     finally:
-        _SCOPES.reset(token)
+        _SCOPES.leave(entry)
 
 
 def in_loop(scope: Scope) -> bool:
@@ -208,7 +273,7 @@ def name_scope(graph: Graph, name: str | None) -> Iterator[str]:
                 f"{name!r} is not a valid scope name", expected="letters, digits, _.-/", actual=name
             )
         prefix = graph.unique_name(name)
-    with enter_scope(graph, replace(scope, name=prefix)):
+    with enter_scope(graph, lambda outer: outer._replace(name=prefix)):
         yield prefix + "/" if prefix else ""
 
 
@@ -221,8 +286,7 @@ def device(graph: Graph, target: DeviceLike) -> Iterator[None]:
     """
     if isinstance(target, str):
         target = DeviceSpec.from_string(target)
-    scope = current_scope(graph)
-    with enter_scope(graph, replace(scope, devices=(*scope.devices, target))):
+    with enter_scope(graph, lambda outer: outer._replace(devices=(*outer.devices, target))):
         yield
 
 
@@ -231,43 +295,44 @@ def control_dependencies(graph: Graph, inputs: Iterable[Operation] | None) -> It
     """Make new nodes wait for `inputs`, those left out that a block around makes them wait for already; None closes off
     the outer blocks, and goes out of the branches and loops that are being built.
     """
-    scope = current_scope(graph)
-    controllers: tuple[Controller, ...] = ()
-    context = None if inputs is None else scope.context
-    if inputs is not None:
-        known = {op for controller in scope.controllers for op in controller.inputs}
-        added = tuple(op for op in dict.fromkeys(inputs) if op not in known)
-        controllers = (*scope.controllers, Controller(added))
-    with enter_scope(graph, replace(scope, controllers=controllers, context=context)):
+    block = None if inputs is None else Controller(dict.fromkeys(inputs))
+
+    def waiting(outer: Scope) -> Scope:
+        if block is None:
+            return outer._replace(controllers=(), context=None)
+        return outer._replace(controllers=(*outer.controllers, block.inside(outer.controllers)))
+
+    with enter_scope(graph, waiting):
         yield
 
 
 @contextmanager
 def colocate_with(graph: Graph, op: Operation | None, ignore_existing: bool = False) -> Iterator[None]:
     """Put new nodes on the device of `op`, whatever the device scopes around say. None closes off the outer blocks."""
-    scope = current_scope(graph)
-    if op is None:
-        inner = replace(scope, colocation=(), colocated_device="")
-    else:
-        outer, device = ((), "") if ignore_existing else (scope.colocation, scope.colocated_device)
-        groups = tuple(dict.fromkeys(outer + op.colocation_groups()))
-        inner = replace(scope, colocation=groups, colocated_device=op.device or device, devices=())
-    with enter_scope(graph, inner):
+    added = None if op is None else (op.colocated_with, op.device)
+
+    def colocated(outer: Scope) -> Scope:
+        if added is None:
+            return outer._replace(colocation=(), colocated_device="")
+        groups, device = ((), "") if ignore_existing else (outer.colocation, outer.colocated_device)
+        joined = tuple(dict.fromkeys(groups + added[0]))
+        return outer._replace(colocation=joined, colocated_device=added[1] or device, devices=())
+
+    with enter_scope(graph, colocated):
         yield
 
 
 @contextmanager
 def container(graph: Graph, name: str) -> Iterator[str]:
     """Keep the resources of new stateful nodes in the container of that name."""
-    with enter_scope(graph, replace(current_scope(graph), container=name)):
+    with enter_scope(graph, lambda outer: outer._replace(container=name)):
         yield name
 
 
 @contextmanager
 def gradient_override_map(graph: Graph, overrides: Mapping[str, str]) -> Iterator[None]:
     """Give new nodes of these ops the gradients that are registered under the other names."""
-    scope = current_scope(graph)
-    with enter_scope(graph, replace(scope, gradients={**scope.gradients, **overrides})):
+    with enter_scope(graph, lambda outer: outer._replace(gradients={**outer.gradients, **overrides})):
         yield
 
 
@@ -299,6 +364,6 @@ def control_inputs_for(scope: Scope, data_inputs: Iterable[Operation]) -> tuple[
     sources = set(data_inputs)
     found: dict[Operation, None] = {}
     for controller in scope.controllers:
-        if sources.isdisjoint(controller.members):
+        if not controller.holds_one_of(sources):
             found.update(dict.fromkeys(op for op in controller.inputs if op not in sources))
     return tuple(found)

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, SupportsIndex, TypeAlias, TypeVar, overload
 
-from aioflow.errors import InvalidArgumentError
+import numpy as np
+import numpy.typing as npt
+
+from aioflow.errors import DTypeError, InvalidArgumentError
 
 __all__ = [
     "Dimension",
     "Dims",
+    "ShapeLike",
     "TensorShape",
     "broadcast_dims",
+    "common_dims",
     "dims_of",
     "is_compatible",
     "merge_dims",
@@ -44,6 +49,10 @@ class Dimension:
 
     __index__ = __int__
 
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """So that a size may stand among the numbers of an operand, as in `zeros([x.shape[0], 3])`."""
+        return np.asarray(int(self), dtype)
+
     def __eq__(self, other: object) -> bool:
         return self.value == (other.value if isinstance(other, Dimension) else other)
 
@@ -57,6 +66,8 @@ class Dimension:
         return "?" if self.value is None else str(self.value)
 
     def _apply(self, other: Size, combine: Callable[[int, int], int]) -> Dimension:
+        if not isinstance(other, Dimension | SupportsIndex | None):
+            return NotImplemented  # a tensor's own operator takes it from there
         return Dimension(_combined(self, other, combine))
 
     def __add__(self, other: Size) -> Dimension:
@@ -124,7 +135,7 @@ def _known_or_none(value: Any) -> int | None:
     try:
         size = int(value.__index__())
     except (AttributeError, TypeError):
-        raise InvalidArgumentError("not a size", expected="an integer or None", actual=repr(value)) from None
+        raise DTypeError("not a size", expected="an integer or None", actual=repr(value)) from None
     if size < 0:
         raise InvalidArgumentError("a size cannot be negative", expected="an integer >= 0 or None", actual=size)
     return size
@@ -144,7 +155,7 @@ class TensorShape:
 
     __slots__ = ("_dims",)
 
-    def __init__(self, dims: Any) -> None:
+    def __init__(self, dims: ShapeLike | None) -> None:
         self._dims: Dims = dims_of(dims)
 
     @property
@@ -176,20 +187,20 @@ class TensorShape:
         """Whether rank and every size are known."""
         return self._dims is not None and None not in self._dims
 
-    def is_compatible_with(self, other: Any) -> bool:
+    def is_compatible_with(self, other: ShapeLike | None) -> bool:
         """Whether some fully known shape fits both."""
         return is_compatible(self._dims, dims_of(other))
 
-    def assert_is_compatible_with(self, other: Any) -> None:
+    def assert_is_compatible_with(self, other: ShapeLike | None) -> None:
         """Raise InvalidArgumentError unless `is_compatible_with(other)`."""
         if not self.is_compatible_with(other):
             raise InvalidArgumentError("shapes are not compatible", expected=self, actual=TensorShape(other))
 
-    def merge_with(self, other: Any) -> TensorShape:
+    def merge_with(self, other: ShapeLike | None) -> TensorShape:
         """What both shapes know together. Raises InvalidArgumentError where they disagree."""
         return TensorShape(merge_dims(self._dims, dims_of(other)))
 
-    def concatenate(self, other: Any) -> TensorShape:
+    def concatenate(self, other: ShapeLike | None) -> TensorShape:
         """The sizes of self, then those of other."""
         right = dims_of(other)
         return TensorShape(None if self._dims is None or right is None else self._dims + right)
@@ -214,7 +225,7 @@ class TensorShape:
         """Raise InvalidArgumentError unless the rank is `rank`, or unknown."""
         self.with_rank(rank)
 
-    def assert_same_rank(self, other: Any) -> None:
+    def assert_same_rank(self, other: ShapeLike | None) -> None:
         """Raise InvalidArgumentError unless both ranks are equal, as far as they are known."""
         dims = dims_of(other)
         if dims is not None:
@@ -239,21 +250,26 @@ class TensorShape:
     def __iter__(self) -> Iterator[Dimension]:
         return (Dimension(d) for d in self._known())
 
-    def __getitem__(self, key: Any) -> Any:
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> Dimension: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> TensorShape: ...
+
+    def __getitem__(self, key: SupportsIndex | slice) -> Dimension | TensorShape:
         if self._dims is None:
             return _slice_of_unknown(key) if isinstance(key, slice) else Dimension(None)
-        part = self._dims[key]
-        return TensorShape(part) if isinstance(key, slice) else Dimension(part)
+        return TensorShape(self._dims[key]) if isinstance(key, slice) else Dimension(self._dims[key])
 
-    def __add__(self, other: Any) -> TensorShape:
+    def __add__(self, other: ShapeLike | None) -> TensorShape:
         return self.concatenate(other)
 
-    def __radd__(self, other: Any) -> TensorShape:
+    def __radd__(self, other: ShapeLike | None) -> TensorShape:
         return TensorShape(other).concatenate(self)
 
     def __eq__(self, other: object) -> bool:
         try:
-            return self._dims == dims_of(other)
+            return self._dims == dims_of(other)  # type: ignore[arg-type]  # what is no shape is refused
         except InvalidArgumentError:
             return False
 
@@ -267,6 +283,10 @@ class TensorShape:
         return format_dims(self._dims)
 
 
+# What users call a shape; None, for an unknown rank, is not part of it.
+ShapeLike: TypeAlias = TensorShape | SupportsIndex | Iterable[SupportsIndex | None]
+
+
 def _slice_of_unknown(key: slice) -> TensorShape:
     """Of a shape of unknown rank: `[1:3]` has two unknown sizes, if it has that many; an open end has any number."""
     start, stop = key.start or 0, key.stop
@@ -275,11 +295,12 @@ def _slice_of_unknown(key: slice) -> TensorShape:
     return TensorShape((None,) * max(0, stop - start))
 
 
-def dims_of(value: Any) -> Dims:
+def dims_of(value: ShapeLike | None) -> Dims:
     """Plain dims from whatever a user calls a shape. -1 and None both mean unknown.
 
     Raises:
-        InvalidArgumentError: a size is not an integer, or is below -1.
+        DTypeError: a size is not an integer.
+        InvalidArgumentError: a size is below -1.
     """
     if value is None:
         return None
@@ -291,7 +312,7 @@ def dims_of(value: Any) -> Dims:
         return tuple(_size(d) for d in value)
     if hasattr(value, "__index__"):
         return (_size(value),)
-    raise InvalidArgumentError("not a shape", expected="None or a sequence of sizes", actual=repr(value))
+    raise DTypeError("not a shape", expected="None or a sequence of sizes", actual=repr(value))
 
 
 def _size(value: Any) -> int | None:
@@ -302,7 +323,7 @@ def _size(value: Any) -> int | None:
     try:
         size = value.__index__()
     except (AttributeError, TypeError):
-        raise InvalidArgumentError("not a size", expected="an integer, None or -1", actual=repr(value)) from None
+        raise DTypeError("not a size", expected="an integer, None or -1", actual=repr(value)) from None
     if size < -1:
         raise InvalidArgumentError("a size cannot be negative", expected="an integer >= 0, None or -1", actual=size)
     return None if size == -1 else int(size)
@@ -344,6 +365,13 @@ def merge_dims(a: Dims, b: Dims) -> Dims:
     if not is_compatible(a, b):
         raise InvalidArgumentError("shapes are not compatible", expected=format_dims(a), actual=format_dims(b))
     return tuple(y if x is None else x for x, y in zip(a, b, strict=True))
+
+
+def common_dims(a: Dims, b: Dims) -> Dims:
+    """The static shape that fits values of both."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
 
 
 def broadcast_dims(shapes: Sequence[Dims]) -> Dims:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from numpy.typing import NDArray
+
 from aioflow.errors import DTypeError, OpError
 from aioflow.graph.default_session import session_for
 from aioflow.graph.dtypes import DType
-from aioflow.graph.shapes import Dims, TensorShape, format_dims, merge_dims
+from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, format_dims, merge_dims
 
 if TYPE_CHECKING:
     from aioflow.graph.graph import Graph
     from aioflow.graph.operation import Operation
+    from aioflow.graph.tensor_like import IndexLike, TensorLike
+    from aioflow.session import Session
 
 __all__ = ["OPERATORS", "Tensor"]
 
@@ -25,6 +29,9 @@ class Tensor:
 
     __slots__ = ("__weakref__", "_dims", "dtype", "op", "value_index")
     __array_priority__ = 100  # so that `ndarray + tensor` asks the tensor
+
+    if TYPE_CHECKING:
+        _fetched: NDArray[Any]  # see Fetchable
 
     def __init__(self, op: Operation, value_index: int, dtype: DType, dims: Dims) -> None:
         self.op = op
@@ -61,7 +68,7 @@ class Tensor:
         """The static shape."""
         return TensorShape(self._dims)
 
-    def set_shape(self, shape: Any) -> None:
+    def set_shape(self, shape: ShapeLike | None) -> None:
         """Add what the caller knows about the static shape.
 
         Raises:
@@ -69,104 +76,127 @@ class Tensor:
         """
         self._dims = merge_dims(self._dims, TensorShape(shape).raw)
 
+    def widen_shape(self, dims: Dims) -> None:
+        """Forget what of the static shape holds no longer; the caller sees to the tensors that follow from it."""
+        self._dims = dims
+
     def consumers(self) -> list[Operation]:
         """The nodes that read this tensor."""
         return [op for op in self.graph.get_operations() if any(t is self for t in op.inputs)]
 
-    async def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> Any:
+    async def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: Session | None = None) -> NDArray[Any]:
         """Run what this tensor needs in `session`, or in the default session, and return its value."""
-        return await session_for(session, self.graph).run(self, feed_dict)
+        value: NDArray[Any] = await session_for(session, self.graph).run(self, feed_dict)
+        return value
 
     def __repr__(self) -> str:
         return f"<aioflow.Tensor {self.name!r} shape={format_dims(self._dims)} dtype={self.dtype.name}>"
 
     def __bool__(self) -> bool:
-        raise _misused(self, "used as a Python bool; use `aioflow.cond`, or `await session.run` it first")
+        raise misused(self, "used as a Python bool", "use `aioflow.cond`, or")
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self._dims or self._dims[0] is None:
-            raise _misused(self, "iterated over, which needs a known first dimension")
+            raise misused(self, "iterated over, which needs a known first dimension", "use `aioflow.map_fn`, or")
         return (self[i] for i in range(self._dims[0]))
 
     def __len__(self) -> int:
-        raise _misused(self, "asked for len(); use `aioflow.shape` or `.shape`")
+        raise misused(self, "asked for len()", "use `.shape` or `aioflow.shape`, or")
 
-    def __add__(self, other: Any) -> Tensor:
+    def __contains__(self, item: Any) -> bool:
+        raise misused(self, "asked what is in it", "use `aioflow.reduce_any(aioflow.equal(tensor, item))`, or")
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise misused(self, f"formatted as {spec!r}")
+        return repr(self)
+
+    if not TYPE_CHECKING:  # type checkers refuse a tensor here as long as they know nothing of these
+
+        def __array__(self, *args, **kwargs):
+            raise misused(self, "made an array of")
+
+        def __float__(self):
+            raise misused(self, "made a Python number of")
+
+        __int__ = __complex__ = __float__
+
+    def __add__(self, other: TensorLike) -> Tensor:
         return _operator("add", self, other)
 
-    def __radd__(self, other: Any) -> Tensor:
+    def __radd__(self, other: TensorLike) -> Tensor:
         return _operator("add", other, self)
 
-    def __sub__(self, other: Any) -> Tensor:
+    def __sub__(self, other: TensorLike) -> Tensor:
         return _operator("sub", self, other)
 
-    def __rsub__(self, other: Any) -> Tensor:
+    def __rsub__(self, other: TensorLike) -> Tensor:
         return _operator("sub", other, self)
 
-    def __mul__(self, other: Any) -> Tensor:
+    def __mul__(self, other: TensorLike) -> Tensor:
         return _operator("mul", self, other)
 
-    def __rmul__(self, other: Any) -> Tensor:
+    def __rmul__(self, other: TensorLike) -> Tensor:
         return _operator("mul", other, self)
 
-    def __truediv__(self, other: Any) -> Tensor:
+    def __truediv__(self, other: TensorLike) -> Tensor:
         return _operator("truediv", self, other)
 
-    def __rtruediv__(self, other: Any) -> Tensor:
+    def __rtruediv__(self, other: TensorLike) -> Tensor:
         return _operator("truediv", other, self)
 
-    def __floordiv__(self, other: Any) -> Tensor:
+    def __floordiv__(self, other: TensorLike) -> Tensor:
         return _operator("floordiv", self, other)
 
-    def __rfloordiv__(self, other: Any) -> Tensor:
+    def __rfloordiv__(self, other: TensorLike) -> Tensor:
         return _operator("floordiv", other, self)
 
-    def __mod__(self, other: Any) -> Tensor:
+    def __mod__(self, other: TensorLike) -> Tensor:
         return _operator("mod", self, other)
 
-    def __rmod__(self, other: Any) -> Tensor:
+    def __rmod__(self, other: TensorLike) -> Tensor:
         return _operator("mod", other, self)
 
-    def __pow__(self, other: Any) -> Tensor:
+    def __pow__(self, other: TensorLike) -> Tensor:
         return _operator("pow", self, other)
 
-    def __rpow__(self, other: Any) -> Tensor:
+    def __rpow__(self, other: TensorLike) -> Tensor:
         return _operator("pow", other, self)
 
-    def __matmul__(self, other: Any) -> Tensor:
+    def __matmul__(self, other: TensorLike) -> Tensor:
         return _operator("matmul", self, other)
 
-    def __rmatmul__(self, other: Any) -> Tensor:
+    def __rmatmul__(self, other: TensorLike) -> Tensor:
         return _operator("matmul", other, self)
 
-    def __lt__(self, other: Any) -> Tensor:
+    def __lt__(self, other: TensorLike) -> Tensor:
         return _operator("lt", self, other)
 
-    def __le__(self, other: Any) -> Tensor:
+    def __le__(self, other: TensorLike) -> Tensor:
         return _operator("le", self, other)
 
-    def __gt__(self, other: Any) -> Tensor:
+    def __gt__(self, other: TensorLike) -> Tensor:
         return _operator("gt", self, other)
 
-    def __ge__(self, other: Any) -> Tensor:
+    def __ge__(self, other: TensorLike) -> Tensor:
         return _operator("ge", self, other)
 
-    def __and__(self, other: Any) -> Tensor:
+    def __and__(self, other: TensorLike) -> Tensor:
         return _operator("and", self, other)
 
-    def __rand__(self, other: Any) -> Tensor:
+    def __rand__(self, other: TensorLike) -> Tensor:
         return _operator("and", other, self)
 
-    def __or__(self, other: Any) -> Tensor:
+    def __or__(self, other: TensorLike) -> Tensor:
         return _operator("or", self, other)
 
-    def __ror__(self, other: Any) -> Tensor:
+    def __ror__(self, other: TensorLike) -> Tensor:
         return _operator("or", other, self)
 
-    def __xor__(self, other: Any) -> Tensor:
+    def __xor__(self, other: TensorLike) -> Tensor:
         return _operator("xor", self, other)
 
-    def __rxor__(self, other: Any) -> Tensor:
+    def __rxor__(self, other: TensorLike) -> Tensor:
         return _operator("xor", other, self)
 
     def __neg__(self) -> Tensor:
@@ -178,12 +208,18 @@ class Tensor:
     def __invert__(self) -> Tensor:
         return _operator("invert", self)
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def __getitem__(self, key: IndexLike) -> Tensor:
         return _operator("getitem", self, key)
 
 
-def _misused(tensor: Tensor, what: str) -> OpError:
-    error = DTypeError(f"a symbolic tensor was {what}", expected="a value", actual=repr(tensor))
+def misused(tensor: Tensor, what: str, instead: str = "") -> OpError:
+    """The error about a tensor where Python or NumPy needs a value; `instead`: what else there is to do."""
+    advice = f"{instead} `await session.run` it first".lstrip()
+    error = DTypeError(
+        f"a symbolic tensor was {what}; {advice}",
+        expected="a value, which a tensor has only in a step",
+        actual=repr(tensor),
+    )
     return error.at(tensor.op.name, tensor.op.type, tensor.op.source)
 
 

@@ -164,9 +164,9 @@ def _rank4(name: str, dims: Dims) -> tuple[Size, ...]:
 
 def _checked_filter(dims: Dims) -> tuple[Size, ...]:
     sizes = _rank4("filter", dims)
-    if 0 in sizes:
+    if 0 in sizes[:3]:
         raise InvalidArgumentError(
-            "filter must not have zero elements", expected="sizes >= 1", actual=format_dims(dims)
+            "filter must not be empty", expected="sizes >= 1, except for outputs", actual=format_dims(dims)
         )
     return sizes
 

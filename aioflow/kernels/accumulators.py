@@ -87,10 +87,10 @@ def _add(xp: Any, total: Any, gradient: Any) -> Any:
     return total + gradient
 
 
-binder(_DENSE, device="CPU")(partial(_handle, _add))
+binder(_DENSE, device="CPU", makes=Accumulator)(partial(_handle, _add))
 
 
-@binder("ResourceAccumulatorApplyGradient", device="CPU", host={"local_step": as_int}, retains=True)
+@binder("ResourceAccumulatorApplyGradient", device="CPU", host={"local_step": as_int}, retains=True, takes=Accumulator)
 def apply_gradient(binding: Binding) -> Callable[[Any, int, Any], None]:
     dtype = binding.input_dtypes[2]
 
@@ -107,7 +107,9 @@ def apply_gradient(binding: Binding) -> Callable[[Any, int, Any], None]:
     return apply
 
 
-@binder("ResourceAccumulatorTakeGradient", device="CPU", is_async=True, host={"num_required": as_int})
+@binder(
+    "ResourceAccumulatorTakeGradient", device="CPU", is_async=True, host={"num_required": as_int}, takes=Accumulator
+)
 def take_gradient(binding: Binding) -> Callable[[Any, int], Waiting]:
     dtype = binding.output_dtypes[0]
 
@@ -162,11 +164,15 @@ def _add_rows(xp: Any, total: Rows, more: Rows) -> Rows:
     return Rows(indices, values, counts)
 
 
-binder(_SPARSE, device="CPU")(partial(_handle, _add_rows))
+binder(_SPARSE, device="CPU", makes=Accumulator)(partial(_handle, _add_rows))
 
 
 @binder(
-    "SparseAccumulatorApplyGradient", device="CPU", host={"local_step": as_int, "gradient_shape": as_ints}, retains=True
+    "SparseAccumulatorApplyGradient",
+    device="CPU",
+    host={"local_step": as_int, "gradient_shape": as_ints},
+    retains=True,
+    takes=Accumulator,
 )
 def apply_sparse(binding: Binding) -> Callable[[Any, int, Any, Any, tuple[int, ...]], None]:
     xp, dtype, has_shape = binding.xp, binding.input_dtypes[3], binding.attrs["has_known_shape"]
@@ -208,7 +214,7 @@ def _check_inside(dims: tuple[int | None, ...], indices: Any, values: Any) -> No
         raise InvalidArgumentError("an index is too large", expected=f"< {limit}", actual=int(indices.max()))
 
 
-@binder("SparseAccumulatorTakeGradient", device="CPU", is_async=True, host={"num_required": as_int})
+@binder("SparseAccumulatorTakeGradient", device="CPU", is_async=True, host={"num_required": as_int}, takes=Accumulator)
 def take_sparse(binding: Binding) -> Callable[[Any, int], Waiting]:
     dtype = binding.output_dtypes[1]
 
@@ -231,11 +237,11 @@ def take_sparse(binding: Binding) -> Callable[[Any, int], Waiting]:
 # ── both ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel("ResourceAccumulatorNumAccumulated", device="CPU", fresh=True)
+@kernel("ResourceAccumulatorNumAccumulated", device="CPU", fresh=True, takes=Accumulator)
 def num_accumulated(handle: Any) -> Any:
     return np.int32(handle.count)
 
 
-@kernel("ResourceAccumulatorSetGlobalStep", device="CPU", host={"new_global_step": as_int})
+@kernel("ResourceAccumulatorSetGlobalStep", device="CPU", host={"new_global_step": as_int}, takes=Accumulator)
 def set_global_step(handle: Any, new_global_step: int) -> None:
     handle.set_step(new_global_step)

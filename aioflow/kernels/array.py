@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from aioflow.copying import copied, copy_into
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.kernels.array_shape import as_sizes, checked_axis
-from aioflow.kernels.convert import as_int, as_ints
+from aioflow.kernels.array_shape import checked_axis
+from aioflow.kernels.blockwise import claim_array, is_large
+from aioflow.kernels.convert import as_int, as_ints, as_sizes
 from aioflow.kernels.registry import Binding, binder, kernel
 
 __all__: list[str] = []
@@ -16,12 +20,30 @@ __all__: list[str] = []
 
 def _joined(xp: Any, values: Sequence[Any], axis: int) -> Any:
     try:
+        if any(map(is_large, values)):
+            return _joined_in_blocks(values, axis)
         return xp.concatenate(values, axis)
     except ValueError as error:
         shapes = " and ".join(str(list(v.shape)) for v in values)
         raise InvalidArgumentError(
             f"cannot join the tensors along axis {axis}", expected="equal shapes but for that axis", actual=shapes
         ) from error
+
+
+def _joined_in_blocks(values: Sequence[Any], axis: int) -> Any:
+    shape = list(values[0].shape)
+    position = axis % max(1, len(shape))
+    others = {(*value.shape[:position], *value.shape[position + 1 :]) for value in values}
+    if len(others) > 1 or any(value.ndim != len(shape) for value in values) or not -len(shape) <= axis < len(shape):
+        return np.concatenate(values, axis)  # which says what is wrong
+    shape[position] = sum(value.shape[position] for value in values)
+    result = np.empty(shape, values[0].dtype)
+    start = 0
+    for value in values:
+        size = value.shape[position]
+        copy_into(result[_part(position, start, start + size)], value)
+        start += size
+    return result
 
 
 @kernel("ConcatV2", host={"axis": as_int}, fresh=True)
@@ -104,7 +126,10 @@ def pack(binding: Binding) -> Callable[[Sequence[Any]], Any]:
         result = xp.empty((*shape[:position], len(values), *shape[position:]), dtype)
         before = (slice(None),) * position
         for i, value in enumerate(values):
-            result[(*before, i, ...)] = value
+            if is_large(value):
+                copy_into(result[(*before, i, ...)], value)
+            else:
+                result[(*before, i, ...)] = value
         return result
 
     return stack
@@ -128,13 +153,15 @@ def unpack(binding: Binding) -> Callable[[Any], Any]:
     return slices
 
 
-@kernel("Tile", host={"multiples": as_sizes}, fresh=True)
+@kernel("Tile", host={"multiples": as_sizes}, fresh=True, elastic=True)
 def tile(xp: Any, value: Any, multiples: tuple[int, ...]) -> Any:
     if len(multiples) != value.ndim:
         raise InvalidArgumentError(
             "tile needs a multiple for each dimension", expected=f"{value.ndim} multiples", actual=list(multiples)
         )
     pairs = [size for pair in zip(multiples, value.shape, strict=True) for size in pair]
+    shape = tuple(m * d for m, d in zip(multiples, value.shape, strict=True))
+    claim_array(shape, value.dtype)
     wide = value.reshape([size for d in value.shape for size in (1, d)])
     # copied before the reshape, which could otherwise return a view of the input
-    return xp.broadcast_to(wide, pairs).copy().reshape([m * d for m, d in zip(multiples, value.shape, strict=True)])
+    return copied(xp.broadcast_to(wide, pairs)).reshape(shape)

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.copying import copied, row_blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.kernels.array_shape import as_sizes, checked_axis
-from aioflow.kernels.convert import as_int
+from aioflow.kernels.array_shape import checked_axis
+from aioflow.kernels.blockwise import claim_array, full, is_large, rows_written, taken
+from aioflow.kernels.convert import as_int, as_sizes
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.scatter import flat_rows, scatter_rows
 
@@ -35,8 +37,10 @@ def _check_range(xp: Any, indices: Any, limit: int) -> None:
 
 @kernel("Gather", fresh=True)
 def gather(xp: Any, params: Any, indices: Any) -> Any:
+    if not params.ndim:
+        raise InvalidArgumentError("a scalar has no rows to gather", expected="rank >= 1", actual="rank 0")
     _check_range(xp, indices, params.shape[0])
-    return params.take(indices, 0)
+    return taken(xp, params, indices)
 
 
 @binder("GatherV2", host={"axis": as_int}, fresh=True)
@@ -55,7 +59,7 @@ def gather_v2(binding: Binding) -> Callable[..., Any]:
             return xp.take(params, indices.reshape(1), position).reshape(
                 params.shape[:position] + params.shape[position + 1 :]
             )
-        return params.take(indices, position)
+        return taken(xp, params, indices, position)
 
     return pick
 
@@ -74,11 +78,11 @@ def _batched(xp: Any, params: Any, indices: Any, axis: int, batch: int) -> Any:
     order = [*range(batch), axis, *range(batch, axis), *range(axis + 1, params.ndim)]
     rows = params.transpose(order).reshape((count * places, *outer, *inner))
     flat = indices.reshape(count, -1).astype(np.int64) if indices.size else xp.zeros((count, 0), np.int64)
-    taken = xp.take(rows, flat + xp.arange(count)[:, None] * places, 0)
+    chosen = taken(xp, rows, flat + xp.arange(count)[:, None] * places)
     picked = indices.shape[batch:]
-    taken = taken.reshape((*lead, *picked, *outer, *inner))
+    chosen = chosen.reshape((*lead, *picked, *outer, *inner))
     first, last = batch + len(picked), batch + len(picked) + len(outer)
-    return taken.transpose([*range(batch), *range(first, last), *range(batch, first), *range(last, taken.ndim)])
+    return chosen.transpose([*range(batch), *range(first, last), *range(batch, first), *range(last, chosen.ndim)])
 
 
 def _policy(binding: Binding) -> bool:
@@ -114,7 +118,7 @@ def gather_nd(binding: Binding) -> Callable[[Any, Any], Any]:
             params.reshape((-1, *inner)) if params.size else params.reshape((_product(params.shape[:length]), *inner))
         )
         if good is None:
-            return xp.take(flat, rows, 0).reshape(shape)
+            return taken(xp, flat, rows).reshape(shape)
         result = xp.zeros((len(good), *inner), dtype)
         result[good] = flat[rows]
         return result.reshape(shape)
@@ -146,13 +150,15 @@ def _scatter_into(xp: Any, mode: str, result: Any, indices: Any, updates: Any, i
     return result
 
 
-@binder("ScatterNd", host={"shape": as_sizes}, fresh=True)
+@binder("ScatterNd", host={"shape": as_sizes}, fresh=True, elastic=True)
 def scatter_nd(binding: Binding) -> Callable[..., Any]:
     xp, dtype, ignore = binding.xp, binding.output_dtypes[0], _policy(binding)
     mode = "add" if dtype.is_numeric else "update"
 
     def place(indices: Any, updates: Any, shape: tuple[int, ...]) -> Any:
-        result = xp.full(shape, b"", object) if dtype is dtypes.string else xp.zeros(shape, dtype.np_dtype)
+        claim_array(shape, dtype.np_dtype)
+        is_text = dtype is dtypes.string
+        result = full(xp, shape, b"", dtype.np_dtype) if is_text else xp.zeros(shape, dtype.np_dtype)
         return _scatter_into(xp, mode, result, indices, updates, ignore)
 
     return place
@@ -163,7 +169,8 @@ def _tensor_scatter(mode: str) -> Callable[[Binding], Callable[..., Any]]:
         xp, ignore = binding.xp, _policy(binding)
 
         def place(tensor: Any, indices: Any, updates: Any) -> Any:
-            return _scatter_into(xp, mode, xp.array(tensor, order="C"), indices, updates, ignore)
+            whole = copied(tensor) if is_large(tensor) else xp.array(tensor, order="C")
+            return _scatter_into(xp, mode, whole, indices, updates, ignore)
 
         return place
 
@@ -176,12 +183,26 @@ for _suffix in ("Update", "Add", "Sub", "Min", "Max"):
 
 @kernel("Where", fresh=True)
 def where(xp: Any, condition: Any) -> Any:
-    return xp.argwhere(condition)
+    if not is_large(condition):
+        return xp.argwhere(condition)
+    found = []
+    for part in row_blocks(condition):
+        places = np.argwhere(condition[part])
+        places[:, 0] += part.start
+        found.append(places)
+    return np.concatenate(found)
 
 
 @kernel("SelectV2", fresh=True)
 def select_v2(xp: Any, condition: Any, t: Any, e: Any) -> Any:
-    return xp.where(condition, t, e)
+    return _chosen(xp, condition, t, e)
+
+
+def _chosen(xp: Any, condition: Any, t: Any, e: Any) -> Any:
+    if not (is_large(condition) or is_large(t) or is_large(e)):
+        return xp.where(condition, t, e)
+    condition, t, e = np.broadcast_arrays(condition, t, e)
+    return rows_written(condition.shape, t.dtype, lambda part: np.where(condition[part], t[part], e[part]))
 
 
 @kernel("Select", fresh=True)
@@ -194,4 +215,4 @@ def select(xp: Any, condition: Any, t: Any, e: Any) -> Any:
         )
     if condition.ndim == 1 and t.ndim > 1:
         condition = condition.reshape((-1,) + (1,) * (t.ndim - 1))
-    return xp.where(condition, t, e)
+    return _chosen(xp, condition, t, e)

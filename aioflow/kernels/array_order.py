@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.copying import copied
 from aioflow.errors import InvalidArgumentError
-from aioflow.kernels.array_shape import as_sizes, checked_axis
-from aioflow.kernels.convert import as_array, as_ints
+from aioflow.kernels.array_shape import checked_axis
+from aioflow.kernels.blockwise import BLOCK, claim_array, full, is_large, rows_written, taken, written
+from aioflow.kernels.convert import as_array, as_ints, as_sizes
+from aioflow.kernels.large_sorts import order_of
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.scatter import scatter_rows
+from aioflow.kernels.strings import as_strings, each
+from aioflow.stopping import batches, blocks
 
 __all__: list[str] = []
 
@@ -53,8 +58,16 @@ def reverse_sequence(xp: Any, value: Any, seq_lengths: Any, *, seq_dim: int, bat
     order = [batch, along, *rest]
     lengths = seq_lengths.astype(np.int64)[:, None]
     steps = xp.arange(size)[None, :]
-    places = xp.where(steps < lengths, lengths - 1 - steps, steps)
-    reversed_ = value.transpose(order)[xp.arange(value.shape[batch])[:, None], places]
+    ordered = value.transpose(order)
+
+    def turned(part: slice) -> Any:
+        places = xp.where(steps < lengths[part], lengths[part] - 1 - steps, steps)
+        return ordered[xp.arange(part.start, part.stop)[:, None], places]
+
+    if is_large(value):
+        reversed_ = rows_written(ordered.shape, value.dtype, turned)
+    else:
+        reversed_ = turned(slice(0, len(ordered)))
     return reversed_.transpose(np.argsort(order).tolist())
 
 
@@ -67,7 +80,7 @@ def roll(xp: Any, value: Any, shift: tuple[int, ...], axis: tuple[int, ...]) -> 
             actual=f"{len(shift)}",
         )
     axes = [checked_axis(a, value.ndim) for a in axis]
-    return xp.roll(value, shift, tuple(axes)) if axes else value.copy()
+    return xp.roll(value, shift, tuple(axes)) if axes else copied(value)
 
 
 @kernel("InvertPermutation", fresh=True)
@@ -77,8 +90,9 @@ def invert_permutation(xp: Any, x: Any) -> Any:
     count = x.size
     if count and (int(x.min()) < 0 or int(x.max()) >= count):
         raise InvalidArgumentError("not a permutation", expected=f"each of 0..{count - 1} once", actual=x.tolist())
-    result = xp.full(x.shape, -1, x.dtype)
-    result[x] = xp.arange(count, dtype=x.dtype)
+    result = full(xp, x.shape, -1, x.dtype)
+    for part in blocks(count, BLOCK if is_large(x) else max(1, count)):
+        result[x[part]] = xp.arange(part.start, part.stop, dtype=x.dtype)
     if count and int(result.min()) < 0:
         raise InvalidArgumentError("not a permutation", expected=f"each of 0..{count - 1} once", actual=x.tolist())
     return result
@@ -89,6 +103,8 @@ def invert_permutation(xp: Any, x: Any) -> Any:
 
 def _distinct(xp: Any, value: Any, dtype: Any, axis: int | None = None) -> tuple[Any, Any, Any]:
     """(distinct, idx, count) in the order of first appearance; NaN equals nothing, itself included."""
+    if axis is None and is_large(value):
+        return (_distinct_objects if value.dtype.kind == "O" else _distinct_numbers)(value, dtype)
     _, first, inverse, counts = xp.unique(
         value, return_index=True, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
     )
@@ -97,6 +113,41 @@ def _distinct(xp: Any, value: Any, dtype: Any, axis: int | None = None) -> tuple
     places[order] = xp.arange(order.size)
     distinct = xp.take(value, first[order], 0 if axis is None else axis)
     return distinct, places[inverse.reshape(-1)].astype(dtype), counts[order].astype(dtype)
+
+
+def _distinct_objects(value: Any, dtype: Any) -> tuple[Any, Any, Any]:
+    numbers: dict[Any, int] = {}
+    places = each(lambda item: numbers.setdefault(item, len(numbers)), value, dtype)
+    return as_strings(list(numbers)), places, _counted(places, len(numbers), dtype)
+
+
+def _distinct_numbers(value: Any, dtype: Any) -> tuple[Any, Any, Any]:
+    order = order_of(value)
+    ordered = taken(np, value, order)
+    begins = np.concatenate(
+        [part.start + np.flatnonzero(_differs(ordered, part)) for part in blocks(len(order), BLOCK)]
+    )
+    first = order[begins]  # equal numbers are in the order in which they came
+    rank = np.empty(len(first), np.int64)
+    rank[order_of(first)] = np.arange(len(first))
+    places = np.empty(len(order), dtype)
+    for part in blocks(len(order), BLOCK):
+        places[order[part]] = rank[np.searchsorted(begins, np.arange(part.start, part.stop), "right") - 1]
+    return taken(np, value, np.sort(first)), places, _counted(places, len(first), dtype)
+
+
+def _differs(ordered: Any, part: slice) -> Any:
+    """Whether each number differs from the one before it."""
+    if part.start:
+        return ordered[part] != ordered[part.start - 1 : part.stop - 1]
+    return np.append(True, ordered[1 : part.stop] != ordered[: part.stop - 1])
+
+
+def _counted(places: Any, count: int, dtype: Any) -> Any:
+    counts = np.zeros(count, dtype)
+    for part in blocks(len(places), BLOCK):
+        np.add.at(counts, places[part], 1)
+    return counts
 
 
 def _check_vector(value: Any) -> None:
@@ -145,10 +196,27 @@ def list_diff(binding: Binding) -> Callable[[Any, Any], Any]:
     xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
 
     def difference(x: Any, y: Any) -> Any:
-        kept = ~xp.isin(x, y)
+        kept = ~_is_in(xp, x, y)
         return x[kept], xp.flatnonzero(kept).astype(dtype)
 
     return difference
+
+
+def _is_in(xp: Any, x: Any, y: Any) -> Any:
+    """`xp.isin`."""
+    if not is_large(x) and not is_large(y):
+        return xp.isin(x, y)
+    if x.dtype.kind == "O":
+        known = set(batches(y.reshape(-1).tolist()))
+        return each(known.__contains__, x, bool)
+    ordered = y[order_of(y)]
+    if not len(ordered):
+        return np.zeros(x.shape, bool)
+
+    def found(part: slice) -> Any:
+        return ordered[np.minimum(np.searchsorted(ordered, x[part]), len(ordered) - 1)] == x[part]
+
+    return written(x.shape, np.dtype(bool), found)
 
 
 # -- DynamicPartition and DynamicStitch ---------------------------------------------------------------------------
@@ -171,7 +239,11 @@ def dynamic_partition(binding: Binding) -> Callable[[Any, Any], Any]:
             )
         flat = partitions.reshape(-1)
         rows = data.reshape((flat.size, *data.shape[partitions.ndim :]))
-        return tuple(rows[flat == i] for i in range(count))
+        if not is_large(flat):
+            return tuple(rows[flat == i] for i in batches(range(count)))
+        order = order_of(flat)
+        ends = np.searchsorted(flat[order], np.arange(count), "right").tolist()
+        return tuple(taken(np, rows, order[a:b]) for a, b in batches(zip([0, *ends], ends, strict=False), 1))
 
     return sort_out
 
@@ -194,7 +266,8 @@ def _stitch(binding: Binding) -> Callable[..., Any]:
                     )
                 greatest = max(greatest, int(places.max()))
         shape = (greatest + 1, *inner)
-        result = xp.full(shape, b"", object) if dtype.kind == "O" else xp.zeros(shape, dtype)
+        claim_array(shape, dtype)
+        result = full(xp, shape, b"", dtype) if dtype.kind == "O" else xp.zeros(shape, dtype)
         for places, values in zip(indices, data, strict=True):
             scatter_rows(xp, "update", result, places.reshape(-1), values.reshape((places.size, *inner)))
         return result
@@ -203,7 +276,7 @@ def _stitch(binding: Binding) -> Callable[..., Any]:
 
 
 for _name in ("DynamicStitch", "ParallelDynamicStitch"):
-    binder(_name, fresh=True)(_stitch)
+    binder(_name, fresh=True, elastic=True)(_stitch)
 
 
 # -- sorted sequences ---------------------------------------------------------------------------------------------
@@ -221,8 +294,9 @@ def _bound(side: str) -> Callable[[Binding], Callable[[Any, Any], Any]]:
                     actual=list(values.shape),
                 )
             result = xp.empty(values.shape, dtype)
-            for i in range(len(values)):
-                result[i] = xp.searchsorted(sorted_inputs[i], values[i], side)
+            for i in batches(range(len(values)), 64):
+                for part in blocks(values.shape[1], BLOCK):
+                    result[i, part] = xp.searchsorted(sorted_inputs[i], values[i, part], side)
             return result
 
         return search

@@ -7,7 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from aioflow.copying import copied, copy_into
 from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.blockwise import claim_array, full, is_large, taken
 from aioflow.kernels.convert import as_array, as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
 
@@ -35,20 +37,25 @@ def _check_rank(value: Any, pairs: Pairs) -> None:
 
 def _padded(xp: Any, value: Any, pairs: Pairs, outside: Any, dtype: Any) -> Any:
     _check_rank(value, pairs)
-    shape = [d + a + b for d, (a, b) in zip(value.shape, pairs, strict=True)]
-    result = xp.zeros(shape, dtype) if outside is None else xp.full(shape, outside, dtype)
-    result[(*(slice(a, a + d) for d, (a, _) in zip(value.shape, pairs, strict=True)), ...)] = value
+    shape = tuple(d + a + b for d, (a, b) in zip(value.shape, pairs, strict=True))
+    claim_array(shape, dtype)
+    result = xp.zeros(shape, dtype) if outside is None else full(xp, shape, outside, dtype)
+    inside = (*(slice(a, a + d) for d, (a, _) in zip(value.shape, pairs, strict=True)), ...)
+    if is_large(value):
+        copy_into(result[inside], value)
+    else:
+        result[inside] = value
     return result
 
 
-@binder("Pad", host={"paddings": _as_pairs}, fresh=True)
+@binder("Pad", host={"paddings": _as_pairs}, fresh=True, elastic=True)
 def pad(binding: Binding) -> Callable[..., Any]:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     outside = b"" if dtype.kind == "O" else None
     return lambda value, paddings: _padded(xp, value, paddings, outside, dtype)
 
 
-@binder("PadV2", host={"paddings": _as_pairs}, fresh=True)
+@binder("PadV2", host={"paddings": _as_pairs}, fresh=True, elastic=True)
 def pad_v2(binding: Binding) -> Callable[..., Any]:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     return lambda value, paddings, outside: _padded(xp, value, paddings, outside, dtype)
@@ -76,8 +83,8 @@ def mirror_pad(xp: Any, value: Any, paddings: Pairs, *, mode: str) -> Any:
                 np.arange(size - 1 - skip, size - 1 - skip - after, -1),
             ]
         )
-        result = xp.take(result, xp.asarray(places), axis)
-    return value.copy() if result is value else result
+        result = taken(xp, result, xp.asarray(places), axis)
+    return copied(value) if result is value else result
 
 
 @kernel("MirrorPadGrad", host={"paddings": _as_pairs}, fresh=True)
@@ -110,7 +117,7 @@ def mirror_pad_grad(xp: Any, value: Any, paddings: Pairs, *, mode: str) -> Any:
 
 def _copied(value: Any, shape: Any) -> Any:
     """The transposed view laid out anew in `shape`."""
-    return value.copy().reshape(shape)
+    return copied(value).reshape(shape)
 
 
 def _four(value: Any, data_format: str) -> tuple[int, int, int, int]:
@@ -168,7 +175,7 @@ def _check_block(value: Any, block: tuple[int, ...], pairs: Pairs) -> int:
     return len(block)
 
 
-@binder("SpaceToBatchND", host={"block_shape": _as_block, "paddings": _as_pairs}, fresh=True)
+@binder("SpaceToBatchND", host={"block_shape": _as_block, "paddings": _as_pairs}, fresh=True, elastic=True)
 def space_to_batch(binding: Binding) -> Callable[..., Any]:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
 

@@ -8,12 +8,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.copying import copied
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.shapes import format_dims, is_compatible
-from aioflow.kernels.convert import as_int, as_ints
+from aioflow.kernels.blockwise import claim_array
+from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room
 from aioflow.kernels.registry import Binding, binder, kernel
 
-__all__ = ["as_sizes", "checked_axis"]
+__all__ = ["checked_axis"]
 
 _FEW: Final = 4096  # elements
 
@@ -27,14 +29,6 @@ def checked_axis(axis: int, rank: int, what: str = "axis") -> int:
     return axis % rank
 
 
-def as_sizes(value: Any) -> tuple[int, ...]:
-    """A shape vector. Raises InvalidArgumentError for a negative size."""
-    sizes = as_ints(value)
-    if sizes and min(sizes) < 0:
-        raise InvalidArgumentError("a size cannot be negative", expected="sizes >= 0", actual=list(sizes))
-    return sizes
-
-
 def _as_open_sizes(value: Any) -> tuple[int, ...]:
     """A shape vector in which one size may be -1."""
     sizes = as_ints(value)
@@ -42,28 +36,29 @@ def _as_open_sizes(value: Any) -> tuple[int, ...]:
         raise InvalidArgumentError(
             "a shape has negative sizes", expected="sizes >= 0 and at most one -1", actual=list(sizes)
         )
+    check_room(sizes)
     return sizes
 
 
-@binder("Shape")
+@binder("Shape", only_shapes=True)
 def shape(binding: Binding) -> Callable[[Any], Any]:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     return lambda value: xp.array(value.shape, dtype)
 
 
-@binder("ShapeN")
+@binder("ShapeN", only_shapes=True)
 def shape_n(binding: Binding) -> Callable[[Any], Any]:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     return lambda values: tuple(xp.array(v.shape, dtype) for v in values)
 
 
-@binder("Size")
+@binder("Size", only_shapes=True)
 def size(binding: Binding) -> Callable[[Any], Any]:
     to_scalar = binding.output_dtypes[0].as_numpy_dtype
     return lambda value: to_scalar(value.size)
 
 
-@binder("Rank")
+@binder("Rank", only_shapes=True)
 def rank(binding: Binding) -> Callable[[Any], Any]:
     to_scalar = binding.output_dtypes[0].as_numpy_dtype
     return lambda value: to_scalar(value.ndim)
@@ -74,11 +69,19 @@ def reshape(tensor: Any, shape: tuple[int, ...]) -> Any:
     try:
         return tensor.reshape(shape)
     except ValueError as error:
+        if tensor.size == 0 and -1 in shape and 0 in shape:
+            return tensor.reshape(_without_elements(tensor.shape, shape))
         raise InvalidArgumentError(
             f"cannot reshape a tensor of {tensor.size} elements",
             expected=f"shape {list(shape)}",
             actual=f"shape {list(tensor.shape)}",
         ) from error
+
+
+def _without_elements(given: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape of no elements with its -1 worked out from the sizes other than 0."""
+    whole, known = (math.prod(size for size in sizes if size > 0) for sizes in (given, wanted))
+    return tuple(whole // known if size == -1 else size for size in wanted)
 
 
 @kernel("Transpose", host={"perm": as_ints})
@@ -122,10 +125,12 @@ def squeeze(binding: Binding) -> Callable[[Any], Any]:
     return lambda value: value.reshape([d for d in value.shape if d != 1])
 
 
-@kernel("BroadcastTo", host={"shape": as_sizes})
+@kernel("BroadcastTo", host={"shape": as_sizes}, elastic=True)
 def broadcast_to(xp: Any, value: Any, shape: tuple[int, ...]) -> Any:
+    claim_array(shape, value.dtype)
     try:
-        if value.size == 1 and xp is np and value.ndim <= len(shape) and math.prod(shape) <= _FEW:
+        on_host = isinstance(value, np.ndarray | np.generic)
+        if value.size == 1 and on_host and value.ndim <= len(shape) and math.prod(shape) <= _FEW:
             return np.full(shape, value, value.dtype)  # a fraction of the time that it takes to make the view
         return xp.broadcast_to(value, shape)
     except ValueError as error:
@@ -159,7 +164,7 @@ def bitcast(binding: Binding) -> Callable[[Any], Any]:
 
 @kernel("Snapshot", fresh=True)
 def snapshot(value: Any) -> Any:
-    return value.copy()
+    return copied(value)
 
 
 @kernel("EnsureShape")

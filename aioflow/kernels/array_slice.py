@@ -8,8 +8,7 @@ from typing import Any, Final
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.strided import IndexItem, strided_index
-from aioflow.kernels.array_shape import as_sizes
-from aioflow.kernels.convert import as_ints
+from aioflow.kernels.convert import as_ints, as_sizes
 from aioflow.kernels.registry import Binding, binder
 
 __all__: list[str] = []

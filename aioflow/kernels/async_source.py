@@ -162,7 +162,7 @@ class AsyncSource:
             item, last = waiter.item, self._last
         if item is not None:
             return item
-        raise _ended() if last is None else last()
+        raise _reader_gone() if last is None else last()
 
     # -- the reader ---------------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class AsyncSource:
         last: Callable[[], BaseException] = _reader_gone
         iterator: Any = None
         try:
-            iterator = self._open()
+            iterator = self._begin()
             while True:
                 while not self._core.wants_more:
                     self._room.clear()
@@ -214,6 +214,12 @@ class AsyncSource:
             if hasattr(iterator, "aclose"):
                 with suppress(Exception):  # nobody is left to tell
                     await iterator.aclose()
+
+    def _begin(self) -> AsyncIterator[Any]:
+        try:
+            return self._open()
+        except StopAsyncIteration as error:  # there is nothing yet that could have ended
+            raise call_error(error) from error
 
     def _open(self) -> AsyncIterator[Any]:
         source = self._function.call
@@ -268,6 +274,6 @@ def async_iterator_next(binding: Binding) -> Callable[[], Awaitable[tuple[Any, .
 
     async def take() -> tuple[Any, ...]:
         element = await source.next()
-        return check(element)
+        return await check.wherever(element)
 
     return take

@@ -50,7 +50,7 @@ class Barrier(BarrierCore):
             )
 
 
-@binder("Barrier", device="CPU")
+@binder("Barrier", device="CPU", makes=Barrier)
 def barrier(binding: Binding) -> Callable[[], Barrier]:
     dtypes, shapes = tuple(binding.attrs["component_types"]), tuple(binding.attrs["shapes"])
     if shapes and len(shapes) != len(dtypes):
@@ -70,7 +70,7 @@ def barrier(binding: Binding) -> Callable[[], Barrier]:
     return handle
 
 
-@binder("BarrierInsertMany", device="CPU", retains=True)
+@binder("BarrierInsertMany", device="CPU", retains=True, takes=Barrier)
 def insert_many(binding: Binding) -> Callable[[Any, Any, Any], None]:
     component, dtype = binding.attrs["component_index"], binding.input_dtypes[2]
 
@@ -89,7 +89,7 @@ def insert_many(binding: Binding) -> Callable[[Any, Any, Any], None]:
     return insert
 
 
-@binder("BarrierTakeMany", device="CPU", is_async=True, fresh=True, host={"num_elements": as_int})
+@binder("BarrierTakeMany", device="CPU", is_async=True, fresh=True, host={"num_elements": as_int}, takes=Barrier)
 def take_many(binding: Binding) -> Callable[[Any, int], Waiting]:
     small, dtypes, xp = binding.attrs["allow_small_batch"], tuple(binding.attrs["component_types"]), binding.xp
 
@@ -131,17 +131,17 @@ def _stack(xp: Any, found: Barrier, component: int, values: list[Any]) -> Any:
     return made
 
 
-@binder("BarrierClose", device="CPU")
+@binder("BarrierClose", device="CPU", takes=Barrier)
 def close(binding: Binding) -> Callable[[Any], None]:
     cancel = binding.attrs["cancel_pending_enqueues"]
     return lambda found: wake_all(found.close(cancel))
 
 
-@kernel("BarrierReadySize", device="CPU", fresh=True)
+@kernel("BarrierReadySize", device="CPU", fresh=True, takes=Barrier)
 def ready_size(handle: Any) -> Any:
     return np.int32(handle.ready_size)
 
 
-@kernel("BarrierIncompleteSize", device="CPU", fresh=True)
+@kernel("BarrierIncompleteSize", device="CPU", fresh=True, takes=Barrier)
 def incomplete_size(handle: Any) -> Any:
     return np.int32(handle.incomplete_size)

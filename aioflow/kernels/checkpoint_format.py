@@ -9,36 +9,27 @@ Everything here blocks on the disk: call it from a thread.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import re
-import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from aioflow.errors import (
-    DataLossError,
-    InvalidArgumentError,
-    NotFoundError,
-    OpError,
-    PermissionDeniedError,
-    ResourceExhaustedError,
-    UnknownError,
-)
+from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
+from aioflow.kernels.files import file_errors
+from aioflow.kernels.temporary_files import flush_directory, has_writer, remove_abandoned, temporary_file
 from aioflow.kernels.tensor_file import StoredTensor, TensorFile, write_tensors
 
 __all__ = [
     "CheckpointReader",
     "checkpoint_exists",
-    "file_errors",
     "remove_checkpoint",
     "write_atomically",
     "write_checkpoint",
@@ -49,26 +40,6 @@ _DATA: Final = ".safetensors"
 _PENDING: Final = ".safetensors.pending"
 _MANIFEST: Final = ".manifest.json"
 _STEP: Final = re.compile(r"-(\d+)$")
-_CODES: Final[Mapping[int, type[OpError]]] = {
-    errno.ENOENT: NotFoundError,
-    errno.ENOTDIR: NotFoundError,
-    errno.EACCES: PermissionDeniedError,
-    errno.EPERM: PermissionDeniedError,
-    errno.EROFS: PermissionDeniedError,
-    errno.ENOSPC: ResourceExhaustedError,
-    errno.EDQUOT: ResourceExhaustedError,
-    errno.EISDIR: InvalidArgumentError,
-}
-
-
-@contextmanager
-def file_errors(path: Path) -> Iterator[None]:
-    """Turn what the operating system raises into an error of the tree that names the file."""
-    try:
-        yield
-    except OSError as error:
-        kind = _CODES.get(error.errno or 0, UnknownError)
-        raise kind(f"{error.strerror}: {error.filename or path}") from error
 
 
 def _named(prefix: str, suffix: str) -> Path:
@@ -77,66 +48,50 @@ def _named(prefix: str, suffix: str) -> Path:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace the file by `data`: after a crash it has the old contents or the new ones."""
+    if path.exists() and not path.is_file():  # a folder; or a device, whose name would be a file's from then on
+        raise InvalidArgumentError("only a file can be replaced", expected="a file, or nothing", actual=str(path))
     with file_errors(path):
-        temporary = _temporary(path)
-        try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                _flush(file)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _flush_directory(path.parent)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-
-
-def _flush(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _flush_directory(path: Path) -> None:
-    """Make renames in the directory lasting, where the system lets a directory be opened."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass  # some file systems refuse it; the renames are ordered there
-    finally:
-        os.close(descriptor)
+        remove_abandoned(path.parent, re.escape(path.name))
+        with temporary_file(path) as temporary:
+            temporary.file.write(data)
+            temporary.publish(path)
+        flush_directory(path.parent)
 
 
 def write_checkpoint(prefix: str, tensors: Mapping[str, Any]) -> None:
     """Write a checkpoint, replacing one of the same prefix. Missing directories are made.
 
+    What killed processes have left of checkpoints of this prefix, at whatever step, is taken away.
+
     Raises:
         PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
         InvalidArgumentError: a tensor has a dtype that cannot be stored.
     """
-    data = _named(prefix, _DATA)
+    data, pending = _named(prefix, _DATA), _named(prefix, _PENDING)
     with file_errors(data):
         data.parent.mkdir(parents=True, exist_ok=True)
-        _settle(prefix)
-        temporary = _temporary(data)
-        try:
-            with temporary.open("xb") as file:
-                arrays = {name: _host_array(value) for name, value in tensors.items()}
-                header, digests = write_tensors(file, arrays)
-                _flush(file)
-                size = file.tell()
-            temporary.replace(_named(prefix, _PENDING))
-        finally:
-            temporary.unlink(missing_ok=True)
-        manifest = _manifest(prefix, arrays, header, digests, size)
-        write_atomically(_named(prefix, _MANIFEST), manifest)
-        _named(prefix, _PENDING).replace(data)
-        _flush_directory(data.parent)
+        _tidy(prefix)
+        with temporary_file(data) as temporary:
+            arrays = {name: _host_array(value) for name, value in tensors.items()}
+            header, digests = write_tensors(temporary.file, arrays)
+            size = temporary.file.tell()
+            _settle(prefix)
+            temporary.publish(pending)
+            write_atomically(_named(prefix, _MANIFEST), _manifest(prefix, arrays, header, digests, size))
+            pending.replace(data)
+        flush_directory(data.parent)
+
+
+def _tidy(prefix: str) -> None:
+    """Take away what killed writers have left: their temporary files, and data files that wait for their names."""
+    directory, name = Path(prefix).parent, Path(prefix).name
+    family = rf"{re.escape(_STEP.sub('', name))}(?:-\d+)?"
+    remove_abandoned(directory, rf"{family}(?:{re.escape(_DATA)}|{re.escape(_MANIFEST)})")
+    waiting = re.compile(family + re.escape(_PENDING))
+    with suppress(OSError, OpError):  # it is only for tidiness; each save settles its own prefix for certain
+        for entry in [e for e in os.listdir(directory) if waiting.fullmatch(e)]:
+            if has_writer(directory / entry) is False:
+                _settle(str(directory / entry.removesuffix(_PENDING)))
 
 
 def _host_array(value: Any) -> Array:
@@ -180,10 +135,14 @@ def _read_manifest(prefix: str) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(raw)
         digest = content.pop("sha256")
         valid = content["format"] == _FORMAT and digest == _digest(content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        kinds = {"version": int, "size": int, "header_sha256": str, "step": int | None}
+        wrong = [key for key, kind in kinds.items() if not isinstance(content[key], kind)]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataLossError(f"file {path} is damaged", expected="a manifest", actual=str(error)) from error
     if not valid:
         raise DataLossError(f"file {path} has been altered", expected="its own checksum", actual="another one")
+    if wrong:
+        raise DataLossError(f"file {path} is damaged", expected="a manifest", actual=f"{wrong[0]} of another kind")
     if content["version"] > 1:
         raise InvalidArgumentError(
             f"file {path} is of a newer version", expected="at most 1", actual=content["version"]
@@ -194,7 +153,7 @@ def _read_manifest(prefix: str) -> dict[str, Any]:
 def _settle(prefix: str) -> None:
     """Finish what a crash left: the pending data file takes its name if the manifest speaks of it, or else goes."""
     pending = _named(prefix, _PENDING)
-    if not pending.exists():
+    if not pending.exists() or has_writer(pending):
         return
     try:
         belongs = _matches(TensorFile(pending), _read_manifest(prefix))

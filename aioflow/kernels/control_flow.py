@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.errors import AbortedError, InvalidArgumentError
-from aioflow.kernels.convert import as_array
+from aioflow.kernels.convert import as_array, as_bytes
 from aioflow.kernels.registry import Binding, binder, kernel
 
 __all__: list[str] = []
@@ -46,12 +46,12 @@ def print_values(binding: Binding) -> Callable[[Any, Any], Any]:
     return show
 
 
-@binder("PrintV2")
+@binder("PrintV2", host={"input": as_bytes})
 def print_text(binding: Binding) -> Callable[[Any], None]:
     stream, end = binding.attrs["output_stream"], binding.attrs["end"]
 
-    def show(text: Any) -> None:
-        _write(_text(text) + end, "stdout" if stream == "stdout" else "stderr")
+    def show(text: bytes) -> None:
+        _write(text.decode(errors="replace") + end, "stdout" if stream == "stdout" else "stderr")
 
     return show
 

@@ -1,12 +1,73 @@
-"""Converters for host inputs: from the small arrays that carry axes, shapes and sizes to plain Python values."""
+"""Converters of inputs: from the small arrays that carry axes, shapes and sizes to plain Python values, and from a
+handle to the resource that a kernel needs.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Iterable
+from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["as_array", "as_bool", "as_int", "as_ints", "as_text", "on_host"]
+from aioflow.errors import DTypeError, InvalidArgumentError, ResourceExhaustedError
+from aioflow.graph.shapes import broadcast_dims
+
+__all__ = [
+    "Handle",
+    "as_array",
+    "as_bool",
+    "as_bytes",
+    "as_int",
+    "as_ints",
+    "as_number",
+    "as_sizes",
+    "as_text",
+    "broadcast_shape",
+    "check_rank",
+    "check_room",
+    "on_host",
+]
+
+_ADDRESSES: Final = 2**47  # bytes that a process can address: no array has more elements
+
+
+def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape to which these broadcast, of any rank. Raises InvalidArgumentError."""
+    return tuple(size for size in broadcast_dims(shapes) or () if size is not None)
+
+
+def check_rank(what: str, value: Any, rank: int) -> None:
+    """Raise InvalidArgumentError unless the value has that rank."""
+    if np.ndim(value) != rank:
+        raise InvalidArgumentError(f"{what} has the wrong rank", expected=f"rank {rank}", actual=np.shape(value))
+
+
+def check_room(sizes: Iterable[int]) -> None:
+    """Raise ResourceExhaustedError where no memory holds an array of that shape, before anybody asks for it.
+
+    Sizes of 0 do not count: NumPy multiplies the others, too.
+    """
+    shape = tuple(sizes)
+    if math.prod(size for size in shape if size) > _ADDRESSES:
+        raise ResourceExhaustedError("the array is too large", expected=f"at most {_ADDRESSES} elements", actual=shape)
+
+
+class Handle:
+    """A converter that lets resources of one kind through, as they are: a handle may come from anywhere."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def __call__(self, value: Any) -> Any:
+        """`value`. Raises InvalidArgumentError where it is of another kind."""
+        if isinstance(value, self.kind):
+            return value
+        raise InvalidArgumentError(
+            "the handle is of another kind of resource", expected=self.kind.__name__, actual=type(value).__name__
+        )
 
 
 def on_host(value: Any) -> Any:
@@ -15,13 +76,19 @@ def on_host(value: Any) -> Any:
 
 
 def as_int(value: Any) -> int:
-    """A scalar (or a one-element array) as int."""
-    return int(value) if np.ndim(value) == 0 else int(on_host(value).reshape(-1)[0])
+    """A scalar (or a one-element array) as int. Raises InvalidArgumentError."""
+    return int(value) if np.ndim(value) == 0 else int(_only(on_host(value)))
 
 
 def as_bool(value: Any) -> bool:
-    """A scalar as bool."""
-    return bool(value)
+    """A scalar (or a one-element array) as bool. Raises InvalidArgumentError."""
+    return bool(value) if np.ndim(value) == 0 else bool(_only(on_host(value)))
+
+
+def _only(array: Any) -> Any:
+    if array.size != 1:
+        raise InvalidArgumentError("an input must be a scalar", expected="shape ()", actual=array.shape)
+    return array.reshape(-1)[0]
 
 
 def as_ints(value: Any) -> tuple[int, ...]:
@@ -29,10 +96,42 @@ def as_ints(value: Any) -> tuple[int, ...]:
     return tuple(np.asarray(on_host(value)).reshape(-1).tolist())
 
 
+def as_number(value: Any) -> int | float:
+    """A scalar as a Python number, exactly (bfloat16 has no `item` of its own kind). Raises InvalidArgumentError."""
+    item = _only(as_array(value))
+    return int(item) if item.dtype.kind in "iu" else float(item)
+
+
+def as_sizes(value: Any) -> tuple[int, ...]:
+    """A shape vector.
+
+    Raises:
+        InvalidArgumentError: a size is negative.
+        ResourceExhaustedError: no memory holds such an array.
+    """
+    sizes = as_ints(value)
+    if sizes:
+        if min(sizes) < 0:
+            raise InvalidArgumentError("a size cannot be negative", expected="sizes >= 0", actual=list(sizes))
+        check_room(sizes)
+    return sizes
+
+
+def as_bytes(value: Any) -> bytes:
+    """A string scalar. Raises InvalidArgumentError."""
+    item = _only(value) if isinstance(value, np.ndarray) else value
+    if not isinstance(item, bytes):
+        raise DTypeError("an input must be a string", expected="bytes", actual=type(item).__name__)
+    return item
+
+
 def as_text(value: Any) -> str:
-    """A string scalar as str."""
-    item = value.item() if isinstance(value, np.ndarray) else value
-    return item.decode() if isinstance(item, bytes) else str(item)
+    """A string scalar as str. Raises InvalidArgumentError where it is none, or not UTF-8."""
+    item = as_bytes(value)
+    try:
+        return item.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError("not valid text", expected="UTF-8", actual=item[:60]) from error
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any]:

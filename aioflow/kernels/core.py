@@ -38,14 +38,14 @@ def no_op() -> None:
     return None
 
 
-@kernel("Identity", expression="{0}")
-@kernel("StopGradient", expression="{0}")
-@kernel("PreventGradient", expression="{0}")
-@kernel("PlaceholderWithDefault", expression="{0}")
+@kernel("Identity", expression="{0}", opaque=True)
+@kernel("StopGradient", expression="{0}", opaque=True)
+@kernel("PreventGradient", expression="{0}", opaque=True)
+@kernel("PlaceholderWithDefault", expression="{0}", opaque=True)
 def identity(value: Any) -> Any:
     return value
 
 
-@kernel("IdentityN")
+@kernel("IdentityN", opaque=True)
 def identity_n(values: Any) -> Any:
     return tuple(values)

@@ -143,27 +143,35 @@ def rsqrt(xp: Any, x: Any, out: Any = None) -> Any:
     return xp.reciprocal(t, own(t))
 
 
+def _zeroed(xp: Any, t: Any, zero: Any) -> Any:
+    """0 where nothing flows in: there an infinite slope would make it NaN."""
+    if t.ndim:
+        xp.copyto(t, t.dtype.type(0), where=zero)
+        return t
+    return xp.where(zero, t.dtype.type(0), t)[()]
+
+
 @fused("SqrtGrad", takes_out=True)
 def sqrt_grad(xp: Any, y: Any, dy: Any, out: Any = None) -> Any:
+    zero = dy == 0
     t = xp.divide(dy, _holomorphic(xp, y), out)
-    return xp.multiply(t, 0.5, own(t))
+    return _zeroed(xp, xp.multiply(t, 0.5, own(t)), zero)
 
 
 @fused("RsqrtGrad")
 def rsqrt_grad(xp: Any, y: Any, dy: Any) -> Any:
     y = _holomorphic(xp, y)
-    t = xp.multiply(y, y)
-    t = xp.multiply(t, y, own(t))
-    t = xp.multiply(t, dy, own(t))
-    return xp.multiply(t, -0.5, own(t))
+    t = xp.multiply(dy, y)
+    t = xp.multiply(t, xp.multiply(y, y), own(t))
+    return _zeroed(xp, xp.multiply(t, -0.5, own(t)), dy == 0)
 
 
 @fused("ReciprocalGrad", "InvGrad")
 def reciprocal_grad(xp: Any, y: Any, dy: Any) -> Any:
     y = _holomorphic(xp, y)
-    t = xp.multiply(y, y)
-    t = xp.multiply(t, dy, own(t))
-    return xp.negative(t, own(t))
+    t = xp.multiply(y, dy)
+    t = xp.multiply(t, y, own(t))
+    return _zeroed(xp, xp.negative(t, own(t)), dy == 0)
 
 
 @fused("TanhGrad")

@@ -9,7 +9,7 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.dtypes import DType, bfloat16, float32
-from aioflow.kernels.convert import as_ints
+from aioflow.kernels.convert import as_sizes, broadcast_shape
 from aioflow.kernels.registry import Binding, Body, binder, kernel
 
 __all__: list[str] = []
@@ -23,8 +23,8 @@ def _equality(binding: Binding, compare: Body, otherwise: bool) -> Body:
 
     def lenient(x: Any, y: Any) -> Any:
         try:
-            np.broadcast_shapes(np.shape(x), np.shape(y))
-        except ValueError:
+            broadcast_shape(np.shape(x), np.shape(y))
+        except InvalidArgumentError:
             return np.bool_(otherwise)
         return compare(x, y)
 
@@ -109,7 +109,7 @@ def make_complex(binding: Binding) -> Body:
     xp, dtype = binding.xp, _output(binding).np_dtype
 
     def join(real: Any, imag: Any) -> Any:
-        result = xp.empty(np.broadcast_shapes(real.shape, imag.shape), dtype)
+        result = xp.empty(broadcast_shape(real.shape, imag.shape), dtype)
         result.real = real
         result.imag = imag
         return result[()]
@@ -144,7 +144,7 @@ def _output(binding: Binding) -> DType:
 
 @lru_cache(maxsize=1024)
 def _gradient_axes(s0: tuple[int, ...], s1: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    np.broadcast_shapes(s0, s1)
+    broadcast_shape(s0, s1)
     rank = max(len(s0), len(s1))
     padded = [(1,) * (rank - len(s)) + s for s in (s0, s1)]
     axes = [[] if s0 == s1 else [i for i, size in enumerate(shape) if size == 1] for shape in padded]
@@ -154,13 +154,13 @@ def _gradient_axes(s0: tuple[int, ...], s1: tuple[int, ...], dtype: np.dtype[Any
     return results[0], results[1]
 
 
-@binder("BroadcastGradientArgs", host={"s0": as_ints, "s1": as_ints})
+@binder("BroadcastGradientArgs", host={"s0": as_sizes, "s1": as_sizes})
 def broadcast_gradient_args(binding: Binding) -> Body:
     dtype = _output(binding).np_dtype
     return lambda s0, s1: _gradient_axes(s0, s1, dtype)
 
 
-@binder("BroadcastArgs", host={"s0": as_ints, "s1": as_ints}, fresh=True)
+@binder("BroadcastArgs", host={"s0": as_sizes, "s1": as_sizes}, fresh=True)
 def broadcast_args(binding: Binding) -> Body:
     dtype = _output(binding).np_dtype
-    return lambda s0, s1: np.array(np.broadcast_shapes(s0, s1), dtype)
+    return lambda s0, s1: np.array(broadcast_shape(s0, s1), dtype)

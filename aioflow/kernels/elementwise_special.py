@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import Binding, Body, binder
 
 __all__: list[str] = []
@@ -37,7 +38,8 @@ def in_float64(*ops: str) -> Callable[[Body], Body]:
 def _widened(body: Body, xp: Any, dtype: np.dtype[Any], *inputs: Any) -> Any:
     arrays = [xp.asarray(value).astype(np.float64) for value in inputs]
     if len(arrays) > 1:
-        arrays = list(xp.broadcast_arrays(*arrays))
+        shape = broadcast_shape(*(array.shape for array in arrays))
+        arrays = [xp.broadcast_to(array, shape) for array in arrays]
     result = body(xp, *(xp.atleast_1d(a) for a in arrays)).astype(dtype)
     return result.reshape(arrays[0].shape)[()]
 
@@ -272,7 +274,7 @@ _MOST_TERMS: Final = 100_000
 
 def _hurwitz(xp: Any, x: Any, q: Any) -> Any:
     """ζ(x, q) for x > 1: terms of the sum until the base is at least 10, then the integral and its corrections."""
-    terms = int(min(max(10.0, math.ceil(10 - float(q.min()))), _MOST_TERMS))
+    terms = int(min(max(10.0, 11 - float(q.min())), _MOST_TERMS))
     total, base = xp.zeros_like(q), q.copy()
     for _ in range(terms):
         active = base < 10
@@ -294,6 +296,7 @@ def zeta(xp: Any, x: Any, q: Any) -> Any:
     result = x * np.nan
     if usable.any():
         result[usable] = _hurwitz(xp, x[usable], q[usable])
+    result = xp.where((x > 1) & (q == np.inf), 0.0, result)
     pole = (x == 1) | ((x > 1) & (q <= 0) & (q == xp.floor(q)))
     return xp.where(pole, np.inf, result)
 

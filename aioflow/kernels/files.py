@@ -1,16 +1,17 @@
-"""Files from kernels: work on them is done in threads, and what the operating system reports becomes a typed error."""
+"""Files from kernels: what the operating system reports becomes a typed error."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any, Final, TypeVar
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 from aioflow.errors import (
+    AbortedError,
     AlreadyExistsError,
+    DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
@@ -20,10 +21,9 @@ from aioflow.errors import (
     UnknownError,
 )
 
-__all__ = ["file_errors", "in_thread", "path_text"]
+__all__ = ["file_errors", "path_text"]
 
-T = TypeVar("T")
-
+# As TensorFlow has them, except for a file that is too large: it calls that out of range, as it does the end of input.
 _KINDS: Final[dict[int, type[OpError]]] = {
     errno.ENOENT: NotFoundError,
     errno.EEXIST: AlreadyExistsError,
@@ -32,24 +32,41 @@ _KINDS: Final[dict[int, type[OpError]]] = {
     errno.EROFS: PermissionDeniedError,
     errno.EISDIR: FailedPreconditionError,
     errno.ENOTDIR: FailedPreconditionError,
+    errno.ENOTEMPTY: FailedPreconditionError,
+    errno.EBUSY: FailedPreconditionError,
+    errno.ETXTBSY: FailedPreconditionError,
+    errno.ENXIO: NotFoundError,
+    errno.ENODEV: NotFoundError,
     errno.EINVAL: InvalidArgumentError,
+    errno.ESPIPE: InvalidArgumentError,
+    errno.EILSEQ: InvalidArgumentError,
+    errno.ELOOP: InvalidArgumentError,
     errno.ENAMETOOLONG: InvalidArgumentError,
     errno.ENOSPC: ResourceExhaustedError,
     errno.EDQUOT: ResourceExhaustedError,
+    errno.ENOMEM: ResourceExhaustedError,
     errno.EMFILE: ResourceExhaustedError,
     errno.ENFILE: ResourceExhaustedError,
     errno.EFBIG: ResourceExhaustedError,
+    errno.ESTALE: AbortedError,
+    errno.EIO: DataLossError,
 }
 
 
 @contextmanager
-def file_errors(path: str) -> Iterator[None]:
-    """Turn an OSError about `path` into the error of the matching code."""
+def file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what the operating system says of a file into the error of the matching code, which names it.
+
+    Raises:
+        InvalidArgumentError: no file can be called so.
+    """
+    if "\0" in os.fspath(path):
+        raise InvalidArgumentError("not a file name", expected="no NUL byte", actual=repr(path))
     try:
         yield
     except OSError as error:
         kind = _KINDS.get(error.errno or 0, UnknownError)
-        raise kind(f"{path}: {error.strerror or error}") from error
+        raise kind(f"{error.strerror or error}: {error.filename or path}") from error
 
 
 def path_text(name: bytes) -> str:
@@ -61,20 +78,3 @@ def path_text(name: bytes) -> str:
     if b"\0" in name:
         raise InvalidArgumentError("not a file name", expected="no NUL byte", actual=name)
     return name.decode(errors="surrogateescape")
-
-
-async def in_thread(function: Callable[..., T], *args: Any) -> T:
-    """`function(*args)` in a thread. If the caller is cancelled, it still waits until the thread is done.
-
-    So nothing of a step touches a file after the step has ended.
-    """
-    job = asyncio.get_running_loop().run_in_executor(None, partial(function, *args))
-    try:
-        return await asyncio.shield(job)
-    except asyncio.CancelledError:
-        while not job.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([job])
-        if not job.cancelled():
-            job.exception()  # looked at, so that the loop does not report it as forgotten
-        raise

@@ -203,13 +203,26 @@ def _members(
     dtypes: Sequence[DType],
     first: int = 0,
 ) -> Iterator[Member]:
-    """The members, bound; the name and line of member i are those of fused node `first + i`."""
+    """The members, bound; the name and line of member i are those of fused node `first + i`.
+
+    Raises:
+        InvalidArgumentError: the attributes are no program, as the optimizer writes them.
+    """
     remaining = iter(operands)
     nodes, sources = binding.attrs["nodes"][first:], binding.attrs["sources"][first:]
+    complete = len(ops) == len(dtypes) == len(nodes) == len(sources)
+    if not complete or sum(len(OPS.get(op).inputs) for op in ops) != len(operands):
+        raise _no_program("as many operands, dtypes, names and lines as the members have", binding.attrs)
     for op, dtype, node, source in zip(ops, dtypes, nodes, sources, strict=True):
         read = tuple(next(remaining) for _ in OPS.get(op).inputs)
-        attrs: Mapping[str, Any] = implied_attrs(op, [values.dtypes[i] for i in read], dtype) or {}
+        if not all(0 <= i < len(values.dtypes) for i in read):
+            raise _no_program(f"operands among {len(values.dtypes)} values", read)
+        attrs = implied_attrs(op, [values.dtypes[i] for i in read], dtype)
+        if attrs is None:
+            raise _no_program("members without attributes of their own", op)
         kernel = KERNELS.get(op, binding.backend.device_type, attrs)
+        if kernel.is_async or kernel.takes_step:
+            raise _no_program("members that compute", op)
         one = replace(
             binding,
             name=node,
@@ -225,11 +238,15 @@ def _members(
         values = values.add(dtype)
 
 
+def _no_program(expected: str, actual: Any) -> InvalidArgumentError:
+    return InvalidArgumentError("the members of a fused node do not fit together", expected=expected, actual=actual)
+
+
 def _source_line(text: str) -> SourceLine | None:
     """The line that `text` is the `str` of."""
     place, separator, function = text.rpartition(" in ")
     filename, _, number = place.rpartition(":")
-    return SourceLine(filename, int(number), function) if separator else None
+    return SourceLine(filename, int(number), function) if separator and number.isdecimal() else None
 
 
 # -- the portable kernels ----------------------------------------------------------------------------------------------
@@ -242,7 +259,10 @@ def elementwise_chain(binding: Binding) -> Body:
 
 def naming(binding: Binding, product: Body) -> Body:
     """The body of the product, whose errors have the name and line of the user's node."""
-    node, source = binding.attrs["nodes"][0], _source_line(binding.attrs["sources"][0])
+    nodes, sources = binding.attrs["nodes"], binding.attrs["sources"]
+    if not nodes or not sources:
+        raise _no_program("the name and line of the product", binding.attrs)
+    node, source = nodes[0], _source_line(sources[0])
     op = PRODUCTS[binding.op_type]
 
     def body(*inputs: Any, **named: Any) -> Any:

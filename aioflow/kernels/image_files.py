@@ -17,10 +17,12 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError, OpError, UnimplementedError
 from aioflow.graph import dtypes
-from aioflow.kernels.files import in_thread
+from aioflow.kernels.convert import as_bytes
 from aioflow.kernels.png_format import MOST_PIXELS, SIGNATURE, is_deep, read_deep_png, write_png
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.strings import as_strings, string_values
+from aioflow.stopping import batches, checkpoint
+from aioflow.threads import in_thread
 
 __all__: list[str] = []
 
@@ -72,9 +74,10 @@ def _recoloured(image: Any, channels: int) -> Any:
     if channels == 1:
         if colours.shape[2] == 1:
             return colours.copy()
-        weights = np.array([9797, 19234, 3737], np.int64)  # of 32768
+        red, green, blue = np.moveaxis(colours.astype(np.int64), 2, 0)
         half = 16384 if image.dtype == np.uint16 else 0
-        return ((colours.astype(np.int64) @ weights + half) >> 15).astype(image.dtype)[:, :, None]
+        grey = (9797 * red + 19234 * green + 3737 * blue + half) >> 15  # weights of 32768
+        return grey.astype(image.dtype)[:, :, None]
     if colours.shape[2] == 1:
         colours = np.repeat(colours, 3, axis=2)
     if channels == 3:
@@ -148,6 +151,7 @@ def _gif(data: bytes, limit: int | None = None) -> Any:
                 "the GIF image is too large", expected=f"<= {MOST_PIXELS} pixels", actual=(count, height, width)
             )
         for number in range(count):
+            checkpoint()
             opened.seek(number)
             frames.append(np.array(opened.convert("RGB"))[:height, :width])
     return np.stack(frames)
@@ -231,7 +235,7 @@ def _decoder(decode: Callable[[bytes], Any]) -> Callable[[Any], Any]:
         if strings.ndim:
             raise InvalidArgumentError("one image is decoded at a time", expected="a scalar", actual=strings.shape)
         data: bytes = strings.item()
-        return decode(data) if _is_small(data) else in_thread(decode, data)
+        return decode(data) if _is_small(data) else in_thread(decode, data, effects=False)
 
     return run
 
@@ -272,12 +276,12 @@ def decode_image(binding: Binding) -> Callable[[Any], Any]:
     )
 
 
-@binder("ExtractJpegShape", device="CPU", fresh=True)
+@binder("ExtractJpegShape", device="CPU", fresh=True, host={"contents": as_bytes})
 def extract_jpeg_shape(binding: Binding) -> Callable[[Any], Any]:
     dtype = binding.output_dtypes[0].np_dtype
 
-    def extract(contents: Any) -> Any:
-        opened = _opened(string_values(contents).item(), "JPEG")
+    def extract(contents: bytes) -> Any:
+        opened = _opened(contents, "JPEG")
         return np.array([opened.height, opened.width, len(opened.getbands())], dtype=dtype)
 
     return extract
@@ -302,11 +306,11 @@ def encode_png(binding: Binding) -> Callable[[Any], Any]:
 
     def encode(images: Any) -> Any:
         many = images.reshape(-1, *images.shape[-3:])
-        return as_strings([write_png(image, compression) for image in many], images.shape[:-3])
+        return as_strings([write_png(image, compression) for image in batches(many, 1)], images.shape[:-3])
 
     def run(image: Any) -> Any:
         _checked(image, (1, 2, 3, 4))
-        return encode(image) if image.size <= _FEW_PIXELS else in_thread(encode, image)
+        return encode(image) if image.size <= _FEW_PIXELS else in_thread(encode, image, effects=False)
 
     return run
 
@@ -346,4 +350,4 @@ async def encode_jpeg(
         _pillow().fromarray(image[:, :, 0] if image.shape[2] == 1 else image).save(out, "JPEG", **options)
         return as_strings([out.getvalue()], ())
 
-    return await in_thread(encode)
+    return await in_thread(encode, effects=False)

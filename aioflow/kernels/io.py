@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -11,9 +10,10 @@ from aioflow.errors import AbortedError, DTypeError, InvalidArgumentError, Unimp
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.kernels.checkpoint_format import CheckpointReader, write_checkpoint
-from aioflow.kernels.convert import as_text
+from aioflow.kernels.convert import as_bytes, as_int, as_text
 from aioflow.kernels.registry import Binding, binder, kernel
-from aioflow.kernels.strings import as_strings, string_values
+from aioflow.kernels.strings import as_strings
+from aioflow.threads import in_thread
 
 __all__: list[str] = []
 
@@ -43,7 +43,7 @@ async def save(prefix: str, tensor_names: Any, shape_and_slices: Any, tensors: A
     _check_count(names, len(tensors))
     if len(set(names)) < len(names):
         raise InvalidArgumentError("a tensor name comes twice", expected="distinct names", actual=names)
-    await asyncio.to_thread(write_checkpoint, prefix, dict(zip(names, tensors, strict=True)))
+    await in_thread(write_checkpoint, prefix, dict(zip(names, tensors, strict=True)))
 
 
 @binder("RestoreV2", device="CPU", host={"prefix": as_text}, is_async=True, fresh=True)
@@ -54,7 +54,7 @@ def restore(binding: Binding) -> Callable[..., Awaitable[list[Any]]]:
         names = _texts(tensor_names)
         _refuse_slices(shape_and_slices)
         _check_count(names, len(dtypes))
-        arrays = await asyncio.to_thread(_read, prefix, names, dtypes)
+        arrays = await in_thread(_read, prefix, names, dtypes, effects=False)
         return [array if array.dtype == object else xp.asarray(array) for array in arrays]
 
     return run
@@ -79,12 +79,11 @@ def _read_once(prefix: str, names: list[str], dtypes: tuple[DType, ...]) -> list
     return [reader.read(name) for name in names]
 
 
-@kernel("ShardedFilename", device="CPU", fresh=True)
-def sharded_filename(basename: Any, shard: Any, num_shards: Any) -> Any:
-    name = string_values(basename).item()
-    return as_strings([b"%b-%05d-of-%05d" % (name, int(shard), int(num_shards))], ())
+@kernel("ShardedFilename", device="CPU", fresh=True, host={"basename": as_bytes, "shard": as_int, "num_shards": as_int})
+def sharded_filename(basename: bytes, shard: int, num_shards: int) -> Any:
+    return as_strings([b"%b-%05d-of-%05d" % (basename, shard, num_shards)], ())
 
 
-@kernel("ShardedFilespec", device="CPU", fresh=True)
-def sharded_filespec(basename: Any, num_shards: Any) -> Any:
-    return as_strings([b"%b-?????-of-%05d" % (string_values(basename).item(), int(num_shards))], ())
+@kernel("ShardedFilespec", device="CPU", fresh=True, host={"basename": as_bytes, "num_shards": as_int})
+def sharded_filespec(basename: bytes, num_shards: int) -> Any:
+    return as_strings([b"%b-?????-of-%05d" % (basename, num_shards)], ())

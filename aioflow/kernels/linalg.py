@@ -5,6 +5,9 @@ Half precision is computed in float32, which is the least that LAPACK has.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -12,10 +15,12 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.stopping import blocks
 
 __all__: list[str] = []
 
 _SINGULAR: Final = "Input is not invertible."
+_WORK: Final = 1 << 24  # multiply-adds of a product of their size that a call may take
 _BLOCK: Final = 64  # below this size a triangular system is solved as a general one
 
 
@@ -27,6 +32,24 @@ def _adjoint(xp: Any, x: Any) -> Any:
 def _computable(xp: Any, x: Any) -> Any:
     """The array in a dtype that LAPACK has."""
     return x.astype(xp.float32) if x.dtype.itemsize == 2 else x
+
+
+def _in_batches(xp: Any, function: Callable[..., Any], *arrays: Any) -> Any:
+    """A function of (batches of) matrices, called for a few matrices at a time, with checkpoints between the calls."""
+    rows, matrix = arrays[0].shape[:-2], arrays[0].shape[-2:]
+    work = math.prod(matrix) * max(matrix)
+    if math.prod(rows) * work <= _WORK or not rows:
+        return function(*arrays)
+    flat = [array.reshape(-1, *array.shape[-2:]) for array in arrays]
+    made = [function(*(array[part] for array in flat)) for part in blocks(len(flat[0]), max(1, _WORK // work))]
+    if not isinstance(made[0], tuple):
+        return _joined(xp, made, rows)
+    return tuple(_joined(xp, parts, rows) for parts in zip(*made, strict=True))
+
+
+def _joined(xp: Any, parts: Sequence[Any], rows: tuple[int, ...]) -> Any:
+    whole = xp.concatenate(parts)
+    return whole.reshape(*rows, *whole.shape[1:])
 
 
 def _require_square(x: Any) -> None:
@@ -45,7 +68,7 @@ def matrix_inverse(xp: Any, input: Any, *, adjoint: bool) -> Any:
     _require_square(input)
     x = _computable(xp, input)
     try:
-        return xp.linalg.inv(_adjoint(xp, x) if adjoint else x).astype(input.dtype, copy=False)
+        return _in_batches(xp, xp.linalg.inv, _adjoint(xp, x) if adjoint else x).astype(input.dtype, copy=False)
     except np.linalg.LinAlgError as error:
         raise _singular(error) from error
 
@@ -53,13 +76,13 @@ def matrix_inverse(xp: Any, input: Any, *, adjoint: bool) -> Any:
 @kernel("MatrixDeterminant", fresh=True)
 def matrix_determinant(xp: Any, input: Any) -> Any:
     _require_square(input)
-    return xp.linalg.det(_computable(xp, input)).astype(input.dtype)
+    return _in_batches(xp, xp.linalg.det, _computable(xp, input)).astype(input.dtype)
 
 
 @kernel("LogMatrixDeterminant", fresh=True)
 def log_matrix_determinant(xp: Any, input: Any) -> tuple[Any, Any]:
     _require_square(input)
-    sign, log = xp.linalg.slogdet(_computable(xp, input))
+    sign, log = _in_batches(xp, xp.linalg.slogdet, _computable(xp, input))
     return sign.astype(input.dtype), log.astype(input.dtype)
 
 
@@ -83,7 +106,7 @@ def matrix_solve(xp: Any, matrix: Any, rhs: Any, *, adjoint: bool) -> Any:
     _require_solvable(matrix, rhs, False)
     a, b = _computable(xp, matrix), _computable(xp, rhs)
     try:
-        return xp.linalg.solve(_adjoint(xp, a) if adjoint else a, b).astype(matrix.dtype, copy=False)
+        return _in_batches(xp, xp.linalg.solve, _adjoint(xp, a) if adjoint else a, b).astype(matrix.dtype, copy=False)
     except np.linalg.LinAlgError as error:
         raise _singular(error) from error
 
@@ -120,7 +143,7 @@ def _substitute(xp: Any, a: Any, b: Any, lower: bool) -> Any:
 def cholesky(xp: Any, input: Any) -> Any:
     _require_square(input)
     try:
-        return xp.linalg.cholesky(_computable(xp, input)).astype(input.dtype, copy=False)
+        return _in_batches(xp, xp.linalg.cholesky, _computable(xp, input)).astype(input.dtype, copy=False)
     except np.linalg.LinAlgError as error:
         raise InvalidArgumentError(
             "Cholesky decomposition was not successful. The input might not be valid.",
@@ -147,26 +170,46 @@ def cholesky_grad(xp: Any, l: Any, grad: Any) -> Any:  # noqa: E741  # the op's 
 def self_adjoint_eig(xp: Any, input: Any, *, compute_v: bool) -> tuple[Any, Any]:
     _require_square(input)
     x = _computable(xp, input)
-    if not compute_v:
-        return xp.linalg.eigvalsh(x).astype(input.dtype, copy=False), xp.empty((0,), dtype=input.dtype)
-    e, v = xp.linalg.eigh(x)
+    if not xp.isfinite(xp.tril(x)).all():  # what is above the diagonal is not read
+        raise _not_decomposed()
+    try:
+        if not compute_v:
+            return _in_batches(xp, xp.linalg.eigvalsh, x).astype(input.dtype, copy=False), xp.empty((0,), input.dtype)
+        e, v = _in_batches(xp, xp.linalg.eigh, x)
+    except np.linalg.LinAlgError as error:
+        raise _not_decomposed() from error
     return e.astype(input.dtype, copy=False), v.astype(input.dtype, copy=False)
+
+
+def _not_decomposed() -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "Self-adjoint eigen decomposition was not successful. The input might not be valid.",
+        expected="finite matrices",
+        actual="one that is not",
+    )
 
 
 @kernel("Svd", fresh=True)
 def svd(xp: Any, input: Any, *, compute_uv: bool, full_matrices: bool) -> tuple[Any, Any, Any]:
     x, own = _computable(xp, input), input.dtype
+    finite = xp.isfinite(x).all(axis=(-2, -1), keepdims=True)
+    if not finite.all():  # LAPACK may search for ever in what is not finite; its parts are NaN, as in TensorFlow
+        parts = svd(xp, xp.where(finite, input, 0), compute_uv=compute_uv, full_matrices=full_matrices)
+        s, *others = (
+            xp.where(finite if p.ndim == x.ndim else finite[..., 0], p, xp.nan) if p.size else p for p in parts
+        )
+        return s.astype(own, copy=False), others[0].astype(own, copy=False), others[1].astype(own, copy=False)
     if not compute_uv:
-        s = xp.linalg.svd(x, compute_uv=False)
+        s = _in_batches(xp, lambda m: xp.linalg.svd(m, compute_uv=False), x)
         return s.astype(own, copy=False), xp.empty((0,), dtype=own), xp.empty((0,), dtype=own)
-    u, s, vh = xp.linalg.svd(x, full_matrices=full_matrices)
+    u, s, vh = _in_batches(xp, lambda m: xp.linalg.svd(m, full_matrices=full_matrices), x)
     return s.astype(own, copy=False), u.astype(own, copy=False), _adjoint(xp, vh).astype(own, copy=False)
 
 
 @binder("Qr", fresh=True)
 def bind_qr(binding: Binding) -> Body:
     xp, own = binding.xp, binding.output_dtypes[0]
-    mode = "complete" if binding.attrs["full_matrices"] else "reduced"
+    decompose = partial(xp.linalg.qr, mode="complete" if binding.attrs["full_matrices"] else "reduced")
     if own is not dtypes.float16:
-        return lambda x: tuple(xp.linalg.qr(x, mode=mode))
-    return lambda x: tuple(part.astype(own.np_dtype) for part in xp.linalg.qr(x.astype(xp.float32), mode=mode))
+        return lambda x: tuple(_in_batches(xp, decompose, x))
+    return lambda x: tuple(part.astype(own.np_dtype) for part in _in_batches(xp, decompose, x.astype(xp.float32)))

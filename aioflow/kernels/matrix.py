@@ -40,11 +40,7 @@ def _in_float32(xp: Any, multiply: Body, own: Any) -> Body:
 
 @binder("MatMul", fresh=True)
 def bind_matmul(binding: Binding) -> Body:
-    return matmul_body(binding, binding.xp.matmul)
-
-
-def matmul_body(binding: Binding, multiply: Body) -> Body:
-    """The kernel body of a MatMul node, given a function that multiplies two matrices."""
+    multiply: Body = binding.xp.matmul
     transpose_a, transpose_b = binding.attrs["transpose_a"], binding.attrs["transpose_b"]
     if binding.output_dtypes[0] in _SMALL_FLOATS:
         multiply = _in_float32(binding.xp, multiply, binding.output_dtypes[0].np_dtype)

@@ -34,12 +34,12 @@ class Held:
         return held
 
 
-@binder("MutexV2", device="CPU")
+@binder("MutexV2", device="CPU", makes=Turns)
 def mutex(binding: Binding) -> Callable[[], Turns]:
     return resource_finder(Turns, binding, lambda name: Turns(f"lock {name!r}"))
 
 
-@binder("MutexLock", device="CPU", is_async=True)
+@binder("MutexLock", device="CPU", is_async=True, takes=Turns, makes=Held)
 def lock(binding: Binding) -> Callable[[Any], Waiting]:
     def wait(mutex: Turns) -> Waiting:
         return Waiting(mutex.ask, mutex.withdraw, Ticket, mutex.describe, lambda _: Held(mutex), _release)
@@ -51,7 +51,7 @@ def _release(held: Held) -> None:
     held.release()
 
 
-@kernel("ConsumeMutexLock", device="CPU")
+@kernel("ConsumeMutexLock", device="CPU", takes={"mutex_lock": Held})
 def consume(mutex_lock: Any) -> None:
     if not mutex_lock.release():
         raise InvalidArgumentError(

@@ -205,8 +205,8 @@ def bias_add(binding: Binding) -> Callable[..., Any]:
         if bias.ndim != 1 or value.ndim < 2 + first or value.shape[axis] != bias.shape[0]:
             raise InvalidArgumentError(
                 "bias needs one element a channel",
-                expected=f"bias ({value.shape[axis]},) for {value.shape}",
-                actual=bias.shape,
+                expected=f"a value of rank >= {2 + first} with a channel for each element of the bias",
+                actual=f"{value.shape} and {bias.shape}",
             )
         return add(value, bias.reshape(-1, *[1] * (value.ndim - 2)) if first else bias, out=out)
 
@@ -232,7 +232,7 @@ def column_sums(xp: Any) -> Callable[[Any], Any]:
             if len(ones) > 4:  # batches of many sizes: keep the last ones only
                 ones.clear()
             row = ones[key] = xp.ones(*key)
-        return row @ matrix
+        return xp.dot(row, matrix)
 
     return total
 
@@ -240,12 +240,16 @@ def column_sums(xp: Any) -> Callable[[Any], Any]:
 @binder("BiasAddGrad", fresh=True)
 def bias_add_grad(binding: Binding) -> Callable[[Any], Any]:
     total = column_sums(binding.xp)
-    if binding.attrs["data_format"] == "NHWC":
-        return lambda out_backprop: total(out_backprop.reshape(-1, out_backprop.shape[-1]))
+    first = binding.attrs["data_format"] != "NHWC"
 
     def body(out_backprop: Any) -> Any:
-        n, c = out_backprop.shape[:2]
-        by_image = widen(out_backprop).reshape(n, c, -1).sum(axis=2)
+        shape = out_backprop.shape
+        if len(shape) < 2 + first:
+            raise InvalidArgumentError("a bias is of channels", expected=f"rank >= {2 + first}", actual=shape)
+        if not first:
+            return total(out_backprop.reshape(math.prod(shape[:-1]), shape[-1]))
+        n, c, *rest = shape
+        by_image = widen(out_backprop).reshape(n, c, math.prod(rest)).sum(axis=2)
         return narrow(by_image.sum(axis=0), out_backprop.dtype)
 
     return body
@@ -276,7 +280,7 @@ def softmax_parts(xp: Any) -> Callable[[Any], tuple[Any, Any, Any]]:
         column = ones.get((classes, x.dtype))
         if column is None:
             column = ones[classes, x.dtype] = xp.ones((classes, 1), x.dtype)
-        return shifted, exps, exps @ column
+        return shifted, exps, xp.matmul(exps, column)
 
     return parts
 
@@ -314,6 +318,6 @@ def log_softmax(binding: Binding) -> Callable[[Any], Any]:
 
 
 @kernel("L2Loss", fresh=True)
-def l2_loss(t: Any) -> Any:
+def l2_loss(xp: Any, t: Any) -> Any:
     flat = widen(t).reshape(-1)
-    return narrow(flat.dot(flat) * flat.dtype.type(0.5), t.dtype)
+    return narrow(xp.dot(flat, flat) * flat.dtype.type(0.5), t.dtype)

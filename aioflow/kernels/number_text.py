@@ -12,7 +12,9 @@ __all__ = ["number_parser"]
 
 _INTEGER: Final = re.compile(rb"\s*[+-]?[0-9]+\s*")
 _FLOAT: Final = re.compile(
-    rb"\s*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan)\s*", re.IGNORECASE
+    # Possessive, so that a long text that is no number is not tried again from every digit.
+    rb"\s*+[+-]?(?:(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:e[+-]?[0-9]++)?|inf(?:inity)?|nan)\s*+",
+    re.IGNORECASE,
 )
 
 

@@ -11,6 +11,7 @@ from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims
+from aioflow.kernels.convert import as_bytes
 from aioflow.kernels.csv_format import split_record
 from aioflow.kernels.example_format import Layouts, Place, find_sequence_example
 from aioflow.kernels.features import DenseFeature, FeatureBatch, decoded_examples, sparse_feature
@@ -43,7 +44,7 @@ def decode_raw(binding: Binding) -> Callable[[Any], Any]:
             )
         raw = np.frombuffer(bytearray().join(texts), np.uint8)  # of bytes it would be read-only
         if not little:
-            raw = raw.reshape(-1, part)[:, ::-1].reshape(-1)
+            raw = np.ascontiguousarray(raw.reshape(-1, part)[:, ::-1]).reshape(-1)  # a view of another dtype needs that
         found = raw != 0 if dtype.kind == "b" else raw.view(dtype)
         return found.reshape((*strings.shape, size // dtype.itemsize))
 
@@ -119,7 +120,7 @@ def _dense_features(keys: Sequence[bytes], types: Sequence[DType], shapes: Seque
 
 
 def _texts(values: Sequence[Any]) -> list[bytes]:
-    return [string_values(value).item() for value in values]
+    return [as_bytes(value) for value in values]
 
 
 @binder("ParseExample", device="CPU", fresh=True)
@@ -142,15 +143,15 @@ def _only(batch_of_one: Any) -> Any:
     return batch_of_one.reshape(batch_of_one.shape[1:])
 
 
-@binder("ParseSingleExample", device="CPU", fresh=True)
+@binder("ParseSingleExample", device="CPU", fresh=True, host={"serialized": as_bytes})
 def parse_single_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
     attrs = binding.attrs
     sparse = [(key.encode(), t) for key, t in zip(attrs["sparse_keys"], attrs["sparse_types"], strict=True)]
     specs = _dense_features([key.encode() for key in attrs["dense_keys"]], attrs["Tdense"], attrs["dense_shapes"])
     layouts = Layouts()
 
-    def parse(serialized: Any, defaults: Any) -> tuple[Any, ...]:
-        batch = decoded_examples([string_values(serialized).item()], [], layouts)
+    def parse(serialized: bytes, defaults: Any) -> tuple[Any, ...]:
+        batch = decoded_examples([serialized], [], layouts)
         found = [sparse_feature(batch, key, t) for key, t in sparse]
         dense = [_only(spec.read(batch, default)) for spec, default in zip(specs, defaults, strict=True)]
         return (*(f[0][:, 1:].copy() for f in found), *(f[1] for f in found), *(f[2][1:].copy() for f in found), *dense)
@@ -190,8 +191,7 @@ def parse_single_sequence_example(binding: Binding) -> Callable[..., tuple[Any, 
 
     def parse(serialized: Any, may_miss: Any, *rest: Any) -> tuple[Any, ...]:
         context_sparse, context_dense, list_sparse, list_dense = (_texts(keys) for keys in rest[:4])
-        defaults, name = rest[4], string_values(rest[5]).item()
-        data = string_values(serialized).item()
+        defaults, name, data = rest[4], as_bytes(rest[5]), as_bytes(serialized)
         context, lists = _sequence(data, name)
         batch = FeatureBatch([(data, context)], [name] if name else [])
         types = attrs["context_sparse_types"]

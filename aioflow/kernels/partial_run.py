@@ -15,6 +15,6 @@ async def partial_feed(*, index: int) -> Any:
     return await EXCHANGE.get().feeds[index]
 
 
-@kernel("_PartialFetch", retains=True)
+@kernel("_PartialFetch", retains=True, opaque=True)
 async def partial_fetch(value: Any, *, index: int) -> None:
     EXCHANGE.get().fetches[index].set_result(value)

@@ -7,16 +7,14 @@ its arrays and change them later.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import itertools
-import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
 
+from aioflow.copying import copied
 from aioflow.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -29,11 +27,13 @@ from aioflow.errors import (
     UnknownError,
 )
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import to_array
+from aioflow.graph.arrays import takes_long, to_array
 from aioflow.graph.dtypes import DType
+from aioflow.graph.opdef import OPS
 from aioflow.graph.python_functions import PythonFunction, RetryPolicy, find_function
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.registry import Binding, binder
+from aioflow.threads import in_thread
 
 __all__ = ["ResultCheck", "call_error"]
 
@@ -74,6 +74,13 @@ class ResultCheck:
             )
         return tuple(_output(i, v, *spec) for i, (v, spec) in enumerate(zip(values, self._specs, strict=True)))
 
+    async def wherever(self, result: Any) -> tuple[Any, ...]:
+        """The same, in a thread if it takes long enough."""
+        values = _listed(result)
+        if any(takes_long(value, dtype) for value, (dtype, _) in zip(values, self._specs, strict=False)):
+            return await in_thread(self, result, effects=False)
+        return self(result)
+
 
 def _listed(result: Any) -> Sequence[Any]:
     if isinstance(result, list | tuple):
@@ -87,14 +94,14 @@ def _output(index: int, value: Any, dtype: DType, dims: Dims) -> Any:
             raise DTypeError(
                 f"the function returned output {index} in another dtype", expected=dtype.name, actual=value.dtype.name
             )
-        array: Any = value.copy() if value.ndim else value
+        array: Any = copied(value) if value.ndim else value
     else:
         try:
             array = to_array(value, dtype)
         except InvalidArgumentError as error:
             error.message = f"the function's output {index}: {error.message}"
             raise
-        array = array if array.base is None else array.copy()
+        array = array if array.base is None else copied(array)
     if not is_compatible(array.shape, dims):
         raise InvalidArgumentError(
             f"the function returned output {index} with another shape",
@@ -143,7 +150,7 @@ def py_coroutine(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[
         except Exception as error:
             failure = call_error(error)
             raise failure from failure.__cause__
-        return check(result)
+        return await check.wherever(result)
 
     return run
 
@@ -202,40 +209,29 @@ async def _once(function: PythonFunction, values: Sequence[Any]) -> Any:
 def py_func(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[Any, ...]]]:
     function = find_function(binding.attrs["token"])
     check = ResultCheck(binding)
+    effects = OPS.get(binding.op_type).stateful
 
     async def run(values: Sequence[Any]) -> tuple[Any, ...]:
-        result, error = await in_thread(lambda: function.call(*[read_only(v) for v in values]))
+        result, error = await _tried_in_thread(lambda: function.call(*[read_only(v) for v in values]), effects)
         if error is not None:
             failure = call_error(error, _MEANINGS)
             raise failure from failure.__cause__
-        return check(result)
+        return await check.wherever(result)
 
     return run
 
 
-async def in_thread(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+async def _tried_in_thread(call: Callable[[], Any], effects: bool) -> tuple[Any, BaseException | None]:
     """The result and the exception of a call in a thread, in the context of the caller.
 
-    A thread cannot be stopped. Where the task is cancelled this waits for it, so that nothing of a step runs on after
-    the step, unless it has not begun: then it never does.
+    A function cannot be stopped. Where the task is cancelled this waits for it, so that nothing of a step runs on after
+    the step, unless it has not begun: then it never does. One that is said to have no effects is left behind.
     """
-    taken = threading.Lock()
 
     def work() -> tuple[Any, BaseException | None]:
-        if not taken.acquire(blocking=False):
-            return None, None
         try:
             return call(), None
         except BaseException as error:  # a future can carry neither StopIteration nor a CancelledError as an error
             return None, error
 
-    loop = asyncio.get_running_loop()
-    future = loop.run_in_executor(None, contextvars.copy_context().run, work)
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        if not taken.acquire(blocking=False):
-            while not future.done():
-                with suppress(asyncio.CancelledError):  # asked again: the first request is on its way already
-                    await asyncio.wait([future])
-        raise
+    return await in_thread(work, effects=effects)

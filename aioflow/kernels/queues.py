@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.dtypes import DType
-from aioflow.graph.shapes import Dims, format_dims, is_compatible
+from aioflow.graph.dtypes import DType, int64
+from aioflow.graph.shapes import Dims, common_dims, format_dims, is_compatible
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.queue_core import (
     Close,
@@ -33,6 +33,7 @@ class Queue(QueueCore):
 
     Attributes:
         kind: The op that makes it.
+        order: Of a shuffling queue, min_after_dequeue and its seeds.
         dtypes, shapes: Of the components; `shapes` is empty where any shape goes in.
         exact: The shapes, where all sizes are known, otherwise None.
         pads: Whether components with open sizes are padded when they are batched.
@@ -43,6 +44,7 @@ class Queue(QueueCore):
     ) -> None:
         super().__init__(name, capacity, store)
         self.kind = kind
+        self.order: tuple[int, int, int] | None = None
         self.dtypes = dtypes
         self.shapes = shapes
         self.exact = shapes if shapes and all(s is not None and None not in s for s in shapes) else None
@@ -92,7 +94,10 @@ def _shuffle(binding: Binding) -> Store:
 
 
 def _priority(binding: Binding) -> Store:
-    return PriorityStore(lambda element: int(element[0]))
+    first = binding.attrs["component_types"][0]
+    if first is not int64:
+        raise InvalidArgumentError("the first component is the priority", expected=int64, actual=first)
+    return PriorityStore(lambda element: as_int(element[0]))
 
 
 def _handle(make_store: Callable[[Binding], Store], binding: Binding) -> Callable[[], Queue]:
@@ -104,8 +109,12 @@ def _handle(make_store: Callable[[Binding], Store], binding: Binding) -> Callabl
     held: Queue | None = None
     seen = -1
 
+    order = (attrs["min_after_dequeue"], attrs["seed"], attrs["seed2"]) if "min_after_dequeue" in attrs else None
+
     def make() -> Queue:
-        return Queue(kind, name, attrs["capacity"], make_store(binding), dtypes, shapes)
+        queue = Queue(kind, name, attrs["capacity"], make_store(binding), dtypes, shapes)
+        queue.order = order
+        return queue
 
     def handle() -> Queue:
         nonlocal held, seen
@@ -114,6 +123,7 @@ def _handle(make_store: Callable[[Binding], Store], binding: Binding) -> Callabl
         generation = resources.generation
         found: Queue = resources.get_or_create(attrs["container"], name, make)
         _check_same(found, kind, name, dtypes, shapes, attrs["capacity"])
+        _check_order(found, order)
         held, seen = found, generation
         return found
 
@@ -129,8 +139,22 @@ def _check_same(
         raise InvalidArgumentError(f"resource {name!r} is of another kind", expected=kind, actual=actual)
     found.check_types(dtypes, "share")
     have, wanted = (found.shapes, found.capacity), (shapes, QueueCore("", capacity, FIFOStore()).capacity)
+    if found.pads and tuple(map(common_dims, shapes, found.shapes)) == shapes:
+        have = (shapes, found.capacity)  # a size that is open here may be known there, but not the other way around
     if have != wanted:
         raise InvalidArgumentError(f"queue {name!r} exists with other attributes", expected=wanted, actual=have)
+
+
+def _check_order(found: Queue, order: tuple[int, int, int] | None) -> None:
+    """A queue that shuffles must do it as the handle says; a handle without seeds takes any."""
+    have = found.order
+    if order is None or have is None or have == order or (order[1:] == (0, 0) and have[0] == order[0]):
+        return
+    raise InvalidArgumentError(
+        f"queue {found.name!r} exists with other attributes",
+        expected="min_after_dequeue {}, seeds {} and {}".format(*order),
+        actual="min_after_dequeue {}, seeds {} and {}".format(*have),
+    )
 
 
 for _kind, _make_store in (
@@ -139,7 +163,7 @@ for _kind, _make_store in (
     ("RandomShuffleQueueV2", _shuffle),
     ("PriorityQueueV2", _priority),
 ):
-    binder(_kind, device="CPU")(partial(_handle, _make_store))
+    binder(_kind, device="CPU", makes=Queue)(partial(_handle, _make_store))
 
 
 # ── one of several queues ────────────────────────────────────────────────────────────────────────────────────────────
@@ -165,7 +189,7 @@ def pick_handle(params: Any, indices: int, axis: int) -> Any:
 # ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("QueueEnqueueV2", device="CPU", is_async=True, retains=True)
+@binder("QueueEnqueueV2", device="CPU", is_async=True, retains=True, takes=Queue)
 def enqueue(binding: Binding) -> Callable[[Any, tuple[Any, ...]], Waiting | None]:
     dtypes = binding.input_dtypes[1:]
 
@@ -183,7 +207,7 @@ def enqueue(binding: Binding) -> Callable[[Any, tuple[Any, ...]], Waiting | None
     return put
 
 
-@binder("QueueEnqueueManyV2", device="CPU", is_async=True, retains=True)
+@binder("QueueEnqueueManyV2", device="CPU", is_async=True, retains=True, takes=Queue)
 def enqueue_many(binding: Binding) -> Callable[[Any, tuple[Any, ...]], Waiting | None]:
     dtypes = binding.input_dtypes[1:]
 
@@ -219,7 +243,7 @@ def _split(component: Any) -> list[Any]:
 # ── dequeue ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("QueueDequeueV2", device="CPU", is_async=True)
+@binder("QueueDequeueV2", device="CPU", is_async=True, takes=Queue)
 def dequeue(binding: Binding) -> Callable[[Any], Any]:
     dtypes = binding.output_dtypes
 
@@ -264,8 +288,12 @@ def _dequeue_many(small: bool, binding: Binding) -> Callable[[Any, int], Any]:
     return take
 
 
-binder("QueueDequeueManyV2", device="CPU", is_async=True, fresh=True, host={"n": as_int})(partial(_dequeue_many, False))
-binder("QueueDequeueUpToV2", device="CPU", is_async=True, fresh=True, host={"n": as_int})(partial(_dequeue_many, True))
+binder("QueueDequeueManyV2", device="CPU", is_async=True, fresh=True, host={"n": as_int}, takes=Queue)(
+    partial(_dequeue_many, False)
+)
+binder("QueueDequeueUpToV2", device="CPU", is_async=True, fresh=True, host={"n": as_int}, takes=Queue)(
+    partial(_dequeue_many, True)
+)
 
 
 def _batch(xp: Any, queue: Queue, elements: list[tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -295,7 +323,7 @@ def _stack(xp: Any, column: Sequence[Any], dtype: Any, dims: Dims) -> Any:
 # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("QueueCloseV2", device="CPU", is_async=True)
+@binder("QueueCloseV2", device="CPU", is_async=True, takes=Queue)
 def close(binding: Binding) -> Callable[[Any], Waiting | None]:
     cancel = binding.attrs["cancel_pending_enqueues"]
 
@@ -308,11 +336,11 @@ def close(binding: Binding) -> Callable[[Any], Waiting | None]:
     return end
 
 
-@kernel("QueueSizeV2", device="CPU", fresh=True)
+@kernel("QueueSizeV2", device="CPU", fresh=True, takes=Queue)
 def size(handle: Any) -> Any:
     return np.int32(len(handle))
 
 
-@kernel("QueueIsClosedV2", device="CPU", fresh=True)
+@kernel("QueueIsClosedV2", device="CPU", fresh=True, takes=Queue)
 def is_closed(handle: Any) -> Any:
     return np.bool_(handle.closed)

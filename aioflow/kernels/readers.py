@@ -6,9 +6,11 @@ of one reader take turns. Whatever a cancelled read has fetched stays in the rea
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -16,22 +18,25 @@ import numpy as np
 
 from aioflow.errors import DataLossError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.graph import dtypes
-from aioflow.kernels.convert import as_int
-from aioflow.kernels.files import in_thread
+from aioflow.kernels.convert import as_bytes, as_int
 from aioflow.kernels.protobuf import PIECE, VARINT, read_fields, write_number, write_piece
 from aioflow.kernels.queue_core import Dequeue
+from aioflow.kernels.queues import Queue
 from aioflow.kernels.record_sources import (
+    FixedLengthRecords,
+    IdentityRecord,
     Record,
-    fixed_length_records,
-    identity_record,
-    text_lines,
-    tf_records,
-    whole_file,
+    Source,
+    TextLines,
+    TFRecords,
+    WholeFile,
 )
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.strings import as_strings, string_values
 from aioflow.kernels.turns import Turns
 from aioflow.kernels.waiting import wake_all
+from aioflow.stopping import Stopped
+from aioflow.threads import Call, LeftBehind, in_thread
 
 __all__ = ["Reader"]
 
@@ -48,7 +53,7 @@ class Reader:
         produced, completed: How many records have been given, and how many files are done with.
     """
 
-    def __init__(self, name: str, kind: str, source: Callable[[bytes], Iterator[Record]], single: bool) -> None:
+    def __init__(self, name: str, kind: str, source: Callable[[bytes], Source], single: bool) -> None:
         self.name = name
         self.kind = kind
         self.produced = 0
@@ -59,7 +64,8 @@ class Reader:
         self._ready: deque[Record] = deque()
         self._work: bytes | None = None
         self._last = b""
-        self._records: Iterator[Record] | None = None
+        self._records: Source | None = None
+        self._behind: Call | None = None  # which reads ahead, after a step that did not wait for it any more
         self._ended = False
         self._failure: OpError | None = None
 
@@ -88,7 +94,7 @@ class Reader:
                 if self._work is None:
                     self._start(await _next_work(queue))
                 while len(self._ready) < count and not self._ended:
-                    await in_thread(self._read_ahead)
+                    await self._in_thread(self._read_ahead)
                 taken = [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
                 self.produced += len(taken)
                 if not taken and self._failure is not None:
@@ -108,7 +114,7 @@ class Reader:
         self._work = self._records = self._failure = None
         self._ended = False
         self._ready.clear()
-        if records is not None and hasattr(records, "close"):
+        if records is not None:
             records.close()
 
     def _fail(self, failure: OpError) -> OpError:
@@ -116,12 +122,28 @@ class Reader:
             self._forget()
         return copy.copy(failure)  # each node that gets it names itself in its copy
 
+    async def _in_thread(self, function: Callable[[], None]) -> None:
+        """Call a function that takes the file on or lets go of it, while this reader's turn is held.
+
+        A file may keep it waiting for ever. It is left behind then, and whoever reads next waits for it.
+        """
+        if self._behind is not None:
+            with suppress(Stopped):
+                await self._behind.rejoin()
+            self._behind = None
+        try:
+            await in_thread(function, effects=False)
+        except asyncio.CancelledError as error:
+            left = LeftBehind.behind(error)
+            self._behind = None if left is None else left.call
+            raise
+
     def _read_ahead(self) -> None:
         """Runs in a thread, while this reader's turn is held."""
         size = 0
         try:
             for _ in range(_AHEAD_RECORDS):
-                record = None if self._records is None else next(self._records, None)
+                record = None if self._records is None else self._records.next()
                 if record is None:
                     self._ended = True
                     return
@@ -181,7 +203,7 @@ class Reader:
     async def reset(self) -> None:
         """As new: no file, nothing counted."""
         async with self._turns.taking():
-            await in_thread(self._forget)
+            await self._in_thread(self._forget)
             self.produced = self.completed = 0
             self._last = b""
 
@@ -204,34 +226,34 @@ async def _next_work(queue: Any) -> bytes:
 # ── handles ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _identity(binding: Binding) -> Callable[[bytes], Iterator[Record]]:
-    return identity_record
+def _identity(binding: Binding) -> Callable[[bytes], Source]:
+    return IdentityRecord
 
 
-def _whole(binding: Binding) -> Callable[[bytes], Iterator[Record]]:
-    return whole_file
+def _whole(binding: Binding) -> Callable[[bytes], Source]:
+    return WholeFile
 
 
-def _lines(binding: Binding) -> Callable[[bytes], Iterator[Record]]:
-    return partial(text_lines, skip=binding.attrs["skip_header_lines"])
+def _lines(binding: Binding) -> Callable[[bytes], Source]:
+    return partial(TextLines, skip=binding.attrs["skip_header_lines"])
 
 
-def _tf_records(binding: Binding) -> Callable[[bytes], Iterator[Record]]:
-    return partial(tf_records, compression=binding.attrs["compression_type"])
+def _tf_records(binding: Binding) -> Callable[[bytes], Source]:
+    return partial(TFRecords, compression=binding.attrs["compression_type"])
 
 
-def _fixed(binding: Binding) -> Callable[[bytes], Iterator[Record]]:
+def _fixed(binding: Binding) -> Callable[[bytes], Source]:
     attrs = binding.attrs
     sizes = {name: attrs[f"{name}_bytes"] for name in ("header", "record", "footer", "hop")}
     if sizes["record"] <= 0 or min(sizes.values()) < 0:
         raise InvalidArgumentError("sizes of fixed-length records", expected="record > 0, others >= 0", actual=sizes)
     if attrs["encoding"] not in ("", "ZLIB", "GZIP"):
         raise InvalidArgumentError("no such encoding", expected="'', 'ZLIB' or 'GZIP'", actual=attrs["encoding"])
-    return partial(fixed_length_records, compression=attrs["encoding"], **sizes)
+    return partial(FixedLengthRecords, compression=attrs["encoding"], **sizes)
 
 
 def _handle(
-    make_source: Callable[[Binding], Callable[[bytes], Iterator[Record]]], single: bool, binding: Binding
+    make_source: Callable[[Binding], Callable[[bytes], Source]], single: bool, binding: Binding
 ) -> Callable[[], Reader]:
     resources, kind = binding.resources, binding.op_type
     name: str = binding.attrs["shared_name"] or binding.name
@@ -250,17 +272,17 @@ def _handle(
     return handle
 
 
-binder("IdentityReaderV2", device="CPU")(partial(_handle, _identity, True))
-binder("WholeFileReaderV2", device="CPU")(partial(_handle, _whole, True))
-binder("TextLineReaderV2", device="CPU")(partial(_handle, _lines, False))
-binder("FixedLengthRecordReaderV2", device="CPU")(partial(_handle, _fixed, False))
-binder("TFRecordReaderV2", device="CPU")(partial(_handle, _tf_records, False))
+binder("IdentityReaderV2", device="CPU", makes=Reader)(partial(_handle, _identity, True))
+binder("WholeFileReaderV2", device="CPU", makes=Reader)(partial(_handle, _whole, True))
+binder("TextLineReaderV2", device="CPU", makes=Reader)(partial(_handle, _lines, False))
+binder("FixedLengthRecordReaderV2", device="CPU", makes=Reader)(partial(_handle, _fixed, False))
+binder("TFRecordReaderV2", device="CPU", makes=Reader)(partial(_handle, _tf_records, False))
 
 
 # ── what is done with them ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("ReaderReadV2", device="CPU", is_async=True, fresh=True)
+@binder("ReaderReadV2", device="CPU", is_async=True, fresh=True, takes={"reader_handle": Reader, "queue_handle": Queue})
 def read(binding: Binding) -> Callable[[Reader, Any], Any]:
     def take(reader: Reader, queue: Any) -> Any:
         ready = reader.try_take(1)
@@ -278,7 +300,14 @@ def _one(records: list[Record]) -> tuple[Any, Any]:
     return as_strings([key], ()), as_strings([value], ())
 
 
-@binder("ReaderReadUpToV2", device="CPU", is_async=True, fresh=True, host={"num_records": as_int})
+@binder(
+    "ReaderReadUpToV2",
+    device="CPU",
+    is_async=True,
+    fresh=True,
+    host={"num_records": as_int},
+    takes={"reader_handle": Reader, "queue_handle": Queue},
+)
 def read_up_to(binding: Binding) -> Callable[[Reader, Any, int], Any]:
     def take(reader: Reader, queue: Any, num_records: int) -> Any:
         if num_records < 1:
@@ -297,26 +326,26 @@ def _many(records: list[Record]) -> tuple[Any, Any]:
     return as_strings([key for key, _ in records]), as_strings([value for _, value in records])
 
 
-@kernel("ReaderNumRecordsProducedV2", device="CPU", fresh=True)
+@kernel("ReaderNumRecordsProducedV2", device="CPU", fresh=True, takes=Reader)
 def produced(reader: Reader) -> Any:
     return np.int64(reader.produced)
 
 
-@kernel("ReaderNumWorkUnitsCompletedV2", device="CPU", fresh=True)
+@kernel("ReaderNumWorkUnitsCompletedV2", device="CPU", fresh=True, takes=Reader)
 def completed(reader: Reader) -> Any:
     return np.int64(reader.completed)
 
 
-@kernel("ReaderResetV2", device="CPU")
+@kernel("ReaderResetV2", device="CPU", takes=Reader)
 async def reset(reader: Reader) -> None:
     await reader.reset()
 
 
-@kernel("ReaderSerializeStateV2", device="CPU", fresh=True)
+@kernel("ReaderSerializeStateV2", device="CPU", fresh=True, takes=Reader)
 async def serialize_state(reader: Reader) -> Any:
     return as_strings([await reader.save()], ())
 
 
-@kernel("ReaderRestoreStateV2", device="CPU")
-async def restore_state(reader: Reader, state: Any) -> None:
-    await reader.restore(string_values(state).item())
+@kernel("ReaderRestoreStateV2", device="CPU", takes=Reader, host={"state": as_bytes})
+async def restore_state(reader: Reader, state: bytes) -> None:
+    await reader.restore(state)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from aioflow.errors import AlreadyExistsError, InvalidArgumentError, UnimplementedError
-from aioflow.graph.dtypes import DType, as_dtype, string
+from aioflow.graph.dtypes import DType, as_dtype, resource, string, variant
 from aioflow.graph.opdef import GROUPS, OPS
 from aioflow.graph.shapes import Dims
 
@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 ANY_DEVICE: Final = "*"
+_HANDLES: Final = frozenset({resource, variant})
 Converter: TypeAlias = Callable[[Any], Any]
 Body: TypeAlias = Callable[..., Any]
 T = TypeVar("T")
@@ -48,7 +49,9 @@ class ArrayBackend(Protocol):
 
     @property
     def xp(self) -> Any:
-        """The array namespace: NumPy, or a library with its functions."""
+        """The array namespace: NumPy's functions, of NumPy or another library. Products and linear algebra come from it
+        alone, as methods and operators of arrays do not tell the backend.
+        """
 
     def generator(self, seed: int, seed2: int) -> Any:
         """A random generator with NumPy's `Generator` methods; (0, 0) seeds from the operating system."""
@@ -104,6 +107,10 @@ class KernelDef:
         dtypes: For some type attributes, the dtypes that this kernel takes.
         host: Inputs that must live in host memory, each with a converter that is applied before the body sees it (once
             only, if the input is a constant).
+        takes: Inputs that are handles, each with the class of the resources that the body can work on.
+        makes: The class of the resource that the (first) output is a handle of.
+        opaque: The body does not look at its inputs: handles and lists of tensors may be among them, too. Other kernels
+            are not given any for inputs of any dtype, unless `dtypes` says so.
         is_async: The body is a coroutine function, or one that returns its result where it need not wait, and else an
             awaitable; a method `describe` of that says what it waits for (see `kernels/waiting.py`).
         fresh: Every output is a new buffer: no input, resource or constant shares its memory.
@@ -116,6 +123,13 @@ class KernelDef:
         takes_step: The body accepts a keyword argument `step`, the running step.
         sends: The body hands its input to another device as it is, so nothing may be written over it afterwards. It
             runs even where its input is dead, and passes that on.
+        elastic: What it takes follows from the values of its inputs (a shape, a count), and not only from their sizes.
+            The body calls `stopping.claim` before it does anything else that could be told from outside: a step on the
+            event loop is begun again in a thread where the claim is too large for that.
+        reads_only: The op is stateful because of what it reads. The body changes nothing that others see.
+        only_shapes: The outputs follow from the shapes of the inputs, whatever their values are.
+        acts_itself: The body says when it has an effect (`stopping.acting`). At other times it may be stopped, as a
+            body without effects may be at any time; one that says nothing is waited for.
     """
 
     op: str
@@ -132,6 +146,13 @@ class KernelDef:
     priority: int = 0
     takes_step: bool = False
     sends: bool = False
+    takes: Mapping[str, type] = field(default_factory=dict)
+    makes: type | None = None
+    opaque: bool = False
+    elastic: bool = False
+    reads_only: bool = False
+    only_shapes: bool = False
+    acts_itself: bool = False
 
     def accepts(self, device_type: str, attrs: Mapping[str, Any]) -> bool:
         """Whether the kernel serves a node with these attributes on that kind of device."""
@@ -139,7 +160,19 @@ class KernelDef:
             return False
         if self.device_type == ANY_DEVICE and device_type != "CPU" and _has_strings(attrs):
             return False  # strings live in host memory alone
+        if not self.opaque and self._reads_handles(attrs):
+            return False
         return all(attrs.get(name) in allowed for name, allowed in self.dtypes.items())
+
+    def _reads_handles(self, attrs: Mapping[str, Any]) -> bool:
+        """Whether an input of any dtype is a handle or a list of tensors, of which the kernel does not speak."""
+        for arg in OPS.get(self.op).inputs:
+            name = arg.type_attr or arg.list_attr
+            if name is not None and name not in self.dtypes:
+                value = attrs.get(name)
+                if value in _HANDLES or (isinstance(value, tuple) and any(each in _HANDLES for each in value)):
+                    return True
+        return False
 
 
 class KernelRegistry:
@@ -216,6 +249,12 @@ def _dtype_sets(dtypes: Mapping[str, Iterable[Any] | str] | None) -> dict[str, f
     return result
 
 
+def _handles(op: str, takes: type | Mapping[str, type] | None) -> Mapping[str, type]:
+    if takes is None or isinstance(takes, Mapping):
+        return takes or {}
+    return {arg.name: takes for arg in OPS.get(op).inputs if arg.dtype is resource}
+
+
 def kernel(
     op: str,
     *,
@@ -228,8 +267,17 @@ def kernel(
     expression: str | None = None,
     label: str = "",
     priority: int = 0,
+    takes: type | Mapping[str, type] | None = None,
+    makes: type | None = None,
+    opaque: bool = False,
+    elastic: bool = False,
+    reads_only: bool = False,
+    only_shapes: bool = False,
+    acts_itself: bool = False,
 ) -> Callable[[Body], Body]:
     """Register a body for `op`; the body itself is returned. See `KernelDef` for the arguments.
+
+    `takes` may be one class for all inputs of dtype resource.
 
     Raises:
         InvalidArgumentError: the body's parameters do not follow the op's signature.
@@ -250,6 +298,13 @@ def kernel(
                 expression,
                 label,
                 priority,
+                takes=_handles(op, takes),
+                makes=makes,
+                opaque=opaque,
+                elastic=elastic,
+                reads_only=reads_only,
+                only_shapes=only_shapes,
+                acts_itself=acts_itself,
             )
         )
         return body
@@ -269,8 +324,15 @@ def binder(
     takes_out: bool = False,
     label: str = "",
     priority: int = 0,
+    takes: type | Mapping[str, type] | None = None,
+    makes: type | None = None,
+    opaque: bool = False,
+    elastic: bool = False,
+    reads_only: bool = False,
+    only_shapes: bool = False,
+    acts_itself: bool = False,
 ) -> Callable[[Callable[[Binding], Body]], Callable[[Binding], Body]]:
-    """Register a function that makes the body for one node, given its `Binding`. See `KernelDef` for the arguments."""
+    """Register a function that makes the body for one node, given its `Binding`. See `kernel` for the arguments."""
 
     def register(bind: Callable[[Binding], Body]) -> Callable[[Binding], Body]:
         KERNELS.register(
@@ -287,6 +349,13 @@ def binder(
                 None,
                 label,
                 priority,
+                takes=_handles(op, takes),
+                makes=makes,
+                opaque=opaque,
+                elastic=elastic,
+                reads_only=reads_only,
+                only_shapes=only_shapes,
+                acts_itself=acts_itself,
             )
         )
         return bind

@@ -12,8 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.copying import row_blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.arrays import Array
+from aioflow.kernels.blockwise import is_large
+from aioflow.kernels.large_sorts import is_long, order_of
 
 __all__ = ["checked_rows", "flat_rows", "in_bounds", "scatter_rows"]
 
@@ -96,7 +99,11 @@ def scatter_rows(xp: Any, mode: str, target: Array, rows: Array, updates: Array)
 def _update(xp: Any, target: Array, rows: Array, updates: Array) -> None:
     if xp is not np:
         updates = xp.broadcast_to(updates, rows.shape + target.shape[1:])[_last(xp, rows, target)]
-    target[rows] = updates
+    if is_large(updates):
+        for part in row_blocks(updates):
+            target[rows[part]] = updates[part]
+    else:
+        target[rows] = updates
 
 
 def _last(xp: Any, rows: Array, target: Array) -> Array:
@@ -113,10 +120,14 @@ def _folded(apply: str, fold: str) -> Callable[[Any, Array, Array, Array], None]
 
     def scatter(xp: Any, target: Array, rows: Array, updates: Array) -> None:
         function = getattr(xp, apply)
+        if target.ndim == 1 and is_large(updates):
+            for part in row_blocks(updates):
+                function.at(target, rows[part], updates[part])
+            return
         if target.ndim == 1 or updates.size <= _FEW:
             function.at(target, rows, updates)
             return
-        order = xp.argsort(rows, kind="stable")
+        order = order_of(rows) if is_long(rows) else xp.argsort(rows, kind="stable")
         ordered = rows[order]
         starts = xp.flatnonzero(xp.concatenate([xp.ones(1, dtype=bool), ordered[1:] != ordered[:-1]]))
         if len(starts) < len(rows):

@@ -9,8 +9,11 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.kernels.blockwise import BLOCK, claim_array, full, is_large, taken
 from aioflow.kernels.convert import as_int
+from aioflow.kernels.large_sorts import is_long, order_of
 from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.stopping import blocks
 
 __all__: list[str] = []
 
@@ -32,12 +35,19 @@ class _Reducer:
 
     def into(self, data: Any, ids: Any, count: int) -> Any:
         """[count, ...] segments of the rows of `data`, whose ids ascend and are in range."""
-        result = self.xp.full((count, *data.shape[1:]), self.empty, dtype=self.wide)
+        shape = (count, *data.shape[1:])
+        claim_array(shape, self.wide)
+        result = full(self.xp, shape, self.empty, self.wide)
         if not data.size:
             return result
         starts = self.xp.flatnonzero(self.xp.concatenate([ids[:1] >= 0, ids[1:] != ids[:-1]]))
         if self.has_reduceat:
-            result[ids[starts]] = self.ufunc.reduceat(data, starts, axis=0, dtype=self.wide)
+            rows = len(starts) if not is_large(data) else max(1, BLOCK // max(1, data.size // len(starts)))
+            for part in blocks(len(starts), rows):  # some whole segments at a time
+                begins = starts[part]
+                end = starts[part.stop] if part.stop < len(starts) else len(data)
+                few = data[begins[0] : end]
+                result[ids[begins]] = self.ufunc.reduceat(few, begins - begins[0], axis=0, dtype=self.wide)
         else:
             result[ids[starts]] = data[starts]
             rest = self.xp.ones(len(ids), dtype=bool)
@@ -72,10 +82,10 @@ def _check_sorted(xp: Any, data: Any, ids: Any) -> int:
     return int(ids[-1]) + 1
 
 
-@binder("SegmentSum", fresh=True)
-@binder("SegmentProd", fresh=True)
-@binder("SegmentMax", fresh=True)
-@binder("SegmentMin", fresh=True)
+@binder("SegmentSum", fresh=True, elastic=True)
+@binder("SegmentProd", fresh=True, elastic=True)
+@binder("SegmentMax", fresh=True, elastic=True)
+@binder("SegmentMin", fresh=True, elastic=True)
 def bind_segment(binding: Binding) -> Body:
     kind = binding.op_type.removeprefix("Segment")
     reducer = _Reducer(binding, kind, 1 if kind == "Prod" else 0)
@@ -87,7 +97,7 @@ def bind_segment(binding: Binding) -> Body:
     return segments
 
 
-@binder("SegmentMean", fresh=True)
+@binder("SegmentMean", fresh=True, elastic=True)
 def bind_segment_mean(binding: Binding) -> Body:
     reducer, dtype = _Reducer(binding, "Mean", 0), binding.output_dtypes[0]
     xp = reducer.xp
@@ -121,10 +131,10 @@ def _check_unsorted(data: Any, ids: Any, count: int) -> None:
         raise InvalidArgumentError(f"segment id {top} is out of range", expected=f"ids below {count}", actual=top)
 
 
-@binder("UnsortedSegmentSum", host={"num_segments": as_int}, fresh=True)
-@binder("UnsortedSegmentProd", host={"num_segments": as_int}, fresh=True)
-@binder("UnsortedSegmentMax", host={"num_segments": as_int}, fresh=True)
-@binder("UnsortedSegmentMin", host={"num_segments": as_int}, fresh=True)
+@binder("UnsortedSegmentSum", host={"num_segments": as_int}, fresh=True, elastic=True)
+@binder("UnsortedSegmentProd", host={"num_segments": as_int}, fresh=True, elastic=True)
+@binder("UnsortedSegmentMax", host={"num_segments": as_int}, fresh=True, elastic=True)
+@binder("UnsortedSegmentMin", host={"num_segments": as_int}, fresh=True, elastic=True)
 def bind_unsorted_segment(binding: Binding) -> Body:
     kind = binding.op_type.removeprefix("UnsortedSegment")
     dtype = binding.output_dtypes[0]
@@ -140,13 +150,14 @@ def bind_unsorted_segment(binding: Binding) -> Body:
         if flat.size and int(flat.min()) < 0:
             kept = flat >= 0
             flat, rows = flat[kept], rows[kept]
+        claim_array((count, *rows.shape[1:]), np.dtype(np.float64))
         if by_bincount and rows.ndim == 1:
             return xp.bincount(flat, weights=rows, minlength=count).astype(reducer.own)
         if bool((flat[1:] < flat[:-1]).any()):
             # NumPy sorts 16-bit keys by radix, several times faster than wider ones
             keys = flat.astype(xp.uint16) if count <= 1 << 16 else flat
-            order = xp.argsort(keys, kind="stable")
-            flat, rows = flat[order], rows[order]
+            order = order_of(keys) if is_long(keys) else xp.argsort(keys, kind="stable")
+            flat, rows = flat[order], taken(xp, rows, order)
         return reducer.into(rows, flat, count).astype(reducer.own, copy=False)
 
     return segments

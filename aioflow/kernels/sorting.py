@@ -7,8 +7,11 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.blockwise import BLOCK, claim_array, is_large
 from aioflow.kernels.convert import as_array, as_int
+from aioflow.kernels.large_sorts import is_long, largest, nth, order_of
 from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.stopping import batches, blocks
 
 __all__: list[str] = []
 
@@ -60,6 +63,8 @@ def _top(xp: Any, x: Any, k: int, index: Any) -> tuple[Any, Any]:
     if not x.size or not k:
         empty = (*x.shape[:-1], k)
         return xp.empty(empty, dtype=x.dtype), xp.empty(empty, dtype=index)
+    if is_large(x) and x.ndim > 1:
+        return _top_of_rows(x, k, index)
     if k == 1:
         best = x.argmax(-1)[..., None]
     elif width > _WIDE and k * 8 <= width:
@@ -69,13 +74,28 @@ def _top(xp: Any, x: Any, k: int, index: Any) -> tuple[Any, Any]:
     return xp.take_along_axis(x, best, -1), best.astype(index)
 
 
+def _top_of_rows(x: Any, k: int, index: Any) -> tuple[Any, Any]:
+    """A few rows of a large array at a time."""
+    rows = x.reshape(-1, x.shape[-1])
+    values, best = np.empty((len(rows), k), x.dtype), np.empty((len(rows), k), index)
+    for part in blocks(len(rows), max(1, BLOCK // x.shape[-1])):
+        few = rows[part] if len(rows) > 1 else rows[0]
+        values[part], best[part] = _top(np, few, k, index)
+    return values.reshape(*x.shape[:-1], k), best.reshape(*x.shape[:-1], k)
+
+
 def _descending(xp: Any, x: Any) -> Any:
     """The indices of a stable descending sort: a stable ascending one of the mirrored array, mirrored."""
-    return x.shape[-1] - 1 - xp.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+    mirrored = x[..., ::-1]
+    order = order_of(mirrored) if is_long(x) else xp.argsort(mirrored, axis=-1, kind="stable")
+    return x.shape[-1] - 1 - order[..., ::-1]
 
 
 def _top_few(xp: Any, x: Any, k: int) -> Any:
     """As `_descending(x)[..., :k]`, by a partition, which chooses freely among ties at the boundary."""
+    if is_long(x):
+        candidates = largest(x, k)
+        return candidates[_descending(xp, x[candidates])[:k]]
     width = x.shape[-1]
     chosen = xp.sort(xp.argpartition(x, width - k, axis=-1)[..., width - k :], axis=-1)
     values = xp.take_along_axis(x, chosen, -1)
@@ -91,6 +111,12 @@ def nth_element(xp: Any, x: Any, n: int, *, reverse: bool) -> Any:
     if not 0 <= n < width:
         raise InvalidArgumentError(f"input must have more than n={n} columns", expected=f"0 <= n < {width}", actual=n)
     place = width - 1 - n if reverse else n
+    if is_long(x):
+        return nth(x, place)
+    if is_large(x) and x.ndim > 1:
+        rows = x.reshape(-1, width)
+        found = [nth(row, place) if is_long(row) else np.partition(row, place)[place] for row in batches(rows, 64)]
+        return np.array(found, x.dtype).reshape(x.shape[:-1])
     return xp.partition(x, place, axis=-1)[..., place].copy()
 
 
@@ -114,12 +140,20 @@ def _in_top(xp: Any, predictions: Any, targets: Any, k: int) -> Any:
     classes = predictions.shape[1]
     if not predictions.size:
         return xp.zeros(targets.shape, dtype=bool)
-    inside = (targets >= 0) & (targets < classes)
+    if is_large(predictions):
+        rows = max(1, BLOCK // classes)
+        parts = blocks(len(predictions), rows)
+        return np.concatenate([_in_top_rows(np, predictions[part], targets[part], k) for part in parts])
+    return _in_top_rows(xp, predictions, targets, k)
+
+
+def _in_top_rows(xp: Any, predictions: Any, targets: Any, k: int) -> Any:
+    inside = (targets >= 0) & (targets < predictions.shape[1])
     own = xp.take_along_axis(predictions, xp.where(inside, targets, 0)[:, None], 1)
     return inside & ((predictions > own).sum(1) < k) & xp.isfinite(predictions).all(1)
 
 
-@binder("Bincount", host={"size": as_int}, fresh=True)
+@binder("Bincount", host={"size": as_int}, fresh=True, elastic=True)
 def bind_bincount(binding: Binding) -> Body:
     xp, own = binding.xp, binding.output_dtypes[0].np_dtype
 
@@ -135,17 +169,20 @@ def bind_bincount(binding: Binding) -> Body:
             )
         if flat.size and int(flat.min()) < 0:
             raise InvalidArgumentError("Input arr must be non-negative!", expected=">= 0", actual=int(flat.min()))
-        kept = flat < size
-        if not weights.size:
-            return xp.bincount(flat[kept], minlength=size).astype(own)
+        claim_array((size,), np.dtype(np.float64))
+        if not weights.size and not is_large(flat):
+            return xp.bincount(flat[flat < size], minlength=size).astype(own)
         result = xp.zeros(size, dtype=own)  # not bincount's weights, which go through float64 and would round integers
-        xp.add.at(result, flat[kept], weights.reshape(-1)[kept])
+        for part in blocks(flat.size, BLOCK if is_large(flat) else max(1, flat.size)):
+            kept = flat[part] < size
+            counted = weights.reshape(-1)[part][kept] if weights.size else own.type(1)
+            xp.add.at(result, flat[part][kept], counted)
         return result
 
     return count
 
 
-@binder("HistogramFixedWidth", host={"value_range": as_array, "nbins": as_int}, fresh=True)
+@binder("HistogramFixedWidth", host={"value_range": as_array, "nbins": as_int}, fresh=True, elastic=True)
 def bind_histogram(binding: Binding) -> Body:
     xp, output = binding.xp, binding.output_dtypes[0].np_dtype
 
@@ -158,9 +195,13 @@ def bind_histogram(binding: Binding) -> Body:
             )
         low, high = value_range
         flat = xp.asarray(values).reshape(-1)
+        claim_array((nbins,), np.dtype(np.int64))
         step = (float(high) - float(low)) / nbins
-        places = (xp.maximum(flat, low) - low).astype(xp.float64) / step
-        places = xp.nan_to_num(places, nan=0.0, posinf=nbins - 1)
-        return xp.bincount(xp.minimum(places, nbins - 1).astype(xp.int64), minlength=nbins).astype(output)
+        result = xp.zeros(nbins, xp.int64)
+        for part in blocks(flat.size, BLOCK if is_large(flat) else max(1, flat.size)):
+            places = (xp.maximum(flat[part], low) - low).astype(xp.float64) / step
+            places = xp.nan_to_num(places, nan=0.0, posinf=nbins - 1)
+            result += xp.bincount(xp.minimum(places, nbins - 1).astype(xp.int64), minlength=nbins)
+        return result.astype(output)
 
     return histogram

@@ -9,9 +9,17 @@ from typing import Any
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.kernels.convert import as_int
+from aioflow.kernels.convert import as_int, check_rank
 from aioflow.kernels.registry import kernel
-from aioflow.kernels.sparse_entries import as_vector, check_bounds, check_entries, group, int64_array, row_major
+from aioflow.kernels.sparse_entries import (
+    as_vector,
+    check_bounds,
+    check_columns,
+    check_entries,
+    group,
+    int64_array,
+    row_major,
+)
 
 __all__: list[str] = []
 
@@ -76,6 +84,8 @@ def sparse_reorder(indices: Any, values: Any, shape: Any) -> tuple[Any, Any]:
 
 @kernel("SparseReshape", device="CPU", fresh=True)
 def sparse_reshape(indices: Any, shape: Any, new_shape: Any) -> tuple[Any, Any]:
+    check_rank("the shape", shape, 1)
+    check_rank("the new shape", new_shape, 1)
     if indices.ndim != 2 or indices.shape[1] != len(shape):
         raise InvalidArgumentError(
             "the indices have another rank than the shape", expected=f"[n, {len(shape)}]", actual=indices.shape
@@ -88,7 +98,7 @@ def sparse_reshape(indices: Any, shape: Any, new_shape: Any) -> tuple[Any, Any]:
     check_bounds(indices, shape)
     if not len(indices):  # then the product of some sizes may exceed 64 bits
         return np.zeros((0, len(new)), dtype=np.int64), np.array(new, dtype=np.int64)
-    linear = indices @ _strides(old)
+    linear = np.add.reduce(indices * _strides(old), axis=1)
     strides = _strides(new)
     made = linear[:, None] // np.maximum(strides, 1) % np.maximum(np.array(new, dtype=np.int64), 1)
     return made.reshape(len(indices), len(new)), np.array(new, dtype=np.int64)
@@ -192,6 +202,9 @@ def sparse_slice(indices: Any, values: Any, shape: Any, start: Any, size: Any) -
 
 @kernel("SparseSliceGrad", device="CPU", fresh=True)
 def sparse_slice_grad(grad: Any, indices: Any, start: Any, output_indices: Any) -> Any:
+    check_rank("the gradient", grad, 1)
+    check_rank("start", start, 1)
+    check_columns(indices, output_indices, start)
     if len(grad) != len(output_indices):
         raise InvalidArgumentError("each entry needs a gradient", expected=len(output_indices), actual=len(grad))
     count = len(output_indices)
@@ -231,6 +244,8 @@ def sparse_fill_empty_rows(indices: Any, values: Any, shape: Any, default: Any) 
 
 @kernel("SparseFillEmptyRowsGrad", device="CPU", fresh=True)
 def sparse_fill_empty_rows_grad(places: Any, grad: Any) -> tuple[Any, Any]:
+    check_rank("the reverse index map", places, 1)
+    check_rank("the gradient", grad, 1)
     if places.size and (places.min() < 0 or places.max() >= len(grad)):
         raise InvalidArgumentError(
             "the reverse index map is out of bounds", expected=f"0..{len(grad) - 1}", actual=places.tolist()

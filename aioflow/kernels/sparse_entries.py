@@ -8,7 +8,7 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["Groups", "as_vector", "check_bounds", "check_entries", "group", "int64_array", "row_major"]
+__all__ = ["Groups", "as_vector", "check_bounds", "check_columns", "check_entries", "group", "int64_array", "row_major"]
 
 
 def as_vector(value: Any) -> Any:
@@ -62,6 +62,21 @@ def check_bounds(indices: Any, shape: Any) -> None:
             f"index {row} of a sparse tensor is out of bounds",
             expected=f"inside of {shape.tolist()}",
             actual=indices[row].tolist(),
+        )
+
+
+def check_columns(*parts: Any) -> None:
+    """Indices, as matrices or as single rows, must be of tensors of one rank.
+
+    Raises:
+        InvalidArgumentError: they are not.
+    """
+    shapes = [np.shape(part) for part in parts]
+    if not all(shape and len(shape) <= 2 for shape in shapes) or len({shape[-1] for shape in shapes if shape}) > 1:
+        raise InvalidArgumentError(
+            "the indices are not of tensors of one rank",
+            expected="[n, rank] each",
+            actual=shapes,
         )
 
 

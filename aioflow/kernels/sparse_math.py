@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.kernels.convert import as_ints
+from aioflow.kernels.convert import as_ints, check_rank
 from aioflow.kernels.registry import Binding, binder, kernel
-from aioflow.kernels.sparse_entries import check_bounds, check_entries, group, int64_array
+from aioflow.kernels.sparse_entries import check_bounds, check_columns, check_entries, group, int64_array
 
 __all__: list[str] = []
 
@@ -50,6 +50,10 @@ def sparse_add(
 
 @kernel("SparseAddGrad", device="CPU", fresh=True)
 def sparse_add_grad(grad: Any, a_indices: Any, b_indices: Any, sum_indices: Any) -> tuple[Any, Any]:
+    check_rank("the gradient", grad, 1)
+    for part in (a_indices, b_indices, sum_indices):
+        check_rank("the indices", part, 2)
+    check_columns(a_indices, b_indices, sum_indices)
     if len(grad) != len(sum_indices):
         raise InvalidArgumentError(
             "each entry of the sum needs a gradient", expected=len(sum_indices), actual=len(grad)

@@ -60,13 +60,13 @@ class StackValue:
             )
 
 
-@binder("StackV2", host={"max_size": as_int})
+@binder("StackV2", host={"max_size": as_int}, makes=StackValue)
 def stack(binding: Binding) -> Callable[[int], StackValue]:
     name, dtype = binding.attrs["stack_name"] or binding.name, binding.attrs["elem_type"]
     return lambda max_size: StackValue(name, dtype, max_size)
 
 
-@binder("StackPushV2", retains=True)
+@binder("StackPushV2", retains=True, takes=StackValue, opaque=True)
 def push(binding: Binding) -> Callable[[Any, Any], Any]:
     dtype = binding.attrs["T"]
 
@@ -77,11 +77,11 @@ def push(binding: Binding) -> Callable[[Any, Any], Any]:
     return put
 
 
-@kernel("StackPopV2")
+@kernel("StackPopV2", takes=StackValue)
 def pop(handle: Any, *, elem_type: Any) -> Any:
     return handle.pop(elem_type)
 
 
-@kernel("StackCloseV2")
+@kernel("StackCloseV2", takes=StackValue)
 def close(handle: Any) -> None:
     handle.close()

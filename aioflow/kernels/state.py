@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError, NotFoundError, OutOfRangeError
-from aioflow.graph.shapes import Dims, format_dims, is_compatible
+from aioflow.graph.shapes import Dims, common_dims, format_dims, is_compatible
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.resources import VariableResource
 from aioflow.kernels.scatter import checked_rows, flat_rows, scatter_rows
@@ -18,12 +18,13 @@ from aioflow.kernels.scatter import checked_rows, flat_rows, scatter_rows
 __all__: list[str] = []
 
 
-@binder("VarHandleOp")
+@binder("VarHandleOp", makes=VariableResource)
 def var_handle(binding: Binding) -> Callable[[], VariableResource]:
     resources = binding.resources
     container: str = binding.attrs["container"]
     name: str = binding.attrs["shared_name"] or binding.name
     dtype, dims = binding.attrs["dtype"], binding.attrs["shape"]
+    widened = "_widened" in binding.attrs  # by `assign(validate_shape=False)`
     held: VariableResource | None = None
     seen = -1
 
@@ -37,6 +38,8 @@ def var_handle(binding: Binding) -> Callable[[], VariableResource]:
         generation = resources.generation  # read before the lookup: a clearing in between only means another lookup
         found: VariableResource = resources.get_or_create(container, name, make)
         _check_variable(found, name, dtype, dims)
+        if widened:
+            found.dims = common_dims(found.dims, dims)
         held, seen = found, generation
         return found
 
@@ -59,19 +62,26 @@ def _check_variable(found: Any, name: str, dtype: Any, dims: Dims) -> None:
                 f"variable {name} exists with another shape", expected=format_dims(dims), actual=format_dims(found.dims)
             )
         found.dims = dims
+        return
+    if found.is_initialized and not is_compatible(np.shape(found.value), dims):
+        raise InvalidArgumentError(
+            f"variable {name} has a value of another shape",
+            expected=format_dims(dims),
+            actual=format_dims(np.shape(found.value)),
+        )
 
 
-@kernel("ReadVariableOp", expression="{0}.read()")
+@kernel("ReadVariableOp", expression="{0}.read()", takes=VariableResource)
 def read_variable(resource: Any) -> Any:
     return resource.read()
 
 
-@kernel("_InitializedValue")
+@kernel("_InitializedValue", takes=VariableResource)
 def initialized_value(resource: Any, initial: Any) -> Any:
     return resource.read() if resource.is_initialized else initial
 
 
-@kernel("AssignVariableOp", retains=True)
+@kernel("AssignVariableOp", retains=True, takes=VariableResource)
 def assign_variable(resource: Any, value: Any, *, validate_shape: bool) -> None:
     # A view would keep the array behind it alive, and would change with it.
     resource.assign(value if getattr(value, "base", None) is None else value.copy(), validate_shape)
@@ -97,35 +107,37 @@ def _step(function: str, binding: Binding) -> Callable[[Any, Any], None]:
     return apply
 
 
-binder("AssignAddVariableOp", dtypes={"dtype": "numbers"})(partial(_step, "add"))
-binder("AssignSubVariableOp", dtypes={"dtype": "numbers"})(partial(_step, "subtract"))
+binder("AssignAddVariableOp", dtypes={"dtype": "numbers"}, takes=VariableResource)(partial(_step, "add"))
+binder("AssignSubVariableOp", dtypes={"dtype": "numbers"}, takes=VariableResource)(partial(_step, "subtract"))
 
 
-@kernel("VarIsInitializedOp", fresh=True)
+@kernel("VarIsInitializedOp", fresh=True, takes=VariableResource)
 def is_initialized(resource: Any) -> Any:
     return np.bool_(resource.is_initialized)
 
 
-@binder("VariableShape", fresh=True)
+@binder("VariableShape", fresh=True, takes=VariableResource)
 def variable_shape(binding: Binding) -> Callable[[Any], Any]:
     dtype = binding.attrs["out_type"].np_dtype
     return lambda resource: np.array(np.shape(resource.read()), dtype=dtype)
 
 
-@binder("DestroyResourceOp")
+@binder("DestroyResourceOp", takes=object)  # whatever has a name
 def destroy(binding: Binding) -> Callable[[Any], None]:
     ignore = binding.attrs["ignore_lookup_error"]
 
     def drop(resource: Any) -> None:
         if not binding.resources.remove(resource) and not ignore:
             raise NotFoundError(
-                f"resource {resource.name} does not exist", expected="a resource in a container", actual="none"
+                f"resource {getattr(resource, 'name', resource)} does not exist",
+                expected="a resource in a container",
+                actual="none",
             )
 
     return drop
 
 
-@binder("ResourceCountUpTo")
+@binder("ResourceCountUpTo", takes=VariableResource)
 def count_up_to(binding: Binding) -> Callable[[Any], Any]:
     limit, one = binding.attrs["limit"], binding.output_dtypes[0].np_dtype.type(1)
 
@@ -149,7 +161,7 @@ def count_up_to(binding: Binding) -> Callable[[Any], Any]:
     return count
 
 
-@binder("ResourceGather", fresh=True)
+@binder("ResourceGather", fresh=True, takes=VariableResource)
 def gather(binding: Binding) -> Callable[[Any, Any], Any]:
     xp, batch_dims = binding.xp, binding.attrs["batch_dims"]
 
@@ -180,7 +192,7 @@ def _batched(xp: Any, value: Any, indices: Any, batch_dims: int) -> Any:
     return value[(*grid, indices)]
 
 
-@binder("ResourceGatherNd", fresh=True)
+@binder("ResourceGatherNd", fresh=True, takes=VariableResource)
 def gather_nd(binding: Binding) -> Callable[[Any, Any], Any]:
     xp = binding.xp
 
@@ -269,7 +281,7 @@ for _mode, _kinds in {
     "Min": {"dtype": "reals"},
     "Max": {"dtype": "reals"},
 }.items():
-    binder(f"ResourceScatter{_mode}", dtypes=_kinds)(partial(_scatter, _mode.lower()))
+    binder(f"ResourceScatter{_mode}", dtypes=_kinds, takes=VariableResource)(partial(_scatter, _mode.lower()))
 for _mode in ("Update", "Add", "Sub", "Min", "Max"):
     _allowed = {} if _mode == "Update" else {"T": "numbers" if _mode in ("Add", "Sub") else "reals"}
-    binder(f"ResourceScatterNd{_mode}", dtypes=_allowed)(partial(_scatter_nd, _mode.lower()))
+    binder(f"ResourceScatterNd{_mode}", dtypes=_allowed, takes=VariableResource)(partial(_scatter_nd, _mode.lower()))

@@ -13,17 +13,17 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import as_ints
-from aioflow.kernels.regex_syntax import compiled_pattern, compiled_rewrite
+from aioflow.kernels.regex import compiled_pattern, compiled_rewrite, replaced
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.string_hash import murmur_hash, sip_hash
-from aioflow.kernels.strings import as_strings, string_values
+from aioflow.kernels.strings import as_strings, each, string_values
+from aioflow.stopping import batches
 
 __all__: list[str] = []
 
 
 def _each(convert: Callable[[bytes], bytes], value: Any) -> Any:
-    strings = string_values(value)
-    return as_strings([convert(text) for text in strings.reshape(-1).tolist()], strings.shape)
+    return each(convert, string_values(value))
 
 
 def _scalar(value: Any, what: str) -> bytes:
@@ -39,11 +39,11 @@ def _scalar(value: Any, what: str) -> bytes:
 
 def _rows(rows: list[list[bytes]]) -> tuple[Any, Any, Any]:
     """The pieces as a sparse matrix."""
-    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    lengths = np.fromiter((len(row) for row in batches(rows)), np.int64, len(rows))
     number = np.repeat(np.arange(len(rows), dtype=np.int64), lengths)
     column = np.arange(len(number), dtype=np.int64) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     shape = np.array([len(rows), lengths.max(initial=0)], dtype=np.int64)
-    return np.stack([number, column], axis=1), as_strings([piece for row in rows for piece in row]), shape
+    return np.stack([number, column], axis=1), as_strings([piece for row in batches(rows) for piece in row]), shape
 
 
 def _vector(value: Any) -> list[bytes]:
@@ -59,7 +59,7 @@ def string_split(value: Any, delimiter: Any, *, skip_empty: bool) -> tuple[Any, 
     characters = _scalar(delimiter, "delimiter")
     between = re.compile(b"[" + re.escape(characters) + b"]") if characters else None
     rows: list[list[bytes]] = []
-    for text in _vector(value):
+    for text in batches(_vector(value)):
         pieces = [text[i : i + 1] for i in range(len(text))] if between is None or not text else between.split(text)
         rows.append([piece for piece in pieces if piece] if skip_empty else pieces)
     return _rows(rows)
@@ -69,9 +69,9 @@ def string_split(value: Any, delimiter: Any, *, skip_empty: bool) -> tuple[Any, 
 def string_split_v2(value: Any, sep: Any, *, maxsplit: int) -> tuple[Any, Any, Any]:
     separator = _scalar(sep, "separator") or None
     if maxsplit == 0:  # TensorFlow gives the text as it is; Python strips it
-        return _rows([[text] for text in _vector(value)])
-    rows = [text.split(separator, maxsplit) for text in _vector(value)]
-    for row in rows:
+        return _rows([[text] for text in batches(_vector(value))])
+    rows = [text.split(separator, maxsplit) for text in batches(_vector(value))]
+    for row in batches(rows):
         if separator is None and len(row) == maxsplit:
             row.append(b"")  # TensorFlow gives what is left after the last split also where that is nothing
     return _rows(rows)
@@ -95,7 +95,7 @@ def reduce_join(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
         count = int(np.prod(shape, dtype=np.int64))
         rows = ordered.reshape(count, ordered.size // count if count else 0).tolist()
         kept = tuple(1 if axis in chosen else size for axis, size in enumerate(strings.shape))
-        return as_strings([between.join(row) for row in rows], kept if keep else shape)
+        return as_strings([between.join(row) for row in batches(rows)], kept if keep else shape)
 
     return join
 
@@ -152,26 +152,12 @@ def decode_base64(value: Any) -> Any:
 def _replaced(value: Any, pattern: bytes, rewrite: bytes, everywhere: bool) -> Any:
     matcher = compiled_pattern(pattern)
     replacement = compiled_rewrite(rewrite, matcher.groups)
-
-    def replace(data: bytes) -> bytes:
-        text, made, end = data.decode(errors="surrogateescape"), list[str](), 0
-        for match in matcher.finditer(text):
-            if match.end() == end and made and match.group() == "":
-                continue  # RE2 does not find nothing right behind what it has found
-            made += text[end : match.start()], match.expand(replacement)
-            end = match.end()
-            if not everywhere:
-                break
-        return "".join([*made, text[end:]]).encode(errors="surrogateescape")
-
-    return _each(replace, value)
+    return _each(lambda text: replaced(text, matcher, replacement, everywhere), value)
 
 
 def _matched(value: Any, pattern: bytes) -> Any:
     matcher = compiled_pattern(pattern)
-    strings = string_values(value)
-    found = [matcher.fullmatch(text.decode(errors="surrogateescape")) is not None for text in strings.reshape(-1)]
-    return np.array(found, dtype=bool).reshape(strings.shape)
+    return each(lambda text: matcher.fullmatch(text) is not None, string_values(value), bool)
 
 
 @kernel("RegexReplace", device="CPU", fresh=True)
@@ -198,9 +184,7 @@ def static_regex_full_match(value: Any, *, pattern: str) -> Any:
 
 
 def _bucket(hash_of: Callable[[bytes], int], value: Any, buckets: int) -> Any:
-    strings = string_values(value)
-    found = [hash_of(text) % buckets for text in strings.reshape(-1).tolist()]
-    return np.array(found, dtype=np.int64).reshape(strings.shape)
+    return each(lambda text: hash_of(text) % buckets, string_values(value), np.int64)
 
 
 @kernel("StringToHashBucket", device="CPU", fresh=True)

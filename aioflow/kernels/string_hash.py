@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import struct
+from itertools import chain
 from typing import Final
+
+from aioflow.stopping import batches
 
 __all__ = ["murmur_hash", "sip_hash"]
 
@@ -11,13 +14,14 @@ _MASK: Final = 2**64 - 1
 _SEED: Final = 0xDECAFCAFFE
 _FACTOR: Final = 0xC6A4A7935BD1E995
 _SHIFT: Final = 47
+_WORDS: Final = 4096  # between two checkpoints
 
 
 def murmur_hash(data: bytes, seed: int = _SEED) -> int:
     """Austin Appleby's MurmurHash64A, as an unsigned number."""
     state = seed ^ (len(data) * _FACTOR & _MASK)
     whole = len(data) & ~7
-    for (word,) in struct.iter_unpack("<Q", data[:whole]):
+    for (word,) in batches(struct.iter_unpack("<Q", data[:whole]), _WORDS):
         mixed = word * _FACTOR & _MASK
         mixed = (mixed ^ mixed >> _SHIFT) * _FACTOR & _MASK
         state = (state ^ mixed) * _FACTOR & _MASK
@@ -51,8 +55,7 @@ def sip_hash(data: bytes, key: tuple[int, int]) -> int:
     )
     whole = len(data) & ~7
     last = int.from_bytes(data[whole:], "little") | (len(data) & 0xFF) << 56
-    words = [word for (word,) in struct.iter_unpack("<Q", data[:whole])]
-    for word in (*words, last):
+    for (word,) in chain(batches(struct.iter_unpack("<Q", data[:whole]), _WORDS), [(last,)]):
         a, b, c, d = state
         a, b, c, d = _round(*_round(a, b, c, d ^ word))
         state = (a ^ word, b, c, d)

@@ -9,10 +9,16 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.number_text import number_parser
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.stopping import batches, blocks, claim
 
-__all__ = ["as_strings", "string_values"]
+__all__ = ["as_strings", "each", "string_values"]
+
+_BATCH: Final = 1024  # strings between two checkpoints
+_OBJECTS: Final = 1 << 16  # that are put in place while nothing else can run
+_LEAST_STRING: Final = 64  # bytes that a short one takes, with the place where it is kept
 
 
 def string_values(value: Any) -> Any:
@@ -23,8 +29,18 @@ def string_values(value: Any) -> Any:
 def as_strings(items: list[bytes], shape: tuple[int, ...] = (-1,)) -> Any:
     """An object array of that shape, by default a vector."""
     made = np.empty(len(items), dtype=object)
-    made[:] = items
+    for part in blocks(len(items), _OBJECTS):
+        made[part] = items[part]
     return made.reshape(shape)
+
+
+def each(convert: Callable[[Any], Any], array: Any, dtype: Any = object) -> Any:
+    """An array of what the function makes of each element, with checkpoints."""
+    flat = array.reshape(-1)
+    made = np.empty(flat.shape, dtype)
+    for part in blocks(flat.size, _BATCH):
+        made[part] = [convert(item) for item in flat[part].tolist()]
+    return made.reshape(array.shape)
 
 
 @binder("StringToNumber", device="CPU", fresh=True)
@@ -32,13 +48,14 @@ def string_to_number(binding: Binding) -> Callable[[Any], Any]:
     dtype = binding.output_dtypes[0]
     parse = number_parser(dtype)
 
+    def number(text: bytes) -> Any:
+        found = parse(text)
+        if found is None:
+            raise InvalidArgumentError("not a number", expected=dtype.name, actual=text)
+        return found
+
     def convert(strings: Any) -> Any:
-        strings = string_values(strings)
-        texts = strings.reshape(-1).tolist()
-        numbers = [parse(text) for text in texts]
-        if None in numbers:
-            raise InvalidArgumentError("not a number", expected=dtype.name, actual=texts[numbers.index(None)])
-        return np.array(numbers, dtype=dtype.np_dtype).reshape(strings.shape)
+        return each(number, string_values(strings), dtype.np_dtype)
 
     return convert
 
@@ -56,19 +73,23 @@ def string_join(inputs: tuple[Any, ...], *, separator: str) -> Any:
     if not columns:
         return as_strings([b""], shape)
     between = separator.encode()
-    return as_strings([between.join(row) for row in zip(*columns, strict=True)], shape)
+    return as_strings([between.join(row) for row in batches(zip(*columns, strict=True))], shape)
 
 
 @kernel("StringLength", device="CPU", fresh=True)
 def string_length(value: Any, *, unit: str) -> Any:
     strings = string_values(value)
     measure: Callable[[bytes], int] = len if unit == "BYTE" else _characters
-    return np.array([measure(text) for text in strings.reshape(-1).tolist()], dtype=np.int32).reshape(strings.shape)
+    return each(measure, strings, np.int32)
+
+
+def _begins(text: bytes) -> Any:
+    """Whether a character begins at each byte: it does but at those that continue one."""
+    return np.frombuffer(text, np.uint8) & 0xC0 != 0x80
 
 
 def _characters(text: bytes) -> int:
-    """Every byte but those that continue a character."""
-    return sum(byte & 0xC0 != 0x80 for byte in text)
+    return int(np.count_nonzero(_begins(text)))
 
 
 @kernel("Substr", device="CPU", fresh=True)
@@ -76,15 +97,10 @@ def substr(value: Any, pos: Any, length: Any, *, unit: str) -> Any:
     strings = string_values(value)
     if np.shape(pos) != np.shape(length):
         raise InvalidArgumentError("pos and len need one shape", expected=np.shape(pos), actual=np.shape(length))
-    try:
-        shape = np.broadcast_shapes(strings.shape, np.shape(pos))
-    except ValueError:
-        raise InvalidArgumentError(
-            "pos does not broadcast with the strings", expected=strings.shape, actual=np.shape(pos)
-        ) from None
+    shape = broadcast_shape(strings.shape, np.shape(pos))
     columns = [np.broadcast_to(array, shape).reshape(-1).tolist() for array in (strings, pos, length)]
     cut = _cut if unit == "BYTE" else _cut_characters
-    return as_strings([cut(*row) for row in zip(*columns, strict=True)], shape)
+    return as_strings([cut(*row) for row in batches(zip(*columns, strict=True))], shape)
 
 
 def _span(size: int, pos: int, length: int) -> slice:
@@ -99,9 +115,8 @@ def _cut(text: bytes, pos: int, length: int) -> bytes:
 
 
 def _cut_characters(text: bytes, pos: int, length: int) -> bytes:
-    starts = [i for i, byte in enumerate(text) if byte & 0xC0 != 0x80]
-    chosen = _span(len(starts), pos, max(0, length))  # of characters TensorFlow gives none, of bytes all
-    starts.append(len(text))
+    starts = np.append(np.flatnonzero(_begins(text)), len(text))
+    chosen = _span(len(starts) - 1, pos, max(0, length))  # of characters TensorFlow gives none, of bytes all
     return text[starts[chosen.start] : starts[min(chosen.stop, len(starts) - 1)]]
 
 
@@ -124,7 +139,8 @@ def as_string(binding: Binding) -> Callable[[Any], Any]:
 
     def convert(value: Any) -> Any:
         array = np.asarray(value)
-        return as_strings([write(item) for item in array.reshape(-1).tolist()], array.shape)
+        claim(array.size * max(_LEAST_STRING, attrs["width"]))
+        return each(write, array)
 
     return (lambda value: string_values(value).copy()) if dtype.name == "string" else convert
 

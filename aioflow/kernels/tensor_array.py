@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
-from aioflow.kernels.convert import as_int, as_ints
+from aioflow.kernels.convert import as_int, as_ints, check_room
 from aioflow.kernels.registry import Binding, binder, kernel
 
 __all__ = ["TensorArrayValue"]
@@ -32,34 +33,33 @@ class TensorArrayValue:
         self.adds_up = False
         self.closed = False
         self.forward: TensorArrayValue | None = None
+        self.parts: int | None = None  # as many elements at the front were written by a split
         self.gradients: dict[str, TensorArrayValue] = {}
         self.shapes: dict[int, tuple[int, ...]] = {}
+        self.given_out: set[int] = set()
         self.lock = threading.Lock()  # several iterations may write at once
 
     def write(self, index: int, value: Any) -> None:
         """Set the tensor at `index`.
 
         Raises:
-            InvalidArgumentError: the array does not grow so far, the shape does not fit, or there is a tensor already.
+            InvalidArgumentError: the array does not grow so far, the shape does not fit, there is a tensor already, or
+                it has been read.
         """
         with self.lock:
             self._check_open()
             if index >= len(self.items) and self.dynamic_size:
                 self.items.extend([None] * (index + 1 - len(self.items)))
             self._check_index(index)
-            shape = self.shapes[index] = np.shape(value)
+            shape = np.shape(value)
             self._check_shape(index, shape)
             present = self.items[index]
-            if present is None:
-                self.items[index] = value
-            elif self.adds_up and present is not _CLEARED:
-                self.items[index] = present + value
-            else:
-                raise InvalidArgumentError(
-                    f"could not write to index {index} of tensor array {self.name}: it has been written to already",
-                    expected="one write an index",
-                    actual=index,
-                )
+            if index in self.given_out:
+                raise self._not_writable(index, "it has been read already", "the read after all writes")
+            if present is not None and not self.adds_up:
+                raise self._not_writable(index, "it has been written to already", "one write an index")
+            self.items[index] = value if present is None else present + value
+            self.shapes[index] = shape
 
     def read(self, xp: Any, index: int) -> Any:
         """The tensor at `index`.
@@ -78,6 +78,7 @@ class TensorArrayValue:
                     expected="clear_after_read=False",
                     actual="cleared by an earlier read",
                 )
+            self.given_out.add(index)
             if value is None:
                 return self._zeros(xp, index)
             if self.clear_after_read:
@@ -111,6 +112,12 @@ class TensorArrayValue:
                 found.forward = self
             return found
 
+    @property
+    def joined(self) -> int:
+        """How many elements a concat joins: for the gradient of what was split, as many as there were parts."""
+        parts = None if self.forward is None else self.forward.parts
+        return len(self.items) if parts is None else parts
+
     def close(self) -> None:
         """Drop the tensors."""
         self.closed = True
@@ -118,16 +125,26 @@ class TensorArrayValue:
 
     def _zeros(self, xp: Any, index: int) -> Any:
         """What was never written reads as zeros where the shape is known; for a gradient, from the forward array."""
-        dims = self.dims
-        if self.forward is not None and index in self.forward.shapes:
-            dims = self.forward.shapes[index]
+        dims = self._known_shape(index)
         if dims is None or None in dims:
             raise InvalidArgumentError(
                 f"could not read index {index} of tensor array {self.name}: nothing has been written there",
                 expected="a write before, or an element_shape",
                 actual=format_dims(dims),
             )
-        return xp.zeros(tuple(d for d in dims if d is not None), self.dtype.np_dtype)
+        return _zeros(xp, dims, self.dtype)
+
+    def _known_shape(self, index: int) -> Dims:
+        """What is known of the shape of an element; the gradient of an element has that of the element."""
+        if self.adds_up and index in self.shapes:
+            return self.shapes[index]
+        if self.forward is not None and index in self.forward.shapes:
+            return self.forward.shapes[index]
+        return self.dims
+
+    def _not_writable(self, index: int, reason: str, expected: str) -> InvalidArgumentError:
+        message = f"could not write to index {index} of tensor array {self.name}: {reason}"
+        return InvalidArgumentError(message, expected=expected, actual=index)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -142,17 +159,24 @@ class TensorArrayValue:
             )
 
     def _check_shape(self, index: int, shape: tuple[int, ...]) -> None:
-        if not is_compatible(self.dims, shape):
+        wanted = self._known_shape(index)
+        if not is_compatible(wanted, shape):
             raise InvalidArgumentError(
                 f"could not write to index {index} of tensor array {self.name}: the shape does not fit",
-                expected=format_dims(self.dims),
+                expected=format_dims(wanted),
                 actual=shape,
             )
         if self.identical:
             self.dims = merge_dims(self.dims, shape)
 
 
-@binder("TensorArrayV3", host={"size": as_int})
+def _zeros(xp: Any, dims: Sequence[int | None], dtype: DType) -> Any:
+    sizes = tuple(size for size in dims if size is not None)
+    check_room(sizes)
+    return xp.zeros(sizes, dtype.np_dtype)
+
+
+@binder("TensorArrayV3", host={"size": as_int}, makes=TensorArrayValue)
 def tensor_array(binding: Binding) -> Callable[[int], Any]:
     name = binding.attrs["tensor_array_name"] or binding.name
     flow = np.float32(0)
@@ -165,23 +189,23 @@ def tensor_array(binding: Binding) -> Callable[[int], Any]:
     return make
 
 
-@kernel("TensorArrayGradV3")
+@kernel("TensorArrayGradV3", takes=TensorArrayValue, makes=TensorArrayValue)
 def gradient(handle: Any, flow: Any, *, source: str) -> Any:
     return handle.gradient(source), flow
 
 
-@kernel("TensorArrayWriteV3", host={"index": as_int}, retains=True)
+@kernel("TensorArrayWriteV3", host={"index": as_int}, retains=True, takes=TensorArrayValue)
 def write(handle: Any, index: int, value: Any, flow: Any) -> Any:
     handle.write(index, value)
     return flow
 
 
-@kernel("TensorArrayReadV3", host={"index": as_int})
+@kernel("TensorArrayReadV3", host={"index": as_int}, takes=TensorArrayValue)
 def read(xp: Any, handle: Any, index: int, flow: Any) -> Any:
     return handle.read(xp, index)
 
 
-@kernel("TensorArrayGatherV3", host={"indices": as_ints}, fresh=True)
+@kernel("TensorArrayGatherV3", host={"indices": as_ints}, fresh=True, takes=TensorArrayValue)
 def gather(xp: Any, handle: Any, indices: Sequence[int], flow: Any, *, dtype: Any, element_shape: Any) -> Any:
     items = [handle.read(xp, i) for i in indices]
     if not items:
@@ -192,11 +216,11 @@ def gather(xp: Any, handle: Any, indices: Sequence[int], flow: Any, *, dtype: An
                 expected="a known element_shape",
                 actual=format_dims(dims),
             )
-        return xp.zeros((0, *dims), dtype.np_dtype)
+        return _zeros(xp, (0, *dims), dtype)
     return xp.stack(_alike(handle, items, 0))
 
 
-@kernel("TensorArrayScatterV3", host={"indices": as_ints}, retains=True)
+@kernel("TensorArrayScatterV3", host={"indices": as_ints}, retains=True, takes=TensorArrayValue)
 def scatter(handle: Any, indices: Sequence[int], value: Any, flow: Any) -> Any:
     if np.ndim(value) == 0 or np.shape(value)[0] != len(indices):
         raise InvalidArgumentError(
@@ -210,7 +234,7 @@ def scatter(handle: Any, indices: Sequence[int], value: Any, flow: Any) -> Any:
     return flow
 
 
-@kernel("TensorArraySplitV3", host={"lengths": as_ints}, retains=True)
+@kernel("TensorArraySplitV3", host={"lengths": as_ints}, retains=True, takes=TensorArrayValue)
 def split(handle: Any, value: Any, lengths: Sequence[int], flow: Any) -> Any:
     if np.ndim(value) == 0 or sum(lengths) != np.shape(value)[0] or min(lengths, default=0) < 0:
         raise InvalidArgumentError(
@@ -219,6 +243,7 @@ def split(handle: Any, value: Any, lengths: Sequence[int], flow: Any) -> Any:
             actual=lengths,
         )
     handle.prepare_for(len(lengths), (None, *np.shape(value)[1:]))
+    handle.parts = len(lengths)
     if len(lengths) != len(handle.items):
         raise InvalidArgumentError(
             f"tensor array {handle.name} is not of that size", expected=len(handle.items), actual=len(lengths)
@@ -230,14 +255,14 @@ def split(handle: Any, value: Any, lengths: Sequence[int], flow: Any) -> Any:
     return flow
 
 
-@kernel("TensorArrayConcatV3", fresh=True)
+@kernel("TensorArrayConcatV3", fresh=True, takes=TensorArrayValue)
 def concat(xp: Any, handle: Any, flow: Any, *, dtype: Any, element_shape_except0: Any) -> Any:
-    items = [handle.read(xp, i) for i in range(len(handle.items))]
+    items = [handle.read(xp, i) for i in range(handle.joined)]
     if not items:
         rest = merge_dims(element_shape_except0, None if handle.dims is None else handle.dims[1:])
         if rest is None or None in rest:
             raise UnimplementedError(f"tensor array {handle.name} has no elements and no known element shape")
-        return xp.zeros((0, *rest), dtype.np_dtype), np.zeros(0, np.int64)
+        return _zeros(xp, (0, *rest), dtype), np.zeros(0, np.int64)
     if any(np.ndim(item) == 0 for item in items):
         raise InvalidArgumentError(
             f"the elements of tensor array {handle.name} are scalars and cannot be joined",
@@ -258,11 +283,11 @@ def _alike(handle: Any, items: list[Any], axis: int) -> list[Any]:
     return items
 
 
-@kernel("TensorArraySizeV3", fresh=True)
+@kernel("TensorArraySizeV3", fresh=True, takes=TensorArrayValue)
 def size(handle: Any, flow: Any) -> Any:
     return np.int32(len(handle.items))
 
 
-@kernel("TensorArrayCloseV3")
+@kernel("TensorArrayCloseV3", takes=TensorArrayValue)
 def close(handle: Any) -> None:
     handle.close()

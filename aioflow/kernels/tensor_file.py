@@ -13,7 +13,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,10 +21,12 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from aioflow.copying import copied
 from aioflow.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.stopping import blocks, claim
 
 __all__ = ["StoredTensor", "TensorFile", "write_tensors"]
 
@@ -47,6 +49,7 @@ _BY_CODE: Final = {code: dtype for dtype, code in _CODES.items()}
 _PAIRS: Final[Mapping[DType, DType]] = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}
 _LOGICAL: Final = "aioflow.dtypes"
 _DIGESTS: Final = "aioflow.sha256"
+_PIECE: Final = 4 << 20  # bytes that are hashed, read or written at a time
 _MAX_HEADER: Final = 100 * 2**20  # the layout's own limit
 
 
@@ -80,7 +83,7 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Array]) -> tuple[bytes, 
         for name, array in tensors.items()
         if as_dtype(array.dtype) not in _CODES
     }
-    digests = {name: hashlib.sha256(data.data).hexdigest() for name, (_, _, data) in encoded.items()}
+    digests = {name: _digest(data) for name, (_, _, data) in encoded.items()}
     # With the digests in it, the header stands for the contents, and a file vouches for itself.
     header["__metadata__"] = {
         _DIGESTS: json.dumps(digests, sort_keys=True),
@@ -96,8 +99,21 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Array]) -> tuple[bytes, 
     file.write(struct.pack("<Q", len(raw)))
     file.write(raw)
     for name in order:
-        file.write(encoded[name][2].data)
+        for piece in _pieces(encoded[name][2]):
+            file.write(piece)
     return raw, digests
+
+
+def _pieces(data: Array) -> Iterator[memoryview]:
+    """The bytes, a few at a time: files may be large, and disks slow."""
+    return (data.data[part] for part in blocks(data.nbytes, _PIECE))
+
+
+def _digest(data: Array) -> str:
+    digest = hashlib.sha256()
+    for piece in _pieces(data):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _itemsize(code: str) -> int:
@@ -111,7 +127,7 @@ def _encode(name: str, array: Array) -> tuple[str, tuple[int, ...], Array]:
         data = _pack_strings(array)
         return "U8", data.shape, data
     shape: tuple[int, ...] = array.shape
-    flat = np.ascontiguousarray(array).reshape(-1)
+    flat = (array if array.flags.c_contiguous else copied(array)).reshape(-1)
     if dtype in _PAIRS:
         dtype, shape = _PAIRS[dtype], (*shape, 2)
     if dtype not in _CODES:
@@ -157,7 +173,7 @@ class TensorFile:
         self._start = 8 + len(self.header)
         try:
             self.tensors = self._entries(json.loads(self.header))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise self._damaged("the header is not valid", "a safetensors header", str(error)) from error
 
     def _damaged(self, what: str, expected: Any, actual: Any) -> DataLossError:
@@ -176,17 +192,19 @@ class TensorFile:
         metadata = header.pop("__metadata__", {})
         logical = json.loads(metadata.get(_LOGICAL, "{}"))
         self.digests: dict[str, str] = json.loads(metadata.get(_DIGESTS, "{}"))
+        if not isinstance(self.digests, dict) or not isinstance(logical, dict):
+            raise ValueError("the metadata are no maps")
         found: dict[str, StoredTensor] = {}
         expected = 0
         for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"][0]):
             begin, end = entry["data_offsets"]
-            stored, shape = _BY_CODE[entry["dtype"]], tuple(entry["shape"])
-            if begin != expected or end - begin != stored.size * math.prod(shape) or any(d < 0 for d in shape):
+            stored, shape = _BY_CODE[entry["dtype"]], _sizes(entry["shape"])
+            if begin != expected or end - begin != stored.size * math.prod(shape):
                 raise ValueError(f"tensor {name} has bytes {begin}..{end}")
             expected = end
             dtype = stored
             if name in logical:
-                dtype, shape = as_dtype(logical[name]["dtype"]), tuple(logical[name]["shape"])
+                dtype, shape = as_dtype(logical[name]["dtype"]), _sizes(logical[name]["shape"])
             found[name] = StoredTensor(dtype, shape, begin, end)
         if self.size != self._start + expected:
             raise self._damaged("it has the wrong size", f"{self._start + expected} bytes", f"{self.size} bytes")
@@ -205,21 +223,28 @@ class TensorFile:
             raise NotFoundError(
                 f"no tensor {name!r} in {self.path}", expected=f"one of {sorted(self.tensors)}", actual=name
             )
+        claim(entry.end - entry.begin)
         data = np.empty(entry.end - entry.begin, dtype=np.uint8)
         with self.path.open("rb") as file:
             if _identity(file) != self._identity:
                 raise AbortedError(f"file {self.path} was replaced while it was read")
             file.seek(self._start + entry.begin)
-            count = file.readinto(data.data)
+            count = sum(file.readinto(piece) for piece in _pieces(data))
         if count != data.nbytes:
             raise self._damaged("it is truncated", f"{data.nbytes} bytes of {name}", f"{count} bytes")
         digest = self.digests.get(name)
-        if digest is not None and hashlib.sha256(data.data).hexdigest() != digest:
+        if digest is not None and _digest(data) != digest:
             raise self._damaged(f"tensor {name} has been altered", f"SHA-256 {digest}", "another one")
         try:
             return _decode(data, entry)
         except ValueError as error:
             raise self._damaged(f"tensor {name} is not valid", entry.dtype.name, str(error)) from error
+
+
+def _sizes(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(size) is int and size >= 0 for size in value):
+        raise ValueError(f"not a shape: {value}")
+    return tuple(value)
 
 
 def _identity(file: BinaryIO) -> tuple[int, int, int]:
@@ -229,7 +254,8 @@ def _identity(file: BinaryIO) -> tuple[int, int, int]:
 
 def _decode(data: Array, entry: StoredTensor) -> Array:
     if entry.dtype is dtypes.string:
-        result = np.empty(math.prod(entry.shape), dtype=object)
-        result[:] = _unpack_strings(data, result.size)
+        items = _unpack_strings(data, math.prod(entry.shape))
+        result = np.empty(len(items), dtype=object)
+        result[:] = items
         return result.reshape(entry.shape)
     return data.view(entry.dtype.np_dtype).reshape(entry.shape)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.kernels.convert import as_int, as_ints
+from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room
 from aioflow.kernels.registry import Binding, binder, kernel
 
 __all__: list[str] = []
@@ -21,13 +21,15 @@ Items: TypeAlias = "tuple[Any, ...] | list[Any]"
 
 
 def _tensors(items: Items) -> list[Any]:
-    """What is in a list, in order."""
+    """What is in a list, in order. Raises InvalidArgumentError where it is none: a handle may come from anywhere."""
     if isinstance(items, list):
         return items
     found: list[Any] = []
-    while items:
+    while type(items) is tuple and len(items) == 2:
         items, last = items
         found.append(last)
+    if type(items) is not tuple:
+        raise InvalidArgumentError("not a tensor list", expected="a tensor list", actual=type(items).__name__)
     found.reverse()
     return found
 
@@ -44,7 +46,7 @@ def empty(element_shape: Any, max_num_elements: Any) -> Any:
     return ()
 
 
-@kernel("TensorListPushBack", expression="({0}, {1})")
+@kernel("TensorListPushBack", expression="({0}, {1})", opaque=True)
 def push(items: Any, tensor: Any) -> Any:
     return items, tensor
 
@@ -56,7 +58,7 @@ def bind_pop(binding: Binding) -> Callable[[Any, Any], Any]:
     def pop(items: Any, element_shape: Any) -> Any:
         if isinstance(items, list):
             items = _stack(items)
-        if not items:
+        if type(items) is not tuple or not items:
             raise InvalidArgumentError("an empty tensor list has nothing to pop", expected="a tensor", actual="none")
         return items if items[1] is not None else (items[0], absent(element_shape))
 
@@ -69,13 +71,13 @@ def _zeros_of(binding: Binding) -> Callable[[Any], Any]:
 
     def absent(element_shape: Any) -> Any:
         sizes = np.asarray(element_shape)
-        if sizes.ndim == 0 or (sizes < 0).any():
+        if sizes.ndim != 1 or (sizes < 0).any():
             raise InvalidArgumentError(
                 "an element of a tensor list was never set, and its shape is not known",
                 expected="a tensor, or an element_shape",
                 actual=sizes.tolist(),
             )
-        return () if dtype.name == "variant" else xp.zeros(tuple(sizes), dtype.np_dtype)
+        return () if dtype.name == "variant" else xp.zeros(as_sizes(sizes), dtype.np_dtype)
 
     return absent
 
@@ -91,9 +93,18 @@ def concat(binding: Binding) -> Callable[..., Any]:
 
     def join(items: Any, element_shape: Any, leading_dims: Any) -> Any:
         tensors = _tensors(items)
+        if not all(np.ndim(t) for t in tensors):
+            raise InvalidArgumentError("scalars cannot be joined", expected="rank >= 1", actual="rank 0")
         sizes = np.array([np.shape(t)[0] for t in tensors], np.int64)
         if not tensors:  # of what rank, only the shape can tell
-            return xp.zeros((0, *np.atleast_1d(element_shape)[1:]), dtype), sizes
+            rest = np.atleast_1d(element_shape)[1:]
+            if (rest < 0).any():
+                raise InvalidArgumentError(
+                    "an empty tensor list of elements of unknown shape cannot be joined",
+                    expected="a known element_shape",
+                    actual=rest.tolist(),
+                )
+            return xp.zeros((0, *as_sizes(rest)), dtype), sizes
         return xp.concatenate(tensors), sizes
 
     return join
@@ -101,6 +112,12 @@ def concat(binding: Binding) -> Callable[..., Any]:
 
 @kernel("TensorListSplit", host={"lengths": as_ints})
 def split(tensor: Any, element_shape: Any, lengths: Any) -> Any:
+    if np.ndim(tensor) == 0 or sum(lengths) != np.shape(tensor)[0] or min(lengths, default=0) < 0:
+        raise InvalidArgumentError(
+            "the lengths do not fit the tensor that is split into a list",
+            expected=f"lengths that sum to the first dimension of {np.shape(tensor)}",
+            actual=lengths,
+        )
     ends = np.cumsum(lengths)
     return _stack([tensor[end - size : end] for size, end in zip(lengths, ends, strict=True)])
 
@@ -145,6 +162,7 @@ def _sum(tensors: tuple[Any, ...]) -> Any:
 def reserve(element_shape: Any, num_elements: int) -> Any:
     if num_elements < 0:
         raise InvalidArgumentError("a tensor list cannot have a negative size", expected=">= 0", actual=num_elements)
+    check_room((num_elements,))
     return [None] * num_elements
 
 
@@ -167,7 +185,7 @@ def bind_get_item(binding: Binding) -> Callable[[Any, int, Any], Any]:
     return get_item
 
 
-@kernel("TensorListSetItem", host={"index": as_int})
+@kernel("TensorListSetItem", host={"index": as_int}, opaque=True)
 def set_item(items: Any, index: int, item: Any, *, resize_if_index_out_of_bounds: bool) -> Any:
     tensors = _tensors(items).copy()
     if resize_if_index_out_of_bounds and index >= len(tensors):

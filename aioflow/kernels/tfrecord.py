@@ -17,6 +17,7 @@ import google_crc32c
 
 from aioflow.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from aioflow.kernels.files import file_errors
+from aioflow.stopping import checkpoint, claim
 
 __all__ = [
     "ByteStream",
@@ -181,9 +182,12 @@ class RecordFile:
                 while found < size and (piece := self._stream.read1(_CHUNK)):
                     pieces.append(piece)
                     found += len(piece)
+                    claim(found)
+                    checkpoint()
         except (EOFError, zlib.error) as error:
             raise self._lost("cannot be decompressed", "whole data", error) from error
-        self._buffer, self._used = b"".join(pieces), 0
+        finally:  # one who is stopped here goes on here
+            self._buffer, self._used = b"".join(pieces), 0
         if found < size and not (may_end and not found):
             raise self._lost("is truncated", f"{size} bytes", f"{found} bytes")
         return found > 0

@@ -18,7 +18,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import format_dims
 from aioflow.kernels.registry import Binding, binder
-from aioflow.kernels.resources import update_together
+from aioflow.kernels.resources import VariableResource, update_together
 from aioflow.kernels.training_rules import RULES, Rule
 
 __all__: list[str] = []
@@ -143,7 +143,7 @@ def _check_range(xp: Any, indices: Any, size: int) -> None:
 
 def _bind(rule: Rule, binding: Binding) -> Callable[..., None]:
     """The body for one node: which inputs are variables, gradient, indices and scalars is in the op's signature."""
-    xp = binding.xp
+    xp, on_host = binding.xp, binding.backend.device_type == "CPU"
     inputs = OPS.get(binding.op_type).inputs
     handles = sum(arg.type_attr is None for arg in inputs)  # the variables come first in every signature
     position = {arg.name: i for i, arg in enumerate(inputs)}
@@ -158,7 +158,7 @@ def _bind(rule: Rule, binding: Binding) -> Callable[..., None]:
             value = args[i]
             if value.ndim:
                 raise InvalidArgumentError(f"{name} is not a scalar", expected="()", actual=value.shape)
-            h[name] = value[()] if xp is np else value
+            h[name] = value[()] if on_host else value
         if rule.prepare is not None:
             h = rule.prepare(xp, h)
         gradient = args[gradient_at]
@@ -175,7 +175,7 @@ def _register() -> None:
         kinds = "floats complexes" if name == "GradientDescent" else "floats"
         for op in (f"ResourceApply{name}", f"ResourceSparseApply{name}"):
             if op in OPS:
-                binder(op, dtypes={"T": kinds})(partial(_bind, rule))
+                binder(op, dtypes={"T": kinds}, takes=VariableResource)(partial(_bind, rule))
 
 
 _register()

@@ -47,7 +47,7 @@ def _recv(binding: Binding) -> Body:
     return recv
 
 
-KERNELS.register(KernelDef("_Send", _send, takes_step=True, sends=True))
+KERNELS.register(KernelDef("_Send", _send, takes_step=True, sends=True, opaque=True))
 KERNELS.register(KernelDef("_Recv", _recv, is_async=True, takes_step=True))
 
 

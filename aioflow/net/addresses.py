@@ -9,11 +9,13 @@ import asyncio
 import ipaddress
 import re
 import socket
+import weakref
 from typing import Final
 
 from aioflow.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError
+from aioflow.net.inherited import Inherited
 
-__all__ = ["loopback", "split_address", "split_host"]
+__all__ = ["PortReservation", "loopback", "reserved_socket", "split_address", "split_host"]
 
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)", re.DOTALL)
 _HOST_PORT: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):([0-9]{1,5})")
@@ -56,3 +58,56 @@ async def loopback(host: str, port: int) -> tuple[str, int]:
             actual=", ".join(other) or "none",
         )
     return addresses[0], port
+
+
+class PortReservation:
+    """A free port of the loopback that is kept until somebody listens there, or this object is gone.
+
+    Args:
+        host: "localhost", or an address of the loopback.
+
+    Attributes:
+        place: "host:port".
+
+    Raises:
+        UnavailableError: there is none.
+        PermissionDeniedError: the host is another.
+    """
+
+    def __init__(self, host: str) -> None:
+        if host != "localhost" and not _is_loopback(host):
+            raise PermissionDeniedError(
+                f"{host} is not an address of this machine's loopback", expected="such as 127.0.0.1", actual=host
+            )
+        try:
+            family, kind, protocol, _, sockaddr = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+            self._socket: socket.socket | None = socket.socket(family, kind, protocol)
+            weakref.finalize(self, self._socket.close).atexit = False
+            self._inherited = Inherited([self._socket])
+            self._socket.bind(sockaddr)
+        except OSError as error:
+            raise UnavailableError(f"no port of {host} is free: {error}") from error
+        port = self._socket.getsockname()[1]
+        self.place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        _RESERVED[self.place] = self
+
+    def take(self) -> socket.socket | None:
+        """The socket, for one who listens at it; None where it has been taken already."""
+        taken, self._socket = self._socket, None
+        return taken
+
+
+_RESERVED: Final[weakref.WeakValueDictionary[str, PortReservation]] = weakref.WeakValueDictionary()
+
+
+def reserved_socket(place: str) -> socket.socket | None:
+    """The socket of the reservation of "host:port", if there is one."""
+    reservation = _RESERVED.pop(place, None)
+    return None if reservation is None else reservation.take()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

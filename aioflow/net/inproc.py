@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from aioflow.errors import AlreadyExistsError, OpError, ResourceExhaustedError, UnavailableError
+from aioflow.forking import in_child
 from aioflow.graph.arrays import Array
 from aioflow.net.accepting import Connections
 from aioflow.net.comm import CommOptions, Handler, gone
@@ -27,6 +28,7 @@ from aioflow.net.inbox import Inbox
 __all__ = ["InprocComm", "InprocListener", "connect_inproc", "listen_inproc"]
 
 _LISTENERS: Final[dict[str, InprocListener]] = {}
+in_child(_LISTENERS.clear)
 _NUMBERS: Final = itertools.count(1)
 
 

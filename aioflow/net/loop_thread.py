@@ -13,7 +13,7 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any, Final
 
-from aioflow.errors import FailedPreconditionError
+from aioflow.errors import ClosedSessionError, FailedPreconditionError
 
 __all__ = ["LoopThread"]
 
@@ -26,6 +26,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._closed = False
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop
         self._group: asyncio.TaskGroup
@@ -42,13 +43,21 @@ class LoopThread:
 
         Raises:
             FailedPreconditionError: called from within the loop.
+            ClosedSessionError: after `refuse`.
         """
         with self._lock:
+            if self._closed:
+                coroutine.close()
+                raise ClosedSessionError("attempted to use a closed Session", expected="an open session")
             if self._thread is None:
                 self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name=_NAME, daemon=True)
                 self._thread.start()
                 self._ready.wait()
-        if threading.current_thread() is self._thread:
+        thread = self._thread
+        return self._run(coroutine, thread)
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any], thread: threading.Thread) -> Any:
+        if threading.current_thread() is thread:
             coroutine.close()
             raise FailedPreconditionError("a coroutine of this loop waits for another one by blocking the loop")
         done: Future[Any] = Future()
@@ -61,6 +70,7 @@ class LoopThread:
 
     def _begin(self, coroutine: Coroutine[Any, Any, Any], done: Future[Any], context: Context) -> None:
         task = self._group.create_task(_pass_on(coroutine, done), context=context)
+        task.add_done_callback(lambda _: coroutine.close())  # it has not begun where the task was cancelled at once
 
         def cancel(done: Future[Any]) -> None:
             if done.cancelled():
@@ -68,16 +78,24 @@ class LoopThread:
 
         done.add_done_callback(cancel)
 
+    def refuse(self) -> bool:
+        """Run no more coroutines; whether there is something to close."""
+        self._closed = True
+        return self._thread is not None or self._lock.locked()
+
     def close(self, last: Coroutine[Any, Any, None]) -> None:
         """Run a last coroutine and end the thread; where it has not started, nothing is run."""
-        if self._thread is None:
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is None:
             last.close()
             return
-        self.run(last)
-        self._loop.call_soon_threadsafe(self._closing.set)
-        self._thread.join()
-        self._thread = None
-        self._ready.clear()
+        try:
+            self._run(last, thread)
+        finally:
+            self._loop.call_soon_threadsafe(self._closing.set)
+            thread.join()
 
 
 async def _pass_on(coroutine: Coroutine[Any, Any, Any], done: Future[Any]) -> None:

@@ -13,6 +13,8 @@ reset       drop resources
 from __future__ import annotations
 
 import dataclasses
+import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -44,6 +46,8 @@ __all__ = [
     "from_wire",
     "pack_stats",
     "parse",
+    "settings_document",
+    "settings_of",
     "to_wire_value",
     "unpack_stats",
 ]
@@ -65,11 +69,13 @@ class Hello(NamedTuple):
 
     Attributes:
         task: Its full name. cluster: As `ClusterSpec.as_dict`, but tasks as [index, address]. devices: Full names.
+        settings: As of `settings_document`.
     """
 
     task: str
     cluster: dict[str, list[Any]]
     devices: list[str]
+    settings: dict[str, Any]
 
 
 class Register(NamedTuple):
@@ -168,7 +174,7 @@ def _is_optional_texts(value: Any) -> bool:
 
 
 _ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[Any], bool]]]] = {
-    Hello: {"task": _is_text, "cluster": _is_map, "devices": _is_texts},
+    Hello: {"task": _is_text, "cluster": _is_map, "devices": _is_texts, "settings": _is_map},
     Register: {"part": _is_map, "config": _is_map, "peers": _is_numbers},
     Handle: {"handle": _is_int},
     Run: {"handle": _is_int, "step": _is_int, "trace": _is_bool},
@@ -222,6 +228,33 @@ def config_of(document: Mapping[str, Any]) -> SessionConfig:
     if len(document) != len(_SETTINGS):
         raise DataLossError("malformed settings", expected=sorted(_SETTINGS), actual=brief(sorted(document)))
     return dataclasses.replace(SessionConfig(), **document)
+
+
+def settings_document(config: SessionConfig) -> dict[str, Any]:
+    """All settings, for the sessions on a server."""
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+
+
+def settings_of(document: Mapping[str, Any]) -> SessionConfig:
+    """The settings in a document. Raises DataLossError."""
+    hints = typing.get_type_hints(SessionConfig)
+    for name, hint in hints.items():
+        if name not in document or not _fits(document[name], hint):
+            raise DataLossError(f"a malformed setting {name!r}", expected=hint, actual=brief(document.get(name)))
+    if len(document) != len(hints):
+        raise DataLossError("malformed settings", expected=sorted(hints), actual=brief(sorted(document)))
+    return SessionConfig(**document)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether the value is of the type: a plain one, a mapping of plain ones, or one of several."""
+    if isinstance(hint, types.UnionType):
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    if typing.get_origin(hint) is Mapping:
+        key, item = typing.get_args(hint)
+        return type(value) is dict and all(_fits(k, key) and _fits(v, item) for k, v in value.items())
+    return type(value) is hint or (hint is float and type(value) is int)
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -269,7 +269,7 @@ class _Reader:
     def _node(self, record: list[Any], names: Sequence[str]) -> Node:
         name, op_number, inputs, control, attrs, outputs, device, source = record
         op = self._text(op_number)
-        if op not in OPS and op not in _BOUNDARY:
+        if op not in _BOUNDARY and (op not in OPS or OPS.get(op).made_by == "worker"):
             raise InvalidArgumentError(f"there is no op {brief(op)}", node=name, expected="a registered op", actual=op)
         try:
             node = Node(

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
+from aioflow.forking import renew_in_child
 from aioflow.graph.arrays import Array
 
 __all__ = ["RECEIVED", "Blocks"]
@@ -35,6 +36,13 @@ class Blocks:
         self._smallest = smallest
         self._lock = threading.Lock()
         self._waiting: deque[_Block] = deque()
+        self._bytes = 0
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """Another thread may have held the lock; what it was at is let go."""
+        self._lock = threading.Lock()
+        self._waiting.clear()
         self._bytes = 0
 
     @property

@@ -25,7 +25,7 @@ from aioflow.kernels.background import Background
 from aioflow.net.channel import Channel
 from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address, parse_task
 from aioflow.net.comm import Comm, CommOptions
-from aioflow.net.messages import Hello
+from aioflow.net.messages import Hello, settings_of
 from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.server import client_options, find_server, target_address
 from aioflow.net.task_worker import WorkerSession
@@ -55,7 +55,7 @@ class RemoteCluster:
         step_ids: Gives the id of each step.
 
     Attributes:
-        pins: As `Cluster.pins`.
+        pins, settings: As `Cluster.pins` and `Cluster.settings`, the server's.
 
     Raises:
         InvalidArgumentError: the target is malformed.
@@ -75,6 +75,7 @@ class RemoteCluster:
         self._options = options or client_options()
         self._step_ids = step_ids
         self.pins: dict[str, str] = {}
+        self.settings: SessionConfig | None = None
         self._connections = Background()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connecting = asyncio.Lock()
@@ -119,7 +120,8 @@ class RemoteCluster:
     async def connect(self) -> None:
         """Find out who is in the cluster, unless that is known.
 
-        A task that is not there yet counts as one with a CPU; it must be there when a plan first needs it.
+        A task that is not there yet counts as one with a CPU; it must be there when a plan first needs it. Where this
+        fails or is cancelled, no connection is left open.
 
         Raises:
             UnavailableError, DeadlineExceededError: the target cannot be reached.
@@ -131,7 +133,19 @@ class RemoteCluster:
         if not self._devices:
             async with self._connecting:
                 if not self._devices:
-                    await self._find_all()
+                    self._loop = asyncio.get_running_loop()  # again: who held the lock may have given up
+                    try:
+                        await self._find_all()
+                    except BaseException:
+                        self._hang_up("the session has not come about")
+                        self._loop = None
+                        raise
+
+    def _hang_up(self, reason: str) -> None:
+        for channel in self._channels.values():
+            channel.comm.abort(reason)
+        self._channels.clear()
+        self._workers.clear()
 
     def _require_loop(self) -> None:
         if self._loop is not asyncio.get_running_loop():
@@ -148,6 +162,7 @@ class RemoteCluster:
 
     async def _find_all(self) -> None:
         hello = await self._find_target()
+        self.settings = settings_of(hello.settings)
         self._cluster = ClusterSpec({job: dict(tasks) for job, tasks in hello.cluster.items()})
         others = [task for task in self._cluster.tasks() if task.name != hello.task]
         found = await asyncio.gather(*map(self._find, others), return_exceptions=True)
@@ -161,7 +176,8 @@ class RemoteCluster:
     async def _find_target(self) -> Hello:
         server = find_server(self._address)
         if server is not None:
-            self._local[server.task] = await server.open_session(self._peers)
+            if server.task not in self._local:
+                self._local[server.task] = await server.open_session(self._peers)
             self._peers[server.task] = server.incarnation
             return server.hello()
         return await self._open(await self._reach(self._address, self._target, self._timeout))
@@ -198,9 +214,13 @@ class RemoteCluster:
         except BaseException:
             comm.abort("the session is closed")
             raise
-        await opened
-        worker = RemoteWorker(channel, self._peers)
-        hello = await worker.hello()
+        try:
+            await opened
+            worker = RemoteWorker(channel, self._peers)
+            hello = await worker.hello()
+        except BaseException:
+            comm.abort("the worker has not introduced itself")
+            raise
         self._workers[hello.task], self._channels[hello.task] = worker, channel
         self._peers[hello.task] = comm.peer_incarnation
         return hello
@@ -268,10 +288,12 @@ class RemoteCluster:
 
     async def close(self) -> None:
         """End all connections; the workers forget the session."""
-        await self._connections.close()
-        for local in self._local.values():
-            await local.close()
-        self._local.clear()
+        try:
+            await self._connections.close()
+        finally:
+            for local in self._local.values():
+                await local.close()
+            self._local.clear()
 
     def stop(self) -> None:
         """`close` for one who cannot wait."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
-from aioflow.errors import CancelledError, DataLossError, OpError, UnavailableError
+from aioflow.errors import CancelledError, DataLossError, InvalidArgumentError, OpError, UnavailableError
 from aioflow.graph.device_spec import task_of
 from aioflow.net.channel import Channel, Reply
 from aioflow.net.errors_codec import encode_error
@@ -37,6 +37,7 @@ from aioflow.ops.transfer import SEND
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import WorkerState
+from aioflow.threads import in_thread
 
 __all__ = ["RemoteWorker"]
 
@@ -60,7 +61,7 @@ class RemoteWorker:
         self._channel = channel
         self._peers = {} if peers is None else peers
         self._timeout = timeout
-        self._feeds: dict[int, tuple[int, ...]] = {}
+        self._feeds: dict[int, tuple[int, tuple[int, ...]]] = {}  # how many a step has, and which of them go there
 
     async def hello(self) -> Hello:
         """Who is there. Errors call the worker by the name of its task from now on."""
@@ -76,14 +77,14 @@ class RemoteWorker:
             OpError: the worker cannot; or UnavailableError: it cannot be reached.
         """
         if sum(len(graph.nodes) for graph in part.subgraphs.values()) > _LARGE_PART:
-            header, tensors = await asyncio.to_thread(encode_part, part)
+            header, tensors = await in_thread(encode_part, part, effects=False)
         else:
             header, tensors = encode_part(part)
         peers = {task: self._peers[task] for task in _destinations(part) if task in self._peers}
         document = {"part": header, "config": config_document(config), "peers": peers}
         reply = await self._channel.call(REGISTER, document, tensors, timeout=_REGISTER_SECONDS)
         handle = parse(Handle, reply.header).handle
-        self._feeds[handle] = part.feeds
+        self._feeds[handle] = part.all_feeds, part.feeds
         return handle
 
     async def deregister(self, handle: int) -> None:
@@ -97,6 +98,7 @@ class RemoteWorker:
         running there any more, as far as the worker can be reached.
 
         Raises:
+            InvalidArgumentError: `feeds` are not those of the whole step.
             OpError: a kernel failed or the step was stopped; the first cause, with its node.
             UnavailableError: the worker cannot be reached any more; the error names it.
         """
@@ -105,7 +107,10 @@ class RemoteWorker:
         probe = step.probe.trace if isinstance(step.probe, FiniteProbe) else step.probe
         trace = probe if isinstance(probe, TraceProbe) else None
         header = {"handle": handle, "step": step.id, "trace": trace is not None}
-        tensors = [to_wire_value(feeds[index]) for index in self._feeds.get(handle, ())]
+        count, taken = self._feeds.get(handle, (len(feeds), ()))  # the worker says that there is no such part
+        if len(feeds) != count:
+            raise InvalidArgumentError("wrong number of feeds", expected=count, actual=len(feeds))
+        tensors = [to_wire_value(feeds[index]) for index in taken]
         wait = _Wait(self._channel.peer)
         step.waiting[wait] = None
         try:

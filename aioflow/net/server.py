@@ -12,15 +12,24 @@ import asyncio
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
 
 from aioflow.config import SessionConfig
-from aioflow.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    UnimplementedError,
+)
+from aioflow.forking import check_process, generation
 from aioflow.kernels.background import Background
+from aioflow.net.addresses import PortReservation, split_address, split_host
 from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address, parse_task
 from aioflow.net.comm import Comm, CommOptions
-from aioflow.net.messages import Hello
+from aioflow.net.messages import Hello, settings_document
 from aioflow.net.outbox import Outbox
 from aioflow.net.task_worker import TaskWorker, WorkerSession
 from aioflow.net.transports import connect, listen
@@ -64,16 +73,19 @@ class Server:
         server_or_cluster_def: The cluster, as `ClusterSpec` takes it.
         job_name, task_index: Which task this is; may be left out where there is only one.
         protocol: None or "aioflow".
-        config: What devices the worker has (`device_count`), and how they work.
+        config: What devices the worker has (`device_count`), and how they work; and the settings of sessions on this
+            target where they have none of their own.
         start: Whether a session in this process, or `join`, starts it by itself. `async with` always does.
         options: Of the connections to it.
 
     Attributes:
         worker: Owns the devices and the variables on them.
-        cluster: The cluster; a port 0 in it is replaced by the port that was chosen when the server starts.
+        cluster: The cluster; a port 0 of this task is replaced by a free port, which is kept for it.
 
     Raises:
         InvalidArgumentError, NotFoundError: the task is not in the cluster.
+        AlreadyExistsError: another server of this process has the address, and has not been stopped.
+        UnavailableError, PermissionDeniedError: there is no free port, or not of this machine's loopback.
     """
 
     def __init__(
@@ -92,17 +104,20 @@ class Server:
         self.cluster = ClusterSpec(server_or_cluster_def)
         self._task = _chosen(self.cluster, job_name, task_index)
         self._address = comm_address(self.cluster.task_address(*self._task))
-        self._options = options or _server_options()
+        self._reservation = self._reserved()
+        self._options = _with_a_number_of_its_own(options or _server_options())
         self._client_options = client_options()
         self._starts_itself = start
-        self.worker = Worker(config, self._task.name)
+        self._process = generation()
+        self._config = config or SessionConfig()
+        self.worker = Worker(self._config, self._task.name)
         self._background = Background()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: TaskWorker | None = None
         self._ready: asyncio.Future[None] | None = None
         self._closing = asyncio.Event()
         self._ended = asyncio.Event()
-        _SERVERS[self._address] = self
+        self._enter()
 
     @staticmethod
     def create_local_server(config: SessionConfig | None = None, start: bool = True) -> Server:
@@ -130,7 +145,7 @@ class Server:
             job: [[index, self.cluster.task_address(job, index)] for index in self.cluster.task_indices(job)]
             for job in self.cluster.jobs
         }
-        return Hello(self._task.name, jobs, list(self.worker.devices))
+        return Hello(self._task.name, jobs, list(self.worker.devices), settings_document(self._config))
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -142,6 +157,7 @@ class Server:
             UnavailableError, AlreadyExistsError: it is taken.
             FailedPreconditionError: the server has been stopped, or runs on another event loop.
         """
+        check_process(self._process, f"the server of {self.task}")
         loop = asyncio.get_running_loop()
         if self._closing.is_set() or self._loop not in (None, loop):
             raise FailedPreconditionError(
@@ -159,8 +175,7 @@ class Server:
             async with Outbox(self._connect) as outbox:
                 self._tasks = TaskWorker(self.worker, outbox)
                 service = WorkerService(self._tasks, self.hello)
-                async with listen(self._address, service.serve, self._options) as listener:
-                    self._move(listener.address)
+                async with listen(self._address, service.serve, self._options):
                     ready.set_result(None)
                     await self._closing.wait()
         except OpError as error:
@@ -170,17 +185,28 @@ class Server:
             self._ended.set()
             self._leave()
 
+    def _reserved(self) -> PortReservation | None:
+        """A port in the place of port 0, so that the target is this server's alone from the beginning."""
+        scheme, place = split_address(self._address)
+        if scheme != "tcp" or split_host(place)[1] != 0:
+            return None
+        reservation = PortReservation(split_host(place)[0])
+        self._address = comm_address(reservation.place)
+        self.cluster = self.cluster.at(self._task, reservation.place)
+        return reservation
+
+    def _enter(self) -> None:
+        present = _SERVERS.setdefault(self._address, self)
+        if present is not self:
+            raise AlreadyExistsError(
+                f"{present.task} is at {self._address} already, in this process",
+                expected="an address of its own, or the other server stopped",
+                actual=self._address,
+            )
+
     def _leave(self) -> None:
         if _SERVERS.get(self._address) is self:
             del _SERVERS[self._address]
-
-    def _move(self, address: str) -> None:
-        """The address that it listens at, with its port."""
-        if address != self._address:
-            self._leave()
-            self._address = address
-            self.cluster = self.cluster.at(self._task, address.removeprefix("tcp://"))
-        _SERVERS[address] = self
 
     async def _connect(self, task: str) -> Comm:
         address = comm_address(self.cluster.task_address(*parse_task(task)))
@@ -204,6 +230,7 @@ class Server:
 
     async def join(self) -> None:
         """Serve until the server is stopped; if this is cancelled, stop it."""
+        check_process(self._process, f"the server of {self.task}")
         if self._starts_itself:
             await self.start()
         try:
@@ -212,11 +239,17 @@ class Server:
             await self.stop()
 
     async def stop(self) -> None:
-        """Close all connections and listen no more; steps that run are stopped."""
+        """Close all connections and listen no more; steps that run are stopped. In a child of the process that made the
+        server, do nothing.
+        """
+        if self._process != generation():
+            return
         self._closing.set()
         if self._ready is not None:
             await self._ended.wait()
         await self._background.close()
+        self._leave()
+        self._reservation = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -226,6 +259,10 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.stop()
+
+
+def _with_a_number_of_its_own(options: CommOptions) -> CommOptions:
+    return replace(options, incarnation=CommOptions().incarnation)
 
 
 def _chosen(cluster: ClusterSpec, job: str | None, index: int | None) -> Task:

@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
-from aioflow.errors import CancelledError, NotFoundError, OpError
+from aioflow.errors import CancelledError, InvalidArgumentError, NotFoundError, OpError
 from aioflow.graph.device_spec import task_of
 from aioflow.net.outbox import Outbox, Parcel
 from aioflow.net.step_table import JointStep, StepTable
 from aioflow.ops.transfer import RECV, SEND
+from aioflow.runtime.cluster import register_in_thread
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker, WorkerState
@@ -86,11 +87,8 @@ class WorkerSession:
             UnimplementedError: there is no kernel for a node.
             NotFoundError: it is for devices that are not here.
         """
-        for device in part.subgraphs:
-            if device not in self._worker.devices:
-                raise NotFoundError("no such device", expected=f"one of {list(self._worker.devices)}", actual=device)
         if sum(len(graph.nodes) for graph in part.subgraphs.values()) > _LARGE_PART:
-            handle = await asyncio.to_thread(self._worker.register_now, part, self._number, config)
+            handle = await register_in_thread(self._worker, part, self._number, config)
         else:
             handle = self._worker.register_now(part, self._number, config)
         graphs = part.subgraphs.values()
@@ -108,6 +106,7 @@ class WorkerSession:
 
         Raises:
             NotFoundError: this client has registered no such part.
+            InvalidArgumentError: the step has no number, and something is sent or received in it.
             OpError: a kernel failed, or the step was stopped; the first cause.
         """
         meets = self._handles.get(handle)
@@ -118,6 +117,8 @@ class WorkerSession:
         if step.requested:
             step.halt()
         if not step.id:
+            if meets:
+                raise InvalidArgumentError("a step in which values are sent has no number", expected="> 0", actual=0)
             return await self._worker.run(handle, feeds, step)
         joint = self._owner.steps.begin(step.id, step, self._peers, meets)
         self._running.add(joint)

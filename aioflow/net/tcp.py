@@ -17,13 +17,14 @@ from typing import Final, Self, cast
 
 from aioflow.errors import OpError, UnavailableError
 from aioflow.net.accepting import Connections
-from aioflow.net.addresses import loopback, split_host
+from aioflow.net.addresses import loopback, reserved_socket, split_host
 from aioflow.net.comm import CommOptions, Handler, gone
 from aioflow.net.decoder import Decoder
 from aioflow.net.framing import Encoded, Kind, Message, bare_frame, encode
 from aioflow.net.handshake import HELLO_BYTES, Hello, parse_hello
 from aioflow.net.heartbeat import Heartbeat
 from aioflow.net.inbox import Inbox, OnEnd, OnMessage
+from aioflow.net.inherited import Inherited
 
 __all__ = ["TcpComm", "TcpListener", "connect_tcp", "listen_tcp"]
 
@@ -67,6 +68,7 @@ class TcpComm(asyncio.BufferedProtocol):
         self._turn = asyncio.Lock()  # of who sends in order
         self._writing = True
         self._writers: deque[asyncio.Future[None]] = deque()
+        self._inherited = Inherited()
 
     # ── what asyncio calls ──
 
@@ -78,6 +80,7 @@ class TcpComm(asyncio.BufferedProtocol):
             self._fail(self._error)
             return
         sock = stream.get_extra_info("socket")
+        self._inherited.add(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream.set_write_buffer_limits(high=0)
         if not self._named:
@@ -326,9 +329,14 @@ async def listen_tcp(place: str, handler: Handler, options: CommOptions) -> Asyn
 
     async with Connections(handler) as connections:
         try:
-            server = await asyncio.get_running_loop().create_server(accept, host, port)
+            loop, reserved = asyncio.get_running_loop(), reserved_socket(place)
+            if reserved is None:
+                server = await loop.create_server(accept, host, port)
+            else:
+                server = await loop.create_server(accept, sock=reserved)
         except OSError as error:
             raise UnavailableError(f"cannot listen at {_address(host, port)}: {error}") from error
+        _inherited = Inherited(server.sockets)  # for as long as they listen
         try:
             yield TcpListener(_address(*server.sockets[0].getsockname()[:2]))
         finally:

@@ -5,11 +5,12 @@ A connection is one client. When it ends, what the client had here ends with it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from aioflow.errors import OpError
+from aioflow.compiler.ir import Part
+from aioflow.errors import InvalidArgumentError, OpError
+from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.net.channel import Channel, Reply, Request, Service, Taker
 from aioflow.net.comm import Comm
 from aioflow.net.errors_codec import decode_error
@@ -42,6 +43,7 @@ from aioflow.net.task_worker import TaskWorker
 from aioflow.runtime.frames import DEAD
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
+from aioflow.threads import in_thread
 
 __all__ = ["WorkerService"]
 
@@ -49,19 +51,32 @@ _LARGE_PLAN = 64 << 10  # bytes: a larger plan is decoded in a thread, so that t
 
 
 class _Part:
-    """What must be known of a registered part to run it: where its feeds go, and whether values are checked."""
+    """What must be known of a registered part to run it: which feeds go where, and whether values are checked."""
 
-    __slots__ = ("check_finite", "feeds", "total")
+    __slots__ = ("check_finite", "feeds", "specs", "total")
 
-    def __init__(self, feeds: tuple[int, ...], total: int, check_finite: bool) -> None:
-        self.feeds = feeds
-        self.total = total
+    def __init__(self, part: Part | None, check_finite: bool) -> None:
+        self.feeds = () if part is None else part.feeds
+        self.specs = () if part is None else part.feed_specs
+        self.total = 0 if part is None else part.all_feeds
         self.check_finite = check_finite
 
     def spread(self, tensors: Sequence[Any]) -> list[Any]:
-        """The feeds of the whole step, of which the message has those of this part."""
+        """The feeds of the whole step, of which the message has those of this part.
+
+        Raises:
+            InvalidArgumentError: it has more or fewer, or one is of another dtype or shape than the part says.
+        """
+        if len(tensors) != len(self.feeds):
+            raise InvalidArgumentError("wrong number of feeds", expected=len(self.feeds), actual=len(tensors))
         values: list[Any] = [None] * self.total
-        for index, tensor in zip(self.feeds, tensors, strict=True):
+        for index, spec, tensor in zip(self.feeds, self.specs, tensors, strict=True):
+            if tensor.dtype != spec.dtype.np_dtype or not is_compatible(spec.dims, tensor.shape):
+                raise InvalidArgumentError(
+                    f"feed {index} does not fit the part",
+                    expected=f"{spec.dtype} {format_dims(spec.dims)}",
+                    actual=f"{tensor.dtype} {tensor.shape}",
+                )
             values[index] = from_wire(tensor)
         return values
 
@@ -118,13 +133,12 @@ class _Client:
         config = config_of(asked.config)
         tensors = list(request.tensors)
         if sum(tensor.nbytes for tensor in tensors[:1]) > _LARGE_PLAN:
-            part = await asyncio.to_thread(decode_part, asked.part, tensors)
+            part = await in_thread(decode_part, asked.part, tensors, effects=False)
         else:
             part = decode_part(asked.part, tensors)
         self._peers.update(asked.peers)
         handle = await self._session.register(part, 0, config)
-        total = max((graph.feeds for graph in part.subgraphs.values()), default=0)
-        self._parts[handle] = _Part(part.feeds, total, config.check_finite)
+        self._parts[handle] = _Part(part, config.check_finite)
         return Reply({"handle": handle})
 
     async def _deregister(self, request: Request) -> None:
@@ -134,7 +148,7 @@ class _Client:
 
     async def _run(self, request: Request) -> Reply:
         asked = parse(Run, request.header)
-        part = self._parts.get(asked.handle) or _Part((), 0, False)  # the session says that there is none
+        part = self._parts.get(asked.handle) or _Part(None, False)  # the session says that there is none
         trace = TraceProbe() if asked.trace else None
         step = Step(FiniteProbe(trace) if part.check_finite else trace, asked.step)
         try:

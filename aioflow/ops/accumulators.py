@@ -7,16 +7,16 @@ in common are the ops of the dense one.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioflow.graph import dtypes as _dtypes
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.dtypes import DType
+from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.scopes import current_scope
-from aioflow.graph.shapes import Dims, dims_of, merge_dims
+from aioflow.graph.shapes import Dims, ShapeLike, dims_of, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.core import scalar
 
@@ -92,6 +92,16 @@ not_differentiable(
 )
 
 
+if TYPE_CHECKING:  # the named tuples that apply_op makes when they are first needed
+
+    class SparseGradient(NamedTuple):
+        """What `SparseConditionalAccumulator.take_grad` gives."""
+
+        indices: Tensor
+        values: Tensor
+        shape: Tensor
+
+
 class ConditionalAccumulatorBase:
     """What accumulators have in common.
 
@@ -101,7 +111,7 @@ class ConditionalAccumulatorBase:
         accumulator_ref: The handle tensor.
     """
 
-    def __init__(self, dtype: Any, shape: Any, accumulator_ref: Tensor) -> None:
+    def __init__(self, dtype: DTypeLike, shape: ShapeLike | None, accumulator_ref: Tensor) -> None:
         self._dtype = _dtypes.as_dtype(dtype)
         self._dims = dims_of(shape)
         self._accumulator_ref = accumulator_ref
@@ -159,8 +169,8 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
 
     def __init__(
         self,
-        dtype: Any,
-        shape: Any = None,
+        dtype: DTypeLike,
+        shape: ShapeLike | None = None,
         shared_name: str | None = None,
         name: str = "conditional_accumulator",
         reduction_type: str = "MEAN",
@@ -203,8 +213,8 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
 
     def __init__(
         self,
-        dtype: Any,
-        shape: Any = None,
+        dtype: DTypeLike,
+        shape: ShapeLike | None = None,
         shared_name: str | None = None,
         name: str = "sparse_conditional_accumulator",
         reduction_type: str = "MEAN",
@@ -251,7 +261,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         )
         return result
 
-    def take_grad(self, num_required: TensorLike, name: str | None = None) -> Any:
+    def take_grad(self, num_required: TensorLike, name: str | None = None) -> SparseGradient:
         """The mean (or sum) of all that has been added, once that is at least `num_required` gradients.
 
         Returns:
@@ -260,7 +270,10 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         Taking it empties the accumulator and advances its step by one.
         """
         count = convert_to_tensor(num_required, _dtypes.int32)
-        return apply_op("SparseAccumulatorTakeGradient", self._accumulator_ref, count, dtype=self._dtype, name=name)
+        result: SparseGradient = apply_op(
+            "SparseAccumulatorTakeGradient", self._accumulator_ref, count, dtype=self._dtype, name=name
+        )
+        return result
 
     def take_indexed_slices_grad(self, num_required: TensorLike, name: str | None = None) -> IndexedSlices:
         """`take_grad` as IndexedSlices."""

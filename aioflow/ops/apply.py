@@ -7,20 +7,29 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
-from aioflow.errors import DTypeError, InvalidArgumentError, OpError
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import to_array
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.dtypes import DType
+from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Graph, Operation, Tensor, user_line
-from aioflow.graph.opdef import OPS, ArgDef, OpDef, ShapeContext
+from aioflow.graph.opdef import OPS, ArgDef, OpDef, ShapeContext, ShapeFn
 from aioflow.graph.scopes import current_scope
-from aioflow.graph.shapes import Dims, dims_of, format_dims, num_elements
-from aioflow.graph.static_value import constant_value
+from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims, num_elements
+from aioflow.graph.tensor_like import TensorLike
+from aioflow.ops.dtype_errors import (
+    another_dtype,
+    disagreeing_inputs,
+    mixed_dtypes,
+    offending,
+    refused_dtype,
+    wrong_input,
+)
 
 __all__ = [
     "TensorLike",
@@ -31,9 +40,8 @@ __all__ = [
     "register_tensor_conversion_function",
 ]
 
-TensorLike: TypeAlias = Any  # a Tensor, a Variable, an array, or nested Python numbers
-
 _MAX_ELEMENTS: Final = 2**63 - 1
+_MAX_OUTPUTS: Final = 1 << 16
 _CONVERSIONS: Final[list[tuple[int, type, Callable[..., Any]]]] = []
 
 
@@ -49,7 +57,11 @@ def register_tensor_conversion_function(
 
 
 def constant(
-    value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False
+    value: TensorLike,
+    dtype: DTypeLike | None = None,
+    shape: ShapeLike | None = None,
+    name: str = "Const",
+    verify_shape: bool = False,
 ) -> Tensor:
     """A node that always gives `value`.
 
@@ -62,6 +74,8 @@ def constant(
         InvalidArgumentError: the value does not fit the shape.
     """
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
+    if wanted in (dtypes.resource, dtypes.variant):
+        raise DTypeError("there are no constants of handles", expected="numbers, bools or strings", actual=wanted)
     array = to_array(value, wanted)
     if shape is not None:
         array = _fill(array, dims_of(shape), verify_shape)
@@ -81,7 +95,12 @@ def _fill(array: np.ndarray[Any, Any], dims: Dims, verify: bool) -> np.ndarray[A
         )
     sizes = tuple(d for d in dims if d is not None)
     if flat.size < count:
-        flat = np.concatenate([flat, np.repeat(flat[-1:], count - flat.size)])
+        try:
+            flat = np.concatenate([flat, np.repeat(flat[-1:], count - flat.size)])
+        except (MemoryError, ValueError) as error:
+            raise ResourceExhaustedError(
+                "the constant is too large", expected="what fits into memory", actual=format_dims(dims)
+            ) from error
     return flat.reshape(sizes)
 
 
@@ -93,7 +112,11 @@ def _const_node(array: np.ndarray[Any, Any], dtype: DType, name: str) -> Tensor:
 
 
 def convert_to_tensor(
-    value: TensorLike, dtype: Any = None, name: str | None = None, preferred_dtype: Any = None, dtype_hint: Any = None
+    value: TensorLike,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+    preferred_dtype: DTypeLike | None = None,
+    dtype_hint: DTypeLike | None = None,
 ) -> Tensor:
     """The value as a tensor of the default graph: itself, a variable's value, or a new constant.
 
@@ -119,16 +142,16 @@ def convert_to_tensor(
     return constant(value, wanted, name=name or "Const")
 
 
-def convert_n_to_tensor(values: Iterable[TensorLike], dtype: Any = None, name: str | None = None) -> list[Tensor]:
+def convert_n_to_tensor(
+    values: Iterable[TensorLike], dtype: DTypeLike | None = None, name: str | None = None
+) -> list[Tensor]:
     """`convert_to_tensor` of each value."""
     return [convert_to_tensor(v, dtype, name=None if name is None else f"{name}_{i}") for i, v in enumerate(values)]
 
 
 def _checked(tensor: Tensor, dtype: DType | None) -> Tensor:
     if dtype is not None and tensor.dtype is not dtype:
-        raise DTypeError("the tensor has the wrong dtype", expected=dtype.name, actual=repr(tensor)).at(
-            tensor.op.name, tensor.op.type, tensor.op.source
-        )
+        raise another_dtype(tensor, dtype).at(tensor.op.name, tensor.op.type, tensor.op.source)
     return tensor
 
 
@@ -143,22 +166,33 @@ def _symbolic(value: Any) -> bool:
 
 
 def _pack(values: Sequence[Any], dtype: DType | None, name: str) -> Tensor:
-    wanted = dtype or _first_dtype(values)
-    items = [convert_to_tensor(v, wanted) for v in values]
+    first = _first_symbolic(values)
+    wanted = dtype or first.dtype
+    items = [_convert_beside(v, wanted, first, "the tensors of a list") for v in values]
     packed: Tensor = apply_op("Pack", items, axis=0, name=name)
     return packed
 
 
-def _first_dtype(values: Any) -> DType | None:
+def _first_symbolic(values: Any) -> Any:
+    """The first tensor or variable in a value or nested list; None where there is none."""
     for value in values if isinstance(values, list | tuple) else [values]:
         if isinstance(value, list | tuple):
-            found = _first_dtype(value)
+            found = _first_symbolic(value)
             if found is not None:
                 return found
         elif _symbolic(value):
-            dtype: DType = value.dtype
-            return dtype
+            return value
     return None
+
+
+def _convert_beside(value: Any, wanted: DType | None, first: Any, what: str, **options: Any) -> Tensor:
+    """`convert_to_tensor`, where it is `first` that says which dtype is wanted (None: nothing does)."""
+    try:
+        return convert_to_tensor(value, wanted, **options)
+    except DTypeError as error:
+        if first is None or wanted is None or first.dtype is not wanted:
+            raise
+        raise mixed_dtypes(what, first, offending(value, wanted, _symbolic)) from error
 
 
 def apply_op(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Any:
@@ -186,7 +220,7 @@ def apply_op(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) 
     try:
         op = _make_node(graph, op_def, inputs, dict(attrs), name)
     except OpError as error:
-        raise error.at(name or op_type, op_type, user_line()) from error.__cause__
+        raise error.at(None if name is None else name.rstrip("/"), op_type, user_line()) from error.__cause__
     return pack_outputs(op)
 
 
@@ -227,28 +261,33 @@ def _is_ready(arg: ArgDef, value: Any) -> bool:
 
 def _convert_inputs(op_def: OpDef, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[Any]:
     known: dict[str, DType] = {k: v for k, v in attrs.items() if isinstance(v, DType)}
+    firsts: dict[str, Any] = {}
     for arg, value in zip(op_def.inputs, inputs, strict=True):
         if arg.type_attr is not None and arg.type_attr not in known:
-            found = _first_dtype(value)
+            found = _first_symbolic(value)
             if found is not None:
-                known[arg.type_attr] = found
+                known[arg.type_attr] = found.dtype
+                firsts[arg.type_attr] = found
     converted: list[Any] = []
     for arg, value in zip(op_def.inputs, inputs, strict=True):
-        converted.append(_convert_input(op_def, arg, value, known))
+        converted.append(_convert_input(op_def, arg, value, known, firsts))
     return converted
 
 
-def _convert_input(op_def: OpDef, arg: ArgDef, value: Any, known: dict[str, DType]) -> Any:
+def _convert_input(op_def: OpDef, arg: ArgDef, value: Any, known: dict[str, DType], firsts: Mapping[str, Any]) -> Any:
     if arg.list_attr is not None:
         return [convert_to_tensor(v, name=arg.name) for v in _as_list(arg, value)]
     wanted = arg.dtype if arg.type_attr is None else known.get(arg.type_attr)
     default = op_def.attrs[arg.type_attr].default if arg.type_attr is not None else None
+    convert = partial(
+        _convert_beside, first=firsts.get(arg.type_attr or ""), what=f"the inputs of {op_def.name}", dtype_hint=default
+    )
     if arg.number_attr is None:
-        tensors = [convert_to_tensor(value, wanted, name=arg.name, dtype_hint=default)]
+        tensors = [convert(value, wanted, name=arg.name)]
     else:
         tensors = []
         for i, item in enumerate(_as_list(arg, value)):
-            tensors.append(convert_to_tensor(item, wanted, name=f"{arg.name}_{i}", dtype_hint=default))
+            tensors.append(convert(item, wanted, name=f"{arg.name}_{i}"))
             wanted = wanted or tensors[0].dtype
     if arg.type_attr is not None and tensors:
         known.setdefault(arg.type_attr, tensors[0].dtype)
@@ -279,10 +318,13 @@ def infer_attrs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, An
     """
     found: dict[str, Any] = dict(attrs)
     for arg in op_def.inputs:
-        _infer_from_input(op_def, arg, inputs[arg.name], found)
+        _infer_from_input(op_def, arg, inputs, found)
     for attr in op_def.attrs.values():
         if attr.name in found:
-            found[attr.name] = attr.check(found[attr.name])
+            try:
+                found[attr.name] = attr.check(found[attr.name])
+            except InvalidArgumentError as error:
+                raise refused_dtype(op_def, attr, inputs, error) from error
         elif attr.has_default:
             found[attr.name] = attr.default
         else:
@@ -292,46 +334,85 @@ def infer_attrs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, An
     return found
 
 
-def _infer_from_input(op_def: OpDef, arg: ArgDef, value: Any, found: dict[str, Any]) -> None:
-    tensors = list(value) if arg.is_sequence else [value]
+def _infer_from_input(op_def: OpDef, arg: ArgDef, inputs: Mapping[str, Any], found: dict[str, Any]) -> None:
+    tensors = list(inputs[arg.name]) if arg.is_sequence else [inputs[arg.name]]
     if arg.list_attr is not None:
         found[arg.list_attr] = tuple(t.dtype for t in tensors)
         return
-    if arg.number_attr is not None:
-        _agree(op_def, arg, arg.number_attr, len(tensors), found)
+    if arg.number_attr is not None and found.setdefault(arg.number_attr, len(tensors)) != len(tensors):
+        raise InvalidArgumentError(
+            f"input {arg.name!r} of {op_def.name} does not agree with {arg.number_attr}",
+            expected=found[arg.number_attr],
+            actual=len(tensors),
+        )
     for tensor in tensors:
-        if arg.type_attr is not None:
-            _agree(op_def, arg, arg.type_attr, tensor.dtype, found)
-        elif tensor.dtype is not arg.dtype:
-            raise DTypeError(f"input {arg.name!r} has the wrong dtype", expected=arg.dtype, actual=repr(tensor))
-
-
-def _agree(op_def: OpDef, arg: ArgDef, attr: str, value: Any, found: dict[str, Any]) -> None:
-    if found.setdefault(attr, value) == value:
-        return
-    error = DTypeError if isinstance(value, DType) else InvalidArgumentError
-    raise error(f"input {arg.name!r} of {op_def.name} does not agree with {attr}", expected=found[attr], actual=value)
+        if arg.type_attr is None:
+            if tensor.dtype is not arg.dtype:
+                raise wrong_input(op_def, arg, tensor)
+        elif found.setdefault(arg.type_attr, tensor.dtype) is not tensor.dtype:
+            raise disagreeing_inputs(op_def, arg.type_attr, inputs, arg, tensor, found[arg.type_attr])
 
 
 def output_specs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> list[tuple[DType, Dims]]:
-    """Dtype and static shape of each output, by the signature and the shape function."""
+    """Dtype and static shape of each output, by the signature and the shape function.
+
+    Raises:
+        InvalidArgumentError: there can be no such outputs, or the shape function cannot do with what it is given.
+    """
     types: list[DType] = []
     for arg in op_def.outputs:
         if arg.list_attr is not None:
             types.extend(attrs[arg.list_attr])
+        elif arg.number_attr is None:
+            types.append(_dtype_of(arg, attrs))
         else:
-            types.extend([_dtype_of(arg, attrs)] * (1 if arg.number_attr is None else attrs[arg.number_attr]))
-    shapes: list[Dims] = [None] * len(types)
-    if op_def.shape_fn is not None:
-        result = op_def.shape_fn(ShapeContext(op_def, attrs, inputs, constant_value))
-        shapes = list(result) if isinstance(result, list) else [result]
+            types.extend([_dtype_of(arg, attrs)] * _output_count(arg, attrs))
+    if op_def.shape_fn is None:
+        return [(dtype, None) for dtype in types]
+    shapes = _inferred_shapes(op_def, op_def.shape_fn, inputs, attrs)
+    if len(shapes) != len(types):
+        raise InvalidArgumentError(
+            "there is not one shape an output", expected=f"{len(types)} shapes", actual=f"{len(shapes)} shapes"
+        )
+    return list(zip(types, shapes, strict=True))
+
+
+def _output_count(arg: ArgDef, attrs: Mapping[str, Any]) -> int:
+    count = arg.count(attrs)
+    if not 0 <= count <= _MAX_OUTPUTS:
+        raise InvalidArgumentError(
+            f"there cannot be so many outputs {arg.name!r}", expected=f"0 to {_MAX_OUTPUTS}", actual=count
+        )
+    return count
+
+
+def _inferred_shapes(
+    op_def: OpDef, shape_fn: ShapeFn, inputs: Mapping[str, Any], attrs: Mapping[str, Any]
+) -> list[Dims]:
+    try:
+        result = shape_fn(ShapeContext(op_def, attrs, inputs))
+    except OpError:
+        raise
+    except Exception as error:  # attributes or constants that it did not reckon with, in whatever way they show
+        raise InvalidArgumentError(f"the inputs do not fit the op: {type(error).__name__}: {error}") from error
+    shapes = result if isinstance(result, list) else [result]
     for dims in shapes:
-        count = num_elements(dims)
-        if count is not None and count > _MAX_ELEMENTS:
+        if dims and not _can_exist(dims):
             raise InvalidArgumentError(
                 "the size overflows", expected=f"at most {_MAX_ELEMENTS} elements", actual=format_dims(dims)
             )
-    return list(zip(types, shapes, strict=True))
+    return shapes
+
+
+def _can_exist(dims: tuple[int | None, ...]) -> bool:
+    """Whether there can be such an array. (NumPy multiplies the sizes other than 0, too.)"""
+    total = 1
+    for size in dims:
+        if size:
+            total *= size
+            if size < 0 or total > _MAX_ELEMENTS:
+                return False
+    return True
 
 
 def _dtype_of(arg: ArgDef, attrs: Mapping[str, Any]) -> DType:

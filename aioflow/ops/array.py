@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, constant, convert_n_to_tensor, convert_to_tensor
 from aioflow.ops.array_node import int_constant, known_dims, make, make_list, or_zeros, shape_of
 from aioflow.ops.array_shape import check_axis, times
+from aioflow.ops.indexed import Gradient
 
 __all__ = ["concat", "parallel_stack", "repeat", "split", "stack", "tile", "unstack"]
 
@@ -24,7 +27,7 @@ def _concat_shape(ctx: ShapeContext) -> Dims:
     axis_name = "axis" if ctx.op_def.name == "ConcatV2" else "concat_dim"
     shapes = ctx.dims_list("values")
     ranked = [s for s in shapes if s is not None]
-    axis = ctx.value(axis_name)
+    axis = ctx.scalar(axis_name)
     if not ranked:
         return None
     order = len(ranked[0])
@@ -36,7 +39,7 @@ def _concat_shape(ctx: ShapeContext) -> Dims:
         )
     if axis is None:
         return (None,) * order
-    position = check_axis(int(axis.reshape(-1)[0]), order)
+    position = check_axis(axis, order)
     merged: Dims = (None,) * order
     for dims in ranked:
         merged = merge_dims(merged, (*dims[:position], None, *dims[position + 1 :]))
@@ -56,31 +59,69 @@ define_op(
 define_op("Concat", "concat_dim: int32, values: N*T", "output: T", ["N: int >= 2", "T: type"], shape=_concat_shape)
 
 
-@gradient("ConcatV2")
-def _concat_v2_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+@gradient("ConcatV2", takes_slices=True)
+def _concat_v2_grad(op: Operation, grad: Gradient) -> list[Gradient | None]:
     return [*_concat_grads(op.inputs[:-1], op.inputs[-1], grad), None]
 
 
-@gradient("Concat")
-def _concat_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+@gradient("Concat", takes_slices=True)
+def _concat_grad(op: Operation, grad: Gradient) -> list[Gradient | None]:
     return [None, *_concat_grads(op.inputs[1:], op.inputs[0], grad)]
 
 
-def _concat_grads(values: Sequence[Tensor], axis: Tensor, grad: Tensor) -> list[Tensor]:
-    known = constant_value(axis)
-    order = next((len(v.dims) for v in values if v.dims is not None), None)
-    sizes: list[Any] = [None] * len(values)
-    if known is not None and order is not None:
-        sizes = [None if v.dims is None else v.dims[int(known)] for v in values]
-    if None not in sizes:
-        lengths = int_constant(sizes, dtypes.int64)
-    else:
-        shapes = [make("Shape", v) for v in values]
-        lengths = make("Pack", [make("GatherV2", s, _from_front(axis, s), 0) for s in shapes])
-    grads = make_list("SplitV", grad, lengths, _as_int32(axis), num_split=len(values))
+def _concat_grads(values: Sequence[Tensor], axis: Tensor, grad: Gradient) -> Sequence[Gradient]:
+    if isinstance(grad, IndexedSlices):
+        joins_rows = _joins_rows(values, axis)
+        if joins_rows is None:
+            return _concat_grads(values, axis, convert_to_tensor(grad))
+        if joins_rows:
+            return _rows_of_parts(values, grad)
+        parts = make_list("SplitV", grad.values, _lengths(values, axis), _as_int32(axis), num_split=len(values))
+        return [IndexedSlices(p, grad.indices, shape_of(v)) for p, v in zip(parts, values, strict=True)]
+    grads = make_list("SplitV", grad, _lengths(values, axis), _as_int32(axis), num_split=len(values))
     for part, value in zip(grads, values, strict=True):
         part.set_shape(value.dims)
     return grads
+
+
+def _lengths(values: Sequence[Tensor], axis: Tensor) -> Tensor:
+    """How long each of the values is along the axis."""
+    known = constant_value(axis)
+    sizes: list[Any] = [None] * len(values)
+    if known is not None and _rank(values) is not None:
+        sizes = [None if v.dims is None else v.dims[int(known)] for v in values]
+    if None not in sizes:
+        return int_constant(sizes, dtypes.int64)
+    shapes = [make("Shape", v) for v in values]
+    return make("Pack", [make("GatherV2", s, _from_front(axis, s), 0) for s in shapes])
+
+
+def _rank(values: Sequence[Tensor]) -> int | None:
+    return next((len(v.dims) for v in values if v.dims is not None), None)
+
+
+def _joins_rows(values: Sequence[Tensor], axis: Tensor) -> bool | None:
+    """Whether the axis is the first one; None where that is not known."""
+    known, rank = constant_value(axis), _rank(values)
+    if known is None or (known < 0 and rank is None):
+        return None
+    return int(known) in (0, -(rank or 0))
+
+
+def _rows_of_parts(values: Sequence[Tensor], grad: IndexedSlices) -> list[Gradient]:
+    """For each value the slices that lie in its rows of the joined tensor."""
+    found: list[Gradient] = []
+    rows = grad.indices if grad.indices.dtype is dtypes.int64 else make("Cast", grad.indices, DstT=dtypes.int64)
+    start: Tensor = constant(0, dtypes.int64)
+    for value in values:
+        shape = shape_of(value, dtypes.int64)
+        end = make("AddV2", start, make("GatherV2", shape, 0, 0))
+        inside = make("LogicalAnd", make("GreaterEqual", rows, start), make("Less", rows, end))
+        chosen = make("Squeeze", make("Where", inside), squeeze_dims=[1])
+        indices = make("Sub", make("GatherV2", rows, chosen, 0), start)
+        found.append(IndexedSlices(make("GatherV2", grad.values, chosen, 0), indices, shape))
+        start = end
+    return found
 
 
 def _from_front(axis: Tensor, shape: Tensor) -> Tensor:
@@ -99,7 +140,7 @@ def _as_int32(axis: Tensor) -> Tensor:
     return make("Cast", axis, DstT=dtypes.int32) if known is None else int_constant(known)
 
 
-def concat(values: Any, axis: TensorLike, name: str = "concat") -> Tensor:
+def concat(values: TensorLike, axis: TensorLike, name: str = "concat") -> Tensor:
     """Join tensors along the existing dimension `axis`; their other sizes agree.
 
     Raises:
@@ -115,12 +156,12 @@ def concat(values: Any, axis: TensorLike, name: str = "concat") -> Tensor:
 
 
 def _split_shape(ctx: ShapeContext) -> list[Dims]:
-    count, dims, axis = ctx.attrs["num_split"], ctx.dims("value"), ctx.value("split_dim")
+    count, dims, axis = ctx.attrs["num_split"], ctx.dims("value"), ctx.scalar("split_dim")
     if dims is None:
         return [None] * count
     if axis is None:
         return [(None,) * len(dims)] * count
-    position = check_axis(int(axis.reshape(-1)[0]), len(dims), "split_dim")
+    position = check_axis(axis, len(dims), "split_dim")
     whole = dims[position]
     if whole is not None and whole % count:
         raise InvalidArgumentError(
@@ -137,15 +178,15 @@ define_op(
 
 def _split_v_shape(ctx: ShapeContext) -> list[Dims]:
     count, dims = ctx.attrs["num_split"], ctx.dims("value")
-    axis, sizes = ctx.value("split_dim"), ctx.value("size_splits")
+    axis, sizes = ctx.scalar("split_dim"), ctx.value("size_splits")
     lengths = ctx.require_rank("size_splits", 1)
     if lengths is not None and lengths[0] not in (None, count):
         raise InvalidArgumentError("a size for each part is needed", expected=f"{count} sizes", actual=lengths[0])
     if dims is None:
         return [None] * count
     if axis is None:
-        return [(None,) * len(dims)] * count
-    position = check_axis(int(axis.reshape(-1)[0]), len(dims), "split_dim")
+        return [dims] if count == 1 else [(None,) * len(dims)] * count
+    position = check_axis(axis, len(dims), "split_dim")
     parts = [None] * count if sizes is None else _part_sizes([int(s) for s in sizes], dims[position])
     return [(*dims[:position], part, *dims[position + 1 :]) for part in parts]
 
@@ -189,7 +230,7 @@ def _joined(op: Operation, grads: tuple[Any, ...], axis: Tensor) -> Tensor:
 
 
 def split(
-    value: TensorLike, num_or_size_splits: Any, axis: TensorLike = 0, num: int | None = None, name: str = "split"
+    value: TensorLike, num_or_size_splits: TensorLike, axis: TensorLike = 0, num: int | None = None, name: str = "split"
 ) -> list[Tensor]:
     """Cut a tensor along `axis` into equal parts (an int), or into parts of the sizes given (a vector; one may be -1).
 
@@ -253,22 +294,23 @@ def _unpack_grad(op: Operation, *grads: Any) -> Tensor:
     return make("Pack", or_zeros(op, grads), axis=op.get_attr("axis"))
 
 
-def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
+def stack(values: TensorLike | Iterable[TensorLike], axis: int = 0, name: str = "stack") -> Tensor:
     """Join tensors of one shape along a new dimension `axis`. Plain numbers stacked at the front make a constant.
 
     Raises:
         InvalidArgumentError: the shapes differ, or `axis` is out of range.
     """
+    given: Any = values
     if axis == 0 and not isinstance(values, Tensor):
         try:
-            return constant(values, name=name)
+            return constant(given, name=name)
         except InvalidArgumentError:
             pass  # there are tensors among the values
-    items = [values[i] for i in range(len(values))] if isinstance(values, np.ndarray) else values
+    items = [given[i] for i in range(len(given))] if isinstance(values, np.ndarray) else given
     return make("Pack", items if isinstance(items, list | tuple) else list(items), axis=axis, name=name)
 
 
-def parallel_stack(values: Any, name: str = "parallel_stack") -> Tensor:
+def parallel_stack(values: TensorLike, name: str = "parallel_stack") -> Tensor:
     """`stack` along the first dimension."""
     return make("Pack", values, axis=0, name=name)
 
@@ -357,15 +399,15 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
     data, counts = convert_n_to_tensor([input, repeats])
     if axis is None:
         data, axis = make("Reshape", data, int_constant([-1])), 0
-    if data.dims is None:
-        raise InvalidArgumentError("the rank is unknown", expected="a known rank", actual=repr(data))
-    position = check_axis(axis, len(data.dims))
+    position = axis if data.dims is None else check_axis(axis, len(data.dims))
+    if data.dims is None or counts.dims is None:
+        counts = make("BroadcastTo", counts, _length_along(data, position, counts.dtype))
     if counts.dims in ((), (1,)):
         return _repeat_evenly(
             data, make("Reshape", counts, int_constant([])) if counts.dims else counts, position, name
         )
     known = constant_value(counts)
-    if known is not None and known.shape == (data.dims[position],):
+    if known is not None and data.dims is not None and known.shape == (data.dims[position],):
         return make("GatherV2", data, int_constant(np.repeat(np.arange(known.size), known)), position, name=name)
     # An element of the result comes from the position where the running sum of counts passes its own place.
     ends = make("Cumsum", counts, 0)
@@ -376,6 +418,12 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
     rows = [make("ExpandDims", t, 0) for t in (ends, places)]
     chosen = make("Reshape", make("UpperBound", *rows), int_constant([-1]))
     return make("GatherV2", data, chosen, position, name=name)
+
+
+def _length_along(data: Tensor, axis: int, dtype: DType) -> Tensor:
+    """The size of that dimension as a vector of one element."""
+    shape = shape_of(data, dtype)
+    return make("StridedSlice", shape, [axis], [axis + 1], [1], end_mask=int(axis == -1))
 
 
 def _repeat_evenly(data: Tensor, count: Tensor, position: int, name: str | None) -> Tensor:

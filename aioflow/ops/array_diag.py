@@ -64,6 +64,8 @@ def _matrix_diag_shape(ctx: ShapeContext) -> Dims:
 
 def _shorter(dims: tuple[int | None, ...]) -> int | None:
     rows, columns = dims[-2:]
+    if 0 in (rows, columns):
+        return 0
     return None if rows is None or columns is None else min(rows, columns)
 
 
@@ -79,7 +81,9 @@ def _matrix_set_diag_shape(ctx: ShapeContext) -> Dims:
         raise InvalidArgumentError(
             "the diagonal does not fit the matrix", expected=wanted, actual=format_dims(diagonal)
         )
-    return dims
+    if diagonal is None:
+        return dims
+    return merge_dims(dims, (*diagonal[:-1], None, None))
 
 
 define_op("MatrixDiag", "diagonal: T", "output: T", ["T: type"], shape=_matrix_diag_shape)
@@ -120,7 +124,7 @@ def matrix_diag(
     k: int = 0,
     num_rows: int = -1,
     num_cols: int = -1,
-    padding_value: Any = 0,
+    padding_value: TensorLike = 0,
     align: str = "RIGHT_LEFT",
 ) -> Tensor:
     """Square matrices [..., n, n] with the vectors [..., n] on their main diagonals and zeros elsewhere.
@@ -133,7 +137,7 @@ def matrix_diag(
 
 
 def matrix_diag_part(
-    input: TensorLike, name: str = "diag_part", k: int = 0, padding_value: Any = 0, align: str = "RIGHT_LEFT"
+    input: TensorLike, name: str = "diag_part", k: int = 0, padding_value: TensorLike = 0, align: str = "RIGHT_LEFT"
 ) -> Tensor:
     """The main diagonals [..., min(m, n)] of matrices [..., m, n]. Raises InvalidArgumentError for another diagonal."""
     _main_diagonal_only(k=k, padding_value=padding_value)

@@ -62,13 +62,13 @@ def _batch_dims(batch: int, order: int) -> int:
 def _gather_v2_shape(ctx: ShapeContext) -> Dims:
     params, indices = ctx.require_rank("params", 1, -1), ctx.dims("indices")
     ctx.require_rank("axis", 0)
-    axis, batch = ctx.value("axis"), ctx.attrs["batch_dims"]
+    axis, batch = ctx.scalar("axis"), ctx.attrs["batch_dims"]
     if params is None or indices is None:
         return None
     batch = _batch_dims(batch, len(indices))
     if axis is None:
         return (None,) * (len(params) + len(indices) - 1 - batch)
-    position = check_axis(int(axis), len(params))
+    position = check_axis(axis, len(params))
     if batch > position:
         raise InvalidArgumentError(
             "the axis of a gather is inside its batch dimensions", expected=f"axis >= {batch}", actual=position
@@ -88,7 +88,6 @@ define_op(
 
 def _rows_gradient(params: Tensor, indices: Tensor, grad: Tensor) -> IndexedSlices:
     """The gradient of rows picked by `indices` along the first dimension: sparse, so its cost is that of the rows."""
-    grad = convert_to_tensor(grad)
     flat = make("Reshape", indices, int_constant([-1])) if indices.dims is None or len(indices.dims) != 1 else indices
     count, inner = num_elements(indices.dims), None if params.dims is None else params.dims[1:]
     if indices.dims is not None and len(indices.dims) == 1:
@@ -116,9 +115,11 @@ def _gather_v2_grad(op: Operation, grad: Tensor) -> list[Any]:
     if batch == 0 and known is not None and int(known) == 0:
         return [_rows_gradient(params, indices, grad), None, None]
     if params.dims is None or indices.dims is None or known is None:
+        if batch == 0:
+            return [_summed_gather_gradient(params, indices, axis, convert_to_tensor(grad)), None, None]
         raise InvalidArgumentError(
-            "the gradient of a gather along a later axis needs known ranks and a constant axis",
-            expected="axis 0, or known ranks",
+            "the gradient of a gather with batch dimensions needs known ranks and a constant axis",
+            expected="batch_dims=0, or known ranks",
             actual=f"{params!r}, {indices!r}",
         ).at(op.name, op.type, op.source)
     position = check_axis(int(known), len(params.dims))
@@ -142,6 +143,22 @@ def _dense_gather_gradient(params: Tensor, indices: Tensor, grad: Tensor, axis: 
         shape = int_constant([known[p] for p in perm])
     scattered = make("ScatterNd", _full_indices(indices, batch), moved, _as(shape, indices.dtype))
     result = make("Transpose", scattered, int_constant(np.argsort(perm)))
+    result.set_shape(params.dims)
+    return result
+
+
+def _summed_gather_gradient(params: Tensor, indices: Tensor, axis: Tensor, grad: Tensor) -> Tensor:
+    """The same where a step finds out the ranks: move what was gathered to the front, sum it by index, move it back."""
+    shape, order, count = make("Shape", params), make("Rank", params), make("Reshape", make("Size", indices), [1])
+    here = make("Reshape", make("FloorMod", make("Cast", axis, DstT=dtypes.int32), order), [1])
+    after = make("AddV2", here, int_constant([1]))
+    outer, inner = make("Slice", shape, [0], here), make("Slice", shape, after, [-1])
+    axes = make("Range", 0, order, 1)
+    perm = make("ConcatV2", [here, make("Slice", axes, [0], here), make("Slice", axes, after, [-1])], 0)
+    values = make("Transpose", make("Reshape", grad, make("ConcatV2", [outer, count, inner], 0)), perm)
+    size = make("Reshape", make("GatherV2", shape, here, 0), int_constant([]))
+    sums = make("UnsortedSegmentSum", values, make("Reshape", indices, [-1]), size)
+    result = make("Transpose", sums, make("InvertPermutation", perm))
     result.set_shape(params.dims)
     return result
 
@@ -252,25 +269,40 @@ def gather_nd(
     if batch_dims == 0:
         return make("GatherNd", params, indices, bad_indices_policy=bad_indices_policy, name=name)
     tensor = convert_to_tensor(indices)
-    if tensor.dims is None or len(tensor.dims) <= batch_dims:
+    if tensor.dims is not None and len(tensor.dims) <= batch_dims:
         raise InvalidArgumentError(
             "gather_nd needs more dimensions than batch_dims", expected=f"rank > {batch_dims}", actual=repr(tensor)
         )
-    order = len(tensor.dims)
-    shape = shape_of(tensor)
-    ones = make("ConcatV2", [make("StridedSlice", shape, [0], [order - 1], [1]), int_constant([1])], 0)
-    coordinates = []
-    for axis in range(batch_dims):
-        size = make("Reshape", make("GatherV2", shape, int_constant(axis), 0), int_constant([]))
-        steps = make("Reshape", make("Range", 0, size, 1), int_constant([-1 if a == axis else 1 for a in range(order)]))
-        coordinates.append(_as(make("BroadcastTo", steps, ones), tensor.dtype))
-    return make(
+    source = convert_to_tensor(params)
+    coordinates = _batch_coordinates(tensor, batch_dims)
+    result = make(
         "GatherNd",
-        params,
+        source,
         make("ConcatV2", [*coordinates, tensor], -1),
         bad_indices_policy=bad_indices_policy,
         name=name,
     )
+    if result.dims is not None and source.dims is not None:
+        result.set_shape(source.dims[:batch_dims] + (None,) * (len(result.dims) - batch_dims))
+    return result
+
+
+def _batch_coordinates(indices: Tensor, batch: int) -> list[Tensor]:
+    """For each batch dimension, the position in it, in the shape of the indices with one element a vector."""
+    shape = shape_of(indices)
+    ones = make("ConcatV2", [make("StridedSlice", shape, [0], [-1], [1]), int_constant([1])], 0)
+    found: list[Tensor] = []
+    for axis in range(batch):
+        size = make("Reshape", make("GatherV2", shape, int_constant(axis), 0), int_constant([]))
+        target = [1] * axis + [-1]
+        if indices.dims is None:
+            after = make("Fill", make("Sub", make("Shape", shape), int_constant([axis + 1])), int_constant(1))
+            along = make("ConcatV2", [int_constant(target), after], 0)
+        else:
+            along = int_constant(target + [1] * (len(indices.dims) - axis - 1))
+        steps = make("Reshape", make("Range", 0, size, 1), along)
+        found.append(_as(make("BroadcastTo", steps, ones), indices.dtype))
+    return found
 
 
 # -- Scatter ------------------------------------------------------------------------------------------------------
@@ -348,12 +380,12 @@ def _tensor_scatter_update_grad(op: Operation, grad: Tensor) -> list[Tensor | No
     return [make("TensorScatterUpdate", grad, indices, zeros_of(updates)), None, make("GatherNd", grad, indices)]
 
 
-@gradient("TensorScatterAdd")
+@gradient("TensorScatterAdd", takes_slices=True)
 def _tensor_scatter_add_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     return [grad, None, make("GatherNd", grad, op.inputs[1])]
 
 
-@gradient("TensorScatterSub")
+@gradient("TensorScatterSub", takes_slices=True)
 def _tensor_scatter_sub_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     return [grad, None, make("Neg", make("GatherNd", grad, op.inputs[1]))]
 

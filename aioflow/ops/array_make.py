@@ -10,13 +10,13 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, TensorShape, num_elements
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor
-from aioflow.ops.array_node import all_axes, int_constant, known_dims, make
+from aioflow.ops.array_node import all_axes, int_constant, known_dims, make, shape_of
 from aioflow.ops.core import scalar, unchanged
 
 __all__ = [
@@ -108,22 +108,26 @@ def _static_sizes(shape: Any) -> tuple[int, ...] | None:
     return tuple(int(d) for d in array.reshape(-1))
 
 
-def zeros(shape: TensorLike, dtype: Any = dtypes.float32, name: str | None = None, layout: None = None) -> Tensor:
+def zeros(shape: TensorLike, dtype: DTypeLike = dtypes.float32, name: str | None = None, layout: None = None) -> Tensor:
     """Zeros (empty strings, False) of that shape. Raises InvalidArgumentError for a negative size."""
     return _filled(shape, as_dtype(dtype), 0, name)
 
 
-def ones(shape: TensorLike, dtype: Any = dtypes.float32, name: str | None = None, layout: None = None) -> Tensor:
+def ones(shape: TensorLike, dtype: DTypeLike = dtypes.float32, name: str | None = None, layout: None = None) -> Tensor:
     """Ones (True) of that shape. Raises InvalidArgumentError for a negative size."""
     return _filled(shape, as_dtype(dtype), 1, name)
 
 
-def zeros_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
+def zeros_like(
+    tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
+) -> Tensor:
     """Zeros in the shape of `tensor`, of its dtype or of `dtype`; `optimize` lets a static shape replace the input."""
     return _like(tensor, dtype, 0, name, optimize)
 
 
-def ones_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
+def ones_like(
+    tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
+) -> Tensor:
     """Ones in the shape of `tensor`, of its dtype or of `dtype`; `optimize` lets a static shape replace the input."""
     return _like(tensor, dtype, 1, name, optimize)
 
@@ -182,7 +186,11 @@ _RANGE_ORDER: Final = (dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float6
 
 
 def range(
-    start: TensorLike, limit: TensorLike | None = None, delta: TensorLike = 1, dtype: Any = None, name: str = "range"
+    start: TensorLike,
+    limit: TensorLike | None = None,
+    delta: TensorLike = 1,
+    dtype: DTypeLike | None = None,
+    name: str = "range",
 ) -> Tensor:
     """`start`, `start + delta`, … up to `limit` without it; `range(n)` counts from 0.
 
@@ -218,14 +226,10 @@ def _cast(tensor: Tensor, dtype: DType) -> Tensor:
 def _linspace_shape(ctx: ShapeContext) -> Dims:
     for name in ("start", "stop", "num"):
         ctx.require_rank(name, 0)
-    value = ctx.value("num")
-    if value is None:
-        return (None,)
-    if int(value) <= 0:
-        raise InvalidArgumentError(
-            "linspace needs a positive number of elements", expected="num > 0", actual=int(value)
-        )
-    return (int(value),)
+    count = ctx.scalar("num")
+    if count is not None and count <= 0:
+        raise InvalidArgumentError("linspace needs a positive number of elements", expected="num > 0", actual=count)
+    return (count,)
 
 
 define_op(
@@ -258,14 +262,26 @@ def linspace(start: TensorLike, stop: TensorLike, num: TensorLike, name: str | N
     last = convert_to_tensor(stop, first.dtype)
     if first.dims == () and last.dims == ():
         return make("LinSpace", first, last, num, name=name)
-    count = convert_to_tensor(num)
-    steps = make("LinSpace", _cast(constant(0.0), first.dtype), _cast(constant(1.0), first.dtype), count)
+    if first.dims is None or first.dims != last.dims:
+        shape = make("BroadcastArgs", shape_of(first), shape_of(last))
+        first, last = (make("BroadcastTo", t, shape) for t in (first, last))
     moved_first, moved_last = (make("ExpandDims", t, axis) for t in (first, last))
-    order = len(moved_first.dims or moved_last.dims or ())
-    position = axis % order
-    steps = make("Reshape", steps, [1] * position + [-1] + [1] * (order - position - 1))
-    span = make("Mul", make("Sub", moved_last, moved_first), steps)
+    steps = make("LinSpace", _cast(constant(0.0), first.dtype), _cast(constant(1.0), first.dtype), num)
+    span = make("Mul", make("Sub", moved_last, moved_first), make("Reshape", steps, _along(axis, first)))
     return make("AddV2", moved_first, span, name=name)
+
+
+def _along(axis: int, tensor: Tensor) -> Tensor:
+    """The shape of a vector that lies along a new dimension `axis` of the tensor."""
+    if tensor.dims is not None:
+        position = axis % (len(tensor.dims) + 1)
+        return int_constant([1] * position + [-1] + [1] * (len(tensor.dims) - position))
+    order = make("Shape", make("Shape", tensor))
+    if axis >= 0:
+        others = make("Fill", make("Sub", order, int_constant([axis])), int_constant(1))
+        return make("ConcatV2", [int_constant([1] * axis + [-1]), others], 0)
+    others = make("Fill", make("AddV2", order, int_constant([axis + 1])), int_constant(1))
+    return make("ConcatV2", [others, int_constant([-1] + [1] * (-axis - 1))], 0)
 
 
 lin_space = linspace
@@ -276,17 +292,17 @@ lin_space = linspace
 
 def _one_hot_shape(ctx: ShapeContext) -> Dims:
     ctx.require_rank("depth", 0)
-    axis, dims, depth = ctx.attrs["axis"], ctx.dims("indices"), ctx.value("depth")
+    axis, dims, depth = ctx.attrs["axis"], ctx.dims("indices"), ctx.scalar("depth")
     if axis < -1 or (dims is not None and axis > len(dims)):
         raise InvalidArgumentError(
             "the axis of one_hot is out of range", expected="-1 <= axis <= rank of the indices", actual=axis
         )
-    if depth is not None and int(depth) < 0:
-        raise InvalidArgumentError("the depth of one_hot is negative", expected="depth >= 0", actual=int(depth))
+    if depth is not None and depth < 0:
+        raise InvalidArgumentError("the depth of one_hot is negative", expected="depth >= 0", actual=depth)
     if dims is None:
         return None
     position = len(dims) if axis == -1 else axis
-    return (*dims[:position], None if depth is None else int(depth), *dims[position:])
+    return (*dims[:position], depth, *dims[position:])
 
 
 define_op(
@@ -305,7 +321,7 @@ def one_hot(
     on_value: TensorLike | None = None,
     off_value: TensorLike | None = None,
     axis: int | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
     """For each index a vector of length `depth` with `on_value` (1) at the index and `off_value` (0) elsewhere.
@@ -325,7 +341,7 @@ def one_hot(
 
 
 def sequence_mask(
-    lengths: TensorLike, maxlen: TensorLike | None = None, dtype: Any = dtypes.bool_, name: str | None = None
+    lengths: TensorLike, maxlen: TensorLike | None = None, dtype: DTypeLike = dtypes.bool_, name: str | None = None
 ) -> Tensor:
     """`mask[..., j]` is whether `j < lengths[...]`, for j below `maxlen` (the greatest length without it)."""
     counts = convert_to_tensor(lengths)

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.shapes import Dims
+from aioflow.graph.shapes import Dims, format_dims
 from aioflow.ops.apply import apply_op, constant, convert_to_tensor
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "reduce_to",
     "reshape_like",
     "shape_of",
+    "swap_with_last",
     "zeros_of",
 ]
 
@@ -108,3 +110,27 @@ def reduce_to(grad: Tensor, like: Tensor) -> Tensor:
     axes_list += [i for i in range(len(given) - len(wanted)) if i not in axes_list]
     summed = make("Sum", grad, int_constant(sorted(axes_list)), keep_dims=False) if axes_list else grad
     return summed if known_dims(summed) == wanted else make("Reshape", summed, int_constant(wanted))
+
+
+def swap_with_last(tensor: Tensor, axis: int) -> list[int] | Tensor:
+    """The permutation that swaps `axis` with the last one; it is its own inverse. A tensor, where the rank is unknown.
+
+    Raises:
+        InvalidArgumentError: there is no such axis.
+    """
+    dims = tensor.dims
+    if dims is None:
+        return _swap_at_run_time(tensor, axis)
+    if not -len(dims) <= axis < len(dims):
+        raise InvalidArgumentError("no such axis", expected=f"a tensor with axis {axis}", actual=format_dims(dims))
+    order = list(range(len(dims)))
+    axis %= len(dims)
+    order[axis], order[-1] = order[-1], order[axis]
+    return order
+
+
+def _swap_at_run_time(tensor: Tensor, axis: int) -> Tensor:
+    rank = make("Rank", tensor)
+    here, last, every = make("FloorMod", axis, rank), make("Sub", rank, int_constant(1)), make("Range", 0, rank, 1)
+    with_last = make("SelectV2", make("Equal", every, here), last, every)
+    return make("SelectV2", make("Equal", every, last), here, with_last)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims, num_elements
@@ -168,7 +168,7 @@ def roll(input: TensorLike, shift: TensorLike, axis: TensorLike, name: str | Non
 
 
 def _permutation_shape(ctx: ShapeContext) -> Dims:
-    return ctx.require_rank("x", 1)
+    return ctx.require_rank("x", 1) or (None,)
 
 
 define_op("InvertPermutation", "x: T", "y: T", ["T: {int32, int64} = int32"], shape=_permutation_shape)
@@ -194,7 +194,7 @@ def _unique_shape(ctx: ShapeContext) -> list[Dims]:
 def _unique_v2_shape(ctx: ShapeContext) -> list[Dims]:
     dims, axes = ctx.dims("x"), ctx.value("axis")
     if axes is None or dims is None:
-        return [None, (None,)]
+        return [None if dims is None else (None,) * len(dims), (None,)]
     if axes.size == 0:
         length = ctx.require_rank("x", 1) or (None,)
         return [(None,), length]
@@ -223,19 +223,44 @@ define_op("ListDiff", "x: T, y: T", "out: T, idx: out_idx", ["T: type", _OUT_IDX
 not_differentiable("Unique", "UniqueV2", "UniqueWithCounts", "ListDiff")
 
 
-def unique(x: TensorLike, out_idx: Any = dtypes.int32, name: str | None = None) -> Any:
+if TYPE_CHECKING:  # the named tuples that apply_op makes when they are first needed
+
+    class Unique(NamedTuple):
+        """What `unique` gives."""
+
+        y: Tensor
+        idx: Tensor
+
+    class UniqueWithCounts(NamedTuple):
+        """What `unique_with_counts` gives."""
+
+        y: Tensor
+        idx: Tensor
+        count: Tensor  # type: ignore[assignment]  # the name in the published signature, which tuples have too
+
+    class ListDiff(NamedTuple):
+        """What `setdiff1d` gives."""
+
+        out: Tensor
+        idx: Tensor
+
+
+def unique(x: TensorLike, out_idx: DTypeLike = dtypes.int32, name: str | None = None) -> Unique:
     """(y, idx): the distinct elements of a vector in the order in which they first appear, and `x == y[idx]`."""
-    return apply_op("Unique", x, out_idx=as_dtype(out_idx), name=name)
+    result: Unique = apply_op("Unique", x, out_idx=as_dtype(out_idx), name=name)
+    return result
 
 
-def unique_with_counts(x: TensorLike, out_idx: Any = dtypes.int32, name: str | None = None) -> Any:
+def unique_with_counts(x: TensorLike, out_idx: DTypeLike = dtypes.int32, name: str | None = None) -> UniqueWithCounts:
     """(y, idx, count): as `unique`, with how often each element appears."""
-    return apply_op("UniqueWithCounts", x, out_idx=as_dtype(out_idx), name=name)
+    result: UniqueWithCounts = apply_op("UniqueWithCounts", x, out_idx=as_dtype(out_idx), name=name)
+    return result
 
 
-def setdiff1d(x: TensorLike, y: TensorLike, index_dtype: Any = dtypes.int32, name: str | None = None) -> Any:
+def setdiff1d(x: TensorLike, y: TensorLike, index_dtype: DTypeLike = dtypes.int32, name: str | None = None) -> ListDiff:
     """(out, idx): the elements of vector `x` that are not in vector `y`, in order, and where they stand in `x`."""
-    return apply_op("ListDiff", x, y, out_idx=as_dtype(index_dtype), name=name)
+    result: ListDiff = apply_op("ListDiff", x, y, out_idx=as_dtype(index_dtype), name=name)
+    return result
 
 
 # -- DynamicPartition and DynamicStitch ---------------------------------------------------------------------------
@@ -355,7 +380,7 @@ def searchsorted(
     sorted_sequence: TensorLike,
     values: TensorLike,
     side: str = "left",
-    out_type: Any = dtypes.int32,
+    out_type: DTypeLike = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
     """Where each value would have to stand in its sorted row (the last dimension) to keep the order.

@@ -9,12 +9,13 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
+from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, convert_to_tensor
-from aioflow.ops.array_node import all_axes, int_constant, make, shape_of
+from aioflow.ops.array_node import all_axes, int_constant, make, make_list, shape_of
 from aioflow.ops.array_shape import times
 
 __all__ = [
@@ -30,7 +31,7 @@ __all__ = [
 
 
 def _paddings(ctx: ShapeContext) -> tuple[Dims, Array | None]:
-    """The input's dims and the paddings' value, checked against each other."""
+    """The input's dims and the paddings as far as they are known, checked against each other."""
     dims, pairs = ctx.dims("input"), ctx.require_rank("paddings", 2)
     if pairs is not None and pairs[1] not in (None, 2):
         raise InvalidArgumentError("paddings are pairs", expected="shape (rank, 2)", actual=format_dims(pairs))
@@ -41,10 +42,19 @@ def _paddings(ctx: ShapeContext) -> tuple[Dims, Array | None]:
             raise InvalidArgumentError(
                 "a pair of paddings for each dimension is needed", expected=f"{len(dims)} pairs", actual=pairs[0]
             )
-    value = ctx.value("paddings")
-    if value is not None and (value < 0).any():
+    value = ctx.partial_value("paddings")
+    if value is not None and any(v is not None and v < 0 for v in value.flat):
         raise InvalidArgumentError("paddings cannot be negative", expected=">= 0", actual=value.tolist())
     return dims, value
+
+
+def _margin(pair: Array) -> int | None:
+    """What a pair of paddings adds to a size, if both are known."""
+    return None if pair[0] is None or pair[1] is None else int(pair[0]) + int(pair[1])
+
+
+def _changed(size: int | None, margin: int | None, sign: int) -> int | None:
+    return None if size is None or margin is None else size + sign * margin
 
 
 def _pad_shape(ctx: ShapeContext) -> Dims:
@@ -52,7 +62,7 @@ def _pad_shape(ctx: ShapeContext) -> Dims:
     if dims is None or value is None:
         return None if dims is None else (None,) * len(dims)
     _check_mirror(ctx, dims, value)
-    return tuple(None if d is None else d + int(p.sum()) for d, p in zip(dims, value, strict=True))
+    return tuple(_changed(d, _margin(p), 1) for d, p in zip(dims, value, strict=True))
 
 
 def _check_mirror(ctx: ShapeContext, dims: tuple[int | None, ...], value: Array) -> None:
@@ -60,7 +70,7 @@ def _check_mirror(ctx: ShapeContext, dims: tuple[int | None, ...], value: Array)
     if mode is None:
         return
     for size, pair in zip(dims, value, strict=True):
-        if size is not None and int(pair.max()) > size - (mode == "REFLECT"):
+        if size is not None and max(p or 0 for p in pair) > size - (mode == "REFLECT"):
             raise InvalidArgumentError(
                 f"there is too little to mirror ({mode})",
                 expected=f"paddings of at most {size - (mode == 'REFLECT')}",
@@ -72,7 +82,7 @@ def _mirror_pad_grad_shape(ctx: ShapeContext) -> Dims:
     dims, value = _paddings(ctx)
     if dims is None or value is None:
         return None if dims is None else (None,) * len(dims)
-    sizes = [None if d is None else d - int(p.sum()) for d, p in zip(dims, value, strict=True)]
+    sizes = [_changed(d, _margin(p), -1) for d, p in zip(dims, value, strict=True)]
     if any(s is not None and s < 0 for s in sizes):
         raise InvalidArgumentError(
             "the paddings exceed the padded shape", expected=format_dims(dims), actual=value.tolist()
@@ -139,7 +149,8 @@ def pad(
     """
     kind = mode.upper()
     if kind == "CONSTANT":
-        if not isinstance(constant_values, Tensor) and np.ndim(constant_values) == 0 and constant_values == 0:
+        fill: Any = constant_values
+        if not isinstance(fill, Tensor) and np.ndim(fill) == 0 and fill == 0:
             return make("Pad", tensor, paddings, name=name)
         return make("PadV2", tensor, paddings, constant_values, name=name)
     if kind not in ("REFLECT", "SYMMETRIC"):
@@ -224,10 +235,10 @@ def depth_to_space(input: TensorLike, block_size: int, name: str | None = None, 
 
 
 def _block_values(ctx: ShapeContext, pairs: str) -> tuple[list[int] | None, Array | None]:
-    block, edges = ctx.value("block_shape"), ctx.value(pairs)
+    block, edges = ctx.value("block_shape"), ctx.partial_value(pairs)
     if block is not None and (block < 1).any():
         raise InvalidArgumentError("a block has positive sizes", expected=">= 1", actual=block.tolist())
-    if edges is not None and (edges < 0).any():
+    if edges is not None and any(e is not None and e < 0 for e in edges.flat):
         raise InvalidArgumentError(f"{pairs} cannot be negative", expected=">= 0", actual=edges.tolist())
     return None if block is None else [int(b) for b in block], edges
 
@@ -264,8 +275,8 @@ def _blocks_shape(ctx: ShapeContext, pairs: str, inverse: bool) -> Dims:
         volume = int(np.prod(block, dtype=np.int64))
         sizes[0] = _divided(dims[0], volume, "batch") if inverse else times(dims[0], volume)
         for i, (size, length) in enumerate(zip(dims[1 : count + 1], block, strict=True)):
-            if edges is not None and size is not None:
-                margin = int(edges[i].sum())
+            margin = None if edges is None else _margin(edges[i])
+            if margin is not None and size is not None:
                 sizes[i + 1] = (
                     _cropped(size * length, margin) if inverse else _divided(size + margin, length, "padded size")
                 )
@@ -326,38 +337,54 @@ def space_to_batch(
     paddings: TensorLike,
     block_size: int | None = None,
     name: str | None = None,
-    block_shape: Any = None,
+    block_shape: TensorLike | None = None,
 ) -> Tensor:
     """`space_to_batch_nd` of the two spatial dimensions of a rank-4 tensor, with one block size (or `block_shape`)."""
-    return space_to_batch_nd(input, [block_size] * 2 if block_shape is None else block_shape, paddings, name)
+    blocks: Any = [block_size] * 2 if block_shape is None else block_shape
+    result = space_to_batch_nd(input, blocks, paddings, name)
+    result.set_shape([None] * 4)
+    return result
 
 
 def batch_to_space(
-    input: TensorLike, crops: TensorLike, block_size: int, name: str | None = None, block_shape: Any = None
+    input: TensorLike,
+    crops: TensorLike,
+    block_size: int,
+    name: str | None = None,
+    block_shape: TensorLike | None = None,
 ) -> Tensor:
     """`batch_to_space_nd` of the two spatial dimensions of a rank-4 tensor, with one block size (or `block_shape`)."""
-    return batch_to_space_nd(input, [block_size] * 2 if block_shape is None else block_shape, crops, name)
+    result = batch_to_space_nd(input, [block_size] * 2 if block_shape is None else block_shape, crops, name)
+    result.set_shape([None] * 4)
+    return result
 
 
 def required_space_to_batch_paddings(
     input_shape: TensorLike, block_shape: TensorLike, base_paddings: TensorLike | None = None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Paddings that make each spatial size a multiple of its block size, and the crops that undo the extra ones.
+    """Paddings that make each spatial size a multiple of its block size, and the crops that undo the extra ones."""
+    with default_graph().name_scope(name or "required_space_to_batch_paddings"):
+        sizes = convert_to_tensor(input_shape, dtypes.int32)
+        block = convert_to_tensor(block_shape, dtypes.int32)
+        edges = None if base_paddings is None else convert_to_tensor(base_paddings, dtypes.int32)
+        known = [None if t is None else constant_value(t) for t in (sizes, block, edges)]
+        if known[0] is not None and known[1] is not None and (edges is None) == (known[2] is None):
+            return _known_paddings(known[0], known[1], known[2])
+        return _computed_paddings(sizes, block, edges)
 
-    Raises:
-        InvalidArgumentError: the arguments are not constants.
-    """
-    given = [
-        None if v is None else constant_value(convert_to_tensor(v, dtypes.int32))
-        for v in (input_shape, block_shape, base_paddings)
-    ]
-    sizes, block, base = given
-    if sizes is None or block is None or (base is None and base_paddings is not None):
-        raise InvalidArgumentError(
-            "the sizes must be known when the graph is built", expected="constants", actual="tensors"
-        )
+
+def _known_paddings(sizes: Array, block: Array, base: Array | None) -> tuple[Tensor, Tensor]:
     edges = np.zeros((len(block), 2), np.int32) if base is None else base
     extra = -(sizes + edges.sum(axis=1)) % block
     paddings = np.stack([edges[:, 0], edges[:, 1] + extra], axis=1)
     crops = np.stack([np.zeros_like(extra), extra], axis=1)
-    return int_constant(paddings, name=name or "paddings"), int_constant(crops, name="crops")
+    return int_constant(paddings, name="paddings"), int_constant(crops, name="crops")
+
+
+def _computed_paddings(sizes: Tensor, block: Tensor, base: Tensor | None) -> tuple[Tensor, Tensor]:
+    zeros = make("ZerosLike", block)
+    before, after = (zeros, zeros) if base is None else make_list("Unpack", base, num=2, axis=1)
+    padded = make("AddV2", make("AddV2", sizes, before), after)
+    extra = make("FloorMod", make("Sub", block, make("FloorMod", padded, block)), block)
+    paddings = make("Pack", [before, make("AddV2", after, extra)], axis=1, name="paddings")
+    return paddings, make("Pack", [zeros, extra], axis=1, name="crops")

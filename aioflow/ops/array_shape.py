@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
-from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, merge_dims, num_elements
+from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, merge_dims, num_elements
 from aioflow.ops.apply import TensorLike, convert_to_tensor
 from aioflow.ops.array_node import int_constant, known_dims, make, make_list, reduce_to, reshape_like
 from aioflow.ops.core import scalar, unchanged
+from aioflow.ops.indexed import Gradient
 
 __all__ = [
     "bitcast",
@@ -71,7 +74,7 @@ define_op("Rank", "input: T", "output: int32", ["T: type"], shape=scalar)
 not_differentiable("Shape", "ShapeN", "Size", "Rank")
 
 
-def shape(input: TensorLike, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
+def shape(input: TensorLike, name: str | None = None, out_type: DTypeLike | None = dtypes.int32) -> Tensor:
     """The shape as a vector of `out_type` (int32 or int64); a constant where the static shape is fully known."""
     tensor = convert_to_tensor(input)
     dims = known_dims(tensor)
@@ -81,12 +84,12 @@ def shape(input: TensorLike, name: str | None = None, out_type: Any = dtypes.int
     return make("Shape", tensor, out_type=wanted, name=name)
 
 
-def shape_n(input: list[TensorLike], out_type: Any = dtypes.int32, name: str | None = None) -> list[Tensor]:
+def shape_n(input: Sequence[TensorLike], out_type: DTypeLike = dtypes.int32, name: str | None = None) -> list[Tensor]:
     """The shape of each tensor of a list, all of the same dtype."""
     return make_list("ShapeN", input, out_type=out_type, name=name)
 
 
-def size(input: TensorLike, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
+def size(input: TensorLike, name: str | None = None, out_type: DTypeLike | None = dtypes.int32) -> Tensor:
     """The number of elements as a scalar of `out_type`; a constant where the static shape is fully known."""
     tensor = convert_to_tensor(input)
     count = num_elements(tensor.dims)
@@ -267,13 +270,10 @@ def matrix_transpose(a: TensorLike, name: str = "matrix_transpose", conjugate: b
 
 
 def _expand_dims_shape(ctx: ShapeContext) -> Dims:
-    source, axis = ctx.dims("input"), ctx.value("dim")
-    count = num_elements(ctx.dims("dim"))
-    if count is not None and count != 1:
-        raise InvalidArgumentError("the axis of ExpandDims is not a scalar", expected="one element", actual=count)
+    source, axis = ctx.dims("input"), ctx.scalar("dim")
     if source is None or axis is None:
         return None
-    position = check_axis(int(axis.reshape(-1)[0]), len(source) + 1)
+    position = check_axis(axis, len(source) + 1)
     return (*source[:position], 1, *source[position:])
 
 
@@ -328,7 +328,9 @@ def _squeeze_grad(op: Operation, grad: Tensor) -> Tensor:
     return reshape_like(grad, op.inputs[0])
 
 
-def squeeze(input: TensorLike, axis: Any = None, name: str | None = None, squeeze_dims: Any = None) -> Tensor:
+def squeeze(
+    input: TensorLike, axis: TensorLike | None = None, name: str | None = None, squeeze_dims: TensorLike | None = None
+) -> Tensor:
     """Remove dimensions of size one: those in `axis` (an int or a list), or all. `squeeze_dims` is the old name of it.
 
     Raises:
@@ -404,7 +406,7 @@ define_op("Bitcast", "input: T", "output: type", [f"T: {{{_BITS}}}", f"type: {{{
 not_differentiable("Bitcast")
 
 
-def bitcast(input: TensorLike, type: Any, name: str | None = None) -> Tensor:
+def bitcast(input: TensorLike, type: DTypeLike, name: str | None = None) -> Tensor:
     """The same bytes read as another dtype. A smaller dtype adds a last dimension, a larger one takes it away.
 
     Raises:
@@ -416,8 +418,8 @@ def bitcast(input: TensorLike, type: Any, name: str | None = None) -> Tensor:
 define_op("Snapshot", "input: T", "output: T", ["T: type"], shape=unchanged)
 
 
-@gradient("Snapshot")
-def _snapshot_grad(op: Operation, grad: Tensor) -> Tensor:
+@gradient("Snapshot", takes_slices=True)
+def _snapshot_grad(op: Operation, grad: Gradient) -> Gradient:
     return grad
 
 
@@ -430,12 +432,12 @@ define_op(
 )
 
 
-@gradient("EnsureShape")
-def _ensure_shape_grad(op: Operation, grad: Tensor) -> Tensor:
-    return make("EnsureShape", grad, shape=op.get_attr("shape"))
+@gradient("EnsureShape", takes_slices=True)
+def _ensure_shape_grad(op: Operation, grad: Gradient) -> Gradient:
+    return grad if isinstance(grad, IndexedSlices) else make("EnsureShape", grad, shape=op.attrs["shape"])
 
 
-def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
+def ensure_shape(x: TensorLike, shape: ShapeLike | None, name: str | None = None) -> Tensor:
     """`x` with a static shape that is checked when it runs.
 
     Raises:

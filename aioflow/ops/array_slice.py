@@ -36,21 +36,18 @@ def _slice_shape(ctx: ShapeContext) -> Dims:
         raise InvalidArgumentError(
             "slice needs a begin and a size for each dimension", expected=f"{order} elements", actual=vectors
         )
-    sizes, begin = ctx.value("size"), ctx.value("begin")
-    if sizes is None:
-        partial = ctx.partial_shape("size")
-        return (None,) * order if partial is None else partial
+    known = [ctx.partial_value("begin"), ctx.partial_value("size")]
+    begins, sizes = ([None] * order if v is None else v.tolist() for v in known)
     given: tuple[int | None, ...] = (None,) * order if dims is None else dims
-    begins = [None] * order if begin is None else [int(b) for b in begin]
-    return tuple(_slice_size(*parts) for parts in zip(given, begins, (int(s) for s in sizes), strict=True))
+    return tuple(_slice_size(*parts) for parts in zip(given, begins, sizes, strict=True))
 
 
-def _slice_size(whole: int | None, begin: int | None, size: int) -> int | None:
-    if size < -1 or (begin is not None and begin < 0):
+def _slice_size(whole: int | None, begin: int | None, size: int | None) -> int | None:
+    if (size is not None and size < -1) or (begin is not None and begin < 0):
         raise InvalidArgumentError(
             "a slice has a negative bound", expected="begin >= 0 and size >= -1", actual=(begin, size)
         )
-    if whole is not None and begin is not None and begin + max(size, 0) > whole:
+    if whole is not None and begin is not None and begin + max(size or 0, 0) > whole:
         raise InvalidArgumentError(
             "a slice is out of bounds", expected=f"begin + size <= {whole}", actual=f"{begin} + {size}"
         )
@@ -152,7 +149,7 @@ def strided_slice(
     ellipsis_mask: int = 0,
     new_axis_mask: int = 0,
     shrink_axis_mask: int = 0,
-    var: Any = None,
+    var: None = None,
     name: str | None = None,
 ) -> Tensor:
     """`input_[begin:end:strides]` with NumPy's meaning, one element of the vectors a dimension.
@@ -164,9 +161,11 @@ def strided_slice(
         InvalidArgumentError: a stride is zero, or a single index is out of bounds.
     """
     first = convert_to_tensor(begin)
-    steps = np.ones(known_dims(first) or (), first.dtype.np_dtype) if strides is None else strides
+    if strides is None:
+        length = known_dims(first)
+        strides = make("OnesLike", first) if length is None else np.ones(length, first.dtype.np_dtype)
     masks = (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
-    return make("StridedSlice", input_, first, end, steps, name=name, **dict(zip(_MASKS, masks, strict=True)))
+    return make("StridedSlice", input_, first, end, strides, name=name, **dict(zip(_MASKS, masks, strict=True)))
 
 
 # -- tensor[...] --------------------------------------------------------------------------------------------------

@@ -6,15 +6,16 @@ TensorFlow's barrier is a reference to a string; here its handle is a resource, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes as _dtypes
 from aioflow.graph.default_graph import default_graph
+from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.scopes import current_scope
-from aioflow.graph.shapes import Dims, dims_of, format_dims, merge_dims
+from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.core import scalar
 
@@ -32,10 +33,11 @@ def _inserted(ctx: ShapeContext) -> list[Dims]:
 def _taken(ctx: ShapeContext) -> list[Dims]:
     op = ctx.tensors[0].op
     shapes: Sequence[Dims] = op.attrs["shapes"] if op.type == "Barrier" else ()
-    known = None if ctx.attrs["allow_small_batch"] else ctx.value("num_elements")
-    size = None if known is None else int(known)
+    size = ctx.scalar("num_elements")
     if size is not None and size < 0:
         raise InvalidArgumentError("cannot take a negative number of elements", expected=">= 0", actual=size)
+    if ctx.attrs["allow_small_batch"]:
+        size = None
     elements = list(shapes) or [None] * len(ctx.attrs["component_types"])
     return [(size,), (size,), *(None if dims is None else (size, *dims) for dims in elements)]
 
@@ -83,6 +85,16 @@ not_differentiable(
 )
 
 
+if TYPE_CHECKING:  # the named tuples that apply_op makes when they are first needed
+
+    class Taken(NamedTuple):
+        """What `Barrier.take_many` gives."""
+
+        indices: Tensor
+        keys: Tensor
+        values: list[Tensor]
+
+
 class Barrier:
     """A map from string keys to tuples. A tuple that has all its components can be taken.
 
@@ -92,8 +104,15 @@ class Barrier:
         shared_name: Barriers of one name, in any session of a worker, are one.
     """
 
-    def __init__(self, types: Any, shapes: Any = None, shared_name: str | None = None, name: str = "barrier") -> None:
-        self._types = [_dtypes.as_dtype(t) for t in (types if isinstance(types, list | tuple) else [types])]
+    def __init__(
+        self,
+        types: DTypeLike | Sequence[DTypeLike],
+        shapes: Sequence[ShapeLike] | None = None,
+        shared_name: str | None = None,
+        name: str = "barrier",
+    ) -> None:
+        kinds: Sequence[Any] = types if isinstance(types, list | tuple) else [types]
+        self._types = [_dtypes.as_dtype(t) for t in kinds]
         self._barrier_ref: Tensor = apply_op(
             "Barrier",
             component_types=self._types,
@@ -144,7 +163,7 @@ class Barrier:
         allow_small_batch: bool = False,
         timeout: int | None = None,
         name: str | None = None,
-    ) -> Any:
+    ) -> Taken:
         """The next `num_elements` whole tuples, in the order of `indices`; the node waits until there are enough.
 
         Args:
@@ -159,7 +178,7 @@ class Barrier:
             OutOfRangeError: the barrier is closed, and what it has and is still to be completed is not enough.
             InvalidArgumentError: the values of a component differ in shape.
         """
-        return apply_op(
+        result: Taken = apply_op(
             "BarrierTakeMany",
             self._barrier_ref,
             convert_to_tensor(num_elements, _dtypes.int32),
@@ -168,6 +187,7 @@ class Barrier:
             timeout_ms=-1 if timeout is None else timeout,
             name=name or f"{self._base_name}_BarrierTakeMany",
         )
+        return result
 
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Operation:
         """A node that closes the barrier: new keys are refused, tuples that have been begun may be completed.

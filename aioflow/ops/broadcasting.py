@@ -11,14 +11,18 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aioflow.errors import DTypeError
 from aioflow.graph.graph import Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
-from aioflow.graph.shapes import Dims, TensorShape, broadcast_dims, dims_of
+from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, broadcast_dims, dims_of
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
+from aioflow.ops.dtype_errors import mixed_dtypes
+from aioflow.ops.indexed import Gradient
 
 __all__ = ["broadcast_dynamic_shape", "broadcast_static_shape"]
 
-Pair: TypeAlias = tuple[Tensor | None, Tensor | None]
+Pair: TypeAlias = tuple[Gradient | None, Gradient | None]
 
 _UNDECIDED: Final = None
 
@@ -45,7 +49,7 @@ define_op("BroadcastGradientArgs", "s0: T, s1: T", "r0: T, r1: T", ["T: {int32, 
 not_differentiable("BroadcastArgs", "BroadcastGradientArgs")
 
 
-def broadcast_static_shape(shape_x: Any, shape_y: Any) -> TensorShape:
+def broadcast_static_shape(shape_x: ShapeLike | None, shape_y: ShapeLike | None) -> TensorShape:
     """The shape that broadcasting two static shapes gives.
 
     Raises:
@@ -96,19 +100,24 @@ def _sum(grad: Tensor, axes: Sequence[int], keep_dims: bool) -> Tensor:
     return result
 
 
-def unbroadcast(x: Tensor, y: Tensor, grad_x: Tensor | None, grad_y: Tensor | None) -> Pair:
+def unbroadcast(x: Tensor, y: Tensor, grad_x: Gradient | None, grad_y: Gradient | None) -> Pair:
     """The gradients of a broadcasting op of `x` and `y`, each summed to the shape of its own operand.
 
     Args:
-        grad_x, grad_y: Gradients in the shape of the op's output; None stays None.
+        grad_x, grad_y: Gradients in the shape of the op's output; None stays None, and IndexedSlices stay what they are
+            where nothing is summed.
     """
     dynamic: Any = None
-    results: list[Tensor | None] = []
+    results: list[Gradient | None] = []
     for index, (own, other, grad) in enumerate(((x, y, grad_x), (y, x, grad_y))):
         if grad is None or _same_shape(own, other, grad):
             results.append(grad)
             continue
         axes = _static_axes(own.dims, other.dims)
+        if axes is not _UNDECIDED and not axes.kept and not axes.dropped:
+            results.append(grad)
+            continue
+        grad = convert_to_tensor(grad)
         if axes is not _UNDECIDED:
             results.append(_sum(_sum(grad, axes.kept, True), axes.dropped, False))
             continue
@@ -120,14 +129,22 @@ def unbroadcast(x: Tensor, y: Tensor, grad_x: Tensor | None, grad_y: Tensor | No
     return results[0], results[1]
 
 
-def _same_shape(own: Tensor, other: Tensor, grad: Tensor) -> bool:
+def _same_shape(own: Tensor, other: Tensor, grad: Gradient) -> bool:
     """Whether the gradient is known to have the operand's shape already."""
     if own is other:
         return True
     dims = own.dims
     if dims is None or None in dims:
         return False
-    return dims in (other.dims, grad.dims)
+    return dims == other.dims or (isinstance(grad, Tensor) and dims == grad.dims)
+
+
+def negated(grad: Gradient) -> Gradient:
+    """-grad, sparse where it was."""
+    if isinstance(grad, IndexedSlices):
+        return grad.with_values(apply_op("Neg", grad.values))
+    result: Tensor = apply_op("Neg", grad)
+    return result
 
 
 def conjugate(x: Tensor) -> Tensor:
@@ -143,9 +160,16 @@ def same_dtype(x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
     """
     if _is_value(x) and not _is_value(y):
         second = convert_to_tensor(y)
-        return convert_to_tensor(x, second.dtype), second
+        return _beside(second, x), second
     first = convert_to_tensor(x)
-    return first, convert_to_tensor(y, first.dtype)
+    return first, _beside(first, y)
+
+
+def _beside(tensor: Tensor, other: TensorLike) -> Tensor:
+    try:
+        return convert_to_tensor(other, tensor.dtype)
+    except DTypeError as error:
+        raise mixed_dtypes("the operands", tensor, other) from error
 
 
 def _is_value(x: TensorLike) -> bool:

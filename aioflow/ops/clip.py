@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.tensor_like import DenseLike
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
 from aioflow.ops.indexed import convert_n_to_tensor_or_indexed_slices
 from aioflow.ops.reduction import reduce_sum
@@ -16,7 +17,21 @@ from aioflow.ops.reduction import reduce_sum
 __all__ = ["clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "global_norm"]
 
 
-def clip_by_norm(t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: str | None = None) -> Any:
+@overload
+def clip_by_norm(
+    t: DenseLike, clip_norm: TensorLike, axes: TensorLike | None = None, name: str | None = None
+) -> Tensor: ...
+
+
+@overload
+def clip_by_norm(
+    t: IndexedSlices, clip_norm: TensorLike, axes: TensorLike | None = None, name: str | None = None
+) -> IndexedSlices: ...
+
+
+def clip_by_norm(
+    t: TensorLike, clip_norm: TensorLike, axes: TensorLike | None = None, name: str | None = None
+) -> Tensor | IndexedSlices:
     """`t`, scaled down where its L2 norm is above `clip_norm` (Pascanu et al. 2013).
 
     Args:
@@ -70,8 +85,11 @@ def global_norm(t_list: Sequence[TensorLike | None], name: str | None = None) ->
 
 
 def clip_by_global_norm(
-    t_list: Sequence[TensorLike | None], clip_norm: TensorLike, use_norm: TensorLike = None, name: str | None = None
-) -> tuple[list[Any], Tensor]:
+    t_list: Sequence[TensorLike | None],
+    clip_norm: TensorLike,
+    use_norm: TensorLike | None = None,
+    name: str | None = None,
+) -> tuple[list[Tensor | IndexedSlices | None], Tensor]:
     """All tensors scaled by the same factor, so that their common L2 norm is at most `clip_norm` (Pascanu et al. 2013).
 
     Args:

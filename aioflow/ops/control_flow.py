@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
+
+import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.shapes import format_dims
+from aioflow.graph.tensor_like import SupportsTensor
 from aioflow.ops import nest
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.control_flow_contexts import CondContext
@@ -18,7 +23,80 @@ from aioflow.ops.control_flow_ops import Assert
 from aioflow.ops.core import identity
 from aioflow.ops.loop_building import LoopBuilder, tensor_of, with_tensor
 
+if TYPE_CHECKING:
+    from aioflow.ops.sparse_tensor import SparseTensor
+    from aioflow.ops.tensor_array import TensorArray
+
 __all__ = ["case", "cond", "switch_case", "while_loop"]
+
+
+# What a branch or the body of a loop gives for one tensor. (A node stands for a tensor that is made after it.)
+_Leaf: TypeAlias = Tensor | SupportsTensor | Operation | np.ndarray[Any, Any] | np.generic | complex | str | bytes
+_Composite = TypeVar("_Composite", "SparseTensor", "IndexedSlices", "TensorArray")
+_F = TypeVar("_F")
+_Key = TypeVar("_Key")
+
+
+@overload
+def cond(
+    pred: TensorLike,
+    true_fn: Callable[[], _Leaf],
+    false_fn: Callable[[], _Leaf],
+    strict: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def cond(
+    pred: TensorLike,
+    true_fn: Callable[[], _Composite],
+    false_fn: Callable[[], _Composite],
+    strict: bool = False,
+    name: str | None = None,
+) -> _Composite: ...
+
+
+@overload
+def cond(
+    pred: TensorLike,
+    true_fn: Callable[[], tuple[_Leaf, _Leaf]],
+    false_fn: Callable[[], tuple[_Leaf, _Leaf]],
+    strict: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def cond(
+    pred: TensorLike,
+    true_fn: Callable[[], tuple[_Leaf, _Leaf, _Leaf]],
+    false_fn: Callable[[], tuple[_Leaf, _Leaf, _Leaf]],
+    strict: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def cond(
+    pred: TensorLike,
+    true_fn: Callable[[], dict[_Key, Tensor]],
+    false_fn: Callable[[], dict[_Key, Tensor]],
+    strict: bool = False,
+    name: str | None = None,
+) -> dict[_Key, Tensor]: ...
+
+
+@overload
+def cond(
+    pred: TensorLike,
+    true_fn: Callable[[], Any] | None = None,
+    false_fn: Callable[[], Any] | None = None,
+    strict: bool = False,
+    name: str | None = None,
+    fn1: Callable[[], Any] | None = None,
+    fn2: Callable[[], Any] | None = None,
+) -> Any: ...
 
 
 def cond(
@@ -41,8 +119,9 @@ def cond(
         fn1, fn2: Older names of `true_fn` and `false_fn`.
 
     Raises:
-        DTypeError: `pred` is a Python bool, or not bool; a function is not callable; dtypes differ.
-        InvalidArgumentError: a function makes nothing, or the two make different structures.
+        DTypeError: `pred` is a Python bool, or not bool; a function is not callable; the two make different
+            structures or dtypes. (Indices of slices of int32 and int64 become int64.)
+        InvalidArgumentError: a function makes nothing.
     """
     if_true, if_false = (_callable(a, b) for a, b in ((true_fn, fn1), (false_fn, fn2)))
     if isinstance(pred, bool):
@@ -57,7 +136,8 @@ def cond(
         false_side, true_side = CondContext.pair(chosen, [p.op for p in pivots])
         made_true = _branch(true_side, if_true, "true_fn", strict)
         made_false = _branch(false_side, if_false, "false_fn", strict)
-        return _merged(made_true, made_false)
+        nest.check_same_structure(made_true, made_false, "true_fn and false_fn return different structures")
+        return _merged(_widened(true_side, made_true, made_false), _widened(false_side, made_false, made_true))
 
 
 def _callable(function: Any, older: Any) -> Callable[[], Any]:
@@ -96,17 +176,51 @@ def _result(context: CondContext, value: Any) -> Any:
     return with_tensor(value, context.capture(tensor))
 
 
+def _widened(context: CondContext, made: Any, other: Any) -> Any:
+    """What a branch made, the indices of its slices int64 where those of the other branch are."""
+    if isinstance(made, IndexedSlices):
+        if (made.indices.dtype, other.indices.dtype) != (dtypes.int32, dtypes.int64) or made.dense_shape is not None:
+            return made
+        with context.opened():
+            return IndexedSlices(made.values, apply_op("Cast", made.indices, DstT=dtypes.int64))
+    if not nest.is_nested(made) or isinstance(made, CompositeTensor):
+        return made
+    pairs = zip(nest.items(made), nest.items(other), strict=True)
+    return nest.pack(made, [leaf for pair in pairs for leaf in nest.flatten(_widened(context, *pair))])
+
+
 def _merged(made_true: Any, made_false: Any) -> Any:
-    nest.check_same_structure(made_true, made_false, "true_fn and false_fn return different structures")
     merged: list[Any] = []
     for x, y in zip(nest.flatten(made_true), nest.flatten(made_false), strict=True):
         if_true, if_false = tensor_of(x), tensor_of(y)
         if if_true.dtype is not if_false.dtype or type(x) is not type(y):
             raise DTypeError(
-                "true_fn and false_fn return different dtypes", expected=repr(if_true), actual=repr(if_false)
+                "true_fn and false_fn return different dtypes; convert one of them with aioflow.cast",
+                expected=repr(if_true),
+                actual=repr(if_false),
             ).at(if_false.op.name, if_false.op.type, if_false.op.source)
         merged.append(with_tensor(x, apply_op("Merge", [if_false, if_true])[0]))
     return nest.pack(made_true, merged)
+
+
+@overload
+def case(
+    pred_fn_pairs: Sequence[tuple[Tensor, Callable[[], _Leaf]]] | Mapping[Tensor, Callable[[], _Leaf]],
+    default: Callable[[], _Leaf] | None = None,
+    exclusive: bool = False,
+    strict: bool = False,
+    name: str = "case",
+) -> Tensor: ...
+
+
+@overload
+def case(
+    pred_fn_pairs: Sequence[tuple[Tensor, Callable[[], Any]]] | Mapping[Tensor, Callable[[], Any]],
+    default: Callable[[], Any] | None = None,
+    exclusive: bool = False,
+    strict: bool = False,
+    name: str = "case",
+) -> Any: ...
 
 
 def case(
@@ -181,6 +295,27 @@ def _at_most_one(predicates: list[Tensor]) -> Operation:
     return Assert(apply_op("LessEqual", count, convert_to_tensor(1)), [message, stacked], summarize=len(predicates))
 
 
+_Branches: TypeAlias = Sequence[_F] | Mapping[int, _F] | Sequence[tuple[int, _F]]
+
+
+@overload
+def switch_case(
+    branch_index: TensorLike,
+    branch_fns: _Branches[Callable[[], _Leaf]],
+    default: Callable[[], _Leaf] | None = None,
+    name: str = "switch_case",
+) -> Tensor: ...
+
+
+@overload
+def switch_case(
+    branch_index: TensorLike,
+    branch_fns: _Branches[Callable[[], Any]],
+    default: Callable[[], Any] | None = None,
+    name: str = "switch_case",
+) -> Any: ...
+
+
 def switch_case(
     branch_index: TensorLike, branch_fns: Any, default: Callable[[], Any] | None = None, name: str = "switch_case"
 ) -> Any:
@@ -225,6 +360,66 @@ def _numbered(branch_fns: Any) -> list[tuple[int, Callable[[], Any]]]:
     return branches
 
 
+@overload
+def while_loop(
+    cond: Callable[..., TensorLike],
+    body: Callable[..., Any],
+    loop_vars: tuple[_Leaf, _Leaf],
+    shape_invariants: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+    maximum_iterations: TensorLike | None = None,
+    return_same_structure: bool = False,
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def while_loop(
+    cond: Callable[..., TensorLike],
+    body: Callable[..., Any],
+    loop_vars: tuple[_Leaf, _Leaf, _Leaf],
+    shape_invariants: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+    maximum_iterations: TensorLike | None = None,
+    return_same_structure: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def while_loop(
+    cond: Callable[..., TensorLike],
+    body: Callable[..., Any],
+    loop_vars: tuple[_Leaf],
+    shape_invariants: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+    maximum_iterations: TensorLike | None = None,
+    return_same_structure: Literal[False] = False,
+) -> Tensor: ...
+
+
+@overload
+def while_loop(
+    cond: Callable[..., TensorLike],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    shape_invariants: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+    maximum_iterations: TensorLike | None = None,
+    return_same_structure: bool = False,
+) -> Any: ...
+
+
 def while_loop(
     cond: Callable[..., Any],
     body: Callable[..., Any],
@@ -234,7 +429,7 @@ def while_loop(
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
-    maximum_iterations: TensorLike = None,
+    maximum_iterations: TensorLike | None = None,
     return_same_structure: bool = False,
 ) -> Any:
     """Run `body` as long as `cond` holds.
@@ -280,7 +475,7 @@ def _check_parallel(value: Any) -> None:
         raise DTypeError("parallel_iterations must be positive", expected="an int >= 1", actual=repr(value))
 
 
-def _bound(maximum: TensorLike) -> Tensor | None:
+def _bound(maximum: TensorLike | None) -> Tensor | None:
     if maximum is None:
         return None
     tensor = convert_to_tensor(maximum, name="maximum_iterations")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError
@@ -31,16 +31,17 @@ def current_context(graph: Graph) -> ControlFlowContext | None:
 
 def placed(graph: Graph, context: ControlFlowContext | None, name: str = "") -> AbstractContextManager[Any]:
     """A block whose new nodes are in that branch or loop (None: at the top), under that name, and inherit no more."""
-    scope = scopes.current_scope(graph)
-    plain = replace(
-        scope,
-        name=name or scope.name,
-        context=context,
-        controllers=(),
-        colocation=(),
-        colocated_device="",
-        devices=(),
-    )
+
+    def plain(outer: scopes.Scope) -> scopes.Scope:
+        return outer._replace(
+            name=name or outer.name,
+            context=context,
+            controllers=(),
+            colocation=(),
+            colocated_device="",
+            devices=(),
+        )
+
     return scopes.enter_scope(graph, plain)
 
 
@@ -66,9 +67,12 @@ class ControlFlowContext:
 
         What control dependencies around the block ask for, the nodes inside wait for by way of the pivot.
         """
-        scope = scopes.current_scope(self.graph)
-        waiting = (scopes.Controller(()),) if scope.controllers else ()  # so that variables are still read afresh
-        inner = replace(scope, context=self, controllers=waiting, colocation=(), colocated_device="")
+        inside = scopes.Controller(())
+
+        def inner(outer: scopes.Scope) -> scopes.Scope:
+            waiting = (inside,) if outer.controllers else ()  # so that variables are still read afresh
+            return outer._replace(context=self, controllers=waiting, colocation=(), colocated_device="")
+
         return scopes.enter_scope(self.graph, inner)
 
     # -- the protocol of graph.scopes.Context ------------------------------------------------------------------------
@@ -306,8 +310,7 @@ class WhileContext(ControlFlowContext):
     def leave(self, variables: Sequence[LoopVariable]) -> None:
         """The values after the loop. To be called outside."""
         # What a block around the loop waits for is of another frame than an Exit is. The Enters wait for it.
-        scope = replace(scopes.current_scope(self.graph), controllers=())
-        with scopes.enter_scope(self.graph, scope):
+        with scopes.enter_scope(self.graph, lambda outer: outer._replace(controllers=())):
             for variable in variables:
                 variable.exit = apply_op("Exit", variable.leaving, name="Exit")
 

@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from aioflow.errors import UnimplementedError
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
-from aioflow.graph.shapes import Dims
+from aioflow.graph.shapes import Dims, common_dims
 from aioflow.ops.apply import TensorLike, apply_op, convert_n_to_tensor, convert_to_tensor
 from aioflow.ops.core import unchanged
 
@@ -24,16 +25,11 @@ def _switch(ctx: ShapeContext) -> list[Dims]:
 
 
 def _merge(ctx: ShapeContext) -> list[Dims]:
-    first, *others = ctx.dims_list("inputs")
-    for dims in others:
-        if first is None or dims is None or len(first) != len(dims):
-            return [None, ()]
-        first = tuple(a if a == b else None for a, b in zip(first, dims, strict=True))
-    return [first, ()]
+    return [functools.reduce(common_dims, ctx.dims_list("inputs")), ()]
 
 
 def _loop_cond(ctx: ShapeContext) -> Dims:
-    return ctx.require_rank("input", 0)
+    return ctx.require_rank("input", 0) or ()
 
 
 define_op("Switch", "data: T, pred: bool", "output_false: T, output_true: T", ["T: type"], shape=_switch)
@@ -76,7 +72,7 @@ define_op("PrintV2", "input: string", "", ["output_stream: string = 'stderr'", "
 not_differentiable("LoopCond", "ControlTrigger", "Abort", "Assert", "PrintV2")
 
 
-@gradient("Print")
+@gradient("Print", takes_slices=True)
 def _print_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [grad] + [None] * (len(op.inputs) - 1)
 
@@ -98,7 +94,7 @@ def _merge_grad(op: Operation, *grads: Tensor) -> list[Any]:
     ).at(op.name, op.type, op.source)
 
 
-@gradient("Enter", "Exit")
+@gradient("Enter", "Exit", takes_slices=True)
 def _unchanged_grad(op: Operation, grad: Tensor) -> Tensor:
     return grad
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
+from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
-from aioflow.graph.shapes import Dims, dims_of, merge_dims
+from aioflow.graph.shapes import Dims, ShapeLike, dims_of, merge_dims
+from aioflow.graph.tensor_like import NodeLike, SupportsTensor
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 
 __all__ = [
@@ -67,24 +71,24 @@ define_op("PreventGradient", "input: T", "output: T", ["T: type", "message: stri
 not_differentiable("Const", "Placeholder", "NoOp", "StopGradient")
 
 
-@gradient("Identity", "PlaceholderWithDefault")
+@gradient("Identity", "PlaceholderWithDefault", takes_slices=True)
 def _identity_grad(op: Operation, grad: Tensor) -> Tensor:
     return grad
 
 
-@gradient("IdentityN")
+@gradient("IdentityN", takes_slices=True)
 def _identity_n_grad(op: Operation, *grads: Tensor) -> list[Tensor]:
     return list(grads)
 
 
 @gradient("PreventGradient")
 def _prevent_gradient_grad(op: Operation, grad: Tensor) -> Tensor:
-    raise InvalidArgumentError(f"a gradient was asked for through a barrier: {op.get_attr('message')}").at(
+    raise InvalidArgumentError(f"a gradient was asked for through a barrier: {op.attrs['message']}").at(
         op.name, op.type, op.source
     )
 
 
-def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
+def placeholder(dtype: DTypeLike, shape: ShapeLike | None = None, name: str | None = None) -> Tensor:
     """A tensor whose value every run must feed.
 
     Args:
@@ -95,7 +99,7 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tenso
     return result
 
 
-def placeholder_with_default(input: TensorLike, shape: Any, name: str | None = None) -> Tensor:
+def placeholder_with_default(input: TensorLike, shape: ShapeLike | None, name: str | None = None) -> Tensor:
     """A tensor that is `input` unless a run feeds another value.
 
     Raises:
@@ -113,7 +117,7 @@ def identity(input: TensorLike, name: str | None = None) -> Tensor:
     return result
 
 
-def identity_n(input: list[TensorLike], name: str | None = None) -> list[Tensor]:
+def identity_n(input: Sequence[TensorLike], name: str | None = None) -> list[Tensor]:
     """The same values in tensors of their own, all made at once."""
     result: list[Tensor] = apply_op("IdentityN", [convert_to_tensor(t) for t in input], name=name)
     return result
@@ -131,7 +135,7 @@ def no_op(name: str | None = None) -> Operation:
     return result
 
 
-def group(*inputs: Any, name: str | None = None) -> Operation:
+def group(*inputs: NodeLike | Sequence[Any] | None, name: str | None = None) -> Operation:
     """A node that finishes when all `inputs` (nodes or tensors, nested lists too) have."""
     elements = [e for e in _flatten(inputs) if e is not None]
     graph = _graph_of(elements)
@@ -139,7 +143,11 @@ def group(*inputs: Any, name: str | None = None) -> Operation:
         return no_op(name=name or "group_deps")
 
 
-def tuple_(tensors: list[Any], name: str | None = None, control_inputs: list[Any] | None = None) -> list[Any]:
+def tuple_(
+    tensors: Sequence[Tensor | SupportsTensor | IndexedSlices | None],
+    name: str | None = None,
+    control_inputs: Sequence[NodeLike] | None = None,
+) -> list[Any]:
     """The tensors again, each available only when all of them (and `control_inputs`) are done. None passes through."""
     present = [t for t in tensors if t is not None]
     graph = _graph_of(present)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, overload
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
@@ -12,6 +12,7 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.opdef import define_op, not_differentiable
 from aioflow.graph.scopes import current_scope
+from aioflow.graph.tensor_like import SupportsTensor
 from aioflow.ops import nest
 from aioflow.ops.apply import apply_op
 from aioflow.ops.core import group, identity, scalar
@@ -64,6 +65,24 @@ class CriticalSection:
     def name(self) -> str:
         """The name of the section."""
         return self._name
+
+    @overload
+    def execute(
+        self,
+        fn: Callable[[], Tensor | SupportsTensor],
+        exclusive_resource_access: bool = True,
+        name: str | None = None,
+    ) -> Tensor: ...
+
+    @overload
+    def execute(
+        self, fn: Callable[[], Operation | None], exclusive_resource_access: bool = True, name: str | None = None
+    ) -> Operation: ...
+
+    @overload
+    def execute(
+        self, fn: Callable[[], Any], exclusive_resource_access: bool = True, name: str | None = None
+    ) -> Any: ...
 
     def execute(self, fn: Callable[[], Any], exclusive_resource_access: bool = True, name: str | None = None) -> Any:
         """What `fn` makes, each time computed while nothing else is in the section.

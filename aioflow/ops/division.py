@@ -10,7 +10,8 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import define_op, gradient, not_differentiable
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
-from aioflow.ops.broadcasting import Pair, broadcast, conjugate, same_dtype, unbroadcast
+from aioflow.ops.broadcasting import Pair, broadcast, conjugate, negated, same_dtype, unbroadcast
+from aioflow.ops.indexed import Gradient
 
 __all__ = [
     "div",
@@ -44,29 +45,31 @@ not_differentiable("FloorDiv", "TruncateDiv")
 
 @gradient("Div", "RealDiv")
 def _div_grad(op: Operation, grad: Tensor) -> Pair:
-    """d(x/y): 1/y and -z/y, so that both share one division."""
-    return _quotient(op, apply_op("RealDiv", grad, conjugate(op.inputs[1])))
+    return _quotient_grad(op, grad, "RealDiv")
 
 
 @gradient("DivNoNan")
 def _div_no_nan_grad(op: Operation, grad: Tensor) -> Pair:
-    return _quotient(op, apply_op("DivNoNan", grad, conjugate(op.inputs[1])))
+    return _quotient_grad(op, grad, "DivNoNan")
 
 
-def _quotient(op: Operation, grad_x: Tensor) -> Pair:
+def _quotient_grad(op: Operation, grad: Tensor, divide: str) -> Pair:
+    """d(x/y): 1/y and -z/y. Both could share grad/y, but that may overflow where z is small."""
     x, y = op.inputs
-    over_x, over_y = unbroadcast(x, y, grad_x, apply_op("Mul", grad_x, conjugate(op.outputs[0])))
-    return over_x, None if over_y is None else apply_op("Neg", over_y)
+    divisor = conjugate(y)
+    slope = apply_op(divide, conjugate(op.outputs[0]), divisor)
+    over_x, over_y = unbroadcast(x, y, apply_op(divide, grad, divisor), apply_op("Mul", grad, slope))
+    return over_x, None if over_y is None else negated(over_y)
 
 
-@gradient("FloorMod")
-def _floor_mod_grad(op: Operation, grad: Tensor) -> Pair:
+@gradient("FloorMod", takes_slices=True)
+def _floor_mod_grad(op: Operation, grad: Gradient) -> Pair:
     x, y = op.inputs
     return unbroadcast(x, y, grad, apply_op("Neg", apply_op("Mul", grad, apply_op("FloorDiv", x, y))))
 
 
-@gradient("Mod", "TruncateMod")
-def _truncate_mod_grad(op: Operation, grad: Tensor) -> Pair:
+@gradient("Mod", "TruncateMod", takes_slices=True)
+def _truncate_mod_grad(op: Operation, grad: Gradient) -> Pair:
     x, y = op.inputs
     return unbroadcast(x, y, grad, apply_op("Neg", apply_op("Mul", grad, apply_op("TruncateDiv", x, y))))
 

@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, overload
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,9 +16,9 @@ import numpy as np
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Graph, Operation, Tensor
-from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, is_compatible
+from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible
 from aioflow.ops import nest
 from aioflow.ops.apply import apply_op, convert_to_tensor
 from aioflow.ops.function_body import BodyContext, Function, tracing
@@ -35,7 +35,7 @@ class TensorSpec:
 
     __slots__ = ("dtype", "name", "shape")
 
-    def __init__(self, shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> None:
+    def __init__(self, shape: ShapeLike | None, dtype: DTypeLike = dtypes.float32, name: str | None = None) -> None:
         self.shape = TensorShape(dims_of(shape))
         self.dtype = as_dtype(dtype)
         self.name = name
@@ -346,6 +346,24 @@ def _as_gradient(given: Any, function: Function) -> Any:
             actual=[t.name for t in given.captured_inputs],
         )
     return given.function
+
+
+@overload
+def function(
+    func: Callable[..., Any],
+    input_signature: Sequence[TensorSpec] | None = None,
+    name: str | None = None,
+    grad_func: Callable[..., Any] | None = None,
+) -> PolymorphicFunction: ...
+
+
+@overload
+def function(
+    func: None = None,
+    input_signature: Sequence[TensorSpec] | None = None,
+    name: str | None = None,
+    grad_func: Callable[..., Any] | None = None,
+) -> Callable[[Callable[..., Any]], PolymorphicFunction]: ...
 
 
 def function(

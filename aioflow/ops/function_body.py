@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from aioflow.context_stack import ContextStack
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph import scopes
 from aioflow.graph.graph import Graph, Operation, Tensor
@@ -21,7 +21,16 @@ from aioflow.ops.control_flow_contexts import ControlFlowContext
 
 __all__ = ["BodyContext", "Function", "StoredFunction", "tracing"]
 
-_TRACING: Final[ContextVar[tuple[tuple[str, Any], ...]]] = ContextVar("aioflow_tracing", default=())
+
+@dataclass(slots=True, weakref_slot=True)
+class _Tracing:
+    """A body in the making, of the function of that name and kind of arguments."""
+
+    name: str
+    key: Any
+
+
+_TRACING: Final[ContextStack[_Tracing]] = ContextStack("aioflow_tracing", weak=True)
 
 
 @contextmanager
@@ -29,19 +38,16 @@ def tracing(name: str, key: Any = None) -> Iterator[None]:
     """Around the making of a body. Raises UnimplementedError where that of the same function (and the same `key`) is
     under way already: it calls itself.
     """
-    under_way, mine = _TRACING.get(), (name, key)
+    under_way, mine = list(_TRACING)[::-1], _Tracing(name, key)
     if mine in under_way:
-        circle = [*(n for n, _ in under_way[under_way.index(mine) :]), name]
+        circle = [*(body.name for body in under_way[under_way.index(mine) :]), name]
         raise UnimplementedError(
             f"function {name!r} calls itself, which has no end: calls are expanded when they are made",
             expected="a loop",
             actual=" → ".join(circle),
         )
-    token = _TRACING.set((*under_way, mine))
-    try:
+    with _TRACING.inside(mine):
         yield
-    finally:
-        _TRACING.reset(token)
 
 
 class BodyContext(ControlFlowContext, scopes.Body):
@@ -69,13 +75,13 @@ class BodyContext(ControlFlowContext, scopes.Body):
 
         The open block of control dependencies makes each read of a variable a node of the body.
         """
-        around = scopes.current_scope(self.graph)
-        inner = scopes.Scope(
-            context=self,
-            controllers=(scopes.Controller(()),),
-            container=around.container,
-            variable_scope=around.variable_scope,
-        )
+        waiting = (scopes.Controller(()),)
+
+        def inner(outer: scopes.Scope) -> scopes.Scope:
+            return scopes.Scope(
+                context=self, controllers=waiting, container=outer.container, variable_scope=outer.variable_scope
+            )
+
         return scopes.enter_scope(self.graph, inner)
 
     def admit(
@@ -116,7 +122,7 @@ class BodyContext(ControlFlowContext, scopes.Body):
 
     def plain(self) -> AbstractContextManager[Any]:
         """A block whose new nodes are inside, at the top of the body."""
-        return scopes.enter_scope(self.graph, scopes.Scope(context=self))
+        return scopes.enter_scope(self.graph, lambda _: scopes.Scope(context=self))
 
     def _border(self, outside: Tensor) -> Tensor:
         """A node that reads what is outside, so that gradients and shape functions see through it. In a call it has

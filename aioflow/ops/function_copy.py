@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 from types import CellType, FunctionType
 from typing import Any
 
@@ -78,14 +77,15 @@ class _Copy:
         inputs = [self._tensors.get(t) for t in op.inputs]
         present = [t if t is not None else self._tensors[op.inputs[0]] for t in inputs]
         context = self._context(op.control_flow_context)
-        with scopes.enter_scope(self._graph, self._scope_of(op, context)):
+        scope = self._scope_of(op, context)
+        with scopes.enter_scope(self._graph, lambda _: scope):
             made = self._graph.create_op(
                 op.type,
                 present,
                 self._attrs(op),
                 self._specs(op, present),
                 name=op.name,
-                control_inputs=[self._operations[c] for c in op.control_inputs if c in self._operations],
+                control_inputs=[self._operations[c] for c in op.waits_for if c in self._operations],
                 device=op.device,
                 source=op.source,
                 expand=False,
@@ -94,17 +94,17 @@ class _Copy:
         self._operations[op] = made
         self._tensors.update(zip(op.outputs, made.outputs, strict=True))
         self._made.append((op, made))
-        self._later += [(made, control) for control in op.control_inputs if control not in self._operations]
+        self._later += [(made, control) for control in op.waits_for if control not in self._operations]
 
     def _scope_of(self, op: Operation, context: ControlFlowContext | None) -> scopes.Scope:
         """Where the copy is made: what brings a value into a branch or loop is made outside of it."""
         call = self._scope.call if op.call is None else self._operations[op.call]
         where = made_in(op)
         if isinstance(where, Body):
-            return replace(self._scope, call=call)
+            return self._scope._replace(call=call)
         placed = self._context(where)
-        return replace(
-            self._scope, call=call, context=placed, controllers=(), colocation=(), colocated_device="", devices=()
+        return self._scope._replace(
+            call=call, context=placed, controllers=(), colocation=(), colocated_device="", devices=()
         )
 
     def _context(self, context: Any) -> Any:

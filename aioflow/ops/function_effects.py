@@ -109,8 +109,8 @@ class _Order:
         ends = self.ends(before)
         for op in entries:
             sources = {t.op for t in op.inputs}
-            added = [b for b in ends if b not in sources and b not in op.control_inputs and b is not op]
-            op.control_inputs = (*op.control_inputs, *added)
+            added = [b for b in ends if b not in sources and b not in op.waits_for and b is not op]
+            op.waits_for = (*op.waits_for, *added)
 
 
 def ordered_effects(body: BodyContext) -> list[Operation]:
@@ -129,7 +129,7 @@ def effects_of_definition(nodes: Iterable[Operation]) -> list[Operation]:
     inside: set[Operation] = set()
     found: list[Operation] = []
     for op in nodes:
-        sources = (*(t.op for t in op.inputs), *op.control_inputs)
+        sources = (*(t.op for t in op.inputs), *op.waits_for)
         if op.type in ("Switch", "Enter") or (op.type not in ("Merge", "Exit") and not inside.isdisjoint(sources)):
             inside.add(op)
         elif op.call is None and _has_effect(op):

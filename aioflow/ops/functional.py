@@ -7,6 +7,7 @@ from typing import Any
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.composite import CompositeTensor
+from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
 from aioflow.ops import nest
@@ -20,7 +21,7 @@ __all__ = ["foldl", "foldr", "map_fn", "scan"]
 def map_fn(
     fn: Callable[[Any], Any],
     elems: Any,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     parallel_iterations: int | None = None,
     back_prop: bool = True,
     swap_memory: bool = False,

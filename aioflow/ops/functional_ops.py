@@ -19,7 +19,13 @@ from aioflow.ops.function_ops import call
 __all__ = ["Case", "For", "If", "PartitionedCall", "While"]
 
 
-def If(cond: TensorLike, inputs: TensorLike, then_branch: Any, else_branch: Any, name: str | None = None) -> Any:
+def If(
+    cond: TensorLike,
+    inputs: Sequence[TensorLike],
+    then_branch: Callable[..., Any],
+    else_branch: Callable[..., Any],
+    name: str | None = None,
+) -> Any:
     """What `then_branch` makes of the inputs if `cond` holds, otherwise what `else_branch` does, as one node.
 
     Args:
@@ -50,7 +56,12 @@ def If(cond: TensorLike, inputs: TensorLike, then_branch: Any, else_branch: Any,
     )
 
 
-def Case(branch_index: TensorLike, inputs: TensorLike, branches: Sequence[Any], name: str | None = None) -> Any:
+def Case(
+    branch_index: TensorLike,
+    inputs: Sequence[TensorLike],
+    branches: Sequence[Callable[..., Any]],
+    name: str | None = None,
+) -> Any:
     """What the function of that index makes of the inputs, as one node; the last one for every index out of range.
 
     Args:
@@ -86,7 +97,13 @@ def _node(graph: Graph, sides: Sequence[Function], op_type: str, *inputs: Any, n
         return apply_op(op_type, *inputs, Tout=wanted, name=name, **attrs)
 
 
-def While(input_: TensorLike, cond: Any, body: Any, name: str | None = None, hostmem: Any = None) -> list[Tensor]:
+def While(
+    input_: Sequence[TensorLike],
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    name: str | None = None,
+    hostmem: Any = None,
+) -> list[Tensor]:
     """Run `body` on what it returns as long as `cond` of that holds, as one node.
 
     Args:
@@ -128,8 +145,8 @@ def For(
     start: TensorLike,
     limit: TensorLike,
     delta: TensorLike,
-    inputs: TensorLike,
-    body: Any,
+    inputs: Sequence[TensorLike],
+    body: Callable[..., Any],
     name: str | None = None,
     hostmem: Any = None,
     rewrite_with_while: bool | None = None,
@@ -159,7 +176,7 @@ def For(
     return While([first, last, stride, *inputs], going_on, step, name=name or "For")[3:]
 
 
-def PartitionedCall(args: TensorLike, f: Any, name: str | None = None) -> Any:
+def PartitionedCall(args: Sequence[TensorLike], f: Callable[..., Any], name: str | None = None) -> Any:
     """What `f` makes of the arguments, as one node: a list of outputs, or the node itself where there are none.
 
     Raises:
@@ -169,7 +186,7 @@ def PartitionedCall(args: TensorLike, f: Any, name: str | None = None) -> Any:
     return call(_traced(_graph_of(values), f, values), values, name)
 
 
-def _tensors(values: TensorLike) -> list[Tensor]:
+def _tensors(values: Sequence[TensorLike]) -> list[Tensor]:
     if not isinstance(values, list | tuple):
         raise DTypeError("inputs must be a list", expected="a list of tensors", actual=repr(values))
     return [convert_to_tensor(v, name=f"input_{i}") for i, v in enumerate(values)]

@@ -32,12 +32,14 @@ define_op(
         "dtypes: list(type)",
         *_ORIGINS,
     ],
+    made_by="compiler",
 )
 define_op(
     "_FusedMatMul",
     "a: T, b: T, args: num_args*T",
     "product: T",
     ["transpose_a: bool = False", "transpose_b: bool = False", *_EPILOGUE],
+    made_by="compiler",
 )
 _WINDOWS: Final = [
     "strides: list(int)",
@@ -46,5 +48,11 @@ _WINDOWS: Final = [
     "data_format: {'NHWC', 'NCHW'} = 'NHWC'",
     "dilations: list(int) = [1, 1, 1, 1]",
 ]
-define_op("_FusedConv2D", "input: T, filter: T, args: num_args*T", "output: T", [*_WINDOWS, *_EPILOGUE])
-define_op("_FusedDepthwiseConv2dNative", "input: T, filter: T, args: num_args*T", "output: T", [*_WINDOWS, *_EPILOGUE])
+for _name in ("_FusedConv2D", "_FusedDepthwiseConv2dNative"):
+    define_op(
+        _name,
+        "input: T, filter: T, args: num_args*T",
+        "output: T",
+        [*_WINDOWS, *_EPILOGUE],
+        made_by="compiler",
+    )

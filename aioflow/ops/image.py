@@ -9,7 +9,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, format_dims
@@ -56,18 +56,13 @@ def _encoded_many(ctx: ShapeContext) -> Dims:
 
 
 def _resized(ctx: ShapeContext) -> Dims:
-    images = ctx.require_rank("images", 4) or (None,) * 4
+    images = ctx.require_rank(ctx.op_def.inputs[0].name, 4) or (None,) * 4
     size = ctx.require_rank("size", 1)
     if size not in (None, (None,), (2,)):
         raise InvalidArgumentError("the size is height and width", expected="2 elements", actual=format_dims(size))
-    height, width = ctx.partial_shape("size") or (None, None)
+    known = ctx.partial_shape("size")
+    height, width = known if known is not None and len(known) == 2 else (None, None)
     return (images[0], height, width, images[3])
-
-
-def _nearest_grad(ctx: ShapeContext) -> Dims:
-    grads = ctx.require_rank("grads", 4) or (None,) * 4
-    height, width = ctx.partial_shape("size") or (None, None)
-    return (grads[0], height, width, grads[3])
 
 
 define_op(
@@ -159,7 +154,7 @@ define_op(
     "grads: T, size: int32",
     "output: T",
     ["T: {uint8, int8, int32, float16, float32, float64, bfloat16}", *_SCALING],
-    shape=_nearest_grad,
+    shape=_resized,
 )
 
 not_differentiable(
@@ -179,9 +174,9 @@ def _scaling(op: Operation) -> dict[str, Any]:
 
 
 def _image_size(image: Tensor) -> Tensor:
-    dims = image.dims
-    if dims is not None and None not in dims[1:3]:
-        return convert_to_tensor(list(dims[1:3]), dtypes.int32)
+    sizes = () if image.dims is None else tuple(d for d in image.dims[1:3] if d is not None)
+    if len(sizes) == 2:
+        return convert_to_tensor(sizes, dtypes.int32)
     result: Tensor = apply_op("StridedSlice", apply_op("Shape", image), [1], [3], [1])
     return result
 
@@ -210,7 +205,9 @@ def _nearest_neighbor_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | No
 # ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def decode_png(contents: TensorLike, channels: int = 0, dtype: Any = dtypes.uint8, name: str | None = None) -> Tensor:
+def decode_png(
+    contents: TensorLike, channels: int = 0, dtype: DTypeLike = dtypes.uint8, name: str | None = None
+) -> Tensor:
     """A PNG image, [height, width, channels].
 
     Args:
@@ -278,7 +275,7 @@ def decode_gif(contents: TensorLike, name: str | None = None) -> Tensor:
 def decode_image(
     contents: TensorLike,
     channels: int | None = None,
-    dtype: Any = dtypes.uint8,
+    dtype: DTypeLike = dtypes.uint8,
     name: str | None = None,
     expand_animations: bool = True,
 ) -> Tensor:
@@ -309,7 +306,7 @@ def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
         return result
 
 
-def extract_jpeg_shape(contents: TensorLike, output_type: Any = dtypes.int32, name: str | None = None) -> Tensor:
+def extract_jpeg_shape(contents: TensorLike, output_type: DTypeLike = dtypes.int32, name: str | None = None) -> Tensor:
     """Height, width and number of channels of a JPEG image, which is not decoded for that."""
     result: Tensor = apply_op("ExtractJpegShape", contents, output_type=as_dtype(output_type), name=name)
     return result

@@ -10,7 +10,7 @@ import numpy as np
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims
@@ -84,8 +84,8 @@ def _known(value: Any) -> int | None:
 
 
 def _vector(*items: Any) -> Tensor:
-    known = [_known(item) for item in items]
-    if None not in known:
+    known = [n for n in map(_known, items) if n is not None]
+    if len(known) == len(items):
         return constant(known, dtypes.int32)
     result: Tensor = apply_op("Pack", [convert_to_tensor(item, dtypes.int32) for item in items], axis=0)
     return result
@@ -190,11 +190,13 @@ def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
     """The middle of an image (or of each of a batch): that fraction of its height and width.
 
     Raises:
-        InvalidArgumentError: the fraction is not in (0, 1].
+        InvalidArgumentError: the fraction is not in (0, 1], or the rank is not known.
     """
     if not 0 < central_fraction <= 1:
         raise InvalidArgumentError("the fraction is out of range", expected="(0, 1]", actual=central_fraction)
     images, many = _image(image)
+    if convert_to_tensor(image).dims is None:
+        raise InvalidArgumentError("an image has a wrong rank", expected="3 or 4", actual=format_dims(None))
     if central_fraction == 1:
         return convert_to_tensor(image)
     with default_graph().name_scope("central_crop"):
@@ -214,49 +216,50 @@ def _margin(size: Any, fraction: float) -> Any:
 
 
 def _flipped(image: TensorLike, axis: int) -> Tensor:
-    images, many = _image(image)
-    return _bare(apply_op("ReverseV2", images, [axis]), many)
+    given = convert_to_tensor(image)
+    if given.dims is not None and len(given.dims) not in (3, 4):
+        raise InvalidArgumentError("an image has a wrong rank", expected="3 or 4", actual=format_dims(given.dims))
+    result: Tensor = apply_op("ReverseV2", given, [axis])
+    return result
 
 
 def flip_left_right(image: TensorLike) -> Tensor:
     """An image (or each of a batch) with left and right exchanged."""
-    return _flipped(image, 2)
+    return _flipped(image, -2)
 
 
 def flip_up_down(image: TensorLike) -> Tensor:
     """An image (or each of a batch) with top and bottom exchanged."""
-    return _flipped(image, 1)
+    return _flipped(image, -3)
 
 
 def _maybe_flipped(image: TensorLike, axis: int, seed: int | None) -> Tensor:
-    images, many = _image(image)
-    if not many:
+    given = convert_to_tensor(image)
+    if given.dims is not None and len(given.dims) == 3:
         flips = apply_op("Less", random_uniform([], seed=seed), 0.5)
-        flipped: Tensor = cond(
-            flips, lambda: apply_op("ReverseV2", images, [axis]), lambda: apply_op("Identity", images)
-        )
-        return _bare(flipped, many)
-    count = apply_op("StridedSlice", apply_op("Shape", images), [0], [1], [1])
+        result: Tensor = cond(flips, lambda: _flipped(given, axis), lambda: apply_op("Identity", given))
+        return result
+    count = apply_op("StridedSlice", apply_op("Shape", given), [0], [-3], [1], begin_mask=1)
     flips = apply_op("Less", random_uniform(count, seed=seed), 0.5)
-    each = apply_op("Reshape", flips, [-1, 1, 1, 1])
-    chosen: Tensor = apply_op("SelectV2", each, apply_op("ReverseV2", images, [axis]), images)
+    each = apply_op("Reshape", flips, apply_op("ConcatV2", [count, [1, 1, 1]], 0))
+    chosen: Tensor = apply_op("SelectV2", each, _flipped(given, axis), given)
     return chosen
 
 
 def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor:
     """`flip_left_right`, or the image as it is, at random; of a batch each image for itself."""
-    return _maybe_flipped(image, 2, seed)
+    return _maybe_flipped(image, -2, seed)
 
 
 def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
     """`flip_up_down`, or the image as it is, at random; of a batch each image for itself."""
-    return _maybe_flipped(image, 1, seed)
+    return _maybe_flipped(image, -3, seed)
 
 
 # ── what colour ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def convert_image_dtype(image: TensorLike, dtype: Any, saturate: bool = False, name: str | None = None) -> Tensor:
+def convert_image_dtype(image: TensorLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None) -> Tensor:
     """An image in another dtype, its values scaled: floats are between 0 and 1, integers up to their largest.
 
     Args:
@@ -399,4 +402,6 @@ def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
         raise InvalidArgumentError("the images are not grey", expected="one channel", actual=format_dims(given.dims))
     with default_graph().name_scope(name or "grayscale_to_rgb"):
         result: Tensor = apply_op("ConcatV2", [given] * 3, -1)
+        if given.dims is not None:
+            result.set_shape((*given.dims[:-1], 3))
         return result

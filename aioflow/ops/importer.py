@@ -17,26 +17,27 @@ from aioflow.graph.calls import EXPANDERS
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
+from aioflow.graph.foreign import refuse_foreign_object
 from aioflow.graph.graph import Graph, Operation, Tensor, user_line
 from aioflow.graph.graphdef import VERSION, FunctionDef, FunctionRef, GraphDef, InputRef, NodeDef, TensorData
 from aioflow.graph.opdef import OPS, OpDef
 from aioflow.graph.shapes import Dims, dims_of, merge_dims
+from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.apply import convert_to_tensor, infer_attrs, output_specs
 from aioflow.ops.function_body import StoredFunction
 
 __all__ = ["import_graph_def"]
 
-_MAX_OUTPUTS: Final = 1 << 16
 _SHAPES: Final = "_output_shapes"
 
 
 @overload
 def import_graph_def(
     graph_def: GraphDef,
-    input_map: Mapping[str, Any] | None = None,
+    input_map: Mapping[str, TensorLike | Operation] | None = None,
     return_elements: None = None,
     name: str | None = None,
-    op_dict: Any = None,
+    op_dict: object = None,
     producer_op_list: Iterable[OpDef] | None = None,
 ) -> None: ...
 
@@ -44,10 +45,10 @@ def import_graph_def(
 @overload
 def import_graph_def(
     graph_def: GraphDef,
-    input_map: Mapping[str, Any] | None,
+    input_map: Mapping[str, TensorLike | Operation] | None,
     return_elements: Sequence[str],
     name: str | None = None,
-    op_dict: Any = None,
+    op_dict: object = None,
     producer_op_list: Iterable[OpDef] | None = None,
 ) -> list[Any]: ...
 
@@ -55,21 +56,21 @@ def import_graph_def(
 @overload
 def import_graph_def(
     graph_def: GraphDef,
-    input_map: Mapping[str, Any] | None = None,
+    input_map: Mapping[str, TensorLike | Operation] | None = None,
     *,
     return_elements: Sequence[str],
     name: str | None = None,
-    op_dict: Any = None,
+    op_dict: object = None,
     producer_op_list: Iterable[OpDef] | None = None,
 ) -> list[Any]: ...
 
 
 def import_graph_def(
     graph_def: GraphDef,
-    input_map: Mapping[str, Any] | None = None,
+    input_map: Mapping[str, TensorLike | Operation] | None = None,
     return_elements: Sequence[str] | None = None,
     name: str | None = None,
-    op_dict: Any = None,
+    op_dict: object = None,
     producer_op_list: Iterable[OpDef] | None = None,
 ) -> list[Any] | None:
     """Add the nodes of a graph definition to the default graph.
@@ -97,8 +98,13 @@ def import_graph_def(
         InvalidArgumentError: the definition is inconsistent (a name twice, an unknown input, a cycle, an attribute or a
             dtype that does not fit its op), or `input_map` or `return_elements` name what it does not have.
     """
+    refuse_foreign_object(graph_def)
     if not isinstance(graph_def, GraphDef):
-        raise DTypeError("not a graph definition", expected="GraphDef", actual=type(graph_def).__name__)
+        raise DTypeError(
+            "not a graph definition",
+            expected="a GraphDef; train.read_graph reads one from a file",
+            actual=type(graph_def).__name__,
+        )
     if graph_def.version > VERSION:
         raise InvalidArgumentError(
             "the definition is for a later version of the ops", expected=f"at most {VERSION}", actual=graph_def.version
@@ -327,11 +333,6 @@ class Import:
                     f"attribute {attr.name!r} is missing", expected=f"a value of kind {attr.kind}", actual="none"
                 )
             found.setdefault(attr.name, attr.default)
-        for arg in op_def.outputs:
-            if arg.number_attr is not None and found.get(arg.number_attr, 0) > _MAX_OUTPUTS:
-                raise InvalidArgumentError(
-                    "too many outputs", expected=f"at most {_MAX_OUTPUTS}", actual=found[arg.number_attr]
-                )
         return found
 
     def _is_producers_default(self, node: NodeDef, key: str, value: Any) -> bool:

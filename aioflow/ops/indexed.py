@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
+from aioflow.graph.graph import Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor, register_tensor_conversion_function
 
-if TYPE_CHECKING:
-    from aioflow.graph.graph import Tensor
-
 __all__ = ["convert_n_to_tensor_or_indexed_slices", "convert_to_tensor_or_indexed_slices"]
 
-Gradient: TypeAlias = "Tensor | IndexedSlices"
+Gradient: TypeAlias = Tensor | IndexedSlices
 
 
-def convert_to_tensor_or_indexed_slices(value: TensorLike, dtype: Any = None, name: str | None = None) -> Gradient:
+def convert_to_tensor_or_indexed_slices(
+    value: TensorLike, dtype: DTypeLike | None = None, name: str | None = None
+) -> Gradient:
     """`IndexedSlices` as they are, anything else as a tensor.
 
     Raises:
@@ -32,7 +32,7 @@ def convert_to_tensor_or_indexed_slices(value: TensorLike, dtype: Any = None, na
 
 
 def convert_n_to_tensor_or_indexed_slices(
-    values: Iterable[TensorLike | None], dtype: Any = None, name: str | None = None
+    values: Iterable[TensorLike | None], dtype: DTypeLike | None = None, name: str | None = None
 ) -> list[Gradient | None]:
     """`convert_to_tensor_or_indexed_slices` of each value; None stays None."""
     return [

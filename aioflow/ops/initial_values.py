@@ -75,7 +75,7 @@ def _copy(op: Operation, inputs: list[Tensor]) -> Operation:
         op.attrs,
         specs,
         name=name,
-        control_inputs=op.control_inputs,
+        control_inputs=op.waits_for,
         device=op.device,
         source=op.source,
     )

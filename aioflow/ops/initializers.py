@@ -14,7 +14,7 @@ import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import dims_of, format_dims
 from aioflow.ops.apply import apply_op, constant
@@ -44,7 +44,7 @@ class Initializer:
     fields: ClassVar[tuple[str, ...]] = ("dtype",)
     floating: ClassVar[bool] = False
 
-    def __init__(self, dtype: Any = dtypes.float32) -> None:
+    def __init__(self, dtype: DTypeLike = dtypes.float32) -> None:
         self.dtype: DType = self._checked(as_dtype(dtype))
 
     def _checked(self, dtype: DType) -> DType:
@@ -97,7 +97,7 @@ class Constant(Initializer):
 
     fields: ClassVar[tuple[str, ...]] = ("value", "dtype")
 
-    def __init__(self, value: Any = 0, dtype: Any = dtypes.float32, verify_shape: bool = False) -> None:
+    def __init__(self, value: Any = 0, dtype: DTypeLike = dtypes.float32, verify_shape: bool = False) -> None:
         super().__init__(dtype)
         if not (np.isscalar(value) or isinstance(value, list | tuple | np.ndarray)):
             raise InvalidArgumentError("not a constant", expected="a number, a list or an array", actual=repr(value))
@@ -114,7 +114,7 @@ class RandomUniform(Initializer):
     fields: ClassVar[tuple[str, ...]] = ("minval", "maxval", "seed", "dtype")
 
     def __init__(
-        self, minval: Any = 0.0, maxval: Any = None, seed: int | None = None, dtype: Any = dtypes.float32
+        self, minval: Any = 0.0, maxval: Any = None, seed: int | None = None, dtype: DTypeLike = dtypes.float32
     ) -> None:
         super().__init__(dtype)
         self.minval = minval
@@ -135,7 +135,7 @@ class RandomNormal(Initializer):
     floating = True
 
     def __init__(
-        self, mean: Any = 0.0, stddev: Any = 1.0, seed: int | None = None, dtype: Any = dtypes.float32
+        self, mean: Any = 0.0, stddev: Any = 1.0, seed: int | None = None, dtype: DTypeLike = dtypes.float32
     ) -> None:
         super().__init__(dtype)
         self.mean = mean
@@ -159,7 +159,7 @@ class UniformUnitScaling(Initializer):
     fields: ClassVar[tuple[str, ...]] = ("factor", "seed", "dtype")
     floating = True
 
-    def __init__(self, factor: float = 1.0, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
+    def __init__(self, factor: float = 1.0, seed: int | None = None, dtype: DTypeLike = dtypes.float32) -> None:
         super().__init__(dtype)
         self.factor = factor
         self.seed = seed
@@ -188,7 +188,7 @@ class VarianceScaling(Initializer):
         mode: str = "fan_in",
         distribution: str = "truncated_normal",
         seed: int | None = None,
-        dtype: Any = dtypes.float32,
+        dtype: DTypeLike = dtypes.float32,
     ) -> None:
         super().__init__(dtype)
         if scale <= 0:
@@ -217,7 +217,7 @@ class GlorotUniform(VarianceScaling):
 
     fields: ClassVar[tuple[str, ...]] = ("seed", "dtype")
 
-    def __init__(self, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
+    def __init__(self, seed: int | None = None, dtype: DTypeLike = dtypes.float32) -> None:
         super().__init__(1.0, "fan_avg", "uniform", seed, dtype)
 
 
@@ -226,7 +226,7 @@ class GlorotNormal(VarianceScaling):
 
     fields: ClassVar[tuple[str, ...]] = ("seed", "dtype")
 
-    def __init__(self, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
+    def __init__(self, seed: int | None = None, dtype: DTypeLike = dtypes.float32) -> None:
         super().__init__(1.0, "fan_avg", "truncated_normal", seed, dtype)
 
 
@@ -236,7 +236,7 @@ class Orthogonal(Initializer):
     fields: ClassVar[tuple[str, ...]] = ("gain", "seed", "dtype")
     floating = True
 
-    def __init__(self, gain: float = 1.0, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
+    def __init__(self, gain: float = 1.0, seed: int | None = None, dtype: DTypeLike = dtypes.float32) -> None:
         super().__init__(dtype)
         self.gain = gain
         self.seed = seed
@@ -263,7 +263,7 @@ class Identity(Initializer):
     fields: ClassVar[tuple[str, ...]] = ("gain", "dtype")
     floating = True
 
-    def __init__(self, gain: float = 1.0, dtype: Any = dtypes.float32) -> None:
+    def __init__(self, gain: float = 1.0, dtype: DTypeLike = dtypes.float32) -> None:
         super().__init__(dtype)
         self.gain = gain
 

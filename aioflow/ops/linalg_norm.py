@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Tensor
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
@@ -29,9 +30,9 @@ def trace(x: TensorLike, name: str | None = None) -> Tensor:
 
 def eye(
     num_rows: TensorLike,
-    num_columns: TensorLike = None,
-    batch_shape: TensorLike = None,
-    dtype: Any = dtypes.float32,
+    num_columns: TensorLike | None = None,
+    batch_shape: TensorLike | None = None,
+    dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
     """Identity matrices [*batch_shape, num_rows, num_columns], square unless `num_columns` is given."""
@@ -55,8 +56,8 @@ def eye(
 
 def norm(
     tensor: TensorLike,
-    ord: Any = "euclidean",
-    axis: Any = None,
+    ord: str | float = "euclidean",
+    axis: int | Sequence[int] | None = None,
     keepdims: bool | None = None,
     name: str | None = None,
     keep_dims: bool | None = None,
@@ -72,18 +73,15 @@ def norm(
     """
     x = convert_to_tensor(tensor)
     keep = bool(keepdims if keep_dims is None else keep_dims)
-    pair = isinstance(axis, list | tuple) and len(axis) == 2
-    if isinstance(axis, list | tuple) and not pair:
-        if len(axis) != 1:
-            raise InvalidArgumentError(
-                "a norm takes one axis or two", expected="an int, or a pair of ints", actual=axis
-            )
-        axis = axis[0]
+    axes = axis if isinstance(axis, list | tuple) else None
+    if axes is not None and len(axes) not in (1, 2):
+        raise InvalidArgumentError("a norm takes one axis or two", expected="an int, or a pair of ints", actual=axis)
+    pair = axes is not None and len(axes) == 2
     _check_norm(ord, pair)
     with graph_scope((x,), name or "norm"):
-        if pair:
-            return _matrix_norm(x, ord, (int(axis[0]), int(axis[1])), keep)
-        return _vector_norm(x, ord, axis, keep)
+        if axes is not None and pair:
+            return _matrix_norm(x, ord, (int(axes[0]), int(axes[1])), keep)
+        return _vector_norm(x, ord, axis if axes is None else axes[0], keep)
 
 
 def _check_norm(ord: Any, pair: bool) -> None:
@@ -147,7 +145,7 @@ def _spectral(x: Tensor, axes: tuple[int, int], keep: bool) -> Tensor:
 
 
 def normalize(
-    tensor: TensorLike, ord: Any = "euclidean", axis: Any = None, name: str | None = None
+    tensor: TensorLike, ord: str | float = "euclidean", axis: int | Sequence[int] | None = None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """The tensor divided by its norm along `axis`, and that norm (with kept dimensions). See `norm`."""
     x = convert_to_tensor(tensor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes
@@ -56,10 +56,14 @@ def _sign_and_log(ctx: ShapeContext) -> list[Dims]:
 
 def _solution(ctx: ShapeContext) -> Dims:
     matrix, rhs = _square(ctx, "matrix"), ctx.require_rank("rhs", 2, -1)
+    spread = ctx.op_def.name == "MatrixTriangularSolve"
+    if not spread and matrix is None and rhs is not None:
+        matrix = (*rhs[:-2], rhs[-2], rhs[-2])
+    elif not spread and rhs is None and matrix is not None:
+        rhs = (*matrix[:-1], None)
     if matrix is None or rhs is None:
         return None
     merge_dims(matrix[-1:], rhs[-2:-1])
-    spread = ctx.op_def.name == "MatrixTriangularSolve"
     batch = broadcast_dims([matrix[:-2], rhs[:-2]]) if spread else merge_dims(matrix[:-2], rhs[:-2])
     rows = matrix[-1] if rhs[-2] is None else rhs[-2]
     return (*(batch or ()), rows, rhs[-1])
@@ -387,9 +391,32 @@ def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -
         return matrix_triangular_solve(factor, y, adjoint=True)
 
 
-def self_adjoint_eig(tensor: TensorLike, name: str | None = None) -> Any:
+if TYPE_CHECKING:  # the named tuples that apply_op makes when they are first needed
+
+    class Eigen(NamedTuple):
+        """What `self_adjoint_eig` gives."""
+
+        e: Tensor
+        v: Tensor
+
+    class Svd(NamedTuple):
+        """What `svd` gives."""
+
+        s: Tensor
+        u: Tensor
+        v: Tensor
+
+    class Qr(NamedTuple):
+        """What `qr` gives."""
+
+        q: Tensor
+        r: Tensor
+
+
+def self_adjoint_eig(tensor: TensorLike, name: str | None = None) -> Eigen:
     """Of Hermitian matrices the eigenvalues [..., n], ascending, and the eigenvectors as columns [..., n, n]."""
-    return apply_op("SelfAdjointEigV2", tensor, compute_v=True, name=name)
+    result: Eigen = apply_op("SelfAdjointEigV2", tensor, compute_v=True, name=name)
+    return result
 
 
 def self_adjoint_eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
@@ -398,17 +425,32 @@ def self_adjoint_eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
     return result
 
 
-def svd(tensor: TensorLike, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None) -> Any:
+@overload
+def svd(
+    tensor: TensorLike, full_matrices: bool = False, compute_uv: Literal[True] = True, name: str | None = None
+) -> Svd: ...
+
+
+@overload
+def svd(
+    tensor: TensorLike, full_matrices: bool = False, *, compute_uv: Literal[False], name: str | None = None
+) -> Tensor: ...
+
+
+def svd(
+    tensor: TensorLike, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None
+) -> Svd | Tensor:
     """The singular value decomposition `tensor = u diag(s) v^H`.
 
     Returns:
         (s [..., p], u [..., m, p], v [..., n, p]) with p = min(m, n); with `full_matrices`, u [..., m, m] and
         v [..., n, n]; without `compute_uv`, s alone. Singular values descend.
     """
-    found = apply_op("Svd", tensor, compute_uv=compute_uv, full_matrices=full_matrices, name=name)
+    found: Svd = apply_op("Svd", tensor, compute_uv=compute_uv, full_matrices=full_matrices, name=name)
     return found if compute_uv else found.s
 
 
-def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> Any:
+def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> Qr:
     """The decomposition `input = q r` with orthonormal columns of q and upper triangular r."""
-    return apply_op("Qr", input, full_matrices=full_matrices, name=name)
+    result: Qr = apply_op("Qr", input, full_matrices=full_matrices, name=name)
+    return result

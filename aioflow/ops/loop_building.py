@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from aioflow.errors import DTypeError, InvalidArgumentError
@@ -113,7 +113,8 @@ class LoopBuilder:
     def _shapes(self, given: Any) -> list[Dims]:
         """The static shape of each loop variable in all iterations."""
         if given is None:
-            return [t.dims for t in self._starts]
+            starts = iter(self._starts)
+            return list(_kept_shapes(self._structure, starts))
         shapes = _shapes_like(self._structure, given)
         for start, dims in zip(self._starts, shapes, strict=True):
             if not _no_wider(start.dims, dims):
@@ -149,6 +150,19 @@ def _no_wider(dims: Dims, bound: Dims) -> bool:
     if dims is None or len(dims) != len(bound):
         return False
     return all(wanted is None or size == wanted for size, wanted in zip(dims, bound, strict=True))
+
+
+def _kept_shapes(structure: Any, starts: Iterator[Tensor]) -> Iterator[Dims]:
+    """The shapes of the leaves of `structure`, which begin as `starts`, in a loop without invariants."""
+    if isinstance(structure, CompositeTensor):
+        for dims in structure.kept_dims():
+            next(starts)
+            yield dims
+    elif not nest.is_nested(structure):
+        yield next(starts).dims
+    else:
+        for item in nest.items(structure):
+            yield from _kept_shapes(item, starts)
 
 
 def _shapes_like(structure: Any, shapes: Any) -> list[Dims]:

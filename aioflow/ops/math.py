@@ -15,7 +15,8 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import define_op, gradient
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
-from aioflow.ops.broadcasting import Pair, broadcast, conjugate, same_dtype, unbroadcast
+from aioflow.ops.broadcasting import Pair, broadcast, conjugate, negated, same_dtype, unbroadcast
+from aioflow.ops.indexed import Gradient
 
 __all__ = [
     "add",
@@ -65,15 +66,15 @@ def _neg(x: Tensor) -> Tensor:
     return result
 
 
-@gradient("Add", "AddV2")
-def _add_grad(op: Operation, grad: Tensor) -> Pair:
+@gradient("Add", "AddV2", takes_slices=True)
+def _add_grad(op: Operation, grad: Gradient) -> Pair:
     return unbroadcast(op.inputs[0], op.inputs[1], grad, grad)
 
 
-@gradient("Sub")
-def _sub_grad(op: Operation, grad: Tensor) -> Pair:
+@gradient("Sub", takes_slices=True)
+def _sub_grad(op: Operation, grad: Gradient) -> Pair:
     grad_x, grad_y = unbroadcast(op.inputs[0], op.inputs[1], grad, grad)
-    return grad_x, None if grad_y is None else _neg(grad_y)  # after the sum there is less to negate
+    return grad_x, None if grad_y is None else negated(grad_y)  # after the sum there is less to negate
 
 
 @gradient("Mul")
@@ -90,20 +91,23 @@ def _mul_no_nan_grad(op: Operation, grad: Tensor) -> Pair:
 
 @gradient("Pow")
 def _pow_grad(op: Operation, grad: Tensor) -> Pair:
+    """The gradient comes first in each product: a slope may overflow where it does not flow."""
     x, y, z = *op.inputs, op.outputs[0]
-    grad_x = _mul(grad, conjugate(_power_slope(x, y)))
-    grad_y = _mul(grad, conjugate(_mul(z, _safe_log(x))))
+    grad_x = _mul(_mul(grad, conjugate(y)), conjugate(_power_below(x, y)))
+    grad_y = _mul(_mul(grad, conjugate(z)), conjugate(_safe_log(x)))
     return unbroadcast(x, y, grad_x, grad_y)
 
 
-def _power_slope(x: Tensor, y: Tensor) -> Tensor:
-    """y x^(y-1), with the exponent as a constant where it is one: its kernel then multiplies instead of raising."""
+def _power_below(x: Tensor, y: Tensor) -> Tensor:
+    """x^(y-1), with the exponent as a constant where it is one: its kernel then multiplies instead of raising."""
     exponent = constant_value(y)
     if exponent is None:
-        return _mul(y, apply_op("Pow", x, apply_op("Sub", y, 1)))
-    if exponent.ndim == 0 and exponent == 2:
-        return _mul(y, x)
-    return _mul(y, apply_op("Pow", x, convert_to_tensor((exponent - 1).astype(exponent.dtype))))
+        below: Tensor = apply_op("Pow", x, apply_op("Sub", y, 1))
+    elif exponent.ndim == 0 and exponent == 2:
+        return x
+    else:
+        below = apply_op("Pow", x, convert_to_tensor((exponent - 1).astype(exponent.dtype)))
+    return below
 
 
 def _safe_log(x: Tensor) -> Tensor:
@@ -134,9 +138,9 @@ def _selected(op: Operation, grad: Tensor, takes_x: str) -> Pair:
 @gradient("SquaredDifference")
 def _squared_difference_grad(op: Operation, grad: Tensor) -> Pair:
     x, y = op.inputs
-    slope = _mul(grad, _mul(apply_op("Sub", x, y), 2))
+    slope = _mul(_mul(grad, 2), apply_op("Sub", x, y))
     grad_x, grad_y = unbroadcast(x, y, slope, slope)
-    return grad_x, None if grad_y is None else _neg(grad_y)
+    return grad_x, None if grad_y is None else negated(grad_y)
 
 
 @gradient("Atan2")
@@ -174,8 +178,8 @@ def _xlog1py_grad(op: Operation, grad: Tensor) -> Pair:
     return unbroadcast(x, y, _mul(grad, conjugate(by_x)), _mul(grad, conjugate(by_y)))
 
 
-@gradient("NextAfter")
-def _nextafter_grad(op: Operation, grad: Tensor) -> Pair:
+@gradient("NextAfter", takes_slices=True)
+def _nextafter_grad(op: Operation, grad: Gradient) -> Pair:
     grad_x, _ = unbroadcast(op.inputs[0], op.inputs[1], grad, None)
     return grad_x, apply_op("ZerosLike", op.inputs[1])
 

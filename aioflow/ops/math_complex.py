@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
 
 from aioflow.errors import DTypeError
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import define_op, gradient
+from aioflow.graph.tensor_like import DenseLike
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.broadcasting import Pair, broadcast, same_dtype, unbroadcast
 from aioflow.ops.core import unchanged
@@ -53,7 +54,7 @@ define_op("Conj", "input: T", "output: T", ["T: {complexes, variant} = complex64
 define_op("Abs", "x: T", "y: T", ["T: {floats, int8, int16, int32, int64}"], shape=unchanged)
 
 
-@gradient("Cast")
+@gradient("Cast", takes_slices=True)
 def _cast_grad(op: Operation, grad: Tensor) -> Tensor | None:
     source: DType = op.get_attr("SrcT")
     target: DType = op.get_attr("DstT")
@@ -177,7 +178,15 @@ def angle(input: TensorLike, name: str | None = None) -> Tensor:
     return result
 
 
-def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
+@overload
+def cast(x: DenseLike, dtype: DTypeLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def cast(x: IndexedSlices, dtype: DTypeLike, name: str | None = None) -> IndexedSlices: ...
+
+
+def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor | IndexedSlices:
     """x in another dtype. Floats become integers by dropping the fraction, complex numbers real ones by dropping the
     imaginary part, and anything but 0 is True. An IndexedSlices stays one.
 
@@ -190,10 +199,11 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
     tensor = convert_to_tensor(x)
     if tensor.dtype is wanted:
         return tensor
-    return apply_op("Cast", tensor, DstT=wanted, name=name)
+    result: Tensor = apply_op("Cast", tensor, DstT=wanted, name=name)
+    return result
 
 
-def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
+def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
     """As `cast`, with values that the new dtype cannot hold replaced by the nearest one that it can."""
     wanted = as_dtype(dtype)
     tensor = _numeric(value, "saturate_cast")
@@ -232,36 +242,36 @@ def _towards_zero(dtype: DType, limit: int | float) -> Any:
     return nearest
 
 
-def to_float(x: Any, name: str = "ToFloat") -> Any:
+def to_float(x: DenseLike, name: str = "ToFloat") -> Tensor:
     """`cast` to float32."""
     return cast(x, dtypes.float32, name)
 
 
-def to_double(x: Any, name: str = "ToDouble") -> Any:
+def to_double(x: DenseLike, name: str = "ToDouble") -> Tensor:
     """`cast` to float64."""
     return cast(x, dtypes.float64, name)
 
 
-def to_int32(x: Any, name: str = "ToInt32") -> Any:
+def to_int32(x: DenseLike, name: str = "ToInt32") -> Tensor:
     """`cast` to int32."""
     return cast(x, dtypes.int32, name)
 
 
-def to_int64(x: Any, name: str = "ToInt64") -> Any:
+def to_int64(x: DenseLike, name: str = "ToInt64") -> Tensor:
     """`cast` to int64."""
     return cast(x, dtypes.int64, name)
 
 
-def to_bfloat16(x: Any, name: str = "ToBFloat16") -> Any:
+def to_bfloat16(x: DenseLike, name: str = "ToBFloat16") -> Tensor:
     """`cast` to bfloat16."""
     return cast(x, dtypes.bfloat16, name)
 
 
-def to_complex64(x: Any, name: str = "ToComplex64") -> Any:
+def to_complex64(x: DenseLike, name: str = "ToComplex64") -> Tensor:
     """`cast` to complex64."""
     return cast(x, dtypes.complex64, name)
 
 
-def to_complex128(x: Any, name: str = "ToComplex128") -> Any:
+def to_complex128(x: DenseLike, name: str = "ToComplex128") -> Tensor:
     """`cast` to complex128."""
     return cast(x, dtypes.complex128, name)

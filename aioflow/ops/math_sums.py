@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import overload
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
-from aioflow.graph.shapes import Dims, TensorShape, merge_dims
+from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, merge_dims
+from aioflow.graph.tensor_like import DenseLike
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 
 __all__ = ["accumulate_n", "add_n", "clip_by_value", "scalar_mul"]
@@ -25,12 +27,20 @@ def _merged(ctx: ShapeContext) -> Dims:
 define_op("AddN", "inputs: N*T", "sum: T", ["N: int >= 1", "T: {numbertype, variant}"], shape=_merged, commutative=True)
 
 
-@gradient("AddN")
+@gradient("AddN", takes_slices=True)
 def _add_n_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     return [grad] * len(op.inputs)
 
 
-def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Any:
+@overload
+def scalar_mul(scalar: TensorLike, x: DenseLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def scalar_mul(scalar: TensorLike, x: IndexedSlices, name: str | None = None) -> IndexedSlices: ...
+
+
+def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Tensor | IndexedSlices:
     """`scalar` times x, which may be an IndexedSlices.
 
     Raises:
@@ -46,9 +56,21 @@ def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> An
     return result
 
 
+@overload
+def clip_by_value(
+    t: DenseLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
+) -> Tensor: ...
+
+
+@overload
+def clip_by_value(
+    t: IndexedSlices, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
+) -> IndexedSlices: ...
+
+
 def clip_by_value(
     t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
-) -> Any:
+) -> Tensor | IndexedSlices:
     """t limited to [clip_value_min, clip_value_max]; t may be an IndexedSlices.
 
     Raises:
@@ -60,7 +82,7 @@ def clip_by_value(
     with tensor.graph.as_default(), tensor.graph.name_scope(name or "clip_by_value") as scope:
         low = apply_op("Minimum", tensor, clip_value_max)
         merge_dims(tensor.dims, low.dims)
-        result = apply_op("Maximum", low, clip_value_min, name=scope or None)
+        result: Tensor = apply_op("Maximum", low, clip_value_min, name=scope or None)
         merge_dims(tensor.dims, result.dims)
     return result
 
@@ -83,7 +105,10 @@ def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
 
 
 def accumulate_n(
-    inputs: Sequence[TensorLike], shape: Any = None, tensor_dtype: Any = None, name: str | None = None
+    inputs: Sequence[TensorLike],
+    shape: ShapeLike | None = None,
+    tensor_dtype: DTypeLike | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """As `add_n`, with the shape and dtype that the inputs must have.
 

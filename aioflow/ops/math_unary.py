@@ -11,8 +11,9 @@ from typing import Final
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import define_op, gradient, not_differentiable
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
-from aioflow.ops.broadcasting import conjugate
+from aioflow.ops.broadcasting import conjugate, negated
 from aioflow.ops.core import unchanged
+from aioflow.ops.indexed import Gradient
 
 __all__ = [
     "acos",
@@ -92,9 +93,9 @@ def _one_minus(x: Tensor) -> Tensor:
     return result
 
 
-@gradient("Neg")
-def _neg_grad(op: Operation, grad: Tensor) -> Tensor:
-    return _of("Neg", grad)
+@gradient("Neg", takes_slices=True)
+def _neg_grad(op: Operation, grad: Gradient) -> Gradient:
+    return negated(grad)
 
 
 @gradient("Sign")

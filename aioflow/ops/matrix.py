@@ -14,14 +14,14 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.einsum import ELLIPSIS, Equation, parse_equation
 from aioflow.graph.graph import OPERATORS, Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 
-__all__ = ["cross", "einsum", "matmul", "tensordot"]
+__all__ = ["cross", "einsum", "matmul"]
 
 
 # ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -47,14 +47,20 @@ def _product_shape(ctx: ShapeContext) -> Dims:
 
 def _batch_product_shape(ctx: ShapeContext) -> Dims:
     x, y = ctx.require_rank("x", 2, -1), ctx.require_rank("y", 2, -1)
+    same_batch = ctx.op_def.name == "BatchMatMul"
+    if same_batch and (x is None) != (y is None):
+        x, y = x or _like_batch(y), y or _like_batch(x)
     if x is None or y is None:
         return None
     rows, left = reversed(x[-2:]) if ctx.attrs["adj_x"] else x[-2:]
     right, columns = reversed(y[-2:]) if ctx.attrs["adj_y"] else y[-2:]
     _inner(left, right, x, y)
-    same_batch = ctx.op_def.name == "BatchMatMul"
     batch = merge_dims(x[:-2], y[:-2]) if same_batch else broadcast_dims([x[:-2], y[:-2]])
     return (*(batch or ()), rows, columns)
+
+
+def _like_batch(dims: Dims) -> Dims:
+    return None if dims is None else (*dims[:-2], None, None)
 
 
 def _einsum_shape(ctx: ShapeContext) -> Dims:
@@ -198,7 +204,7 @@ def _batch_products(op: Operation, grad: Tensor) -> list[Tensor]:
 
 @gradient("Einsum")
 def _einsum_grad(op: Operation, grad: Tensor) -> list[Tensor]:
-    equation = parse_equation(op.get_attr("equation"), len(op.inputs))
+    equation = parse_equation(op.attrs["equation"], len(op.inputs))
     return [_einsum_grad_by(op, equation, i, grad) for i in range(len(op.inputs))]
 
 
@@ -296,7 +302,7 @@ def matmul(
     adjoint_b: bool = False,
     a_is_sparse: bool = False,
     b_is_sparse: bool = False,
-    output_type: Any = None,
+    output_type: DTypeLike | None = None,
     grad_a: bool = False,
     grad_b: bool = False,
     name: str | None = None,
@@ -409,53 +415,6 @@ def _einsum_in_pairs(equation: Equation, tensors: list[Tensor], optimize: Any) -
         tensors.append(apply_op("Einsum", group, equation=str(Equation(tuple(group_terms), kept))))
         terms.append(kept)
     return tensors[0]
-
-
-def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) -> Tensor:
-    """The sum of products over `axes`: an int n (the last n of `a` with the first n of `b`), or two lists of axes.
-
-    Raises:
-        InvalidArgumentError: the axes are out of range, or differ in number.
-        UnimplementedError: a rank, or the axes, are known only at run time.
-    """
-    x = convert_to_tensor(a)
-    y = convert_to_tensor(b, dtype_hint=x.dtype)
-    if x.dims is None or y.dims is None or isinstance(axes, Tensor):
-        raise UnimplementedError(
-            "tensordot needs the ranks of its operands",
-            expected="tensors of known rank and constant axes",
-            actual=(x, y),
-        )
-    left, right = _contracted(axes, len(x.dims), len(y.dims))
-    letters = iter("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    x_term = tuple(next(letters) for _ in x.dims)
-    y_term = tuple(x_term[left[right.index(i)]] if i in right else next(letters) for i in range(len(y.dims)))
-    output = (
-        *(label for i, label in enumerate(x_term) if i not in left),
-        *(label for i, label in enumerate(y_term) if i not in right),
-    )
-    with graph_scope((x, y), name or "Tensordot"):
-        result: Tensor = apply_op("Einsum", [x, y], equation=str(Equation((x_term, y_term), output)))
-    return result
-
-
-def _contracted(axes: Any, x_rank: int, y_rank: int) -> tuple[list[int], list[int]]:
-    """The contracted axes of both operands, counted from the front."""
-    if isinstance(axes, int | np.integer):
-        if not 0 <= axes <= min(x_rank, y_rank):
-            raise InvalidArgumentError("axes out of range", expected=f"0..{min(x_rank, y_rank)}", actual=axes)
-        return list(range(x_rank - int(axes), x_rank)), list(range(int(axes)))
-    if len(axes) != 2:
-        raise InvalidArgumentError("axes are for two operands", expected="an int, or two lists", actual=axes)
-    found = []
-    for given, rank in zip(axes, (x_rank, y_rank), strict=True):
-        listed = [int(i) for i in np.reshape(given, -1)]
-        if any(not -rank <= i < rank for i in listed):
-            raise InvalidArgumentError("axes out of range", expected=f"-{rank} <= axis < {rank}", actual=listed)
-        found.append([i % rank for i in listed])
-    if len(found[0]) != len(found[1]):
-        raise InvalidArgumentError("axes differ in number", expected=f"{len(found[0])} of both", actual=axes)
-    return found[0], found[1]
 
 
 def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.composite import CompositeTensor
 
-__all__ = ["check_same_structure", "flatten", "is_nested", "map_structure", "pack"]
+__all__ = ["check_same_structure", "flatten", "is_nested", "items", "map_structure", "pack"]
 
 
 def is_nested(structure: Any) -> bool:
@@ -23,7 +23,7 @@ def flatten(structure: Any) -> list[Any]:
     """The leaves in order."""
     if not is_nested(structure):
         return [structure]
-    return [leaf for item in _items(structure) for leaf in flatten(item)]
+    return [leaf for item in items(structure) for leaf in flatten(item)]
 
 
 def pack(structure: Any, leaves: Sequence[Any]) -> Any:
@@ -47,9 +47,9 @@ def map_structure(function: Callable[..., Any], structure: Any, *others: Any) ->
 
 
 def check_same_structure(expected: Any, actual: Any, what: str = "the structures differ") -> None:
-    """Raise InvalidArgumentError unless both are nested alike; a list and a tuple count as the same."""
+    """Raise DTypeError unless both are nested alike; a list and a tuple count as the same."""
     if _outline(expected) != _outline(actual):
-        raise InvalidArgumentError(what, expected=describe(expected), actual=describe(actual))
+        raise DTypeError(what, expected=describe(expected), actual=describe(actual))
 
 
 def describe(structure: Any) -> str:
@@ -79,7 +79,8 @@ def _keys(mapping: Mapping[Any, Any]) -> list[Any]:
     return sorted(mapping)
 
 
-def _items(structure: Any) -> Iterator[Any]:
+def items(structure: Any) -> Iterator[Any]:
+    """What a container holds, in order."""
     if isinstance(structure, Mapping):
         return (structure[key] for key in _keys(structure))
     return iter(structure.components if isinstance(structure, CompositeTensor) else structure)
@@ -94,6 +95,6 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
         return next(leaves)
     if isinstance(structure, CompositeTensor):
         return structure.with_components([next(leaves) for _ in structure.components])
-    items = [_pack(item, leaves) for item in structure]
+    packed_items = [_pack(item, leaves) for item in structure]
     kind = type(structure)
-    return kind(*items) if hasattr(kind, "_fields") else kind(items)
+    return kind(*packed_items) if hasattr(kind, "_fields") else kind(packed_items)

@@ -12,8 +12,9 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
-from aioflow.ops.array_node import shape_of
+from aioflow.ops.array_node import shape_of, swap_with_last
 from aioflow.ops.core import scalar, unchanged
+from aioflow.ops.indexed import Gradient
 
 __all__ = [
     "bias_add",
@@ -242,15 +243,15 @@ define_op("BiasAddV1", "value: T, bias: T", "output: T", ["T: {numbertype}"], sh
 define_op("BiasAddGrad", "out_backprop: T", "output: T", ["T: {numbertype}", _FORMAT], shape=_bias_add_grad_shape)
 
 
-@gradient("BiasAdd", "BiasAddV1")
-def _bias_add_gradient(op: Operation, grad: Tensor) -> list[Any]:
+@gradient("BiasAdd", "BiasAddV1", takes_slices=True)
+def _bias_add_gradient(op: Operation, grad: Gradient) -> list[Any]:
     return [grad, apply_op("BiasAddGrad", grad, data_format=op.attrs.get("data_format", "NHWC"))]
 
 
 @gradient("BiasAddGrad")
 def _bias_add_grad_gradient(op: Operation, grad: Tensor) -> Any:
     source = op.inputs[0]
-    if op.get_attr("data_format") == "NCHW":
+    if op.attrs["data_format"] == "NCHW":
         if source.dims is None:
             raise InvalidArgumentError(
                 "the gradient of BiasAddGrad needs a known rank", expected="a rank", actual="unknown"
@@ -307,7 +308,7 @@ def log_softmax(logits: TensorLike, axis: int | None = None, name: str | None = 
     return _along_axis("LogSoftmax", logits, one_axis(axis, dim), name)
 
 
-def one_axis(axis: Any, dim: Any) -> int:
+def one_axis(axis: int | None, dim: int | None) -> int:
     """The one of the two that is given, or -1. Raises InvalidArgumentError for both."""
     if axis is not None and dim is not None:
         raise InvalidArgumentError("cannot specify both 'axis' and 'dim'", expected="one of them", actual=(axis, dim))
@@ -322,7 +323,7 @@ def _along_axis(op_type: str, logits: TensorLike, axis: int, name: str | None) -
         result = apply_op(op_type, tensor, name=name)
         return result
     with op_scope(name, op_type.lower(), tensor) as scope:
-        order = last_axis_order(tensor, axis)
+        order = swap_with_last(tensor, axis)
         result = apply_op("Transpose", apply_op(op_type, apply_op("Transpose", tensor, order)), order, name=scope)
         result.set_shape(tensor.dims)
         return result
@@ -331,21 +332,6 @@ def _along_axis(op_type: str, logits: TensorLike, axis: int, name: str | None) -
 def is_last_axis(tensor: Tensor, axis: int) -> bool:
     """Whether `axis` is known to be the last."""
     return axis == -1 or (tensor.dims is not None and axis == len(tensor.dims) - 1)
-
-
-def last_axis_order(tensor: Tensor, axis: int) -> list[int]:
-    """The permutation that swaps `axis` with the last one; it is its own inverse.
-
-    Raises:
-        InvalidArgumentError: the rank is unknown, or has no such axis.
-    """
-    dims = tensor.dims
-    if dims is None or not -len(dims) <= axis < len(dims):
-        raise InvalidArgumentError("no such axis", expected=f"a tensor with axis {axis}", actual=format_dims(dims))
-    order = list(range(len(dims)))
-    axis %= len(dims)
-    order[axis], order[-1] = order[-1], order[axis]
-    return order
 
 
 # -- L2 loss ---------------------------------------------------------------------------------------

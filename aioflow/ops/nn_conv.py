@@ -6,12 +6,12 @@ An op's attributes hold four values an axis list, in the order of `data_format`;
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
-from aioflow.graph.shapes import Dims, TensorShape, format_dims, is_compatible
+from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
 from aioflow.graph.windows import Window, conv2d_dims, depthwise_dims
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.array_node import shape_of
@@ -36,6 +36,9 @@ _DENSE = ["strides: list(int)", "use_cudnn_on_gpu: bool = True", *_REST]
 _DEPTHWISE = ["strides: list(int)", *_REST]
 _ONES = (1, 1, 1, 1)
 
+Ints: TypeAlias = int | Sequence[int]  # see `four`
+Padding: TypeAlias = str | Sequence[Sequence[int]]  # see `padding_attrs`
+
 
 def _conv_shape(ctx: ShapeContext) -> Dims:
     return conv2d_dims(Window.of(ctx.attrs), ctx.dims("input"), ctx.dims("filter"))
@@ -53,12 +56,15 @@ def _given_shape(name: str) -> Any:
         ctx.require_rank(name, 1)
         dims = ctx.partial_shape(name)
         if dims is None:
-            return (None,) * 4
+            dims = (None,) * 4
         if len(dims) != 4:
             raise InvalidArgumentError(
                 f"{name} must be the shape of a 4-D tensor", expected="4 sizes", actual=format_dims(dims)
             )
-        return dims
+        if name == "filter_sizes":
+            return dims
+        out = ctx.require_rank("out_backprop", 4)  # which has as many images
+        return dims if out is None else merge_dims(dims, (out[0], None, None, None))
 
     return shape
 
@@ -143,7 +149,7 @@ def _backprop_filter_grad(op: Operation, grad: Tensor) -> list[Any]:
 # -- builders --------------------------------------------------------------------------------------
 
 
-def four(values: Any, data_format: str, name: str) -> list[int]:
+def four(values: Ints | None, data_format: str, name: str) -> list[int]:
     """A list of one value an axis from one value, (rows, columns), or four values.
 
     Raises:
@@ -158,7 +164,7 @@ def four(values: Any, data_format: str, name: str) -> list[int]:
     return [1, 1, rows, columns] if data_format == "NCHW" else [1, rows, columns, 1]
 
 
-def padding_attrs(padding: Any) -> dict[str, Any]:
+def padding_attrs(padding: Padding | None) -> dict[str, Any]:
     """The attributes for "SAME", "VALID", or [[before, after]] an axis."""
     if isinstance(padding, str):
         return {"padding": padding.upper()}
@@ -169,7 +175,9 @@ def padding_attrs(padding: Any) -> dict[str, Any]:
     return {"padding": "EXPLICIT", "explicit_paddings": [int(v) for pair in padding for v in pair]}
 
 
-def _attrs(strides: Any, padding: Any, data_format: str | None, dilations: Any) -> dict[str, Any]:
+def _attrs(
+    strides: Ints | None, padding: Padding | None, data_format: str | None, dilations: Ints | None
+) -> dict[str, Any]:
     layout = data_format or "NHWC"
     return {
         "strides": four(strides, layout, "strides"),
@@ -181,14 +189,14 @@ def _attrs(strides: Any, padding: Any, data_format: str | None, dilations: Any) 
 
 def conv2d(
     input: TensorLike,
-    filter: TensorLike = None,
-    strides: Any = None,
-    padding: Any = None,
+    filter: TensorLike | None = None,
+    strides: Ints | None = None,
+    padding: Padding | None = None,
     use_cudnn_on_gpu: bool = True,
     data_format: str = "NHWC",
-    dilations: Sequence[int] | int = _ONES,
+    dilations: Ints = _ONES,
     name: str | None = None,
-    filters: TensorLike = None,
+    filters: TensorLike | None = None,
 ) -> Tensor:
     """The convolution (cross-correlation) of images with a bank of filters.
 
@@ -215,15 +223,15 @@ def conv2d(
 
 def conv2d_backprop_input(
     input_sizes: TensorLike,
-    filter: TensorLike = None,
-    out_backprop: TensorLike = None,
-    strides: Any = None,
-    padding: Any = None,
+    filter: TensorLike | None = None,
+    out_backprop: TensorLike | None = None,
+    strides: Ints | None = None,
+    padding: Padding | None = None,
     use_cudnn_on_gpu: bool = True,
     data_format: str = "NHWC",
-    dilations: Sequence[int] | int = _ONES,
+    dilations: Ints = _ONES,
     name: str | None = None,
-    filters: TensorLike = None,
+    filters: TensorLike | None = None,
 ) -> Tensor:
     """The gradient of `conv2d` to its input, of shape `input_sizes`. Raises as `conv2d`."""
     kernel = renamed(filters, filter, ("filters", "filter"))
@@ -238,11 +246,11 @@ def conv2d_backprop_filter(
     input: TensorLike,
     filter_sizes: TensorLike,
     out_backprop: TensorLike,
-    strides: Any,
-    padding: Any,
+    strides: Ints,
+    padding: Padding,
     use_cudnn_on_gpu: bool = True,
     data_format: str = "NHWC",
-    dilations: Sequence[int] | int = _ONES,
+    dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
     """The gradient of `conv2d` to its filter, of shape `filter_sizes`. Raises as `conv2d`."""
@@ -254,16 +262,16 @@ def conv2d_backprop_filter(
 
 
 def conv2d_transpose(
-    value: TensorLike = None,
-    filter: TensorLike = None,
-    output_shape: TensorLike = None,
-    strides: Any = None,
-    padding: Any = "SAME",
+    value: TensorLike | None = None,
+    filter: TensorLike | None = None,
+    output_shape: TensorLike | None = None,
+    strides: Ints | None = None,
+    padding: Padding = "SAME",
     data_format: str = "NHWC",
     name: str | None = None,
-    input: TensorLike = None,
-    filters: TensorLike = None,
-    dilations: Any = None,
+    input: TensorLike | None = None,
+    filters: TensorLike | None = None,
+    dilations: Ints | None = None,
 ) -> Tensor:
     """The transpose of `conv2d`: from its results back to images of `output_shape`.
 
@@ -279,8 +287,6 @@ def conv2d_transpose(
     with op_scope(name, "conv2d_transpose", source, kernel) as scope:
         how = _attrs(strides, padding, data_format, dilations)
         tensor, bank = convert_to_tensor(source), convert_to_tensor(kernel)
-        if isinstance(output_shape, TensorShape):
-            output_shape = output_shape.as_list()
         result: Tensor = apply_op("Conv2DBackpropInput", output_shape, bank, tensor, name=scope, **how)
         if result.dims is not None and None not in result.dims:
             _check_transposed(Window.of(how), result.dims, bank.dims, tensor.dims)
@@ -297,7 +303,9 @@ def _check_transposed(window: Window, made: Dims, kernel: Dims, given: Dims) -> 
         )
 
 
-def atrous_conv2d(value: TensorLike, filters: TensorLike, rate: int, padding: Any, name: str | None = None) -> Tensor:
+def atrous_conv2d(
+    value: TensorLike, filters: TensorLike, rate: int, padding: Padding, name: str | None = None
+) -> Tensor:
     """`conv2d` with stride 1 whose filter taps lie `rate` apart."""
     return conv2d(value, filters, 1, padding, dilations=rate, name=name)
 
@@ -305,10 +313,10 @@ def atrous_conv2d(value: TensorLike, filters: TensorLike, rate: int, padding: An
 def depthwise_conv2d_native(
     input: TensorLike,
     filter: TensorLike,
-    strides: Any,
-    padding: Any,
+    strides: Ints,
+    padding: Padding,
     data_format: str = "NHWC",
-    dilations: Sequence[int] | int = _ONES,
+    dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
     """The convolution of each channel with its own filters.
@@ -329,10 +337,10 @@ def depthwise_conv2d_native_backprop_input(
     input_sizes: TensorLike,
     filter: TensorLike,
     out_backprop: TensorLike,
-    strides: Any,
-    padding: Any,
+    strides: Ints,
+    padding: Padding,
     data_format: str = "NHWC",
-    dilations: Sequence[int] | int = _ONES,
+    dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
     """The gradient of `depthwise_conv2d_native` to its input. Raises as `conv2d`."""
@@ -345,10 +353,10 @@ def depthwise_conv2d_native_backprop_filter(
     input: TensorLike,
     filter_sizes: TensorLike,
     out_backprop: TensorLike,
-    strides: Any,
-    padding: Any,
+    strides: Ints,
+    padding: Padding,
     data_format: str = "NHWC",
-    dilations: Sequence[int] | int = _ONES,
+    dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
     """The gradient of `depthwise_conv2d_native` to its filter. Raises as `conv2d`."""
@@ -362,12 +370,12 @@ def depthwise_conv2d_native_backprop_filter(
 def depthwise_conv2d(
     input: TensorLike,
     filter: TensorLike,
-    strides: Any,
-    padding: Any,
-    rate: Any = None,
+    strides: Ints,
+    padding: Padding,
+    rate: Ints | None = None,
     name: str | None = None,
     data_format: str | None = None,
-    dilations: Any = None,
+    dilations: Ints | None = None,
 ) -> Tensor:
     """`depthwise_conv2d_native`, with `rate` as the older name of `dilations`."""
     with op_scope(name, "depthwise", input, filter) as scope:
@@ -379,12 +387,12 @@ def separable_conv2d(
     input: TensorLike,
     depthwise_filter: TensorLike,
     pointwise_filter: TensorLike,
-    strides: Any,
-    padding: Any,
-    rate: Any = None,
+    strides: Ints,
+    padding: Padding,
+    rate: Ints | None = None,
     name: str | None = None,
     data_format: str | None = None,
-    dilations: Any = None,
+    dilations: Ints | None = None,
 ) -> Tensor:
     """A depthwise convolution and then a 1x1 convolution that mixes the channels.
 

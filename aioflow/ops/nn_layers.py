@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
-from aioflow.graph.shapes import Dims, format_dims
+from aioflow.graph.shapes import Dims, ShapeLike, format_dims, merge_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
 from aioflow.ops.array_node import shape_of
@@ -19,11 +20,11 @@ __all__ = ["dropout", "embedding_lookup", "relu_layer", "xw_plus_b", "zero_fract
 
 def dropout(
     x: TensorLike,
-    keep_prob: TensorLike = None,
-    noise_shape: Any = None,
+    keep_prob: TensorLike | None = None,
+    noise_shape: ShapeLike | Tensor | None = None,
     seed: int | None = None,
     name: str | None = None,
-    rate: TensorLike = None,
+    rate: TensorLike | None = None,
 ) -> Tensor:
     """x with a share `rate` of its elements set to 0 and the others divided by 1 - rate, anew in each step.
 
@@ -55,12 +56,11 @@ def dropout(
         # What x is multiplied by carries no gradient, so x's own gradient is one multiplication.
         factor = stop_gradient(apply_op("Mul", apply_op("Cast", kept, DstT=tensor.dtype), scale))
         result: Tensor = apply_op("Mul", tensor, factor, name=scope)
-        if noise_shape is None:
-            result.set_shape(tensor.dims)
+        result.set_shape(tensor.dims)
         return result
 
 
-def _rate(keep_prob: TensorLike, rate: TensorLike) -> Any:
+def _rate(keep_prob: Any, rate: Any) -> Any:
     if (keep_prob is None) == (rate is None):
         raise InvalidArgumentError(
             "give one of rate and keep_prob", expected="one of them", actual="both" if rate is not None else "none"
@@ -120,7 +120,7 @@ def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
 
 
 def embedding_lookup(
-    params: Any,
+    params: TensorLike,
     ids: TensorLike,
     partition_strategy: str = "mod",
     name: str | None = None,
@@ -138,7 +138,8 @@ def embedding_lookup(
     Raises:
         InvalidArgumentError: no params, or an unknown strategy; at run time, an id is out of range.
     """
-    tables = list(params) if isinstance(params, list | tuple) or hasattr(params, "_get_variable_list") else [params]
+    given: Any = params
+    tables = list(given) if isinstance(params, list | tuple) or hasattr(params, "_get_variable_list") else [given]
     if not tables:
         raise InvalidArgumentError("embedding_lookup needs params", expected="at least one table", actual="none")
     with op_scope(name, "embedding_lookup", *tables, ids) as scope:
@@ -178,35 +179,45 @@ def _partitioned_rows(tables: list[Any], ids: Tensor, strategy: str) -> Tensor:
         "ConcatV2", [apply_op("Shape", ids), apply_op("StridedSlice", inner, [1], [0], [1], end_mask=1)], 0
     )
     result: Tensor = apply_op("Reshape", joined, shape)
-    dims = found[0].dims
-    result.set_shape(None if ids.dims is None or dims is None else ids.dims + dims[1:])
+    row_dims: Dims = None
+    for part_rows in found:
+        row_dims = merge_dims(row_dims, None if part_rows.dims is None else part_rows.dims[1:])
+    result.set_shape(None if ids.dims is None or row_dims is None else ids.dims + row_dims)
     return result
 
 
 def _divided(tables: list[Any], flat: Tensor) -> tuple[Tensor, Tensor]:
     """(table, row in it) of each id: the first `extra` tables have one row more than the others."""
-    sizes = [convert_to_tensor(t).dims for t in tables]
-    known = [None if s is None else s[0] for s in sizes]
-    if any(k is None for k in known):
-        raise InvalidArgumentError(
-            "'div' needs tables with a known number of rows", expected="known sizes", actual=known
-        )
-    each, extra = divmod(sum(k for k in known if k is not None), len(tables))
-    if each == 0:
-        raise InvalidArgumentError(
-            "there are fewer rows than tables", expected=f"at least {len(tables)} rows", actual=extra
-        )
+    each, extra = _rows_for_each(tables, flat.dtype)
     part = apply_op("Maximum", apply_op("FloorDiv", flat, each + 1), apply_op("FloorDiv", flat - extra, each))
     long_row, short_row = apply_op("FloorMod", flat, each + 1), apply_op("FloorMod", flat - extra, each)
     return part, apply_op("SelectV2", part < extra, long_row, short_row)
 
 
+def _rows_for_each(tables: list[Any], dtype: DType) -> tuple[Any, Any]:
+    """How many rows each table has, and how many of them have one more; ints, where all sizes are known."""
+    given = [convert_to_tensor(t) for t in tables]
+    known = [None if t.dims is None else t.dims[0] for t in given]
+    if None in known:
+        sizes = [apply_op("GatherV2", apply_op("Shape", t, out_type=dtype), 0, 0) for t in given]
+        total = apply_op("AddN", sizes)
+        return apply_op("FloorDiv", total, len(tables)), apply_op("FloorMod", total, len(tables))
+    each, extra = divmod(sum(k for k in known if k is not None), len(tables))
+    if each == 0:
+        raise InvalidArgumentError(
+            "there are fewer rows than tables", expected=f"at least {len(tables)} rows", actual=extra
+        )
+    return each, extra
+
+
 def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:
     if max_norm is None:
         return rows
+    axes: Any
     if rows.dims is None or ids.dims is None:
-        raise InvalidArgumentError("max_norm needs known ranks", expected="known ranks", actual=format_dims(rows.dims))
-    axes = list(range(len(ids.dims), len(rows.dims)))
+        axes = apply_op("Range", apply_op("Rank", ids), apply_op("Rank", rows), 1)
+    else:
+        axes = list(range(len(ids.dims), len(rows.dims)))
     norm = apply_op("Sqrt", apply_op("Sum", apply_op("Square", rows), axes, keep_dims=True))
     # rows * max_norm / max(norm, max_norm): no division by zero, and nothing changes where the norm is small enough
     result: Tensor = rows * max_norm / apply_op("Maximum", norm, max_norm)

@@ -10,10 +10,10 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, is_compatible, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.array_node import swap_with_last
 from aioflow.ops.core import stop_gradient
 from aioflow.ops.nn import (
     is_last_axis,
-    last_axis_order,
     log_softmax,
     one_axis,
     op_scope,
@@ -34,10 +34,9 @@ __all__ = [
 
 
 def _dense_shape(ctx: ShapeContext) -> list[Dims]:
-    both = broadcast_dims([ctx.dims("features"), ctx.dims("labels")])
-    if both is None:
-        both = (None, None)
-    if len(both) != 2:
+    unknown = (None, None)
+    both = broadcast_dims([ctx.dims("features") or unknown, ctx.dims("labels") or unknown])
+    if both is None or len(both) != 2:
         raise InvalidArgumentError("logits and labels must be matrices", expected="rank 2", actual=format_dims(both))
     return [(both[0],), both]
 
@@ -51,7 +50,8 @@ def _sparse_shape(ctx: ShapeContext) -> list[Dims]:
             expected=f"labels {format_dims((features[0],))}",
             actual=format_dims(labels),
         )
-    return [merge_dims((features[0],), labels), features]
+    rows = merge_dims((features[0],), labels)
+    return [rows, (*(rows or ()), features[1])]
 
 
 define_op(
@@ -105,12 +105,14 @@ def _dense_grad(op: Operation, grad_loss: Tensor | None, grad_backprop: Tensor |
 # -- builders --------------------------------------------------------------------------------------
 
 
-def _required(**values: Any) -> None:
+def _required(**values: TensorLike | None) -> list[TensorLike]:
+    """The values. Raises InvalidArgumentError where one is missing, which the published signatures allow."""
     missing = [name for name, value in values.items() if value is None]
     if missing:
         raise InvalidArgumentError(
             f"{' and '.join(missing)} must be given by name", expected=", ".join(values), actual="None"
         )
+    return [value for value in values.values() if value is not None]
 
 
 def _precise(tensor: Tensor) -> Tensor:
@@ -137,19 +139,19 @@ def softmax_cross_entropy_with_logits_v2(
     Raises:
         InvalidArgumentError: the shapes differ.
     """
-    _required(labels=labels, logits=logits)
+    labels, logits = _required(labels=labels, logits=logits)
     return _dense_loss(labels, logits, one_axis(axis, dim), name, "softmax_cross_entropy_with_logits")
 
 
 def softmax_cross_entropy_with_logits(
-    labels: TensorLike = None,
-    logits: TensorLike = None,
+    labels: TensorLike | None = None,
+    logits: TensorLike | None = None,
     dim: int = -1,
     name: str | None = None,
     axis: int | None = None,
 ) -> Tensor:
     """`softmax_cross_entropy_with_logits_v2` with no gradient to the labels."""
-    _required(labels=labels, logits=logits)
+    labels, logits = _required(labels=labels, logits=logits)
     with op_scope(name, "softmax_cross_entropy_with_logits_sg", logits, labels) as scope:
         fixed = stop_gradient(convert_to_tensor(labels), name="labels_stop_gradient")
         return _dense_loss(fixed, logits, dim if axis is None else int(axis), scope, "")
@@ -178,9 +180,15 @@ def _dense_loss(labels: TensorLike, logits: TensorLike, axis: int, name: str | N
         return _as_dtype_of(loss, given)
 
 
-def _axis_to_end(tensor: Tensor, axis: int) -> list[int]:
-    rank = len(last_axis_order(tensor, axis))  # which checks the axis
-    return [i for i in range(rank) if i != axis % rank] + [axis % rank]
+def _axis_to_end(tensor: Tensor, axis: int) -> list[int] | Tensor:
+    if tensor.dims is None:
+        rank = apply_op("Rank", tensor)
+        last = apply_op("Reshape", apply_op("FloorMod", axis, rank), [1])
+        order: Tensor = apply_op("ConcatV2", [apply_op("ListDiff", apply_op("Range", 0, rank, 1), last).out, last], 0)
+        return order
+    swap_with_last(tensor, axis)  # which checks the axis
+    size = len(tensor.dims)
+    return [i for i in range(size) if i != axis % size] + [axis % size]
 
 
 def _as_rows(tensor: Tensor) -> Tensor:
@@ -196,8 +204,9 @@ def _as_rows(tensor: Tensor) -> Tensor:
 
 def _with_outer_shape(loss: Tensor, features: Tensor, outer: Dims) -> Tensor:
     shape: Any
-    if outer is not None and None not in outer:
-        shape = constant(list(outer), "int32", shape=(len(outer),))
+    sizes = [] if outer is None else [d for d in outer if d is not None]
+    if outer is not None and len(sizes) == len(outer):
+        shape = constant(sizes, "int32", shape=(len(sizes),))
     else:
         shape = apply_op("StridedSlice", apply_op("Shape", features), [0], [-1], [1], begin_mask=1)
     result: Tensor = apply_op("Reshape", loss, shape)
@@ -205,7 +214,7 @@ def _with_outer_shape(loss: Tensor, features: Tensor, outer: Dims) -> Tensor:
 
 
 def sparse_softmax_cross_entropy_with_logits(
-    labels: TensorLike = None, logits: TensorLike = None, name: str | None = None
+    labels: TensorLike | None = None, logits: TensorLike | None = None, name: str | None = None
 ) -> Tensor:
     """-log_softmax(logits)[labels]: the cross entropy for labels that are class numbers.
 
@@ -219,7 +228,7 @@ def sparse_softmax_cross_entropy_with_logits(
     Raises:
         InvalidArgumentError: the shapes do not fit; at run time, a label is out of range.
     """
-    _required(labels=labels, logits=logits)
+    labels, logits = _required(labels=labels, logits=logits)
     with op_scope(name, "SparseSoftmaxCrossEntropyWithLogits", labels, logits) as scope:
         classes, given = convert_to_tensor(labels), convert_to_tensor(logits)
         features = _precise(given)
@@ -249,14 +258,14 @@ def _check_sparse(labels: Tensor, logits: Tensor) -> None:
 
 
 def sigmoid_cross_entropy_with_logits(
-    labels: TensorLike = None, logits: TensorLike = None, name: str | None = None
+    labels: TensorLike | None = None, logits: TensorLike | None = None, name: str | None = None
 ) -> Tensor:
     """The cross entropy of independent yes/no questions: softplus(logits) - logits * labels, elementwise.
 
     Raises:
         InvalidArgumentError: the shapes differ.
     """
-    _required(labels=labels, logits=logits)
+    labels, logits = _required(labels=labels, logits=logits)
     with op_scope(name, "logistic_loss", logits, labels) as scope:
         x = convert_to_tensor(logits, name="logits")
         z = convert_to_tensor(labels, x.dtype, name="labels")
@@ -267,11 +276,11 @@ def sigmoid_cross_entropy_with_logits(
 
 
 def weighted_cross_entropy_with_logits(
-    labels: TensorLike = None,
-    logits: TensorLike = None,
-    pos_weight: TensorLike = None,
+    labels: TensorLike | None = None,
+    logits: TensorLike | None = None,
+    pos_weight: TensorLike | None = None,
     name: str | None = None,
-    targets: TensorLike = None,
+    targets: TensorLike | None = None,
 ) -> Tensor:
     """`sigmoid_cross_entropy_with_logits` where a positive label counts `pos_weight` times. `targets` is an older name.
 
@@ -279,7 +288,7 @@ def weighted_cross_entropy_with_logits(
         InvalidArgumentError: the shapes differ.
     """
     labels = targets if labels is None else labels
-    _required(labels=labels, logits=logits, pos_weight=pos_weight)
+    labels, logits, pos_weight = _required(labels=labels, logits=logits, pos_weight=pos_weight)
     with op_scope(name, "logistic_loss", logits, labels) as scope:
         x = convert_to_tensor(logits, name="logits")
         z = convert_to_tensor(labels, x.dtype, name="labels")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError
@@ -138,7 +139,7 @@ class _Centred:
 
     def __init__(self, op: Operation) -> None:
         x, mean, variance = op.inputs[1], op.inputs[3], op.inputs[4]
-        data_format = op.get_attr("data_format")
+        data_format = op.attrs["data_format"]
         rank, axis = len(data_format), data_format.index("C")
         self._axes = [i for i in range(rank) if i != axis]
         self._column = [-1 if i == axis else 1 for i in range(rank)]
@@ -217,8 +218,8 @@ def fused_batch_norm(
     x: TensorLike,
     scale: TensorLike,
     offset: TensorLike,
-    mean: TensorLike = None,
-    variance: TensorLike = None,
+    mean: TensorLike | None = None,
+    variance: TensorLike | None = None,
     epsilon: float = 0.001,
     data_format: str = "NHWC",
     is_training: bool = True,
@@ -270,8 +271,8 @@ def _kept(keep_dims: bool | None, keepdims: bool | None) -> bool:
 
 def moments(
     x: TensorLike,
-    axes: Any,
-    shift: Any = None,
+    axes: int | Sequence[int],
+    shift: TensorLike | None = None,
     name: str | None = None,
     keep_dims: bool | None = None,
     keepdims: bool | None = None,
@@ -289,18 +290,22 @@ def moments(
         return _cast(mean, tensor), _cast(variance, tensor)
 
 
-def _squeezed(tensor: Tensor, axes: Any) -> Tensor:
-    positions = [int(a) for a in axes] if isinstance(axes, list | tuple | range) else [int(axes)]
+def _squeezed(tensor: Tensor, axes: int | Sequence[int]) -> Tensor:
+    positions = _positions(axes)
     if not positions:
         return tensor
     found: Tensor = apply_op("Squeeze", tensor, squeeze_dims=positions)
     return found
 
 
+def _positions(axes: int | Sequence[int]) -> list[int]:
+    return [int(a) for a in axes] if isinstance(axes, Sequence) else [int(axes)]
+
+
 def sufficient_statistics(
     x: TensorLike,
-    axes: Any,
-    shift: TensorLike = None,
+    axes: int | Sequence[int],
+    shift: TensorLike | None = None,
     keep_dims: bool | None = None,
     name: str | None = None,
     keepdims: bool | None = None,
@@ -309,7 +314,7 @@ def sufficient_statistics(
     keep = _kept(keep_dims, keepdims)
     tensor = convert_to_tensor(x)
     with op_scope(name, "sufficient_statistics", tensor, shift):
-        positions = [int(a) for a in axes] if isinstance(axes, list | tuple | range) else [int(axes)]
+        positions = _positions(axes)
         count = _count(tensor, positions)
         offset = None if shift is None else convert_to_tensor(shift, tensor.dtype)
         moved = tensor if offset is None else tensor - offset
@@ -329,7 +334,7 @@ def _count(tensor: Tensor, axes: list[int]) -> Tensor:
 
 
 def normalize_moments(
-    counts: TensorLike, mean_ss: TensorLike, variance_ss: TensorLike, shift: TensorLike, name: str | None = None
+    counts: TensorLike, mean_ss: TensorLike, variance_ss: TensorLike, shift: TensorLike | None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance from `sufficient_statistics`."""
     with op_scope(name, "normalize", counts, mean_ss, variance_ss):
@@ -342,7 +347,7 @@ def normalize_moments(
 
 def weighted_moments(
     x: TensorLike,
-    axes: Any,
+    axes: int | Sequence[int],
     frequency_weights: TensorLike,
     name: str | None = None,
     keep_dims: bool | None = None,
@@ -373,9 +378,9 @@ def batch_normalization(
     x: TensorLike,
     mean: TensorLike,
     variance: TensorLike,
-    offset: TensorLike,
-    scale: TensorLike,
-    variance_epsilon: float,
+    offset: TensorLike | None,
+    scale: TensorLike | None,
+    variance_epsilon: TensorLike,
     name: str | None = None,
 ) -> Tensor:
     """(x - mean) / sqrt(variance + variance_epsilon) * scale + offset, broadcast; offset and scale may be None."""
@@ -384,12 +389,17 @@ def batch_normalization(
         inverse: Tensor = apply_op("Rsqrt", convert_to_tensor(variance) + variance_epsilon)
         if scale is not None:
             inverse = inverse * scale
-        shift = -mean * inverse if offset is None else offset - convert_to_tensor(mean) * inverse
+        centre = convert_to_tensor(mean)
+        shift = -centre * inverse if offset is None else offset - centre * inverse
         return tensor * _cast(inverse, tensor) + _cast(shift, tensor)
 
 
 def l2_normalize(
-    x: TensorLike, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None
+    x: TensorLike,
+    axis: TensorLike | None = None,
+    epsilon: float = 1e-12,
+    name: str | None = None,
+    dim: TensorLike | None = None,
 ) -> Tensor:
     """x / sqrt(max(sum(x * x), epsilon)) along `axis` (all axes without one); `dim` is its older name."""
     with op_scope(name, "l2_normalize", x) as scope:

@@ -12,7 +12,7 @@ from aioflow.graph.windows import Window, pool_dims
 from aioflow.ops.apply import TensorLike, apply_op
 from aioflow.ops.array_node import shape_of
 from aioflow.ops.nn import renamed, zeros_like
-from aioflow.ops.nn_conv import four, padding_attrs
+from aioflow.ops.nn_conv import Ints, Padding, four, padding_attrs
 
 __all__ = ["avg_pool", "avg_pool2d", "max_pool", "max_pool2d"]
 
@@ -122,12 +122,12 @@ def _avg_pool_grad_gradient(op: Operation, grad: Tensor) -> list[Any]:
 
 def max_pool(
     value: TensorLike,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    ksize: Ints,
+    strides: Ints,
+    padding: Padding,
     data_format: str | None = "NHWC",
     name: str | None = None,
-    input: TensorLike = None,
+    input: TensorLike | None = None,
 ) -> Tensor:
     """The maximum of each window.
 
@@ -145,7 +145,7 @@ def max_pool(
 
 
 def max_pool2d(
-    input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: str | None = None
+    input: TensorLike, ksize: Ints, strides: Ints, padding: Padding, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
     """`max_pool` under its newer name."""
     return max_pool(input, ksize, strides, padding, data_format, name)
@@ -153,12 +153,12 @@ def max_pool2d(
 
 def avg_pool(
     value: TensorLike,
-    ksize: Any,
-    strides: Any,
+    ksize: Ints,
+    strides: Ints,
     padding: str,
     data_format: str | None = "NHWC",
     name: str | None = None,
-    input: TensorLike = None,
+    input: TensorLike | None = None,
 ) -> Tensor:
     """The mean of each window, padding not counted. Arguments and errors as `max_pool`."""
     source = renamed(input, value, ("input", "value"))
@@ -168,18 +168,18 @@ def avg_pool(
 
 def avg_pool2d(
     value: TensorLike,
-    ksize: Any,
-    strides: Any,
+    ksize: Ints,
+    strides: Ints,
     padding: str,
     data_format: str | None = "NHWC",
     name: str | None = None,
-    input: TensorLike = None,
+    input: TensorLike | None = None,
 ) -> Tensor:
     """`avg_pool` under its newer name."""
     return avg_pool(value, ksize, strides, padding, data_format, name, input)
 
 
-def _attrs(ksize: Any, strides: Any, padding: Any, data_format: str | None) -> dict[str, Any]:
+def _attrs(ksize: Ints, strides: Ints, padding: Padding, data_format: str | None) -> dict[str, Any]:
     layout = data_format or "NHWC"
     return {
         "ksize": four(ksize, layout, "ksize"),

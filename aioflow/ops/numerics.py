@@ -40,7 +40,8 @@ def verify_tensor_all_finite(
     Raises:
         InvalidArgumentError: the tensor is missing, or given twice.
     """
-    if (t is None) == (x is None):
+    given = x if t is None else t
+    if given is None or (t is not None and x is not None):
         raise InvalidArgumentError("verify_tensor_all_finite needs one tensor", expected="t or x", actual=(t, x))
-    tensor = convert_to_tensor(x if t is None else t, name="t")
+    tensor = convert_to_tensor(given, name="t")
     return check_numerics(tensor, msg or message or "", name or "VerifyFinite")

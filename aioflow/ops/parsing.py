@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, format_dims
@@ -176,11 +177,11 @@ not_differentiable("DecodeRaw", "DecodeCSV", "ParseExample", "ParseSingleExample
 
 
 def decode_raw(
-    input_bytes: TensorLike = None,
-    out_type: Any = None,
+    input_bytes: TensorLike | None = None,
+    out_type: DTypeLike | None = None,
     little_endian: bool = True,
     name: str | None = None,
-    bytes: TensorLike = None,
+    bytes: TensorLike | None = None,
 ) -> Tensor:
     """The bytes of each string as numbers, in a new last dimension.
 
@@ -249,7 +250,7 @@ def _sparse(indices: Sequence[Tensor], values: Sequence[Tensor], shapes: Sequenc
 
 
 def parse_example(
-    serialized: TensorLike, features: ExampleFeatures, name: str | None = None, example_names: TensorLike = None
+    serialized: TensorLike, features: ExampleFeatures, name: str | None = None, example_names: TensorLike | None = None
 ) -> dict[str, Any]:
     """The features of a batch of serialized `Example` messages, by name; the first size of each is the batch's.
 
@@ -282,7 +283,7 @@ def parse_example(
 
 
 def parse_single_example(
-    serialized: TensorLike, features: ExampleFeatures, name: str | None = None, example_names: TensorLike = None
+    serialized: TensorLike, features: ExampleFeatures, name: str | None = None, example_names: TensorLike | None = None
 ) -> dict[str, Any]:
     """The features of one serialized `Example` message, by name: `parse_example` of a scalar, without the batch."""
     specs = _specs(features)
@@ -305,7 +306,7 @@ def parse_single_sequence_example(
     serialized: TensorLike,
     context_features: Mapping[str, FixedLenFeature | VarLenFeature] | None = None,
     sequence_features: Mapping[str, FixedLenSequenceFeature | VarLenFeature] | None = None,
-    example_name: TensorLike = None,
+    example_name: TensorLike | None = None,
     name: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The features of one serialized `SequenceExample`: those of its context, and its lists of features, by name.

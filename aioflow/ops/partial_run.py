@@ -13,5 +13,6 @@ define_op(
     ["dtype: type", "shape: shape", "index: int"],
     shape=lambda ctx: ctx.attrs["shape"],
     stateful=True,
+    made_by="worker",
 )
-define_op("_PartialFetch", "value: T", "", ["T: type", "index: int"], stateful=True)
+define_op("_PartialFetch", "value: T", "", ["T: type", "index: int"], stateful=True, made_by="worker")

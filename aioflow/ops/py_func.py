@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, overload
 
 from aioflow.errors import DTypeError, InvalidArgumentError, UnavailableError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
+from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.python_functions import PythonFunction, RetryPolicy, keep_function
-from aioflow.graph.shapes import Dims, dims_of
+from aioflow.graph.shapes import Dims, ShapeLike, dims_of
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 
 __all__ = ["from_async_iterator", "numpy_function", "py_coroutine", "py_func"]
@@ -60,6 +61,42 @@ _PASSING: Final = (UnavailableError, ConnectionError, TimeoutError)
 def exponential_backoff(attempt: int) -> float:
     """0.1 s after the first failed attempt, twice as much after each further one, 10 s at most."""
     return float(min(10.0, 0.1 * 2.0 ** min(attempt - 1, 10)))
+
+
+@overload
+def py_coroutine(
+    fn: Callable[..., Awaitable[Any]],
+    inputs: Sequence[TensorLike],
+    Tout: DTypeLike,
+    *,
+    timeout: float | None = None,
+    retries: int = 0,
+    retry_on: Sequence[type[Exception]] = _PASSING,
+    backoff: Callable[[int], float] = exponential_backoff,
+    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    shapes: ShapeLike | None = None,
+    stateful: bool = True,
+    gradient: GradientFunction | None = None,
+    name: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def py_coroutine(
+    fn: Callable[..., Awaitable[Any]],
+    inputs: Sequence[TensorLike],
+    Tout: list[Any] | tuple[Any, ...],
+    *,
+    timeout: float | None = None,
+    retries: int = 0,
+    retry_on: Sequence[type[Exception]] = _PASSING,
+    backoff: Callable[[int], float] = exponential_backoff,
+    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    shapes: Sequence[ShapeLike | None] | None = None,
+    stateful: bool = True,
+    gradient: GradientFunction | None = None,
+    name: str | None = None,
+) -> Any: ...
 
 
 def py_coroutine(
@@ -117,6 +154,30 @@ def py_coroutine(
     return _call_node(op_type, function, inputs, Tout, gradient, name, shapes=_shapes(shapes, types, Tout))
 
 
+@overload
+def py_func(
+    func: Callable[..., Any],
+    inp: Sequence[TensorLike],
+    Tout: DTypeLike,
+    stateful: bool = True,
+    name: str | None = None,
+    *,
+    gradient: GradientFunction | None = None,
+) -> Tensor: ...
+
+
+@overload
+def py_func(
+    func: Callable[..., Any],
+    inp: Sequence[TensorLike],
+    Tout: list[Any] | tuple[Any, ...],
+    stateful: bool = True,
+    name: str | None = None,
+    *,
+    gradient: GradientFunction | None = None,
+) -> Any: ...
+
+
 def py_func(
     func: Callable[..., Any],
     inp: Sequence[TensorLike],
@@ -152,11 +213,47 @@ def py_func(
     return _call_node(op_type, PythonFunction(_callable(func)), inp, Tout, gradient, name)
 
 
+@overload
+def numpy_function(
+    func: Callable[..., Any], inp: Sequence[TensorLike], Tout: DTypeLike, stateful: bool = True, name: str | None = None
+) -> Tensor: ...
+
+
+@overload
+def numpy_function(
+    func: Callable[..., Any],
+    inp: Sequence[TensorLike],
+    Tout: list[Any] | tuple[Any, ...],
+    stateful: bool = True,
+    name: str | None = None,
+) -> Any: ...
+
+
 def numpy_function(
     func: Callable[..., Any], inp: Sequence[TensorLike], Tout: Any, stateful: bool = True, name: str | None = None
 ) -> Any:
     """`py_func` under the name that TensorFlow gave it later."""
     return py_func(func, inp, Tout, stateful, name)
+
+
+@overload
+def from_async_iterator(
+    iterable_or_factory: AsyncIterable[Any] | Callable[[], AsyncIterable[Any]],
+    Tout: DTypeLike,
+    shapes: ShapeLike | None = None,
+    prefetch: int = 2,
+    name: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def from_async_iterator(
+    iterable_or_factory: AsyncIterable[Any] | Callable[[], AsyncIterable[Any]],
+    Tout: list[Any] | tuple[Any, ...],
+    shapes: Sequence[ShapeLike | None] | None = None,
+    prefetch: int = 2,
+    name: str | None = None,
+) -> list[Tensor]: ...
 
 
 def from_async_iterator(

@@ -7,10 +7,10 @@ import functools
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
-from aioflow.graph.shapes import Dims, format_dims
+from aioflow.graph.shapes import Dims, common_dims, format_dims
 from aioflow.ops.core import scalar
 
-__all__ = ["common_dims"]
+__all__: list[str] = []
 
 _KINDS = ("FIFOQueueV2", "PaddingFIFOQueueV2", "RandomShuffleQueueV2", "PriorityQueueV2")
 _NAMES = ["container: string = ''", "shared_name: string = ''"]
@@ -35,13 +35,6 @@ def _common(shapes: tuple[Dims, ...]) -> Dims:
     return functools.reduce(common_dims, shapes)
 
 
-def common_dims(first: Dims, second: Dims) -> Dims:
-    """The static shape that fits values of both."""
-    if first is None or second is None or len(first) != len(second):
-        return None
-    return tuple(a if a == b else None for a, b in zip(first, second, strict=True))
-
-
 def _element_shapes(ctx: ShapeContext) -> list[Dims]:
     return list(_shapes_of(ctx.tensors[0])) or [None] * len(ctx.attrs["component_types"])
 
@@ -53,10 +46,10 @@ def _batch_shapes(ctx: ShapeContext, size: int | None) -> list[Dims]:
 
 
 def _many(ctx: ShapeContext) -> list[Dims]:
-    known = ctx.value("n")
-    if known is not None and int(known) < 0:
-        raise InvalidArgumentError("cannot dequeue a negative number", expected="n >= 0", actual=int(known))
-    return _batch_shapes(ctx, None if known is None else int(known))
+    count = ctx.scalar("n")
+    if count is not None and count < 0:
+        raise InvalidArgumentError("cannot dequeue a negative number", expected="n >= 0", actual=count)
+    return _batch_shapes(ctx, count)
 
 
 def _up_to(ctx: ShapeContext) -> list[Dims]:

@@ -8,18 +8,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes as _dtypes
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.dtypes import DType
+from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.scopes import current_scope
-from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, merge_dims
+from aioflow.graph.shapes import (
+    Dimension,
+    Dims,
+    ShapeLike,
+    TensorShape,
+    common_dims,
+    dims_of,
+    format_dims,
+    merge_dims,
+)
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
-from aioflow.ops.queue_ops import common_dims
 from aioflow.ops.random import get_seed
+
+# One shape a component, or one alone.
+Shapes: TypeAlias = ShapeLike | Sequence[ShapeLike | None]
 
 __all__ = ["FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "QueueBase", "RandomShuffleQueue"]
 
@@ -37,7 +48,13 @@ class QueueBase:
     They run where they are fetched: several can be in flight, and are served in the order in which they came.
     """
 
-    def __init__(self, dtypes: Sequence[Any], shapes: Sequence[Any] | None, names: Any, queue_ref: Tensor) -> None:
+    def __init__(
+        self,
+        dtypes: Sequence[DTypeLike],
+        shapes: Sequence[ShapeLike | None] | None,
+        names: Sequence[str] | None,
+        queue_ref: Tensor,
+    ) -> None:
         self._dtypes = [_dtypes.as_dtype(t) for t in dtypes]
         self._dims: list[Dims] = [None] * len(self._dtypes) if shapes is None else [dims_of(s) for s in shapes]
         if len(self._dims) != len(self._dtypes):
@@ -97,7 +114,7 @@ class QueueBase:
         """Names of the components, or None."""
         return None if self._names is None else list(self._names)
 
-    def enqueue(self, vals: Any, name: str | None = None) -> Operation:
+    def enqueue(self, vals: TensorLike | Mapping[str, TensorLike], name: str | None = None) -> Operation:
         """A node that puts one element in; it waits while the queue is full.
 
         Raises, in a run:
@@ -112,7 +129,7 @@ class QueueBase:
         )
         return result
 
-    def enqueue_many(self, vals: Any, name: str | None = None) -> Operation:
+    def enqueue_many(self, vals: TensorLike | Mapping[str, TensorLike], name: str | None = None) -> Operation:
         """A node that puts in as many elements as the components have rows, one after another.
 
         Where the queue is full it waits, with a part of the elements in; these stay in if the step is cancelled.
@@ -150,7 +167,7 @@ class QueueBase:
         )
         return self._element(found)
 
-    def dequeue_many(self, n: Any, name: str | None = None) -> Any:
+    def dequeue_many(self, n: TensorLike, name: str | None = None) -> Any:
         """The next `n` elements, as components of shape [n, …]; the node waits until there are enough.
 
         Raises, in a run:
@@ -158,7 +175,7 @@ class QueueBase:
         """
         return self._batch("QueueDequeueManyV2", n, name or f"{self._base_name}_DequeueMany")
 
-    def dequeue_up_to(self, n: Any, name: str | None = None) -> Any:
+    def dequeue_up_to(self, n: TensorLike, name: str | None = None) -> Any:
         """As `dequeue_many`, but once the queue is closed it may be fewer than `n`, at least one.
 
         Raises, in a run:
@@ -242,12 +259,22 @@ def _listed(values: Any) -> list[Any]:
     return list(values) if isinstance(values, list | tuple) else [values]
 
 
+def _is_size(value: Any) -> bool:
+    return value is None or isinstance(value, int | Dimension)
+
+
 def _shape_list(shapes: Any, count: int, partial: bool) -> list[Dims] | None:
-    """Shapes as dims; one shape alone serves a queue of one component."""
+    """Shapes as dims. Sizes alone are one shape, for a queue of one component; where sizes may be open, that would not
+    be told from a list of shapes."""
     if shapes is None:
         return None
-    single = isinstance(shapes, TensorShape) or any(isinstance(s, int) or s is None for s in shapes)
-    listed = [shapes] if single or (count == 1 and not len(shapes)) else list(shapes)
+    listed = [shapes] if isinstance(shapes, TensorShape) else shapes
+    if not isinstance(listed, list | tuple):
+        raise DTypeError("shapes are given as a list", expected="a shape a component", actual=shapes)
+    if partial and (not listed or any(_is_size(s) for s in listed)):
+        raise InvalidArgumentError("open shapes are given as a list of shapes", expected="[[None, 2]]", actual=shapes)
+    if all(_is_size(s) for s in listed):
+        listed = [listed]
     dims = [dims_of(s) for s in listed]
     if len(dims) != count:
         raise InvalidArgumentError("the queue needs a shape a component", expected=count, actual=len(dims))
@@ -270,7 +297,7 @@ class _Typed(QueueBase):
         self, capacity: int, dtypes: Any, shapes: Any, names: Any, shared_name: str | None, name: str, **attrs: Any
     ) -> None:
         types = [_dtypes.as_dtype(t) for t in _listed(dtypes)]
-        dims = _shape_list(shapes, len(types), self._partial)
+        dims = self._component_dims(shapes, len(types))
         labels = None if names is None else _listed(names)
         if labels is not None and len(labels) != len(types):
             raise InvalidArgumentError("the queue needs a name a component", expected=len(types), actual=len(labels))
@@ -285,6 +312,9 @@ class _Typed(QueueBase):
             **attrs,
         )
         super().__init__(types, dims, labels, handle)
+
+    def _component_dims(self, shapes: Any, count: int) -> list[Dims] | None:
+        return _shape_list(shapes, count, self._partial)
 
 
 class FIFOQueue(_Typed):
@@ -303,9 +333,9 @@ class FIFOQueue(_Typed):
     def __init__(
         self,
         capacity: int,
-        dtypes: Any,
-        shapes: Any = None,
-        names: Any = None,
+        dtypes: DTypeLike | Sequence[DTypeLike],
+        shapes: Shapes | None = None,
+        names: str | Sequence[str] | None = None,
         shared_name: str | None = None,
         name: str = "fifo_queue",
     ) -> None:
@@ -324,9 +354,9 @@ class PaddingFIFOQueue(_Typed):
     def __init__(
         self,
         capacity: int,
-        dtypes: Any,
-        shapes: Any,
-        names: Any = None,
+        dtypes: DTypeLike | Sequence[DTypeLike],
+        shapes: Shapes,
+        names: str | Sequence[str] | None = None,
         shared_name: str | None = None,
         name: str = "padding_fifo_queue",
     ) -> None:
@@ -350,9 +380,9 @@ class RandomShuffleQueue(_Typed):
         self,
         capacity: int,
         min_after_dequeue: int,
-        dtypes: Any,
-        shapes: Any = None,
-        names: Any = None,
+        dtypes: DTypeLike | Sequence[DTypeLike],
+        shapes: Shapes | None = None,
+        names: str | Sequence[str] | None = None,
         seed: int | None = None,
         shared_name: str | None = None,
         name: str = "random_shuffle_queue",
@@ -386,17 +416,18 @@ class PriorityQueue(_Typed):
     def __init__(
         self,
         capacity: int,
-        types: Any,
-        shapes: Any = None,
-        names: Any = None,
+        types: DTypeLike | Sequence[DTypeLike],
+        shapes: Shapes | None = None,
+        names: str | Sequence[str] | None = None,
         shared_name: str | None = None,
         name: str = "priority_queue",
     ) -> None:
         kinds = [_dtypes.as_dtype(t) for t in _listed(types)]
-        dims = _shape_list(shapes, len(kinds), False)
-        whole = [(), *(dims if dims is not None else [None] * len(kinds))]
-        self._partial = dims is None
-        super().__init__(capacity, [_dtypes.int64, *kinds], whole, names, shared_name, name)
+        super().__init__(capacity, [_dtypes.int64, *kinds], shapes, names, shared_name, name)
+
+    def _component_dims(self, shapes: Any, count: int) -> list[Dims] | None:
+        dims = _shape_list(shapes, count - 1, False)
+        return [(), *([None] * (count - 1) if dims is None else dims)]
 
     def _components(self, vals: Any) -> list[Tensor]:
         components = super()._components(vals)

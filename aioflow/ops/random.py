@@ -13,7 +13,7 @@ from typing import Any, Final
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dimension, Dims, TensorShape, broadcast_dims, format_dims
@@ -81,8 +81,10 @@ def _given_shape_and(name: str) -> Any:
 def _multinomial_shape(ctx: ShapeContext) -> Dims:
     logits = ctx.require_rank("logits", 2)
     ctx.require_rank("num_samples", 0)
-    count = ctx.value("num_samples")
-    return (None if logits is None else logits[0], None if count is None or int(count) < 0 else int(count))
+    count = ctx.scalar("num_samples")
+    if count is not None and count < 0:
+        raise InvalidArgumentError("the number of samples is negative", expected=">= 0", actual=count)
+    return (None if logits is None else logits[0], count)
 
 
 def _stateless_shape(ctx: ShapeContext) -> Dims:
@@ -187,8 +189,8 @@ def _as_given(value: Any, dtype: DType) -> Any:
 def random_uniform(
     shape: TensorLike,
     minval: TensorLike = 0,
-    maxval: TensorLike = None,
-    dtype: Any = dtypes.float32,
+    maxval: TensorLike | None = None,
+    dtype: DTypeLike = dtypes.float32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -220,7 +222,7 @@ def random_normal(
     shape: TensorLike,
     mean: TensorLike = 0.0,
     stddev: TensorLike = 1.0,
-    dtype: Any = dtypes.float32,
+    dtype: DTypeLike = dtypes.float32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -232,7 +234,7 @@ def truncated_normal(
     shape: TensorLike,
     mean: TensorLike = 0.0,
     stddev: TensorLike = 1.0,
-    dtype: Any = dtypes.float32,
+    dtype: DTypeLike = dtypes.float32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -304,7 +306,7 @@ def multinomial(
     num_samples: TensorLike,
     seed: int | None = None,
     name: str | None = None,
-    output_dtype: Any = None,
+    output_dtype: DTypeLike | None = None,
 ) -> Tensor:
     """Class numbers [batch, num_samples], drawn with probabilities softmax(logits).
 
@@ -325,8 +327,8 @@ def multinomial(
 def random_gamma(
     shape: TensorLike,
     alpha: TensorLike,
-    beta: TensorLike = None,
-    dtype: Any = dtypes.float32,
+    beta: TensorLike | None = None,
+    dtype: DTypeLike = dtypes.float32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -365,7 +367,11 @@ def _broadcast(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def random_poisson(
-    lam: TensorLike, shape: TensorLike, dtype: Any = dtypes.float32, seed: int | None = None, name: str | None = None
+    lam: TensorLike,
+    shape: TensorLike,
+    dtype: DTypeLike = dtypes.float32,
+    seed: int | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """For each element of lam, `shape` numbers from the Poisson distribution of that mean: shape + lam.shape."""
     with op_scope(name, "random_poisson", lam, shape) as scope:
@@ -382,8 +388,8 @@ def stateless_random_uniform(
     shape: TensorLike,
     seed: TensorLike,
     minval: TensorLike = 0,
-    maxval: TensorLike = None,
-    dtype: Any = dtypes.float32,
+    maxval: TensorLike | None = None,
+    dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
     """As `random_uniform` for floating dtypes, with the numbers that the two integers in `seed` stand for."""
@@ -399,7 +405,7 @@ def stateless_random_normal(
     seed: TensorLike,
     mean: TensorLike = 0.0,
     stddev: TensorLike = 1.0,
-    dtype: Any = dtypes.float32,
+    dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
     """As `random_normal`, with the numbers that the two integers in `seed` stand for."""
@@ -411,7 +417,7 @@ def stateless_truncated_normal(
     seed: TensorLike,
     mean: TensorLike = 0.0,
     stddev: TensorLike = 1.0,
-    dtype: Any = dtypes.float32,
+    dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
     """As `truncated_normal`, with the numbers that the two integers in `seed` stand for."""

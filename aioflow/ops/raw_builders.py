@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import keyword
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any, Final
 
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import OPS, ArgDef, AttrDef, OpDef
+from aioflow.graph.suggestions import did_you_mean, near_names
 from aioflow.ops.apply import apply_op
 
 __all__ = ["builder_of", "public_ops"]
@@ -29,8 +29,7 @@ def builder_of(name: str, module: str) -> Callable[..., Any]:
         AttributeError: there is no such op; the message has near names.
     """
     if name.startswith("__") or name not in OPS:
-        near = difflib.get_close_matches(name, public_ops(), n=3)
-        hint = f"; the nearest are {', '.join(near)}" if near else ""
+        hint = "" if name.startswith("__") else did_you_mean(near_names(name, public_ops()))
         raise AttributeError(f"no op {name!r} among the {len(OPS)} that are registered{hint}")
     builder = _BUILDERS.get(name)
     if builder is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.default_graph import default_graph
@@ -12,6 +12,10 @@ from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims
 from aioflow.ops.apply import TensorLike, apply_op
 from aioflow.ops.core import scalar
+from aioflow.ops.queues import QueueBase
+
+if TYPE_CHECKING:
+    from aioflow.io import TFRecordOptions
 
 __all__ = [
     "FixedLengthRecordReader",
@@ -117,6 +121,21 @@ not_differentiable(
 )
 
 
+if TYPE_CHECKING:  # the named tuples that apply_op makes when they are first needed
+
+    class Record(NamedTuple):
+        """What `ReaderBase.read` gives."""
+
+        key: Tensor
+        value: Tensor
+
+    class Records(NamedTuple):
+        """What `ReaderBase.read_up_to` gives."""
+
+        keys: Tensor
+        values: Tensor
+
+
 class ReaderBase:
     """What all readers do: give the next record, and open the next file from the queue when one has ended.
 
@@ -141,7 +160,7 @@ class ReaderBase:
         """Whether its state can be saved: only an `IdentityReader`'s can."""
         return self._supports_serialize
 
-    def read(self, queue: Any, name: str | None = None) -> Any:
+    def read(self, queue: QueueBase | Tensor, name: str | None = None) -> Record:
         """The next record, as a named tuple of scalar strings `key` and `value`.
 
         Args:
@@ -151,11 +170,13 @@ class ReaderBase:
             OutOfRangeError: no file is left: the queue is closed and empty.
             NotFoundError, DataLossError, …: the file cannot be read, or is damaged.
         """
-        return apply_op("ReaderReadV2", self._handle, _queue_handle(queue), name=name)
+        result: Record = apply_op("ReaderReadV2", self._handle, _queue_handle(queue), name=name)
+        return result
 
-    def read_up_to(self, queue: Any, num_records: TensorLike, name: str | None = None) -> Any:
+    def read_up_to(self, queue: QueueBase | Tensor, num_records: TensorLike, name: str | None = None) -> Records:
         """The next records of one file, at most `num_records`, as a named tuple of string vectors `keys`, `values`."""
-        return apply_op("ReaderReadUpToV2", self._handle, _queue_handle(queue), num_records, name=name)
+        result: Records = apply_op("ReaderReadUpToV2", self._handle, _queue_handle(queue), num_records, name=name)
+        return result
 
     def num_records_produced(self, name: str | None = None) -> Tensor:
         """How many records the reader has given, a scalar int64."""
@@ -269,6 +290,6 @@ class TFRecordReader(ReaderBase):
         options: A `TFRecordOptions`, or the name of a compression.
     """
 
-    def __init__(self, name: str | None = None, options: Any = None) -> None:
+    def __init__(self, name: str | None = None, options: TFRecordOptions | str | None = None) -> None:
         compression = getattr(options, "compression_type", options) or ""
         super().__init__(_reader("TFRecordReaderV2", name, compression_type=compression))

@@ -13,9 +13,9 @@ import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import OPS, ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
@@ -66,9 +66,9 @@ def normal_axis(axis: int, rank: int) -> int:
 
 def _scanned(ctx: ShapeContext) -> Dims:
     ctx.require_rank("axis", 0)
-    dims, axis = ctx.dims("x"), ctx.value("axis")
+    dims, axis = ctx.dims("x"), ctx.scalar("axis")
     if dims is not None and axis is not None:
-        normal_axis(int(axis), len(dims))
+        normal_axis(axis, len(dims))
     return dims
 
 
@@ -171,7 +171,7 @@ def _sum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 @gradient("Mean")
 def _mean_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     # Divided before it is broadcast: the incoming gradient is the smaller array.
-    return _sum_grad(op, apply_op("RealDiv", grad, _count_reduced(op)))  # type: ignore[return-value]  # as _sum_grad
+    return _sum_grad(op, apply_op("RealDiv", grad, _count_reduced(op)))
 
 
 def _count_reduced(op: Operation) -> Tensor:
@@ -284,9 +284,11 @@ def _all_axes(x: Tensor) -> Tensor:
     return result
 
 
-def reduce_by(op_type: str, input_tensor: TensorLike, axis: Any, keepdims: bool | None, name: str | None) -> Tensor:
+def reduce_by(
+    op_type: str, input_tensor: TensorLike, axis: TensorLike | None, keepdims: bool | None, name: str | None
+) -> Tensor:
     """A reduction node; no axis means all of them."""
-    x = convert_to_tensor(input_tensor)
+    x = convert_to_tensor(input_tensor, dtype_hint=OPS.get(op_type).inputs[0].dtype)
     with x.graph.as_default():
         axes = _all_axes(x) if axis is None else axis
         result: Tensor = apply_op(op_type, x, axes, keep_dims=bool(keepdims), name=name)
@@ -304,10 +306,10 @@ def _reduce(
 
 def reduce_sum(
     input_tensor: TensorLike,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     keepdims: bool | None = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
     """The sum of the elements along `axis` (an int, a list of them, or None for all), in the input's dtype.
@@ -324,10 +326,10 @@ def reduce_sum(
 
 def reduce_mean(
     input_tensor: TensorLike,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     keepdims: bool | None = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
     """The mean of the elements along `axis`; integers truncate, and no elements give nan. See `reduce_sum`."""
@@ -336,10 +338,10 @@ def reduce_mean(
 
 def reduce_prod(
     input_tensor: TensorLike,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     keepdims: bool | None = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
     """The product of the elements along `axis`; 1 of no elements. See `reduce_sum`."""
@@ -348,10 +350,10 @@ def reduce_prod(
 
 def reduce_max(
     input_tensor: TensorLike,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     keepdims: bool | None = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
     """The greatest element along `axis`; of no elements -inf, or the least integer. See `reduce_sum`."""
@@ -360,10 +362,10 @@ def reduce_max(
 
 def reduce_min(
     input_tensor: TensorLike,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     keepdims: bool | None = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
     """The least element along `axis`; of no elements inf, or the greatest integer. See `reduce_sum`."""
@@ -372,10 +374,10 @@ def reduce_min(
 
 def reduce_all(
     input_tensor: TensorLike,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     keepdims: bool | None = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
     """Whether all the bools along `axis` are true. See `reduce_sum`."""
@@ -384,10 +386,10 @@ def reduce_all(
 
 def reduce_any(
     input_tensor: TensorLike,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     keepdims: bool | None = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
     """Whether any of the bools along `axis` is true. See `reduce_sum`."""
@@ -395,7 +397,7 @@ def reduce_any(
 
 
 def reduce_euclidean_norm(
-    input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: TensorLike | None = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """The square root of the sum of squares along `axis`. See `reduce_sum`."""
     return reduce_by("EuclideanNorm", input_tensor, axis, keepdims, name)
@@ -403,10 +405,10 @@ def reduce_euclidean_norm(
 
 def reduce_logsumexp(
     input_tensor: TensorLike,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     keepdims: bool | None = None,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
     """log(sum(exp(x))) along `axis`, without overflow: the greatest element is taken out first. See `reduce_sum`."""
@@ -425,7 +427,7 @@ def reduce_logsumexp(
 
 
 def reduce_variance(
-    input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: TensorLike | None = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """The mean squared distance from the mean along `axis` (divided by n, not n - 1). See `reduce_sum`.
 
@@ -444,7 +446,9 @@ def reduce_variance(
         return reduce_by("Mean", apply_op("Square", distance), axis, keepdims, None)
 
 
-def reduce_std(input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+def reduce_std(
+    input_tensor: TensorLike, axis: TensorLike | None = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """The square root of `reduce_variance`."""
     x = convert_to_tensor(input_tensor)
     with x.graph.as_default(), x.graph.name_scope(name or "reduce_std"):
@@ -453,14 +457,14 @@ def reduce_std(input_tensor: TensorLike, axis: Any = None, keepdims: bool = Fals
 
 
 def count_nonzero(
-    input_tensor: TensorLike = None,
-    axis: Any = None,
+    input_tensor: TensorLike | None = None,
+    axis: TensorLike | None = None,
     keepdims: bool | None = None,
-    dtype: Any = dtypes.int64,
+    dtype: DTypeLike = dtypes.int64,
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
-    input: TensorLike = None,
+    input: TensorLike | None = None,
 ) -> Tensor:
     """How many elements along `axis` are not zero (not empty, for strings), as `dtype`. See `reduce_sum`."""
     x = convert_to_tensor(_either("input_tensor", input_tensor, "input", input))
@@ -473,7 +477,7 @@ def count_nonzero(
 
 
 def cumsum(
-    x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: TensorLike, axis: TensorLike = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
     """The sums of the elements up to each one along `axis`.
 
@@ -489,7 +493,7 @@ def cumsum(
 
 
 def cumprod(
-    x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: TensorLike, axis: TensorLike = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
     """The products of the elements up to each one along `axis`; the first is 1 with `exclusive`. See `cumsum`."""
     result: Tensor = apply_op("Cumprod", x, axis, exclusive=exclusive, reverse=reverse, name=name)

@@ -9,6 +9,8 @@ from typing import Any
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph
+from aioflow.graph.scopes import DeviceLike
+from aioflow.graph.tensor_like import NodeLike
 
 __all__ = [
     "add_to_collection",
@@ -25,17 +27,17 @@ __all__ = [
 ]
 
 
-def device(device_name_or_function: Any) -> AbstractContextManager[None]:
+def device(device_name_or_function: DeviceLike) -> AbstractContextManager[None]:
     """Ask for a device for new nodes: a name, a function of the node, or None to close off the outer scopes."""
     return default_graph().device(device_name_or_function)
 
 
-def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
+def control_dependencies(control_inputs: Iterable[NodeLike] | None) -> AbstractContextManager[None]:
     """Make new nodes wait for these nodes or tensors; None closes off the outer blocks."""
     return default_graph().control_dependencies(control_inputs)
 
 
-def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+def colocate_with(op: NodeLike | None, ignore_existing: bool = False) -> AbstractContextManager[None]:
     """Put new nodes on the device of `op`."""
     return default_graph().colocate_with(op, ignore_existing)
 
@@ -87,7 +89,9 @@ def graph_of(values: Iterable[Any]) -> Graph:
         if not isinstance(graph, Graph):
             continue
         if found is not None and graph is not found:
-            raise InvalidArgumentError("the values are of different graphs", expected=repr(found), actual=repr(value))
+            raise InvalidArgumentError(
+                f"the values are of different graphs: {value!r} is of another", expected=repr(found), actual=repr(graph)
+            )
         found = graph
     return found or default_graph()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
@@ -42,8 +43,10 @@ def _unsorted_shape(ctx: ShapeContext) -> Dims:
         return None
     ctx.require_rank("data", len(ids), -1)
     merge_dims(data[: len(ids)], ids)
-    count = ctx.value("num_segments")
-    return (None if count is None else int(count), *data[len(ids) :])
+    count = ctx.scalar("num_segments")
+    if count is not None and count < 0:
+        raise InvalidArgumentError("the number of segments is negative", expected=">= 0", actual=count)
+    return (count, *data[len(ids) :])
 
 
 for _name, _types in {

@@ -6,7 +6,7 @@ from typing import Any
 
 from aioflow.errors import UnimplementedError
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import define_op, not_differentiable
 from aioflow.ops.apply import TensorLike, apply_op
@@ -69,7 +69,7 @@ def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
     return result
 
 
-def parse_tensor(serialized: TensorLike, out_type: Any, name: str | None = None) -> Tensor:
+def parse_tensor(serialized: TensorLike, out_type: DTypeLike, name: str | None = None) -> Tensor:
     """The tensor of dtype `out_type` that a scalar string holds: see `serialize_tensor`.
 
     Raises:
@@ -84,7 +84,7 @@ def _only_strings(out_type: Any) -> None:
         raise UnimplementedError("sparse tensors are serialized to strings", expected="string", actual=out_type)
 
 
-def serialize_sparse(sp_input: SparseTensor, name: str | None = None, out_type: Any = dtypes.string) -> Tensor:
+def serialize_sparse(sp_input: SparseTensor, name: str | None = None, out_type: DTypeLike = dtypes.string) -> Tensor:
     """The sparse tensor as three strings, a vector."""
     _only_strings(out_type)
     sparse = sparse_of(sp_input)
@@ -92,7 +92,9 @@ def serialize_sparse(sp_input: SparseTensor, name: str | None = None, out_type: 
     return result
 
 
-def serialize_many_sparse(sp_input: SparseTensor, name: str | None = None, out_type: Any = dtypes.string) -> Tensor:
+def serialize_many_sparse(
+    sp_input: SparseTensor, name: str | None = None, out_type: DTypeLike = dtypes.string
+) -> Tensor:
     """Each slice along the first dimension as three strings: [n, 3]. The entries are in row-major order.
 
     Raises:
@@ -105,7 +107,7 @@ def serialize_many_sparse(sp_input: SparseTensor, name: str | None = None, out_t
 
 
 def deserialize_many_sparse(
-    serialized_sparse: TensorLike, dtype: Any, rank: int | None = None, name: str | None = None
+    serialized_sparse: TensorLike, dtype: DTypeLike, rank: int | None = None, name: str | None = None
 ) -> SparseTensor:
     """The sparse tensors of [n, 3] strings put together along a new first dimension.
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, merge_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.array_node import swap_with_last
 from aioflow.ops.matrix import graph_scope
 from aioflow.ops.reduction import normal_axis, reduce_by
 
@@ -136,12 +137,10 @@ define_op(
 
 
 def _bins(ctx: ShapeContext) -> Dims:
-    count = ctx.value("size" if ctx.op_def.name == "Bincount" else "nbins")
-    if count is None:
-        return (None,)
-    if int(count) < 0:
-        raise InvalidArgumentError("the number of bins is negative", expected=">= 0", actual=int(count))
-    return (int(count),)
+    count = ctx.scalar("size" if ctx.op_def.name == "Bincount" else "nbins")
+    if count is not None and count < 0:
+        raise InvalidArgumentError("the number of bins is negative", expected=">= 0", actual=count)
+    return (count,)
 
 
 define_op(
@@ -209,10 +208,10 @@ def _nth_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 def argmax(
     input: TensorLike,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     name: str | None = None,
-    dimension: Any = None,
-    output_type: Any = dtypes.int64,
+    dimension: TensorLike | None = None,
+    output_type: DTypeLike = dtypes.int64,
 ) -> Tensor:
     """The index of the greatest element along `axis` (by default 0); of equal ones the first.
 
@@ -229,10 +228,10 @@ def argmax(
 
 def argmin(
     input: TensorLike,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     name: str | None = None,
-    dimension: Any = None,
-    output_type: Any = dtypes.int64,
+    dimension: TensorLike | None = None,
+    output_type: DTypeLike = dtypes.int64,
 ) -> Tensor:
     """The index of the least element along `axis`. See `argmax`; the output is int32 or int64."""
     result: Tensor = apply_op("ArgMin", input, _axis(axis, dimension), output_type=as_dtype(output_type), name=name)
@@ -246,19 +245,36 @@ def _axis(axis: Any, dimension: Any) -> Any:
     return 0 if given is None else given
 
 
-def arg_max(input: TensorLike, dimension: Any, output_type: Any = dtypes.int64, name: str | None = None) -> Tensor:
+def arg_max(
+    input: TensorLike, dimension: TensorLike, output_type: DTypeLike = dtypes.int64, name: str | None = None
+) -> Tensor:
     """Old name of `argmax`."""
     return argmax(input, dimension, name, output_type=output_type)
 
 
-def arg_min(input: TensorLike, dimension: Any, output_type: Any = dtypes.int64, name: str | None = None) -> Tensor:
+def arg_min(
+    input: TensorLike, dimension: TensorLike, output_type: DTypeLike = dtypes.int64, name: str | None = None
+) -> Tensor:
     """Old name of `argmin`."""
     return argmin(input, dimension, name, output_type=output_type)
 
 
+if TYPE_CHECKING:  # the named tuples that apply_op makes when they are first needed
+
+    class TopK(NamedTuple):
+        """What `top_k` gives."""
+
+        values: Tensor
+        indices: Tensor
+
+
 def top_k(
-    input: TensorLike, k: TensorLike = 1, sorted: bool = True, index_type: Any = dtypes.int32, name: str | None = None
-) -> Any:
+    input: TensorLike,
+    k: TensorLike = 1,
+    sorted: bool = True,
+    index_type: DTypeLike = dtypes.int32,
+    name: str | None = None,
+) -> TopK:
     """The `k` greatest elements along the last dimension, descending, and their indices; of equal ones the first.
 
     Returns:
@@ -267,7 +283,8 @@ def top_k(
     Raises:
         InvalidArgumentError: the last dimension is smaller than k.
     """
-    return apply_op("TopKV2", input, k, sorted=sorted, index_type=as_dtype(index_type), name=name)
+    result: TopK = apply_op("TopKV2", input, k, sorted=sorted, index_type=as_dtype(index_type), name=name)
+    return result
 
 
 def nth_element(input: TensorLike, n: TensorLike, reverse: bool = False, name: str | None = None) -> Tensor:
@@ -332,18 +349,10 @@ def _sorted(x: Tensor, axis: Any, direction: str) -> tuple[Tensor, Tensor]:
 def _last_axis(x: Tensor, axis: int) -> Any:
     """The permutation that swaps `axis` with the last one, or None where it is the last."""
     if x.dims is None:
-        if axis == -1:
-            return None
-        raise InvalidArgumentError(
-            "a sort along another axis than the last needs a known rank", expected="-1", actual=axis
-        )
+        return None if axis == -1 else swap_with_last(x, axis)
     rank = len(x.dims)
     axis = normal_axis(axis, rank)
-    if axis == rank - 1 or rank == 0:
-        return None
-    order = list(range(rank))
-    order[axis], order[-1] = order[-1], order[axis]
-    return constant(np.array(order, dtype=np.int32))
+    return None if axis == rank - 1 or rank == 0 else swap_with_last(x, axis)
 
 
 def _reversed(x: Tensor) -> Tensor:
@@ -355,10 +364,10 @@ def _reversed(x: Tensor) -> Tensor:
 
 def bincount(
     arr: TensorLike,
-    weights: TensorLike = None,
-    minlength: TensorLike = None,
-    maxlength: TensorLike = None,
-    dtype: Any = dtypes.int32,
+    weights: TensorLike | None = None,
+    minlength: TensorLike | None = None,
+    maxlength: TensorLike | None = None,
+    dtype: DTypeLike = dtypes.int32,
 ) -> Tensor:
     """How often each value 0, 1, … occurs among the int32 elements of `arr`, or the sum of their weights.
 
@@ -382,7 +391,7 @@ def bincount(
     return result
 
 
-def _bincount_size(x: Tensor, minlength: TensorLike, maxlength: TensorLike) -> Tensor:
+def _bincount_size(x: Tensor, minlength: TensorLike | None, maxlength: TensorLike | None) -> Tensor:
     # reduce_max of nothing is the least int, which the clamp at 0 takes care of
     top = apply_op("Maximum", reduce_by("Max", x, None, False, None), -1)
     size: Tensor = top + 1
@@ -397,7 +406,7 @@ def histogram_fixed_width(
     values: TensorLike,
     value_range: TensorLike,
     nbins: TensorLike = 100,
-    dtype: Any = dtypes.int32,
+    dtype: DTypeLike = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
     """How many values fall into each of `nbins` equal bins over `value_range`; those outside count at the ends.
@@ -415,7 +424,7 @@ def histogram_fixed_width_bins(
     values: TensorLike,
     value_range: TensorLike,
     nbins: TensorLike = 100,
-    dtype: Any = dtypes.int32,
+    dtype: DTypeLike = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
     """The index of the bin of each value. See `histogram_fixed_width`."""
@@ -436,10 +445,10 @@ def histogram_fixed_width_bins(
 def confusion_matrix(
     labels: TensorLike,
     predictions: TensorLike,
-    num_classes: TensorLike = None,
-    dtype: Any = dtypes.int32,
+    num_classes: TensorLike | None = None,
+    dtype: DTypeLike = dtypes.int32,
     name: str | None = None,
-    weights: TensorLike = None,
+    weights: TensorLike | None = None,
 ) -> Tensor:
     """The number (or the sum of `weights`) of the elements of each label, by rows, and prediction, by columns.
 
@@ -468,6 +477,7 @@ def confusion_matrix(
         # ScatterNd refuses a class that is out of range, where a flat index would land in another row.
         places = apply_op("Pack", [rows, columns], axis=1)
         result: Tensor = apply_op("ScatterNd", places, values, apply_op("Pack", [size, size], axis=0))
+        result.set_shape([None, None])
     return result
 
 

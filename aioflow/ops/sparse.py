@@ -12,7 +12,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
-from aioflow.graph.shapes import Dims, merge_dims
+from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
 from aioflow.ops.sparse_tensor import SparseTensor, int64_tensor, sparse_of
@@ -59,6 +59,12 @@ def _joined(ctx: ShapeContext) -> list[Dims]:
     for indices, values, one in zip(
         ctx.dims_list("indices"), ctx.dims_list("values"), ctx.dims_list("shapes"), strict=True
     ):
+        if any(dims is not None and len(dims) != rank for dims, rank in ((indices, 2), (values, 1), (one, 1))):
+            raise InvalidArgumentError(
+                "the parts of a sparse tensor have wrong ranks",
+                expected="a matrix of indices, vectors of values and sizes",
+                actual=" and ".join(map(format_dims, (indices, values, one))),
+            )
         count = merge_dims(None if indices is None else indices[:1], values)
         rows = None if rows is None or count is None or count[0] is None else rows + count[0]
         columns = merge_dims(columns, None if indices is None else indices[1:])
@@ -217,7 +223,7 @@ def _product(dims: Sequence[int | None]) -> int:
     return product
 
 
-def sparse_transpose(sp_input: SparseTensor, perm: TensorLike = None, name: str | None = None) -> SparseTensor:
+def sparse_transpose(sp_input: SparseTensor, perm: TensorLike | None = None, name: str | None = None) -> SparseTensor:
     """The dimensions in the order `perm`, reversed by default; the entries in row-major order.
 
     Raises:
@@ -397,7 +403,7 @@ def sparse_retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor
     return made
 
 
-def sparse_reset_shape(sp_input: SparseTensor, new_shape: TensorLike = None) -> SparseTensor:
+def sparse_reset_shape(sp_input: SparseTensor, new_shape: TensorLike | None = None) -> SparseTensor:
     """The same entries in a larger shape, or without `new_shape` in the smallest one that holds them.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Any
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.dtypes import DType
+from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, dims_of
@@ -87,7 +87,10 @@ def sparse_to_dense(
 
 
 def sparse_tensor_to_dense(
-    sp_input: SparseTensor, default_value: TensorLike = None, validate_indices: bool = True, name: str | None = None
+    sp_input: SparseTensor,
+    default_value: TensorLike | None = None,
+    validate_indices: bool = True,
+    name: str | None = None,
 ) -> Tensor:
     """The dense tensor, with `default_value` (0, "" or False without it) where nothing is held: `sparse_to_dense`."""
     sparse = sparse_of(sp_input)
@@ -99,7 +102,7 @@ def sparse_tensor_to_dense(
 
 
 def _zero(dtype: DType) -> Tensor:
-    return constant({dtypes.string: "", dtypes.bool_: False}.get(dtype, 0), dtype)
+    return constant("" if dtype is dtypes.string else dtype.as_numpy_dtype(0), dtype)
 
 
 def sparse_from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
@@ -114,7 +117,10 @@ def sparse_from_dense(tensor: TensorLike, name: str | None = None) -> SparseTens
 
 
 def sparse_eye(
-    num_rows: TensorLike, num_columns: TensorLike = None, dtype: Any = dtypes.float32, name: str | None = None
+    num_rows: TensorLike,
+    num_columns: TensorLike | None = None,
+    dtype: DTypeLike = dtypes.float32,
+    name: str | None = None,
 ) -> SparseTensor:
     """A [num_rows, num_columns] matrix (square by default) with ones on the diagonal."""
     with default_graph().name_scope(name or "eye"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
@@ -10,6 +10,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.array_shape import check_axis
 from aioflow.ops.sparse_tensor import SparseTensor, SparseTensorValue, sparse_of
 
 __all__ = [
@@ -63,6 +64,17 @@ def _values_shape(ctx: ShapeContext) -> Dims:
     return ctx.require_rank("sp_values", 1) or (None,)
 
 
+def _reduced_shape(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("input_shape", 1)
+    shape, axes = ctx.value("input_shape"), ctx.value("reduction_axes")
+    if shape is None or axes is None:
+        return None
+    sizes = shape.tolist()
+    gone = {check_axis(int(a), len(sizes), "reduction axis") for a in axes.reshape(-1)}
+    kept = ctx.attrs["keep_dims"]
+    return tuple(1 if i in gone else size for i, size in enumerate(sizes) if kept or i not in gone)
+
+
 def _entries_shape(ctx: ShapeContext) -> Dims:
     return (_size(ctx.require_rank("sp_indices", 2)),)
 
@@ -89,7 +101,7 @@ define_op(
     shape=lambda ctx: ctx.dims("b"),
 )
 for _name, _types in (("SparseReduceSum", "{numbertype}"), ("SparseReduceMax", "{reals}")):
-    define_op(_name, _INPUT, "output: T", ["keep_dims: bool = False", f"T: {_types}"])
+    define_op(_name, _INPUT, "output: T", ["keep_dims: bool = False", f"T: {_types}"], shape=_reduced_shape)
     define_op(
         f"{_name}Sparse",
         _INPUT,
@@ -201,7 +213,34 @@ def _cwise_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 # ── sums and products ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def sparse_add(a: Any, b: Any, threshold: TensorLike = None, thresh: TensorLike = None) -> Any:
+@overload
+def sparse_add(
+    a: SparseTensor | SparseTensorValue,
+    b: SparseTensor | SparseTensorValue,
+    threshold: TensorLike | None = None,
+    thresh: TensorLike | None = None,
+) -> SparseTensor: ...
+
+
+@overload
+def sparse_add(
+    a: SparseTensor | SparseTensorValue,
+    b: TensorLike,
+    threshold: TensorLike | None = None,
+    thresh: TensorLike | None = None,
+) -> Tensor: ...
+
+
+@overload
+def sparse_add(
+    a: TensorLike,
+    b: SparseTensor | SparseTensorValue,
+    threshold: TensorLike | None = None,
+    thresh: TensorLike | None = None,
+) -> Tensor: ...
+
+
+def sparse_add(a: Any, b: Any, threshold: TensorLike | None = None, thresh: TensorLike | None = None) -> Any:
     """The sum of two tensors of one shape, at least one of them sparse; sparse where both are.
 
     Args:
@@ -301,9 +340,9 @@ def _chosen(new: Any, old: Any) -> Any:
 
 def sparse_reduce_sum(
     sp_input: SparseTensor,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     keepdims: bool | None = None,
-    reduction_axes: Any = None,
+    reduction_axes: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
     """The sums along `axis` (one, several, or by default all), as a dense tensor.
@@ -318,9 +357,9 @@ def sparse_reduce_sum(
 
 def sparse_reduce_sum_sparse(
     sp_input: SparseTensor,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     keepdims: bool | None = None,
-    reduction_axes: Any = None,
+    reduction_axes: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> SparseTensor:
     """`sparse_reduce_sum` with a sparse result: only the sums of at least one entry."""
@@ -331,9 +370,9 @@ def sparse_reduce_sum_sparse(
 
 def sparse_reduce_max(
     sp_input: SparseTensor,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     keepdims: bool | None = None,
-    reduction_axes: Any = None,
+    reduction_axes: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
     """The largest entries along `axis`, as a dense tensor: zero where there is none. See `sparse_reduce_sum`."""
@@ -343,9 +382,9 @@ def sparse_reduce_max(
 
 def sparse_reduce_max_sparse(
     sp_input: SparseTensor,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     keepdims: bool | None = None,
-    reduction_axes: Any = None,
+    reduction_axes: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> SparseTensor:
     """`sparse_reduce_max` with a sparse result: only where there is an entry."""

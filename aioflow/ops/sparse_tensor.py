@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
@@ -11,11 +11,10 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Graph, Operation, Tensor
-from aioflow.graph.opdef import partial_shape
-from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, is_compatible, merge_dims
-from aioflow.graph.static_value import constant_value
+from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
+from aioflow.graph.static_value import partial_shape
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.core import placeholder, placeholder_with_default
 
@@ -57,6 +56,9 @@ class SparseTensor(CompositeTensor):
 
     __slots__ = ("_dims", "dense_shape", "indices")
 
+    if TYPE_CHECKING:
+        _fetched: SparseTensorValue  # see Fetchable
+
     def __init__(self, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> None:
         with _graph_of(indices, values, dense_shape).as_default():
             self.indices: Tensor = convert_to_tensor(indices, dtypes.int64, name="indices")
@@ -65,11 +67,11 @@ class SparseTensor(CompositeTensor):
         entries = _ranked(self.indices, 2, "indices")
         merge_dims(entries[:1], _ranked(self.values, 1, "values"))
         rank = merge_dims(entries[1:], _ranked(self.dense_shape, 1, "dense_shape"))
-        known = partial_shape(self.dense_shape, constant_value)
+        known = partial_shape(self.dense_shape)
         self._dims: Dims = (None,) * rank[0] if known is None and rank and rank[0] is not None else known
 
     @classmethod
-    def from_value(cls, sparse_tensor_value: Any) -> SparseTensor:
+    def from_value(cls, sparse_tensor_value: SparseTensor | SparseTensorValue) -> SparseTensor:
         """A constant of that value, or the `SparseTensor` itself.
 
         Raises:
@@ -93,8 +95,19 @@ class SparseTensor(CompositeTensor):
         return SparseTensor(*components)
 
     def component_dims(self, dims: Dims) -> list[Dims]:
-        """The static shapes of the components of sparse tensors of that dense shape."""
-        rank = None if dims is None else len(dims)
+        """The static shapes of the components of sparse tensors, where `dims` is that of the dense shape: (rank,)."""
+        if dims is not None and len(dims) != 1:
+            raise InvalidArgumentError(
+                "the shape of a sparse loop variable is that of its dense_shape",
+                expected="a shape of one dimension, [rank]",
+                actual=format_dims(dims),
+            )
+        rank = None if dims is None else dims[0]
+        return [(None, rank), (None,), (rank,)]
+
+    def kept_dims(self) -> list[Dims]:
+        """The number of entries may change in a loop, the rank may not."""
+        rank = None if self._dims is None else len(self._dims)
         return [(None, rank), (None,), (rank,)]
 
     @property
@@ -106,7 +119,7 @@ class SparseTensor(CompositeTensor):
         """`shape`."""
         return self.shape
 
-    def set_shape(self, shape: Any) -> None:
+    def set_shape(self, shape: ShapeLike | None) -> None:
         """Add what is known of the dense tensor's shape.
 
         Raises:
@@ -170,7 +183,19 @@ def int64_tensor(value: TensorLike) -> Tensor:
     return tensor if tensor.dtype is dtypes.int64 else apply_op("Cast", tensor, DstT=dtypes.int64)
 
 
-def convert_to_tensor_or_sparse_tensor(value: TensorLike, dtype: Any = None, name: str | None = None) -> Any:
+@overload
+def convert_to_tensor_or_sparse_tensor(
+    value: SparseTensor | SparseTensorValue, dtype: DTypeLike | None = None, name: str | None = None
+) -> SparseTensor: ...
+
+
+@overload
+def convert_to_tensor_or_sparse_tensor(
+    value: TensorLike, dtype: DTypeLike | None = None, name: str | None = None
+) -> Tensor: ...
+
+
+def convert_to_tensor_or_sparse_tensor(value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Any:
     """A `SparseTensor` (or the value of one) as a `SparseTensor`, anything else as a `Tensor`.
 
     Raises:
@@ -184,14 +209,16 @@ def convert_to_tensor_or_sparse_tensor(value: TensorLike, dtype: Any = None, nam
     return found
 
 
-def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> SparseTensor:
+def sparse_placeholder(
+    dtype: DTypeLike, shape: ShapeLike | Tensor | None = None, name: str | None = None
+) -> SparseTensor:
     """A `SparseTensor` that is fed: `feed_dict={it: SparseTensorValue(indices, values, dense_shape)}`, or a tuple.
 
     Args:
         shape: Of the dense tensor, where it or its rank is known; None or -1 for a size that is not.
     """
     with default_graph().name_scope(name or "sparse_placeholder"):
-        dims = dims_of(shape) if shape is None or not isinstance(shape, Tensor) else None
+        dims = None if isinstance(shape, Tensor) else dims_of(shape)
         rank = None if dims is None else len(dims)
         if isinstance(shape, Tensor):
             rank = shape.dims[0] if shape.dims else None
@@ -203,5 +230,5 @@ def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -
             dense_shape = placeholder_with_default(default, [rank], name="shape")
         values = placeholder(dtype, [None], name="values")
         made = SparseTensor(placeholder(dtypes.int64, [None, rank], name="indices"), values, dense_shape)
-        made.set_shape(dims if not isinstance(shape, Tensor) else partial_shape(shape, constant_value))
+        made.set_shape(dims if not isinstance(shape, Tensor) else partial_shape(shape))
         return made

@@ -8,11 +8,11 @@ from typing import Any
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes as _dtypes
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.dtypes import DType
+from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import define_op, not_differentiable
 from aioflow.graph.scopes import current_scope
-from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, merge_dims
+from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.core import scalar
 
@@ -49,8 +49,8 @@ class StagingArea:
 
     def __init__(
         self,
-        dtypes: Sequence[Any],
-        shapes: Sequence[Any] | None = None,
+        dtypes: Sequence[DTypeLike],
+        shapes: Sequence[ShapeLike | None] | None = None,
         names: Sequence[str] | None = None,
         shared_name: str | None = None,
         capacity: int = 0,
@@ -102,7 +102,7 @@ class StagingArea:
         """Bytes beyond which puts wait; 0 for no limit."""
         return self._memory_limit
 
-    def put(self, values: Any, name: str | None = None) -> Operation:
+    def put(self, values: TensorLike | Mapping[str, TensorLike], name: str | None = None) -> Operation:
         """A node that puts one element at the end; it waits while the area is full.
 
         Args:

@@ -6,7 +6,7 @@ The public functions here take a `Variable` (or what an assignment returned), so
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.dtypes import DType
@@ -15,6 +15,9 @@ from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+
+if TYPE_CHECKING:
+    from aioflow.ops.variables import Variable
 
 __all__ = [
     "assign",
@@ -242,12 +245,12 @@ not_differentiable(
 )
 
 
-@gradient("ReadVariableOp")
+@gradient("ReadVariableOp", takes_slices=True)
 def _read_grad(op: Operation, grad: Tensor) -> Tensor:
     return grad
 
 
-@gradient("_InitializedValue")
+@gradient("_InitializedValue", takes_slices=True)
 def _initialized_value_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     return [grad, None]
 
@@ -295,42 +298,48 @@ def _resource_gather_nd_grad(op: Operation, grad: Tensor) -> list[Any]:
     return [apply_op("ScatterNd", indices, grad, _dense_shape(handle, indices.dtype)), None]
 
 
-def is_variable_initialized(variable: Any, name: str | None = None) -> Tensor:
+def is_variable_initialized(variable: Variable, name: str | None = None) -> Tensor:
     """A bool scalar: whether the variable has a value."""
     result: Tensor = _variable(variable).is_initialized(name)
     return result
 
 
 def assign(
-    ref: Any,
+    ref: Variable,
     value: TensorLike,
     validate_shape: bool | None = None,
     use_locking: bool | None = None,
     name: str | None = None,
-) -> Any:
+) -> Variable:
     """Set the variable to `value`.
 
     Args:
         ref: A Variable.
-        validate_shape, use_locking: Accepted for published code: the shape is always checked, and updates are atomic.
+        validate_shape: With False the value may have another shape than the variable; the variable then has the static
+            shape that both have in common. (A shape that is not known yet is still checked in the run.)
+        use_locking: Accepted for published code: updates are atomic.
 
     Raises:
         InvalidArgumentError: the shape does not fit the variable's.
     """
-    return _variable(ref).assign(value, use_locking, name)
+    variable = _variable(ref)
+    if validate_shape is False:
+        value = convert_to_tensor(value, variable.dtype)
+        variable.take_shape(value.dims)
+    return variable.assign(value, use_locking, name)
 
 
-def assign_add(ref: Any, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Any:
+def assign_add(ref: Variable, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Variable:
     """Add `value`, of the variable's own shape, to the variable."""
     return _variable(ref).assign_add(value, use_locking, name)
 
 
-def assign_sub(ref: Any, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Any:
+def assign_sub(ref: Variable, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Variable:
     """Subtract `value`, of the variable's own shape, from the variable."""
     return _variable(ref).assign_sub(value, use_locking, name)
 
 
-def count_up_to(ref: Any, limit: int, name: str | None = None) -> Tensor:
+def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
     """The scalar integer variable's value, which then goes up by one.
 
     Raises:
@@ -340,13 +349,13 @@ def count_up_to(ref: Any, limit: int, name: str | None = None) -> Tensor:
     return result
 
 
-def _variable(ref: Any) -> Any:
+def _variable(ref: Variable) -> Variable:
     if not hasattr(ref, "handle"):
         raise DTypeError("an update needs a variable", expected="a Variable", actual=repr(ref))
     return ref
 
 
-def _scatter(op_type: str, ref: Any, indices: TensorLike, updates: TensorLike, name: str | None) -> Any:
+def _scatter(op_type: str, ref: Variable, indices: TensorLike, updates: TensorLike, name: str | None) -> Variable:
     return _variable(ref).scatter_rows(op_type, indices, updates, name)
 
 
@@ -356,8 +365,8 @@ def convert_indices(indices: TensorLike) -> Tensor:
 
 
 def scatter_update(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
-) -> Any:
+    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
+) -> Variable:
     """Rows `ref[indices] = updates`; of equal indices the last one wins.
 
     Args:
@@ -371,50 +380,50 @@ def scatter_update(
 
 
 def scatter_add(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
+    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Variable:
     """Rows `ref[indices] += updates`; equal indices add up. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterAdd", ref, indices, updates, name)
 
 
 def scatter_sub(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
+    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Variable:
     """Rows `ref[indices] -= updates`; equal indices add up. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterSub", ref, indices, updates, name)
 
 
 def scatter_mul(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
+    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Variable:
     """Rows `ref[indices] *= updates`. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterMul", ref, indices, updates, name)
 
 
 def scatter_div(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
+    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Variable:
     """Rows `ref[indices] /= updates`, integers rounded towards zero. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterDiv", ref, indices, updates, name)
 
 
 def scatter_min(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
+    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Variable:
     """Rows `ref[indices] = min(ref[indices], updates)`. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterMin", ref, indices, updates, name)
 
 
 def scatter_max(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
+    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Variable:
     """Rows `ref[indices] = max(ref[indices], updates)`. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterMax", ref, indices, updates, name)
 
 
 def scatter_nd_update(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
-) -> Any:
+    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
+) -> Variable:
     """Slices `ref[indices[i]] = updates[i]`, each index a vector of the first k axes.
 
     Args:
@@ -428,14 +437,14 @@ def scatter_nd_update(
 
 
 def scatter_nd_add(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
+    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Variable:
     """Slices `ref[indices[i]] += updates[i]`; equal indices add up. Shapes and errors as in `scatter_nd_update`."""
     return _scatter("ResourceScatterNdAdd", ref, indices, updates, name)
 
 
 def scatter_nd_sub(
-    ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Any:
+    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> Variable:
     """Slices `ref[indices[i]] -= updates[i]`; equal indices add up. Shapes and errors as in `scatter_nd_update`."""
     return _scatter("ResourceScatterNdSub", ref, indices, updates, name)

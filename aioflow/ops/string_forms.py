@@ -118,9 +118,9 @@ def _only_sparse(result_type: str) -> None:
 
 def string_split(
     source: TensorLike,
-    sep: TensorLike = None,
+    sep: TensorLike | None = None,
     skip_empty: bool = True,
-    delimiter: TensorLike = None,
+    delimiter: TensorLike | None = None,
     result_type: str = "SparseTensor",
     name: str | None = None,
 ) -> SparseTensor:
@@ -145,11 +145,11 @@ def string_split(
 
 
 def string_split_v2(
-    input: TensorLike = None,
-    sep: TensorLike = None,
+    input: TensorLike | None = None,
+    sep: TensorLike | None = None,
     maxsplit: int = -1,
     result_type: str = "SparseTensor",
-    source: TensorLike = None,
+    source: TensorLike | None = None,
     name: str | None = None,
 ) -> SparseTensor:
     """The pieces of each string of a vector, as Python's `str.split` gives them: the rows of a sparse matrix.
@@ -161,7 +161,8 @@ def string_split_v2(
         source: Another name for `input`.
     """
     _only_sparse(result_type)
-    strings = convert_to_tensor(input if input is not None else source, dtypes.string)
+    given: Any = input if input is not None else source
+    strings = convert_to_tensor(given, dtypes.string)
     if strings.dims == ():
         strings = apply_op("Reshape", strings, [1])
     made = apply_op("StringSplitV2", strings, constant("") if sep is None else sep, maxsplit=maxsplit, name=name)
@@ -170,11 +171,11 @@ def string_split_v2(
 
 def reduce_join(
     inputs: TensorLike,
-    axis: Any = None,
+    axis: TensorLike | None = None,
     keep_dims: bool | None = None,
     separator: str = "",
     name: str | None = None,
-    reduction_indices: Any = None,
+    reduction_indices: TensorLike | None = None,
     keepdims: bool | None = None,
 ) -> Tensor:
     """The strings along `axis` (one, several of which the first varies fastest, or by default all) joined.
@@ -184,14 +185,13 @@ def reduce_join(
         reduction_indices, keep_dims: Former names of `axis`, `keepdims`.
 
     Raises:
-        InvalidArgumentError: an axis does not exist or comes twice, or the rank is not known where no axis is given.
+        InvalidArgumentError: an axis does not exist or comes twice.
     """
     strings = convert_to_tensor(inputs, dtypes.string)
     axes = axis if axis is not None else reduction_indices
     if axes is None:
-        if strings.dims is None:
-            raise InvalidArgumentError("which axes there are is not known", expected="a known rank", actual="unknown")
-        axes = list(range(len(strings.dims)))[::-1]
+        rank = apply_op("Rank", strings) if strings.dims is None else len(strings.dims)
+        axes = apply_op("Range", rank - 1, -1, -1) if strings.dims is None else list(range(rank))[::-1]
     keep = keepdims if keepdims is not None else bool(keep_dims)
     result: Tensor = apply_op(
         "ReduceJoin", strings, convert_to_tensor(axes, dtypes.int32), keep_dims=keep, separator=separator, name=name
@@ -277,7 +277,10 @@ def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = 
 
 
 def string_to_hash_bucket(
-    string_tensor: TensorLike = None, num_buckets: int | None = None, name: str | None = None, input: TensorLike = None
+    string_tensor: TensorLike | None = None,
+    num_buckets: int | None = None,
+    name: str | None = None,
+    input: TensorLike | None = None,
 ) -> Tensor:
     """A number below `num_buckets` for each string, int64, the same in every process: its hash.
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, broadcast_dims, merge_dims
@@ -59,7 +58,10 @@ not_differentiable("StringToNumber", "StringJoin", "StringLength", "Substr", "As
 
 
 def string_to_number(
-    string_tensor: TensorLike = None, out_type: Any = dtypes.float32, name: str | None = None, input: TensorLike = None
+    string_tensor: TensorLike | None = None,
+    out_type: DTypeLike = dtypes.float32,
+    name: str | None = None,
+    input: TensorLike | None = None,
 ) -> Tensor:
     """The numbers that the strings spell, elementwise.
 

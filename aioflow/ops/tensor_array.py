@@ -5,14 +5,14 @@ Order comes from the *flow*, a scalar that every write takes and gives: what is 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.scopes import current_scope
-from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, is_compatible, merge_dims
+from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
 from aioflow.ops.core import identity, scalar
 
@@ -181,15 +181,15 @@ class TensorArray:
 
     def __init__(
         self,
-        dtype: Any,
-        size: TensorLike = None,
+        dtype: DTypeLike,
+        size: TensorLike | None = None,
         dynamic_size: bool | None = None,
         clear_after_read: bool | None = None,
         tensor_array_name: str | None = None,
         handle: Tensor | None = None,
         flow: Tensor | None = None,
         infer_shape: bool = True,
-        element_shape: Any = None,
+        element_shape: ShapeLike | None = None,
         colocate_with_first_write_call: bool = True,
         name: str | None = None,
     ) -> None:
@@ -201,7 +201,7 @@ class TensorArray:
         self._dims: Dims = dims_of(element_shape)
         self._infer_shape = infer_shape
         self._dynamic_size = bool(dynamic_size)
-        self._size: Dims = None
+        self._size = None if self._dynamic_size else size
         if handle is not None:
             self._handle = handle
             self._flow = constant(0.0) if flow is None else flow
@@ -228,6 +228,11 @@ class TensorArray:
     def handle(self) -> Tensor:
         """The array as a resource."""
         return self._handle
+
+    if not TYPE_CHECKING:
+
+        def __array__(self, *args, **kwargs):
+            return self._flow.__array__()
 
     @property
     def flow(self) -> Tensor:
@@ -330,7 +335,10 @@ class TensorArray:
         return self._after(flow, learned)
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many elements there are, an int32 scalar."""
+        """How many elements there are, an int32 scalar; the size that was given, where it cannot change."""
+        if self._size is not None:
+            with self.graph.as_default():
+                return convert_to_tensor(self._size, "int32", name=name)
         count: Tensor = apply_op("TensorArraySizeV3", self._handle, self._flow, name=name)
         return count
 

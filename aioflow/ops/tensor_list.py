@@ -39,7 +39,8 @@ def _stacked(ctx: ShapeContext) -> Dims:
 
 
 def _joined(ctx: ShapeContext) -> list[Dims]:
-    return [None, (None,)]
+    dims = _element(ctx)
+    return [None if dims is None else (None, *dims[1:]), (None,)]
 
 
 define_op(
@@ -135,8 +136,8 @@ def pop(items: Tensor, dtype: DType, dims: Dims = None) -> tuple[Tensor, Tensor]
 def joined(items: Tensor, dtype: DType, dims: Dims = None) -> Tensor:
     """All tensors of the list, joined along their first axis. They have the static shape `dims`."""
     rest = None if dims is None else dims[1:]
-    known = rest is not None and None not in rest
-    shape = constant([-1, *rest]) if known and rest is not None else _any_shape()
+    sizes = [] if rest is None else [d for d in rest if d is not None]
+    shape = constant([-1, *sizes]) if rest is not None and len(sizes) == len(rest) else _any_shape()
     tensor: Tensor = apply_op("TensorListConcatV2", items, shape, constant([], dtypes.int64), element_dtype=dtype)[0]
     if rest is not None:
         tensor.set_shape((None, *rest))

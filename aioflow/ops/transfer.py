@@ -42,6 +42,7 @@ define_op(
         "maybe_dead: bool = False",
     ],
     stateful=True,
+    made_by="compiler",
 )
 define_op(
     RECV,
@@ -57,12 +58,13 @@ define_op(
     ],
     shape=lambda ctx: ctx.attrs["shape"],
     stateful=True,
+    made_by="compiler",
 )
 
-define_op(TO_DEVICE, "value: T", "copy: T", ["T: type"], shape=unchanged)
-define_op(TO_HOST, "value: T", "copy: T", ["T: type"], shape=unchanged)
-define_op(LEND, "value: T", "lent: T", ["T: type"], shape=unchanged)
-define_op(SHARE, "value: T", "shared: T", ["T: type"], shape=unchanged)
+define_op(TO_DEVICE, "value: T", "copy: T", ["T: type"], shape=unchanged, made_by="worker")
+define_op(TO_HOST, "value: T", "copy: T", ["T: type"], shape=unchanged, made_by="worker")
+define_op(LEND, "value: T", "lent: T", ["T: type"], shape=unchanged, made_by="worker")
+define_op(SHARE, "value: T", "shared: T", ["T: type"], shape=unchanged, made_by="worker")
 
 
 def check_compression(kind: str) -> str:

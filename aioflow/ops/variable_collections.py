@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.ops.apply import apply_op, constant
 from aioflow.ops.core import group, no_op
+from aioflow.ops.variables import Variable
 
 __all__ = [
     "all_variables",
@@ -31,37 +31,37 @@ __all__ = [
 ]
 
 
-def global_variables(scope: str | None = None) -> list[Any]:
+def global_variables(scope: str | None = None) -> list[Variable]:
     """Variables shared by all steps; with `scope`, those whose name the regular expression matches."""
     return default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
 
 
-def all_variables() -> list[Any]:
+def all_variables() -> list[Variable]:
     """An older name of `global_variables`."""
     return global_variables()
 
 
-def local_variables(scope: str | None = None) -> list[Any]:
+def local_variables(scope: str | None = None) -> list[Variable]:
     """Variables that are no part of a checkpoint, such as counters of an input pipeline."""
     return default_graph().get_collection(GraphKeys.LOCAL_VARIABLES, scope)
 
 
-def model_variables(scope: str | None = None) -> list[Any]:
+def model_variables(scope: str | None = None) -> list[Variable]:
     """Variables that were put in the collection of those used for inference."""
     return default_graph().get_collection(GraphKeys.MODEL_VARIABLES, scope)
 
 
-def trainable_variables(scope: str | None = None) -> list[Any]:
+def trainable_variables(scope: str | None = None) -> list[Variable]:
     """Variables that optimizers change by default."""
     return default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
 
 
-def moving_average_variables(scope: str | None = None) -> list[Any]:
+def moving_average_variables(scope: str | None = None) -> list[Variable]:
     """Variables whose moving averages are kept."""
     return default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
 
 
-def variables_initializer(var_list: Sequence[Any], name: str = "init") -> Operation:
+def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Operation:
     """A node that assigns the initial values of these variables."""
     return group(*[v.initializer for v in var_list], name=name) if var_list else no_op(name=name)
 
@@ -76,7 +76,7 @@ def local_variables_initializer() -> Operation:
     return variables_initializer(local_variables())
 
 
-def initialize_variables(var_list: Sequence[Any], name: str = "init") -> Operation:
+def initialize_variables(var_list: Sequence[Variable], name: str = "init") -> Operation:
     """An older name of `variables_initializer`."""
     return variables_initializer(var_list, name)
 
@@ -91,12 +91,12 @@ def initialize_local_variables() -> Operation:
     return local_variables_initializer()
 
 
-def _all_listed(var_list: Sequence[Any] | None) -> list[Any]:
+def _all_listed(var_list: Sequence[Variable] | None) -> list[Variable]:
     return list(var_list) if var_list is not None else global_variables() + local_variables()
 
 
 def report_uninitialized_variables(
-    var_list: Sequence[Any] | None = None, name: str = "report_uninitialized_variables"
+    var_list: Sequence[Variable] | None = None, name: str = "report_uninitialized_variables"
 ) -> Tensor:
     """A string vector with the names of the variables that have no value.
 
@@ -116,7 +116,7 @@ def report_uninitialized_variables(
         return result
 
 
-def assert_variables_initialized(var_list: Sequence[Any] | None = None) -> Operation | None:
+def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> Operation | None:
     """A node that fails with FailedPreconditionError where one of the variables has no value; None for no variables."""
     variables = _all_listed(var_list)
     if not variables:

@@ -6,20 +6,26 @@ The open scope lives in the context, per graph, like the other scopes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes, scopes
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.graph.graph import Graph, GraphKeys
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
+from aioflow.graph.graph import Graph, GraphKeys, Tensor
+from aioflow.graph.shapes import ShapeLike
 from aioflow.ops import scoping
+from aioflow.ops.apply import TensorLike
 from aioflow.ops.variable_replicas import VariableAggregation, VariableSynchronization
 from aioflow.ops.variable_store import share_or_make, store_of, value_of_dtype
+from aioflow.ops.variables import Variable
+
+# A value, a function of (shape, dtype=), or a class of such.
+InitializerLike: TypeAlias = TensorLike | Callable[..., Any]
+Regularizer: TypeAlias = Callable[[Any], Tensor | None]
 
 __all__ = [
     "AUTO_REUSE",
@@ -58,17 +64,17 @@ class VariableScope:
 
     def __init__(
         self,
-        reuse: Any,
+        reuse: bool | ReuseMode | None,
         name: str = "",
-        initializer: Any = None,
-        regularizer: Any = None,
-        caching_device: Any = None,
-        partitioner: Any = None,
-        custom_getter: Any = None,
+        initializer: InitializerLike | None = None,
+        regularizer: Regularizer | None = None,
+        caching_device: scopes.DeviceLike = None,
+        partitioner: None = None,
+        custom_getter: Callable[..., Any] | None = None,
         name_scope: str = "",
-        dtype: Any = dtypes.float32,
+        dtype: DTypeLike = dtypes.float32,
         use_resource: bool | None = None,
-        constraint: Any = None,
+        constraint: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         _refuse_partitioner(partitioner)
         self.name = name
@@ -91,23 +97,23 @@ class VariableScope:
         """From now on variables must exist."""
         self.reuse = True
 
-    def set_initializer(self, initializer: Any) -> None:
+    def set_initializer(self, initializer: InitializerLike | None) -> None:
         """Change the default initializer."""
         self.initializer = initializer
 
-    def set_regularizer(self, regularizer: Any) -> None:
+    def set_regularizer(self, regularizer: Regularizer | None) -> None:
         """Change the default regularizer."""
         self.regularizer = regularizer
 
-    def set_caching_device(self, caching_device: Any) -> None:
+    def set_caching_device(self, caching_device: scopes.DeviceLike) -> None:
         """Change the default caching device."""
         self.caching_device = caching_device
 
-    def set_custom_getter(self, custom_getter: Any) -> None:
+    def set_custom_getter(self, custom_getter: Callable[..., Any] | None) -> None:
         """Change the function that `get_variable` goes through."""
         self.custom_getter = custom_getter
 
-    def set_dtype(self, dtype: Any) -> None:
+    def set_dtype(self, dtype: DTypeLike) -> None:
         """Change the default dtype."""
         self.dtype = as_dtype(dtype)
 
@@ -115,7 +121,7 @@ class VariableScope:
         """Accepted for published code: every variable is a resource."""
         self.use_resource = use_resource
 
-    def set_partitioner(self, partitioner: Any) -> None:
+    def set_partitioner(self, partitioner: None) -> None:
         """Accepts None alone. Raises UnimplementedError."""
         _refuse_partitioner(partitioner)
 
@@ -123,19 +129,19 @@ class VariableScope:
         """The part of a collection whose names are in this scope."""
         return default_graph().get_collection(name, self.name + "/" if self.name else "")
 
-    def global_variables(self) -> list[Any]:
+    def global_variables(self) -> list[Variable]:
         """Global variables of this scope."""
         return self.get_collection(GraphKeys.GLOBAL_VARIABLES)
 
-    def local_variables(self) -> list[Any]:
+    def local_variables(self) -> list[Variable]:
         """Local variables of this scope."""
         return self.get_collection(GraphKeys.LOCAL_VARIABLES)
 
-    def trainable_variables(self) -> list[Any]:
+    def trainable_variables(self) -> list[Variable]:
         """Trainable variables of this scope."""
         return self.get_collection(GraphKeys.TRAINABLE_VARIABLES)
 
-    def get_variable(self, name: str, **settings: Any) -> Any:
+    def get_variable(self, name: str, **settings: Any) -> Variable:
         """As the function of that name, with this scope's prefix and defaults."""
         graph = default_graph()
         settings["initializer"] = value_of_dtype(settings.get("initializer"), settings.get("dtype"))
@@ -184,7 +190,7 @@ def _current(graph: Graph) -> VariableScope:
     if scope is not None:
         return scope
     store = store_of(graph)
-    with store.lock:
+    with graph.lock:
         if store.root is None:
             store.root = VariableScope(False)
         root: VariableScope = store.root
@@ -193,18 +199,18 @@ def _current(graph: Graph) -> VariableScope:
 
 @contextmanager
 def variable_scope(
-    name_or_scope: Any,
+    name_or_scope: str | VariableScope | None,
     default_name: str | None = None,
     values: Iterable[Any] | None = None,
-    initializer: Any = None,
-    regularizer: Any = None,
-    caching_device: Any = None,
-    partitioner: Any = None,
-    custom_getter: Any = None,
-    reuse: Any = None,
-    dtype: Any = None,
+    initializer: InitializerLike | None = None,
+    regularizer: Regularizer | None = None,
+    caching_device: scopes.DeviceLike = None,
+    partitioner: None = None,
+    custom_getter: Callable[..., Any] | None = None,
+    reuse: bool | ReuseMode | None = None,
+    dtype: DTypeLike | None = None,
     use_resource: bool | None = None,
-    constraint: Any = None,
+    constraint: Callable[[Tensor], Tensor] | None = None,
     auxiliary_name_scope: bool = True,
 ) -> Iterator[VariableScope]:
     """Prefix the names of variables, set defaults for `get_variable`, and open a name scope of the same name.
@@ -289,43 +295,41 @@ def _opened(graph: Graph, name_or_scope: Any, default_name: str | None, reuse: A
 @contextmanager
 def _entered(graph: Graph, scope: VariableScope, again: bool) -> Iterator[None]:
     store = store_of(graph)
-    with store.lock:
+    with graph.lock:
         store.enter(scope.name)
-        before = dict(store.opened)
+        before = dict(store.opened) if again else {}
     try:
-        with scopes.enter_scope(graph, replace(scopes.current_scope(graph), variable_scope=scope)):
+        with scopes.enter_scope(graph, lambda outer: outer._replace(variable_scope=scope)):
             yield
     finally:
-        with store.lock:
-            store.leave(scope.name)
-            if again:
-                store.opened = before
+        with graph.lock:
+            store.leave(scope.name, before)
 
 
 def variable_op_scope(
-    values: Iterable[Any], name_or_scope: Any, default_name: str | None = None, **settings: Any
-) -> Any:
+    values: Iterable[Any], name_or_scope: str | VariableScope | None, default_name: str | None = None, **settings: Any
+) -> AbstractContextManager[VariableScope]:
     """An older form of `variable_scope`, with the values first."""
     return variable_scope(name_or_scope, default_name, values, **settings)
 
 
 def get_variable(
     name: str,
-    shape: Any = None,
-    dtype: Any = None,
-    initializer: Any = None,
-    regularizer: Any = None,
+    shape: ShapeLike | None = None,
+    dtype: DTypeLike | None = None,
+    initializer: InitializerLike | None = None,
+    regularizer: Regularizer | None = None,
     trainable: bool | None = None,
     collections: Iterable[str] | None = None,
-    caching_device: Any = None,
-    partitioner: Any = None,
+    caching_device: scopes.DeviceLike = None,
+    partitioner: None = None,
     validate_shape: bool = True,
     use_resource: bool | None = None,
-    custom_getter: Any = None,
-    constraint: Any = None,
+    custom_getter: Callable[..., Any] | None = None,
+    constraint: Callable[[Tensor], Tensor] | None = None,
     synchronization: VariableSynchronization = VariableSynchronization.AUTO,
     aggregation: VariableAggregation = VariableAggregation.NONE,
-) -> Any:
+) -> Variable:
     """The variable of that name in the open variable scope: a new one, or a shared one, as the scope's `reuse` says.
 
     Args:
@@ -362,14 +366,14 @@ def get_variable(
 
 def get_local_variable(
     name: str,
-    shape: Any = None,
-    dtype: Any = None,
-    initializer: Any = None,
-    regularizer: Any = None,
+    shape: ShapeLike | None = None,
+    dtype: DTypeLike | None = None,
+    initializer: InitializerLike | None = None,
+    regularizer: Regularizer | None = None,
     trainable: bool = False,
     collections: Iterable[str] | None = None,
     **settings: Any,
-) -> Any:
+) -> Variable:
     """As `get_variable`, for a local variable: no part of a checkpoint, and not trainable."""
     joined = [*(collections or ()), GraphKeys.LOCAL_VARIABLES]
     return get_variable(name, shape, dtype, initializer, regularizer, False, joined, **settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -10,7 +9,7 @@ from typing import Any, Final
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import to_array
-from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Graph, GraphKeys, Tensor
 from aioflow.graph.shapes import Dims, dims_of, format_dims, is_compatible
 from aioflow.ops.initializers import glorot_uniform_initializer, zeros_initializer
@@ -22,10 +21,12 @@ _STORE: Final = "__variable_store"
 
 
 class VariableStore:
-    """The shared variables of a graph, its root variable scope, and how often each variable scope was opened."""
+    """The shared variables of a graph, its root variable scope, and how often each variable scope was opened.
+
+    It is used under the lock of the graph: who makes a variable makes nodes too.
+    """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
         self.variables: dict[str, Any] = {}
         self.opened: dict[str, int] = {}
         self.root: Any = None
@@ -42,34 +43,31 @@ class VariableStore:
         """A variable scope of that name is opened."""
         self.opened[name] = self.opened.get(name, 0) + 1
 
-    def leave(self, name: str) -> None:
-        """Forget the scopes inside, so that opening this one again gives the same names."""
+    def leave(self, name: str, before: Mapping[str, int]) -> None:
+        """Have the scopes inside as they were `before`, so that opening this one again gives the same names."""
         for inner in self.opened:
             if not name or inner.startswith(name + "/"):
-                self.opened[inner] = 0
-
-
-_CREATION: Final = threading.Lock()
+                self.opened[inner] = before.get(inner, 0)
 
 
 def store_of(graph: Graph) -> VariableStore:
     # In a collection of the graph, so that the table lives exactly as long as the graph does.
     held = graph.get_collection_ref(_STORE)
     if not held:
-        with _CREATION:
+        with graph.lock:
             if not held:
                 held.append(VariableStore())
     store: VariableStore = held[0]
     return store
 
 
-def share_or_make(graph: Graph, name: str, **settings: Any) -> Any:
+def share_or_make(graph: Graph, name: str, **settings: Any) -> Variable:
     """The variable of that name: the shared one, or a new one, as `reuse` in the settings says."""
     store = store_of(graph)
     reuse = settings.pop("reuse", None)
     dtype, dims = as_dtype(settings.pop("dtype", dtypes.float32)), dims_of(settings.pop("shape", None))
-    with store.lock:
-        found = store.variables.get(name)
+    with graph.lock:
+        found: Variable | None = store.variables.get(name)
         if found is not None:
             _check_shared(name, found, reuse, None if _is_value(settings.get("initializer")) else dtype, dims)
             return found
@@ -166,7 +164,7 @@ def _regularize(
         return
     with (
         graph.colocate_with(variable.handle.op),
-        graph.name_scope(name + "/Regularizer/"),
+        graph.name_scope(name.rstrip("/") + "/Regularizer/"),
         graph.control_dependencies(None),
     ):
         loss = regularizer(variable)
@@ -174,7 +172,7 @@ def _regularize(
         graph.add_to_collection(GraphKeys.REGULARIZATION_LOSSES, loss)
 
 
-def value_of_dtype(initializer: Any, dtype: Any) -> Any:
+def value_of_dtype(initializer: Any, dtype: DTypeLike | None) -> Any:
     """An initializer that is a value, in the dtype asked for."""
     if dtype is None or initializer is None or callable(initializer):
         return initializer

@@ -9,26 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from aioflow.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from numpy.typing import NDArray
+
+from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from aioflow.graph import scopes
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
-from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims, is_compatible, merge_dims
+from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor, register_tensor_conversion_function
 from aioflow.ops.core import identity
 from aioflow.ops.initial_values import guarded
 from aioflow.ops.state import convert_indices
 from aioflow.ops.variable_replicas import VariableAggregation, VariableSynchronization
-from aioflow.ops.variable_updates import SparseUpdates
+from aioflow.ops.variable_updates import Updates
+from aioflow.ops.wider_shapes import WIDENED, widen_variable
+
+if TYPE_CHECKING:
+    from aioflow.session import Session
 
 __all__ = ["Variable"]
 
 
-class Variable(SparseUpdates):
+class Variable(Updates):
     """A named tensor that keeps its value between steps.
 
     Args:
@@ -50,23 +55,26 @@ class Variable(SparseUpdates):
         DTypeError: it is of another dtype.
     """
 
+    if TYPE_CHECKING:
+        _fetched: NDArray[Any]  # see Fetchable
+
     def __init__(
         self,
-        initial_value: Any = None,
+        initial_value: TensorLike | Callable[[], TensorLike] | None = None,
         trainable: bool | None = None,
         collections: Iterable[str] | None = None,
         validate_shape: bool = True,
-        caching_device: Any = None,
+        caching_device: scopes.DeviceLike = None,
         name: str | None = None,
-        variable_def: Any = None,
-        dtype: Any = None,
-        expected_shape: Any = None,
+        variable_def: None = None,
+        dtype: DTypeLike | None = None,
+        expected_shape: ShapeLike | None = None,
         import_scope: str | None = None,
         constraint: Callable[[Tensor], Tensor] | None = None,
         use_resource: bool | None = None,
         synchronization: VariableSynchronization = VariableSynchronization.AUTO,
         aggregation: VariableAggregation = VariableAggregation.NONE,
-        shape: Any = None,
+        shape: ShapeLike | None = None,
     ) -> None:
         if variable_def is not None:
             raise UnimplementedError(
@@ -97,14 +105,15 @@ class Variable(SparseUpdates):
     ) -> None:
         with graph.name_scope(name or "Variable") as scope:
             node = scope.removesuffix("/")
-            with _colocated(graph, node), graph.name_scope("Initializer"):
+            groups = scopes.current_scope(graph).colocation or (node,)  # its own, unless it is put with something else
+            with _colocated(graph, groups), graph.name_scope("Initializer"):
                 made = initial_value() if callable(initial_value) else initial_value
                 initial = convert_to_tensor(made, dtype, name="initial_value")
             dims = self._static_shape(node, initial, shape, validate_shape)
             container = scopes.current_scope(graph).container
             attrs: dict[str, Any] = {"dtype": initial.dtype, "shape": dims, "container": container, "shared_name": node}
             self._handle: Tensor = apply_op(
-                "VarHandleOp", **attrs, debug_name=node, _class=(f"loc:@{node}",), name=scope
+                "VarHandleOp", **attrs, debug_name=node, _class=tuple(f"loc:@{g}" for g in sorted(groups)), name=scope
             )
             self._dims = dims
             self._dtype = initial.dtype
@@ -186,20 +195,22 @@ class Variable(SparseUpdates):
     @property
     def dims(self) -> Dims:
         """The static shape as plain data."""
-        return self._dims
+        attrs = self._handle.op.attrs
+        found: Dims = attrs["shape"] if WIDENED in attrs else self._dims
+        return found
 
     @property
     def shape(self) -> TensorShape:
         """The static shape."""
-        return TensorShape(self._dims)
+        return TensorShape(self.dims)
 
     def get_shape(self) -> TensorShape:
         """The static shape."""
-        return TensorShape(self._dims)
+        return TensorShape(self.dims)
 
-    def set_shape(self, shape: Any) -> None:
+    def set_shape(self, shape: ShapeLike | None) -> None:
         """Add what the caller knows about the static shape. Raises InvalidArgumentError where it contradicts."""
-        self._dims = merge_dims(self._dims, dims_of(shape))
+        self._dims = merge_dims(self.dims, dims_of(shape))
         self._cached.set_shape(self._dims)
 
     @property
@@ -223,7 +234,7 @@ class Variable(SparseUpdates):
         return self._initial_value
 
     def __repr__(self) -> str:
-        return f"<aioflow.Variable {self.name!r} shape={format_dims(self._dims)} dtype={self._dtype.name}>"
+        return f"<aioflow.Variable {self.name!r} shape={format_dims(self.dims)} dtype={self._dtype.name}>"
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -246,7 +257,7 @@ class Variable(SparseUpdates):
 
     def _read(self) -> Tensor:
         tensor: Tensor = apply_op("ReadVariableOp", self._handle, dtype=self._dtype)
-        tensor.set_shape(self._dims)
+        tensor.set_shape(self.dims)
         return tensor
 
     def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
@@ -296,7 +307,7 @@ class Variable(SparseUpdates):
             result: Tensor = apply_op("VarIsInitializedOp", self._handle, name=name)
         return result
 
-    async def eval(self, session: Any = None) -> Any:
+    async def eval(self, session: Session | None = None) -> NDArray[Any]:
         """The value in `session`, or in the default session."""
         return await self._cached.eval(session=session)
 
@@ -309,49 +320,27 @@ class Variable(SparseUpdates):
         """This variable as it is after `update`: reads of it wait for that node."""
         return UpdatedVariable(self, update)
 
+    def _fitting(self, value: TensorLike) -> Tensor:
+        """The value as a tensor of the variable's dtype."""
+        try:
+            return convert_to_tensor(value, self._dtype)
+        except DTypeError as error:
+            error.message = f"cannot update variable {self.op.name!r} of {self._dtype.name}: {error.message}"
+            raise
+
     def _update(self, op_type: str, value: TensorLike, name: str | None, read_value: bool, **attrs: Any) -> Any:
         graph = self.graph
         with graph.as_default():
-            tensor = convert_to_tensor(value, self._dtype)
-            if not is_compatible(self._dims, tensor.dims):
+            tensor = self._fitting(value)
+            if not is_compatible(self.dims, tensor.dims):
                 raise InvalidArgumentError(
                     f"cannot assign to variable {self.op.name}",
-                    expected=format_dims(self._dims),
+                    expected=format_dims(self.dims),
                     actual=format_dims(tensor.dims),
                 ).at(self.op.name, self.op.type, self.op.source)
             with graph.colocate_with(self._handle.op):
                 op: Operation = apply_op(op_type, self._handle, tensor, name=name, **attrs)
             return self.after(op) if read_value else op
-
-    def assign(
-        self, value: TensorLike, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
-    ) -> Any:
-        """Set the variable to `value`.
-
-        Args:
-            use_locking: Accepted for published code: updates are always atomic.
-            read_value: With False, return the bare node.
-
-        Returns:
-            The variable as it is after the assignment; run it, or use it as a tensor.
-
-        Raises:
-            InvalidArgumentError: the shape does not fit.
-            DTypeError: the value is of another dtype.
-        """
-        return self._update("AssignVariableOp", value, name, read_value)
-
-    def assign_add(
-        self, delta: TensorLike, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
-    ) -> Any:
-        """Add `delta`, of the variable's own shape. Arguments, result and errors as in `assign`."""
-        return self._update("AssignAddVariableOp", delta, name, read_value)
-
-    def assign_sub(
-        self, delta: TensorLike, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
-    ) -> Any:
-        """Subtract `delta`, of the variable's own shape. Arguments, result and errors as in `assign`."""
-        return self._update("AssignSubVariableOp", delta, name, read_value)
 
     def count_up_to(self, limit: int, name: str | None = None) -> Tensor:
         """The scalar integer value, which then goes up by one. Raises OutOfRangeError at run time at `limit`."""
@@ -360,7 +349,7 @@ class Variable(SparseUpdates):
             before: Tensor = apply_op("ResourceCountUpTo", self._handle, limit=limit, T=self._dtype, name=name)
         return before
 
-    async def load(self, value: Any, session: Any = None) -> None:
+    async def load(self, value: TensorLike, session: Session | None = None) -> None:
         """Set the variable to `value` in `session`, or in the default session, without a new node."""
         target = session if session is not None else self.graph.default_session()
         if target is None:
@@ -369,11 +358,16 @@ class Variable(SparseUpdates):
             )
         await target.run(self._initializer, {self._initializer.inputs[1]: value})
 
+    def take_shape(self, dims: Dims) -> None:
+        """Have values of that shape from now on, besides those of its own: see `assign(validate_shape=False)`."""
+        if not is_compatible(self.dims, dims):
+            widen_variable(self._handle.op, dims)
+
     def scatter_rows(self, op_type: str, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
         """Update by an op of the ResourceScatter families."""
         graph = self.graph
         with graph.as_default():
-            tensor, rows = convert_to_tensor(updates, self._dtype), convert_indices(indices)
+            tensor, rows = self._fitting(updates), convert_indices(indices)
             with graph.colocate_with(self._handle.op):
                 op: Operation = apply_op(op_type, self._handle, rows, tensor, name=name)
             return self.after(op)
@@ -438,10 +432,9 @@ def _graph_for(initial_value: Any) -> Graph:
 
 
 @contextmanager
-def _colocated(graph: Graph, node: str) -> Iterator[None]:
-    """Put new nodes on the device of one that will be made under that name."""
-    scope = scopes.current_scope(graph)
-    with scopes.enter_scope(graph, replace(scope, colocation=(*scope.colocation, node), devices=())):
+def _colocated(graph: Graph, groups: tuple[str, ...]) -> Iterator[None]:
+    """Put new nodes on the device of those names, one of which may not have been made yet."""
+    with scopes.enter_scope(graph, lambda outer: outer._replace(colocation=groups, devices=())):
         yield
 
 

@@ -7,16 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
+from aioflow.copying import copied
 from aioflow.errors import (
     AioflowError,
     InvalidArgumentError,
     OpError,
-    OutOfRangeError,
     ResourceExhaustedError,
     UnknownError,
 )
 from aioflow.graph.opdef import CONTROL_FLOW, OPS
+from aioflow.kernels.convert import Handle, as_array
 from aioflow.kernels.registry import KERNELS, ArrayBackend, Binding, Body, Converter, KernelDef
+from aioflow.stopping import batches
 
 __all__ = [
     "Argument",
@@ -48,6 +50,11 @@ class Argument:
     is_sequence: bool
     convert: Converter | None
 
+    @property
+    def passes(self) -> bool:
+        """Whether the kernel gets the values themselves, or what shares their memory."""
+        return self.convert is None or self.convert is as_array or isinstance(self.convert, Handle)
+
 
 @dataclass(frozen=True, slots=True)
 class BoundNode:
@@ -70,6 +77,16 @@ class BoundNode:
         return self.node.inputs if self.kernel.retains else ()
 
     @property
+    def has_effects(self) -> bool:
+        """Whether it changes something that others see: then it is never run twice, and always waited for."""
+        return not self.kernel.reads_only and (self.kernel.sends or OPS.get(self.node.op).stateful)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the call as a whole has an effect, as far as can be told."""
+        return self.has_effects and not self.kernel.acts_itself
+
+    @property
     def unpacks(self) -> bool:
         """Whether the callable returns a tuple of outputs rather than one output (or nothing)."""
         outputs = OPS.get(self.node.op).outputs
@@ -87,6 +104,11 @@ class Choice(BoundNode):
     indices: tuple[Any, ...] = ()
 
     @property
+    def has_effects(self) -> bool:
+        """It only chooses."""
+        return False
+
+    @property
     def unpacks(self) -> bool:
         """As the Merge."""
         return True
@@ -95,6 +117,11 @@ class Choice(BoundNode):
 @dataclass(frozen=True, slots=True)
 class Passing(BoundNode):
     """A node that lifting adds: it hands on the one value that it reads, or only looks at it."""
+
+    @property
+    def has_effects(self) -> bool:
+        """It only hands on."""
+        return False
 
     @property
     def unpacks(self) -> bool:
@@ -113,6 +140,11 @@ class LiftedLoop(BoundNode):
     kept: frozenset[int] = frozenset()
 
     @property
+    def has_effects(self) -> bool:
+        """It is not what acts: the nodes inside say so themselves."""
+        return False
+
+    @property
     def unpacks(self) -> bool:
         """It always returns a tuple."""
         return True
@@ -128,8 +160,9 @@ def bind_graph(graph: ClientGraph, backend: ArrayBackend, resources: Any, state:
 
     Raises:
         UnimplementedError: there is no kernel for a node on this kind of device.
+        InvalidArgumentError: a kernel cannot be bound to such attributes.
     """
-    working = (node for node in graph.nodes.values() if node.op not in _WITHOUT_KERNELS)
+    working = (node for node in batches(graph.nodes.values(), 64) if node.op not in _WITHOUT_KERNELS)
     return [_bind(node, graph, backend, resources, state) for node in working]
 
 
@@ -150,9 +183,10 @@ def _bind(node: Node, graph: ClientGraph, backend: ArrayBackend, resources: Any,
     )
     try:
         kernel, call = backend.bind(KERNELS.get(node.op, backend.device_type, node.attrs), binding)
-        return BoundNode(node, kernel, call, tuple(_arguments(node, kernel)))
-    except OpError as error:
-        raise error.at(node.name, node.op, node.source) from error.__cause__
+        return BoundNode(node, kernel, call, tuple(_arguments(node, kernel, graph, backend)))
+    except Exception as error:  # attributes of the right kinds whose values no kernel can be made for
+        explained = kernel_error(error, node)
+        raise explained from explained.__cause__
 
 
 def _constant(graph: ClientGraph, edge: Edge) -> Any:
@@ -160,19 +194,34 @@ def _constant(graph: ClientGraph, edge: Edge) -> Any:
     return source.attrs["value"] if source.op == "Const" else None
 
 
-def _arguments(node: Node, kernel: KernelDef) -> list[Argument]:
+def _arguments(node: Node, kernel: KernelDef, graph: ClientGraph, backend: ArrayBackend) -> list[Argument]:
     found: list[Argument] = []
     position = 0
     for arg in OPS.get(node.op).inputs:
         count = arg.count(node.attrs)
-        found.append(Argument(node.inputs[position : position + count], arg.is_sequence, kernel.host.get(arg.name)))
+        sources = node.inputs[position : position + count]
+        convert = kernel.host.get(arg.name)
+        kind = kernel.takes.get(arg.name)
+        if kind is not None and not all(_is_handle_of(kind, edge, graph, backend) for edge in sources):
+            convert = Handle(kind)
+        found.append(Argument(sources, arg.is_sequence, convert))
         position += count
     return found
 
 
+def _is_handle_of(kind: type, edge: Edge, graph: ClientGraph, backend: ArrayBackend) -> bool:
+    """Whether the value is certainly a resource of that kind, so that nobody need look at it in each step."""
+    source = graph.nodes[edge.node]
+    while source.op in CONTROL_FLOW and source.op != "Merge" and source.inputs:
+        edge = source.inputs[0]
+        source = graph.nodes[edge.node]
+    maker = KERNELS.find(source.op, backend.device_type, source.attrs)
+    return maker is not None and edge.port == 0 and maker.makes is not None and issubclass(maker.makes, kind)
+
+
 def own(value: Any) -> Any:
     """A copy that the engine may keep; scalars and handles are immutable and need none."""
-    return value.copy() if getattr(value, "ndim", False) else value
+    return copied(value) if getattr(value, "ndim", False) else value
 
 
 def gather(bound: BoundNode, values: Mapping[Edge, Any], fed: Set[Edge]) -> list[Any]:
@@ -201,10 +250,11 @@ def rebound(bound: BoundNode, node: Node) -> BoundNode:
     return replace(bound, node=node, arguments=tuple(arguments))
 
 
-# What a kernel may raise, and what it means; the first row that fits decides.
+# What a kernel may raise, and what it means; the first row that fits decides. Nothing foreign is an OutOfRangeError,
+# which says that a source has ended: a queue runner would take a fault for the end of its input.
 _FOREIGN: tuple[tuple[type[BaseException], type[OpError]], ...] = (
     (MemoryError, ResourceExhaustedError),
-    (IndexError, OutOfRangeError),
+    (IndexError, InvalidArgumentError),
     (ArithmeticError, InvalidArgumentError),
     (ValueError, InvalidArgumentError),
     (TypeError, InvalidArgumentError),

@@ -13,10 +13,12 @@ from aioflow.compiler.ir import Part, Plan
 from aioflow.config import SessionConfig
 from aioflow.errors import OpError
 from aioflow.kernels.background import Background
+from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.step import Step, root_cause
 from aioflow.runtime.worker import Worker, WorkerAPI
+from aioflow.threads import in_thread
 
-__all__ = ["Cluster", "LocalCluster", "LocalPlan", "RegisteredPlan", "RunnablePlan"]
+__all__ = ["Cluster", "LocalCluster", "LocalPlan", "RegisteredPlan", "RunnablePlan", "register_in_thread"]
 
 _LARGE_PART: Final = 256  # nodes: a larger part is bound in a thread, so that the loop goes on
 
@@ -24,7 +26,7 @@ _LARGE_PART: Final = 256  # nodes: a larger part is bound in a thread, so that t
 class RunnablePlan(Protocol):
     """A plan that is registered."""
 
-    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
+    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
         """The fetches, if the step is so short that it is run right here; else None."""
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
@@ -32,6 +34,18 @@ class RunnablePlan(Protocol):
 
     async def deregister(self) -> None:
         """Forget the plan; a step that is running goes on."""
+
+
+async def register_in_thread(worker: Worker, part: Part, session: int, config: SessionConfig) -> int:
+    """`Worker.register_now` for a large part, which takes its time; one who is cancelled leaves nothing registered."""
+    handles: list[int] = []
+    try:
+        await in_thread(lambda: handles.append(worker.register_now(part, session, config)), effects=False)
+    except BaseException:
+        for handle in handles:  # it was done in the moment of the cancellation
+            await worker.deregister(handle)
+        raise
+    return handles[0]
 
 
 class RegisteredPlan:
@@ -115,6 +129,9 @@ class Cluster(Protocol):
     def pins(self) -> dict[str, str]:
         """The devices of the nodes that keep state, by name; those who plan steps fill it in."""
 
+    settings: SessionConfig | None
+    """Of whom `connect` has reached, for the session to take up."""
+
     @property
     def worker(self) -> Worker:
         """The one worker, of this process. Raises UnimplementedError where there are others."""
@@ -149,6 +166,7 @@ class LocalCluster:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
+        self.settings: SessionConfig | None = None
 
     def background(self, session: int) -> Background:
         """The worker has it, with what nodes keep for the session."""
@@ -192,7 +210,7 @@ class LocalCluster:
         if not size:
             return RegisteredPlan(())
         if size > _LARGE_PART:
-            handle = await asyncio.to_thread(self.worker.register_now, part, session, config)
+            handle = await register_in_thread(self.worker, part, session, config)
         else:
             handle = self.worker.register_now(part, session, config)
         return LocalPlan(self.worker, handle)

@@ -1,8 +1,10 @@
 """Write bound nodes as Python: one line a node, so that a failing line number names the node, under the `if`s of their
 guards.
 
-Three forms of the same body: `fast` runs inline on the loop, where nothing can interrupt it; `stoppable` runs in a
-device's thread and looks for a stop request after every kernel; `probed` reports every node's results to a probe.
+Five forms of the same body: `fast` runs inline on the loop, where nothing can interrupt it; `stoppable` runs in a
+device's thread and looks for a stop request after every kernel; `probed` reports every node's results to a probe as
+well; `loop`, in a thread too, leaves it to the loop around to look. In a thread, a node with effects says so before it
+begins: what has none may be left behind. `brief` is `fast` for a strand that may be begun again: there it says so too.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from aioflow.graph.shapes import Dims
 from aioflow.kernels.convert import as_bool, as_int
 from aioflow.runtime.bind import Argument, BoundNode, Choice, Guard, LiftedLoop, own
 from aioflow.runtime.branches import common_depth
+from aioflow.runtime.executor import NODES_OF_LINES
 from aioflow.runtime.frames import DEAD
 from aioflow.runtime.guards import STEERING
 from aioflow.runtime.liveness import Lifetimes, NodeLife, analyse
@@ -35,17 +38,23 @@ class Form(enum.Enum):
     FAST = "fast"
     STOPPABLE = "stoppable"
     PROBED = "probed"
+    LOOP = "loop"
+    BRIEF = "brief"
 
 
 _SUFFIX: Final[Mapping[Form, str]] = {
     Form.FAST: "",
     Form.STOPPABLE: "; step.requested and step.halt()",
-    Form.PROBED: "; probe({index}, ({outputs}))",
+    Form.PROBED: "; step.requested and step.halt(); probe({index}, ({outputs}))",
+    Form.LOOP: "",
+    Form.BRIEF: "",
 }
 _PARAMETER: Final[Mapping[Form, tuple[str, ...]]] = {
     Form.FAST: (),
-    Form.STOPPABLE: ("step",),
-    Form.PROBED: ("probe", "step"),
+    Form.STOPPABLE: ("step", "work"),
+    Form.PROBED: ("probe", "step", "work"),
+    Form.LOOP: ("step", "work"),
+    Form.BRIEF: ("work",),
 }
 
 
@@ -118,6 +127,8 @@ class NodeWriter:
                 entering = [e for e in dies if e.node != bound.node.name]
                 dies = [e for e in dies if e.node == bound.node.name]
                 text = f"{self._taken[i]}{self._drops(entering, bound, leftover)}; {text}"
+            if bound.is_waited_for and form is not Form.FAST:
+                text = f"work.act(); {text}; work.acted()"
             if bound.node.op not in STEERING:
                 names = [self._names[Edge(bound.node.name, p)] for p in range(len(bound.node.outputs))]
                 text += _SUFFIX[form].format(index=i, outputs="".join(f"{n}," for n in names))
@@ -233,9 +244,12 @@ class NodeWriter:
         return name
 
 
-def compiled(lines: Sequence[Line], name: str, what: str, scope: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function `name` that the lines define."""
+def compiled(
+    lines: Sequence[Line], name: str, what: str, scope: Mapping[str, Any], nodes: Sequence[BoundNode] = ()
+) -> Callable[..., Any]:
+    """The function `name` that the lines define, which compute these nodes."""
     known = dict(scope)
+    known[NODES_OF_LINES] = [None if line.node is None else nodes[line.node].node.name for line in lines]
     exec(compile("\n".join(line.text for line in lines) + "\n", f"<aioflow {what}>", "exec"), known)
     function: Callable[..., Any] = known[name]
     return function
@@ -273,7 +287,9 @@ class StrandCode:
         if found is None:
             lines = self._lines(form)
             self._nodes = [line.node for line in lines]  # the same in all forms
-            found = self._compiled[form] = compiled(lines, "strand", f"strand {form.value}", self._writer.scope)
+            found = self._compiled[form] = compiled(
+                lines, "strand", f"strand {form.value}", self._writer.scope, self.unit.nodes
+            )
         return found
 
     def source(self, form: Form) -> str:
@@ -293,7 +309,7 @@ class StrandCode:
     def _lines(self, form: Form) -> list[Line]:
         writer, unit = self._writer, self.unit
         parameters = [*(writer.name(e) for e in unit.inputs), *_PARAMETER[form]]
-        if form is Form.FAST and self.sends:
+        if form in (Form.FAST, Form.BRIEF) and self.sends:
             parameters.append("step")
         lines = [Line(f"def strand({', '.join(parameters)}):")]
         maybe_dead = [writer.name(e) for e in unit.outputs if writer.guard(e)]
@@ -311,9 +327,15 @@ def overwritable(target: Any, *others: Any) -> Any:
         return None
     for other in others:
         other_shape = getattr(other, "shape", ())
-        if other_shape != shape and np.broadcast_shapes(shape, other_shape) != shape:
+        if other_shape != shape and not _broadcasts_to(other_shape, shape):
             return None
     return target
+
+
+def _broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether an array of that shape takes no more room beside one of the target's."""
+    beyond = len(target) - len(shape)
+    return beyond >= 0 and all(size in (1, wanted) for size, wanted in zip(shape, target[beyond:], strict=True))
 
 
 def finish(dims: Dims, owned: bool) -> Callable[[Any], Any] | None:

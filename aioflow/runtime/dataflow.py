@@ -1,7 +1,8 @@
 """Runs a subgraph that has branches or loops in primitive form: the driver around the sans-IO core in `frames`.
 
-Sync kernels run in one go, on the loop as long as the inline budget lasts and in a device's thread after that; async
-kernels are awaited, all that are ready at once. Between two kernels a step may be stopped.
+Sync kernels run in one go, on the loop as long as the inline budget lasts and in a device's thread after that; in a
+thread from the beginning where the last step had a kernel that alone takes more. Async kernels are awaited, all that
+are ready at once. Between two kernels a step may be stopped.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ from aioflow.errors import InternalError
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error, own
 from aioflow.runtime.codegen import Line, compiled
+from aioflow.runtime.executor import StepWork
 from aioflow.runtime.flow_program import FlowNode, Kind, Program
 from aioflow.runtime.frames import DEAD, Activation, Execute, Propagator
+from aioflow.runtime.handing_over import copied_in_thread, is_large, large_bytes
 from aioflow.runtime.step import Step, root_cause
+from aioflow.runtime.strand import CostEstimate, magnitude
+from aioflow.stopping import Brief, Elsewhere, current_work, doing
 
 __all__ = ["Dataflow"]
 
@@ -32,7 +37,7 @@ Collect: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 Report: TypeAlias = Callable[[Any, Sequence[Any]], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Begun:
     """An async kernel that has been called: what it returned may have to be awaited."""
 
@@ -42,18 +47,52 @@ class _Begun:
     report: Report | None
 
 
+@dataclass(slots=True)
+class _Longest:
+    """How many seconds the longest kernel of a step took. (What runs kernels must not hold the core that holds it.)"""
+
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Run:
+    """One step.
+
+    Attributes:
+        inline: Whether kernels are run on the event loop at first.
+    """
+
+    core: Propagator
+    step: Step
+    inline: bool
+    longest: _Longest
+
+
 class Dataflow:
     """One device's subgraph with control flow. `run` may be called any number of times at once."""
 
-    def __init__(self, graph: ClientGraph, bound: Sequence[BoundNode], executor: Executor, budget: float) -> None:
+    def __init__(
+        self,
+        graph: ClientGraph,
+        bound: Sequence[BoundNode],
+        executor: Executor,
+        budget: float,
+        limit: int | None = None,
+    ) -> None:
+        """`budget` is in seconds; `limit` is `SessionConfig.max_value_bytes`."""
         self._program = Program(graph, bound)
         self._executor = executor
         self._budget = budget
+        self._limit = limit
+        self._longest = CostEstimate()  # kernel of a step
         for node in self._program.nodes.values():
             if node.bound is not None and not node.bound.kernel.is_async:
                 node.compute = _computation(node.bound)
+                node.acts = node.bound.is_waited_for
+                node.is_elastic = node.bound.kernel.elastic or isinstance(node.bound, LiftedLoop)
         awaited = [n for n in self._program.nodes.values() if n.bound is not None and n.compute is None]
-        self._awaited = {n: (_collector(n.bound), _packer(n.bound)) for n in awaited if n.bound is not None}
+        self._awaited = {n: (_collector(n.bound, False), _packer(n.bound)) for n in awaited if n.bound is not None}
+        self._large = large_bytes(budget)
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run one step and return the fetched values in order; the caller of the session must not get them uncopied.
@@ -63,75 +102,95 @@ class Dataflow:
         """
         core = Propagator(self._program)
         waiting: list[_Begun] = []
+        running: set[_Begun] = set()
+        size = magnitude(feeds)
+        run = _Run(core, step, self._longest.expect(size) <= self._budget, _Longest())
         try:
-            await self._settle(core, await self._advance(core, partial(core.start, feeds), step), step, waiting)
+            await self._settle(run, await self._advance(run, partial(core.start, feeds)), waiting)
             if waiting:
-                await self._await_rest(core, waiting, step)
+                await self._await_rest(run, waiting, running)
         finally:
-            for begun in waiting:  # a coroutine that was made and, since the step failed, is never awaited
+            # A coroutine that was made and, since the step failed, is never awaited: its task may have been cancelled
+            # before the task's first turn.
+            for begun in (*waiting, *running):
                 if inspect.iscoroutine(begun.result):
                     begun.result.close()
+        self._longest.observe(size, run.longest.seconds)
         return core.fetches()
 
-    async def _advance(self, core: Propagator, go: Callable[[], list[Activation]], step: Step) -> list[Activation]:
+    async def _advance(self, run: _Run, go: Callable[[], list[Activation]]) -> list[Activation]:
         """Run sync kernels until only async ones are left, and return those."""
-        report = step.probe.begin() if step.probe is not None else None
-        if self._budget < 0:  # no kernel may run here
-            core.execute = _executor(step, report, None)
-            return await self._executor.run(step, _quietly, go)
-        core.execute = _executor(step, report, perf_counter() + self._budget)
-        waiting = _quietly(go)
-        if core.unfinished:
-            core.execute = _executor(step, report, None)
-            waiting += await self._executor.run(step, _quietly, core.resume)
-        return waiting
+        report = run.step.probe.begin() if run.step.probe is not None else None
+        waiting: list[Activation] = []
+        if run.inline:
+            run.core.execute = _on_loop(run.step, report, run.longest, self._budget, self._limit)
+            waiting = _quietly(go)
+            if not run.core.unfinished:
+                return waiting
+            go = run.core.resume
+        return waiting + await self._executor.run(run.step, self._in_thread, run, report, go)
 
-    async def _settle(
-        self, core: Propagator, activations: Sequence[Activation], step: Step, waiting: list[_Begun]
-    ) -> None:
+    def _in_thread(self, run: _Run, report: Report | None, go: Callable[[], list[Activation]]) -> list[Activation]:
+        work = current_work()
+        if not isinstance(work, StepWork):
+            work = StepWork(run.step, effects=True)
+        work.limit = self._limit
+        work.acted()
+        run.core.execute = _in_thread(run.step, report, run.longest, work)
+        return _quietly(go)
+
+    async def _settle(self, run: _Run, activations: Sequence[Activation], waiting: list[_Begun]) -> None:
         """Begin async kernels, and run all that follows from those that need not wait; the others go to `waiting`."""
         queue = deque(activations)
         while queue:
             activation = queue.popleft()
-            begun = self._begin(activation, step)
+            begun = self._begin(activation, await self._inputs(activation, run.step), run.step)
             if hasattr(begun.result, "__await__"):
                 waiting.append(begun)
             else:
                 outputs = self._end(begun, begun.result)
-                queue.extend(await self._advance(core, partial(core.finish, activation, outputs), step))
+                queue.extend(await self._advance(run, partial(run.core.finish, activation, outputs)))
 
-    async def _await_rest(self, core: Propagator, waiting: list[_Begun], step: Step) -> None:
-        """Await async kernels and run what they make ready, until nothing is left."""
+    async def _inputs(self, activation: Activation, step: Step) -> Sequence[Any]:
+        """What an async kernel gets. Whose memory it is cannot be told from a loop's values: what is kept is copied."""
+        bound, inputs = activation.node.bound, activation.inputs
+        if bound is None or not bound.kernel.retains:
+            return inputs
+        if any(is_large(value, self._large) for value in inputs):
+            return await copied_in_thread(inputs, step, self._limit)
+        return [own(value) for value in inputs]
+
+    async def _await_rest(self, run: _Run, waiting: list[_Begun], running: set[_Begun]) -> None:
+        """Await async kernels, `running` meanwhile, and run what they make ready, until nothing is left."""
         finished: asyncio.Queue[tuple[_Begun, Any]] = asyncio.Queue()
         try:
             async with asyncio.TaskGroup() as outer_group:
-                guard = outer_group.create_task(step.watch())
+                guard = outer_group.create_task(run.step.watch())
                 async with asyncio.TaskGroup() as kernel_group:
-                    running = 0
                     while waiting or running:
                         for begun in waiting:
-                            kernel_group.create_task(_await_kernel(begun, finished, step))
-                        running += len(waiting)
+                            kernel_group.create_task(_await_kernel(begun, finished, run.step))
+                        running.update(waiting)
                         waiting.clear()
                         begun, result = await finished.get()
-                        running -= 1
-                        go = partial(core.finish, begun.activation, self._end(begun, result))
-                        await self._settle(core, await self._advance(core, go, step), step, waiting)
+                        running.remove(begun)
+                        go = partial(run.core.finish, begun.activation, self._end(begun, result))
+                        await self._settle(run, await self._advance(run, go), waiting)
                 guard.cancel()
         except BaseExceptionGroup as group:
             cause = root_cause(group)
             raise cause from cause.__cause__
 
-    def _begin(self, activation: Activation, step: Step) -> _Begun:
+    def _begin(self, activation: Activation, inputs: Sequence[Any], step: Step) -> _Begun:
         bound = activation.node.bound
         if bound is None:
             raise InternalError(f"node {activation.node.origin.name!r} has no kernel and was to be awaited")
         report = step.probe.begin() if step.probe is not None else None
         try:
             if activation.node.kind is Kind.RECV:
-                result = bound.call(step=step, tag=activation.inputs[0])
+                result = bound.call(step=step, tag=inputs[0])
             else:
-                result = bound.call(*self._awaited[activation.node][0](activation.inputs))
+                result = bound.call(*self._awaited[activation.node][0](inputs))
         except Exception as error:
             failure = kernel_error(error, bound.node)
             raise failure from failure.__cause__
@@ -160,24 +219,67 @@ def _quietly(go: Callable[[], list[Activation]]) -> list[Activation]:
         return go()
 
 
-def _executor(step: Step, report: Report | None, deadline: float | None) -> Execute:
-    """Runs sync kernels for a core, which it makes pause after the deadline. Before each the step may be stopped."""
+def _on_loop(step: Step, report: Report | None, longest: _Longest, budget: float, limit: int | None) -> Execute:
+    """Runs sync kernels on the event loop, for the time of the budget. Before each the step may be stopped."""
+    last = perf_counter()
+    deadline = last + budget
 
     def execute(core: Propagator, node: FlowNode, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        nonlocal last
         compute = node.compute
         if compute is None:
             return None
         if step.requested:
             step.halt()
         try:
-            outputs = compute(inputs, step)
+            if not node.is_elastic:
+                outputs = compute(inputs, step)
+            elif isinstance(node.bound, LiftedLoop):
+                raise Elsewhere
+            else:
+                outputs = doing(Brief(limit), compute, inputs, step)
         except Exception as error:
             failure = kernel_error(error, node.origin)
             raise failure from failure.__cause__
+        if report is not None:
+            report(node.bound, outputs)
+        now = perf_counter()
+        if now - last > longest.seconds:
+            longest.seconds = now - last
+        last = now
+        if now > deadline:
+            core.pause()
+        return outputs
+
+    return execute
+
+
+def _in_thread(step: Step, report: Report | None, longest: _Longest, work: StepWork) -> Execute:
+    """Runs sync kernels in a thread. Before each the step may be stopped."""
+
+    def execute(core: Propagator, node: FlowNode, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        compute = node.compute
+        if compute is None:
+            return None
+        work.node = node.origin.name
+        started = perf_counter()
+        try:
+            if node.acts:
+                work.act()
+                outputs = compute(inputs, step)
+                work.acted()
+            else:
+                if step.requested:
+                    step.halt()
+                outputs = compute(inputs, step)
+        except Exception as error:
+            failure = kernel_error(error, node.origin)
+            raise failure from failure.__cause__
+        seconds = perf_counter() - started
+        if seconds > longest.seconds:
+            longest.seconds = seconds
         if report is not None and not isinstance(node.bound, LiftedLoop):
             report(node.bound, outputs)
-        if deadline is not None and perf_counter() > deadline:
-            core.pause()
         return outputs
 
     return execute
@@ -185,7 +287,7 @@ def _executor(step: Step, report: Report | None, deadline: float | None) -> Exec
 
 def _computation(bound: BoundNode) -> Callable[[Sequence[Any], Step], Sequence[Any]]:
     """A function from the inputs of a node to its outputs."""
-    call, collect, pack = bound.call, _collector(bound), _packer(bound)
+    call, collect, pack = bound.call, _collector(bound, bound.kernel.retains), _packer(bound)
     if bound.kernel.sends:
         return lambda inputs, step: pack(call(inputs[0], step=step, tag=inputs[1]))
     if bound.kernel.takes_step:
@@ -224,9 +326,9 @@ def _as_they_are(inputs: Sequence[Any]) -> Sequence[Any]:
     return inputs
 
 
-def _collector(bound: BoundNode) -> Collect:
-    """A function from the flat inputs of a node to the arguments of its kernel."""
-    arguments, keep = bound.arguments, bound.kernel.retains
+def _collector(bound: BoundNode, keep: bool) -> Collect:
+    """A function from the flat inputs of a node to the arguments of its kernel, which are copied if it keeps them."""
+    arguments = bound.arguments
     if all(not a.is_sequence and a.convert is None for a in arguments):
         return (lambda inputs: [own(value) for value in inputs]) if keep else _as_they_are
 

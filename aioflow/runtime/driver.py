@@ -19,9 +19,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.compiler.ir import Edge
+from aioflow.config import SessionConfig
 from aioflow.errors import CancelledError, OpError
 from aioflow.ops.transfer import RECV
 from aioflow.runtime.bind import BoundNode, gather, kernel_error
+from aioflow.runtime.handing_over import copied_in_thread, is_large, large_bytes
 from aioflow.runtime.rendezvous import PENDING
 from aioflow.runtime.step import Step, root_cause
 from aioflow.runtime.strand import Strand
@@ -75,6 +77,7 @@ class UnitProgram:
         fetched: Sequence[Edge],
         fed: frozenset[Edge],
         large: frozenset[Edge],
+        config: SessionConfig,
     ) -> None:
         edges = [*constants, *feeds, *(e for unit in units for e in unit.outputs)]
         self._slots = {edge: slot for slot, edge in enumerate(dict.fromkeys(edges))}
@@ -89,6 +92,8 @@ class UnitProgram:
         for edge in (e for unit in units for e in unit.inputs if e in droppable):
             self._readers[self._slots[edge]] = self._readers.get(self._slots[edge], 0) + 1
         self.fed = fed
+        self.limit = config.max_value_bytes
+        self._large = large_bytes(config.inline_budget)
         self.entries = tuple(self._entry(i, units, strands[i]) for i in range(len(units)))
         self.first = tuple(i for i, count in enumerate(self._needs) if not count)
 
@@ -121,10 +126,18 @@ class UnitProgram:
             values[slot] = feeds[index]
         return UnitRun(self, values, self._needs[:], self._readers.copy())
 
-    def arguments(self, bound: BoundNode, values: Sequence[Any]) -> list[Any]:
-        """What the kernel of an async node is called with."""
+    def arguments(self, bound: BoundNode, values: Sequence[Any], owned: Mapping[Edge, Any]) -> list[Any]:
+        """What the kernel of an async node is called with; `owned` are copies that have been made for it already."""
         slots = self._slots
-        return gather(bound, {edge: values[slots[edge]] for edge in bound.node.inputs}, self.fed)
+        given = {edge: values[slots[edge]] for edge in bound.node.inputs if edge not in owned}
+        return gather(bound, {**given, **owned}, self.fed - owned.keys() if owned else self.fed)
+
+    def large_copies(self, bound: BoundNode, values: Sequence[Any]) -> dict[Edge, Any]:
+        """Those of the values for an async node that must be copied, and not on the event loop."""
+        if not bound.kernel.retains:
+            return {}
+        given = {edge: values[self._slots[edge]] for edge in bound.node.inputs if edge in self.fed}
+        return {edge: value for edge, value in given.items() if is_large(value, self._large)}
 
     def fetches(self, run: UnitRun) -> list[Any]:
         """The fetched values of a run that has ended."""
@@ -270,7 +283,11 @@ class Driver:
         elif entry.edge_name:
             self._receive(run, index, entry)
         else:
-            self._call(run, index, entry.bound)
+            large = run.program.large_copies(entry.bound, run.values)
+            if large:
+                self._start(self._call_with_copies(run, index, entry.bound, large))
+            else:
+                self._call(run, index, entry.bound, {})
 
     def _complete(self, run: UnitRun, index: int, outputs: Sequence[Any]) -> None:
         entry = run.program.entries[index]
@@ -332,11 +349,20 @@ class Driver:
         if self._error is None:
             self._arrived(arrival.run, arrival.index, (value,))
 
-    def _call(self, run: UnitRun, index: int, bound: BoundNode) -> None:
+    async def _call_with_copies(self, run: UnitRun, index: int, bound: BoundNode, large: Mapping[Edge, Any]) -> None:
+        try:
+            copies = await copied_in_thread(list(large.values()), self._step, run.program.limit)
+            self._call(run, index, bound, dict(zip(large, copies, strict=True)))
+        except Exception as error:
+            failure = kernel_error(error, bound.node)
+            self._step.stop(failure)
+            raise failure from failure.__cause__
+
+    def _call(self, run: UnitRun, index: int, bound: BoundNode, owned: Mapping[Edge, Any]) -> None:
         report = self._step.probe.begin() if self._step.probe is not None else None
         try:
             extra = {"step": self._step} if bound.kernel.takes_step else {}
-            arguments = run.program.arguments(bound, run.values)
+            arguments = run.program.arguments(bound, run.values, owned)
             run.drop(run.program.entries[index].counted)
             result = bound.call(*arguments, **extra)
         except Exception as error:

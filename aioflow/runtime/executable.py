@@ -21,12 +21,14 @@ from aioflow.runtime.codegen import StrandCode, finish
 from aioflow.runtime.dataflow import Dataflow
 from aioflow.runtime.driver import Driver, UnitProgram, UnitRun
 from aioflow.runtime.frames import DEAD, dead_fetch
+from aioflow.runtime.handing_over import Unfinished, is_large, large_bytes
 from aioflow.runtime.lift import lift_loops
 from aioflow.runtime.liveness import fed_values, is_small
 from aioflow.runtime.reference import run_reference
 from aioflow.runtime.step import Step
 from aioflow.runtime.strand import Capture, Strand
 from aioflow.runtime.units import Unit, constant_values, split
+from aioflow.stopping import value_limit
 
 __all__ = ["Executable"]
 
@@ -38,8 +40,10 @@ class Executable:
         capture: As `BackendDevice.captured`, where the device has it.
 
     Attributes:
+        feeds: How many feeds the whole step has.
         program: The units, for whoever runs them together with those of other devices; None where there are none.
         fetch_indices: Which of the step's fetches it gives, in the order in which it gives them.
+        limit: `SessionConfig.max_value_bytes`.
     """
 
     def __init__(
@@ -53,8 +57,10 @@ class Executable:
         capture: Capture | None = None,
     ) -> None:
         self.bound = bind_graph(graph, backend, resources, state)
+        self.feeds = graph.feeds
         self._asked = [n for n in graph.nodes.values() if n.op == "_Retval"]
         self._asked.sort(key=lambda n: int(n.attrs["index"]))
+        self._makers = [graph.nodes[n.inputs[0].node] for n in self._asked]
         self._capture = capture
         self._reference = config.executor == "reference"
         dead_arrivals = any(n.op == RECV and n.attrs["maybe_dead"] for n in graph.nodes.values())
@@ -71,11 +77,13 @@ class Executable:
         self._flow: Dataflow | None = None
         self._maybe_dead: list[int] = []
         self._single: Strand | None = None
+        self.limit = config.max_value_bytes
+        self._large = large_bytes(config.inline_budget)
         ops = {node.op for node in graph.nodes.values()}
         # The plain executor awaits one thing at a time, and runs all kernels on the loop.
         beyond_plain = self._reference and (RECV in ops or config.inline_budget < 0)
         if ops & CONTROL_FLOW or dead_arrivals or beyond_plain:
-            self._flow = Dataflow(graph, self.bound, executor, config.inline_budget)
+            self._flow = Dataflow(graph, self.bound, executor, config.inline_budget, config.max_value_bytes)
             finishers = [finish(graph.spec(edge).dims, owned=False) for edge in self._fetched]
             self._polish = [(i, f) for i, f in enumerate(finishers) if f is not None]
         else:
@@ -100,7 +108,7 @@ class Executable:
             between = {e for u in self._units for e in u.outputs}
             large = frozenset(e for e in between if not is_small(e, graph))
             self.program = UnitProgram(
-                self._units, self._strands, self._constants, read, self._fetched, self._fed, large
+                self._units, self._strands, self._constants, read, self._fetched, self._fed, large, config
             )
 
     def _wiring(self) -> tuple[list[int] | None, list[int] | None, tuple[Any, ...]]:
@@ -121,12 +129,15 @@ class Executable:
 
     def _strand(self, unit: Unit, executor: Executor, budget: float) -> Strand:
         code = StrandCode(unit, self.graph, self._constants, self._fed)
-        sized = []
+        sized: list[int] = []
+        texts: list[int] = []
         for position, edge in enumerate(unit.inputs):
-            dims = self.graph.spec(edge).dims
-            if dims is None or None in dims:
+            spec = self.graph.spec(edge)
+            if spec.dtype.np_dtype.hasobject:
+                texts.append(position)
+            elif spec.dims is None or None in spec.dims:
                 sized.append(position)
-        return Strand(code, executor, budget, sized, self._capture)
+        return Strand(code, executor, budget, (sized, texts), self._capture, self.limit)
 
     def _finisher(self, index: int, edge: Edge) -> Any:
         """What fetch number `index` still needs; a feed that is fetched goes back as it came."""
@@ -137,14 +148,14 @@ class Executable:
             owner = None  # another unit read it and may keep it
         return finish(self.graph.spec(edge).dims, owner is not None and self._fetched.index(edge) == index)
 
-    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
+    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
         """The fetches, if the whole step is one strand that is expected to stay within the inline budget; else None."""
         if self._single is None:
             return None
         done = self._single.try_inline(feeds if self._take is None else [feeds[i] for i in self._take])
         return None if done is None else self._collect(done, feeds)
 
-    def _collect(self, outputs: tuple[Any, ...], feeds: Sequence[Any]) -> list[Any]:
+    def _collect(self, outputs: tuple[Any, ...], feeds: Sequence[Any]) -> list[Any] | Unfinished:
         if self._give is None:
             fetches = list(outputs)
         else:
@@ -158,6 +169,14 @@ class Executable:
         Raises:
             OpError: a kernel failed or the step was stopped; the first cause, with its node.
         """
+        if self.limit is None:
+            fetches = await self._fetches(feeds, step)
+        else:
+            with value_limit(self.limit):
+                fetches = await self._fetches(feeds, step)
+        return fetches if isinstance(fetches, list) else await fetches.finish(step)
+
+    async def _fetches(self, feeds: Sequence[Any], step: Step) -> list[Any] | Unfinished:
         if self._flow is not None:
             return self._polished(await self._flow.run(feeds, step))
         if self.program is None:
@@ -169,14 +188,21 @@ class Executable:
         await Driver(step).run([run])
         return self.results(run)
 
-    def results(self, run: UnitRun) -> list[Any]:
+    def results(self, run: UnitRun) -> list[Any] | Unfinished:
         """The fetches of a run of `program` that has ended, in order."""
-        return self._polished(run.program.fetches(run))
+        fetches = run.program.fetches(run)
+        run.values.clear()  # so that what nobody else holds need not be copied
+        return self._polished(fetches)
 
-    def _polished(self, fetches: list[Any]) -> list[Any]:
+    def _polished(self, fetches: list[Any]) -> list[Any] | Unfinished:
         for index in self._maybe_dead:
             if fetches[index] is DEAD:
                 raise dead_fetch(self._asked[index])
+        large = {}
         for index, finisher in self._polish:
-            fetches[index] = finisher(fetches[index])
-        return fetches
+            value = fetches[index]
+            if is_large(value, self._large):
+                large[index] = self._makers[index]
+            else:
+                fetches[index] = finisher(value)
+        return Unfinished(fetches, large, self.limit) if large else fetches

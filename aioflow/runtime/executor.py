@@ -1,23 +1,22 @@
-"""A CPU device's threads, and the one way to hop into them and back without losing a cancellation.
-
-Written out rather than taken from `concurrent.futures`, because a step pays for the hop every time: one future and one
-wake-up of the loop instead of two futures, a condition variable and a chain of callbacks take a third off it.
-"""
+"""A CPU device's threads, and what a thread knows of the step that it works for."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from functools import cache
-from queue import SimpleQueue
-from typing import Any, TypeVar
+from functools import cache, partial
+from typing import Any, Final, TypeVar
 
 from aioflow.runtime.step import Step
+from aioflow.stopping import Stopped, Work
+from aioflow.threads import Call, LeftBehind, Threads
 
-__all__ = ["DeviceThreads", "kernel_threads", "shared_threads"]
+__all__ = ["NODES_OF_LINES", "DeviceThreads", "StepWork", "kernel_threads", "running_node", "shared_threads"]
+
+NODES_OF_LINES: Final = "__nodes_of_lines__"  # the global of generated code that has the name of each line's node
 
 _THIS_THREAD = threading.local()
 
@@ -28,117 +27,92 @@ def kernel_threads() -> int | None:
     return found
 
 
+def _set_kernel_threads(count: int | None) -> None:
+    _THIS_THREAD.kernel_threads = count
+
+
 T = TypeVar("T")
 
 
-class _Work:
-    """One call on its way through a thread. Everything but `perform` happens on the caller's loop."""
+class StepWork(Work):
+    """A part of a step.
 
-    __slots__ = ("args", "delivered", "function", "future", "late", "loop", "taken")
+    Args:
+        effects: Whether what runs has effects unless it says otherwise (`acted`).
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.loop = loop
-        self.function = function
-        self.args = args
-        self.future: asyncio.Future[Any] = loop.create_future()
-        self.late: asyncio.Future[None] | None = None
-        self.delivered = False
-        self.taken = threading.Lock()  # held by the thread that performs it, or by the caller who withdrew it
+    Attributes:
+        node: The node that is running, where generated code does not tell.
+    """
 
-    def perform(self) -> None:
-        """Call the function, in the thread, and send what comes of it to the loop."""
-        if not self.taken.acquire(blocking=False):
-            return
-        outcome: Any = None
-        error: BaseException | None = None
-        try:
-            outcome = self.function(*self.args)
-        except StopIteration as raised:  # a future cannot carry one
-            error = RuntimeError("a function for a thread raised StopIteration")
-            error.__cause__ = raised
-        except BaseException as raised:
-            error = raised
-        try:
-            self.loop.call_soon_threadsafe(self._deliver, outcome, error)
-        except RuntimeError:
-            pass  # the loop was closed: there is nobody left to tell
-        finally:
-            del self, outcome, error  # the error's traceback holds this frame, and would hold the step's values by it
+    __slots__ = ("_step", "node")
 
-    def withdraw(self) -> bool:
-        """Take it back, if no thread has begun with it."""
-        return self.taken.acquire(blocking=False)
+    def __init__(self, step: Step, effects: bool) -> None:
+        super().__init__(None, effects)
+        self._step = step
+        self.watchers = step.watchers
+        self.node: str | None = None
 
-    def _deliver(self, outcome: Any, error: BaseException | None) -> None:
-        self.delivered = True
-        if self.late is not None:
-            if not self.late.done():  # it is, where a second cancellation comes in this very turn of the loop
-                self.late.set_result(None)
-        elif self.future.done():
-            pass  # the caller was cancelled in this very turn of the loop and will not wait
-        elif error is not None:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(outcome)
+    @property
+    def requested(self) -> bool:
+        """Whether the step was asked to stop."""
+        return self._step.requested
 
-    async def end(self) -> None:
-        """Wait until the thread is done with it, whoever else cancels meanwhile."""
-        while not self.delivered:
-            self.late = self.loop.create_future()
-            with suppress(asyncio.CancelledError):  # asked again: the first request is on its way already
-                await self.late
-            self.late = None
+    def stop(self) -> None:
+        """Ask the step to stop."""
+        self._step.stop()
+
+    def check(self) -> None:
+        """Raises Stopped, but not in the middle of what has an effect."""
+        if self._step.requested and not self.effects:
+            raise Stopped
 
 
-class DeviceThreads:
-    """The executor of a CPU device: threads that are started when there is work for them, up to a number."""
+class DeviceThreads(Threads):
+    """The executor of a device that has threads.
 
-    def __init__(self, name: str, threads: int = 0) -> None:
-        self._name = name
-        self._kernel_threads = threads or None
-        self._limit = threads or os.cpu_count() or 1
-        self._lock = threading.Lock()
-        self._queue: SimpleQueue[_Work] = SimpleQueue()
-        self._started = 0
-        self._busy = 0
+    Args:
+        name: Of the device.
+        threads: How many it has, and each kernel that it runs; 0 means one a processor.
+        leaves: Whether a function may be left behind. It says when it has effects (`StepWork.act`).
+    """
+
+    def __init__(self, name: str, threads: int = 0, leaves: bool = False) -> None:
+        super().__init__(name, threads or os.cpu_count() or 1, partial(_set_kernel_threads, threads or None))
+        self._leaves = leaves
 
     async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:
         """Run `function(*args)` in a thread.
 
         When the awaiting task is cancelled the step is asked to stop, and this returns (by raising) only when the
-        function has, or if it has not begun: no kernel of a step runs after its `run` has ended.
+        function has, or if it has not begun: no kernel of a step runs after its `run` has ended. The exception is a
+        function that is left behind.
         """
-        work = _Work(asyncio.get_running_loop(), function, args)
-        self._submit(work)
         try:
-            result: T = await work.future
-        except asyncio.CancelledError:
-            step.stop()
-            if not work.withdraw():
-                await work.end()
-            raise
-        finally:
-            self._busy -= 1
-            del work  # as in `perform`
-        return result
+            return await self.call(StepWork(step, not self._leaves), function, *args)
+        except (asyncio.CancelledError, LeftBehind) as error:
+            left = LeftBehind.behind(error)
+            if left is not None:
+                step.leave_behind(running_node(left.call) or "a kernel")
+            if left is not error:
+                raise
+        except Stopped:
+            pass
+        return step.halt()
 
-    def _submit(self, work: _Work) -> None:
-        self._busy += 1
-        if self._started < self._limit and self._busy > self._started:
-            with self._lock:
-                if self._started < self._limit:
-                    self._started += 1
-                    name = f"aioflow{self._name}_{self._started}"
-                    threading.Thread(target=self._serve, name=name, daemon=True).start()
-        self._queue.put(work)
 
-    def _serve(self) -> None:
-        _THIS_THREAD.kernel_threads = self._kernel_threads
-        while True:
-            self._queue.get().perform()
+def running_node(call: Call) -> str | None:
+    """The name of the node whose kernel a call is in."""
+    frame = sys._current_frames().get(call.thread)
+    while frame is not None:
+        nodes = frame.f_globals.get(NODES_OF_LINES)
+        found: str | None = None if nodes is None else nodes[frame.f_lineno - 1]
+        if found is not None:
+            return found
+        frame = frame.f_back
+    return call.work.node if isinstance(call.work, StepWork) else None
 
 
 @cache
 def shared_threads(name: str, threads: int) -> DeviceThreads:
     """The threads of the device of that name: one set a process, whatever the number of sessions."""
-    return DeviceThreads(name, threads)
+    return DeviceThreads(name, threads, leaves=True)

@@ -130,6 +130,7 @@ class FlowNode:
         is_loop_merge: Whether it joins one Enter and one NextIteration, so that one value comes in each iteration.
         first_inputs, later_inputs: Data inputs that a Merge gets in iteration 0 and in later ones.
         compute: Takes the inputs and the step and gives the outputs; for whoever runs kernels to set.
+        acts: Whether that has effects. is_elastic: Whether it may take any time, whatever it took before.
     """
 
     origin: Node
@@ -151,6 +152,8 @@ class FlowNode:
     first_inputs: int = 0
     later_inputs: int = 0
     compute: Callable[[Sequence[Any], Any], Sequence[Any]] | None = None
+    acts: bool = False
+    is_elastic: bool = False
 
     @property
     def is_single(self) -> bool:

@@ -1,24 +1,35 @@
 """Compute one node while a step is compiled: what the compiler's constant folding is given to do so with.
 
 The kernel is the CPU's, bound to resources of its own, so whatever it does stays here. A node that fails is left to
-fail in the step, where the error can name it.
+fail in the step, where the error can name it; and one that takes its time is left to the step, where it can be stopped
+and holds up nobody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from time import perf_counter
+from typing import Any, Final
 
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
+from aioflow.compiler.place.cost_model import CostModel
+from aioflow.compiler.place.op_costs import Operand
+from aioflow.graph.dtypes import as_dtype
 from aioflow.graph.opdef import CONTROL_FLOW, OPS
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.bind import BoundNode, bind_graph, gather
 from aioflow.runtime.device import load_backend
+from aioflow.stopping import Work, current_work, doing
 
 __all__ = ["fold"]
+
+_CHEAP: Final = 5e-3  # seconds; the largest results that are folded (10 MiB) take a few milliseconds to write
+_TEXT_SECONDS: Final = 1e-8  # a byte of a string
+_LOOKED_AT: Final = 1 << 16  # strings; so many cost too much whatever is in them
+_COSTS: Final = CostModel()  # by the shipped rates: only the order matters
 
 
 def fold(node: Node, graph: ClientGraph, inputs: Sequence[Any]) -> Sequence[Any] | None:
@@ -28,6 +39,8 @@ def fold(node: Node, graph: ClientGraph, inputs: Sequence[Any]) -> Sequence[Any]
     """
     if node.op in CONTROL_FLOW or node.op not in OPS or OPS.get(node.op).stateful:
         return None
+    if _seconds(node, inputs) > _CHEAP:
+        return None
     sources = dict(zip(node.inputs, inputs, strict=True))
     alone = _alone(node, graph, sources)
     try:
@@ -36,10 +49,39 @@ def fold(node: Node, graph: ClientGraph, inputs: Sequence[Any]) -> Sequence[Any]
             return None
         values = {Edge(constant.node.name, 0): constant.call() for constant in constants}
         with np.errstate(all="ignore"):
-            results = bound.call(*gather(bound, values, frozenset()))
-    except Exception:  # of whatever kind: the step comes to the same node, and reports it
+            results = doing(_Folding(current_work()), lambda: bound.call(*gather(bound, values, frozenset())))
+    except (Exception, _TooLong):  # of whatever kind: the step comes to the same node, and reports it
         return None
     return _arrays(bound, results)
+
+
+def _seconds(node: Node, inputs: Sequence[Any]) -> float:
+    """How long the node is expected to take, by the shapes of what it reads and gives, and by how long strings are."""
+    given = [Operand(as_dtype(value.dtype).name, value.shape, value.nbytes) for value in inputs]
+    texts = sum(len(item) for value in inputs if value.dtype == object for item in value.reshape(-1)[:_LOOKED_AT])
+    return _COSTS.estimate(node, given, _COSTS.operands(node), "CPU") + texts * _TEXT_SECONDS
+
+
+class _TooLong(BaseException):
+    """The node takes longer than was expected."""
+
+
+class _Folding(Work):
+    """The computation of one node, as a part of the compilation."""
+
+    __slots__ = ("_compiling", "_until")
+
+    def __init__(self, compiling: Work | None) -> None:
+        super().__init__()
+        self._compiling = compiling
+        self._until = perf_counter() + 10 * _CHEAP
+
+    def check(self) -> None:
+        """Raises _TooLong, or what ends the compilation."""
+        if self._compiling is not None:
+            self._compiling.check()
+        if perf_counter() > self._until:
+            raise _TooLong
 
 
 def _alone(node: Node, graph: ClientGraph, sources: dict[Edge, Any]) -> ClientGraph:

@@ -11,7 +11,8 @@ passes it on, and nothing dead is computed.
     core.fetches()                       # once `core.outstanding` is 0
 
 A kernel that need not be waited for costs less if it is run on the way: `core.execute` is asked before a kernel is
-handed out. `core.pause()` makes the core return early, and `core.resume()` goes on.
+handed out. `core.pause()` makes the core return early, as does a kernel that wants to be run elsewhere, and
+`core.resume()` goes on.
 
 Rule 1: everything that decides what is ready is here. Rule 2: this file does not know how a kernel is run.
 """
@@ -27,6 +28,7 @@ import numpy as np
 from aioflow.compiler.ir import Node
 from aioflow.errors import InternalError, InvalidArgumentError
 from aioflow.runtime.flow_program import EMPTY, After, FlowNode, Frame, Kind, Port, Program
+from aioflow.stopping import Elsewhere
 
 __all__ = ["DEAD", "Activation", "Execute", "Propagator", "dead_fetch"]
 
@@ -179,7 +181,11 @@ class Propagator:
         self._paused = False
         while queue and not self._paused:
             node, iteration, inputs = queue.popleft()
-            _RULES[node.rule](self, node, iteration, inputs)
+            try:
+                _RULES[node.rule](self, node, iteration, inputs)
+            except Elsewhere:  # of its kernel: nothing has been delivered
+                queue.appendleft((node, iteration, inputs))
+                break
             left = iteration.outstanding = iteration.outstanding - 1
             if not left and not iteration.children:
                 self._retire(iteration.frame)

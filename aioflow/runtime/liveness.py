@@ -16,7 +16,6 @@ from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.graph.shapes import num_elements
-from aioflow.kernels.convert import as_array
 from aioflow.runtime.bind import BoundNode, Choice, LiftedLoop
 from aioflow.runtime.units import Unit
 
@@ -107,7 +106,7 @@ class _Analysis:
 
     def _trace(self, bound: BoundNode) -> None:
         # An axis or a shape reaches the kernel as Python numbers, which share memory with nothing.
-        inputs = [e for a in bound.arguments if a.convert in (None, as_array) for e in a.sources]
+        inputs = [e for a in bound.arguments if a.passes for e in a.sources]
         shared = frozenset(r for e in inputs for r in self.roots.get(e, (_FOREIGN,)))  # no roots: a constant
         if not inputs:
             shared = frozenset((_FOREIGN,))  # a value that comes from nowhere visible

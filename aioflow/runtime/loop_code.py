@@ -10,21 +10,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aioflow.compiler.ir import ClientGraph, Edge
-from aioflow.kernels.convert import as_array
 from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error
 from aioflow.runtime.codegen import Form, Line, NodeWriter, compiled
+from aioflow.runtime.executor import StepWork
 from aioflow.runtime.liveness import analyse, is_small
 from aioflow.runtime.step import Probe, Step
 from aioflow.runtime.units import Unit
+from aioflow.stopping import current_work
 
 __all__ = ["LoopCode", "LoopParts"]
 
 
 class _Unstoppable:
-    """A step that nobody will stop."""
+    """A step that nobody will stop, and the work for it."""
 
     requested = False
     probe = None
+
+    def act(self) -> None:
+        """As `StepWork.act`."""
+
+    acted = act
 
 
 _UNSTOPPABLE: Final = _Unstoppable()
@@ -89,9 +95,11 @@ class LoopCode:
     def take(self, values: list[Any], step: Step | None) -> tuple[Any, ...]:
         """Run the loop, with the values taken out of the list."""
         try:
+            here = current_work()
+            work = here if isinstance(here, StepWork) else _UNSTOPPABLE
             if step is not None and step.probe is not None:
-                return self._function(Form.PROBED)(values, self._reporter(step.probe), step)
-            return self._function(Form.FAST)(values, step or _UNSTOPPABLE)
+                return self._function(Form.PROBED)(values, self._reporter(step.probe), step, work)
+            return self._function(Form.LOOP)(values, step or _UNSTOPPABLE, work)
         except Exception as error:
             failed = self._failed_node(error)
             if failed is None:
@@ -107,13 +115,13 @@ class LoopCode:
         found = self._compiled.get(form)
         if found is None:
             self._lines = self._text(form)
-            found = self._compiled[form] = compiled(self._lines, "loop", "loop", self._writer.scope)
+            found = self._compiled[form] = compiled(self._lines, "loop", "loop", self._writer.scope, self._unit.nodes)
         return found
 
     def _text(self, form: Form) -> list[Line]:
         parts, writer = self._parts, self._writer
         tested = len(parts.condition)
-        parameters = "values, probe, step" if form is Form.PROBED else "values, step"
+        parameters = "values, probe, step, work" if form is Form.PROBED else "values, step, work"
         return [
             Line(f"def loop({parameters}):"),
             Line(f"    {''.join(f'{writer.name(e)}, ' for e in self._unit.inputs)} = values"),
@@ -164,7 +172,7 @@ def _kept_inputs(unit: Unit, carried: Sequence[tuple[Edge, Edge]]) -> set[Edge]:
     shares: dict[Edge, frozenset[Edge]] = {e: frozenset((e,)) for e in unit.inputs}
     kept: set[Edge] = set()
     for b in unit.nodes:
-        inputs = [e for a in b.arguments if a.convert in (None, as_array) for e in a.sources]
+        inputs = [e for a in b.arguments if a.passes for e in a.sources]
         shared = frozenset[Edge]() if b.kernel.fresh else frozenset(s for e in inputs for s in shares.get(e, ()))
         shares.update((Edge(b.node.name, port), shared) for port in range(len(b.node.outputs)))
         for edge in b.keeps:

@@ -11,6 +11,7 @@ from aioflow.runtime.driver import Driver, UnitRun
 from aioflow.runtime.executable import Executable
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
+from aioflow.stopping import value_limit
 
 __all__ = ["PartExecutable"]
 
@@ -20,11 +21,15 @@ class PartExecutable:
 
     Args:
         executables: By device.
+
+    Attributes:
+        feeds: How many feeds the whole step has.
     """
 
     def __init__(self, executables: Mapping[str, Executable]) -> None:
         self._executables = tuple(executables.values())
         self._devices = frozenset(executables)
+        self.feeds = max((executable.feeds for executable in self._executables), default=0)
         indices = [i for executable in self._executables for i in executable.fetch_indices]
         # Where each fetch, in the order of their indices, is among the results of the executables one after another.
         self._order = sorted(range(len(indices)), key=indices.__getitem__)
@@ -50,11 +55,14 @@ class PartExecutable:
             else:
                 flows.append(_flow(executable, feeds, step, index, results))
         try:
-            await Driver(step).run(tuple(runs.values()), flows)
+            with value_limit(self._executables[0].limit):
+                await Driver(step).run(tuple(runs.values()), flows)
         except BaseException as error:
             step.rendezvous.abort(error if isinstance(error, OpError) else CancelledError("the step was stopped"))
             raise
-        results.update((index, self._executables[index].results(run)) for index, run in runs.items())
+        for index, run in runs.items():
+            fetches = self._executables[index].results(run)
+            results[index] = fetches if isinstance(fetches, list) else await fetches.finish(step)
         values = [value for index in range(len(self._executables)) for value in results[index]]
         return [values[i] for i in self._order]
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from aioflow.errors import AioflowError, CancelledError, InternalError, OpError
 from aioflow.runtime.rendezvous import Rendezvous
+from aioflow.threads import LeftBehind
 
 __all__ = ["Probe", "Step", "StuckStep", "Waiter", "root_cause"]
+
+_LOGGER: Final = logging.getLogger("aioflow.runtime")
 
 
 class Probe(Protocol):
@@ -78,9 +82,11 @@ class Step:
     Attributes:
         id: Names the step to all workers that take part in it; 0 for one that stays in this process.
         probe: Watches every node, or None.
+        describe: What it is for, for messages.
         waiting: The async nodes that are being awaited.
         watchers: Called when the step is asked to stop.
         since: When it began, by the monotonic clock.
+        left_behind: The nodes whose kernels did not stop when they were asked to, and that nobody waits for any more.
         rendezvous: Where values meet that go from device to device; set by the worker if there are any.
     """
 
@@ -89,8 +95,10 @@ class Step:
         "_finished",
         "_releases",
         "_stopped",
+        "describe",
         "error",
         "id",
+        "left_behind",
         "probe",
         "rendezvous",
         "requested",
@@ -99,11 +107,15 @@ class Step:
         "watchers",
     )
 
-    def __init__(self, probe: Probe | None = None, id: int = 0) -> None:
+    def __init__(
+        self, probe: Probe | None = None, id: int = 0, describe: Callable[[], str] = lambda: "the step"
+    ) -> None:
         self.probe = probe
         self.id = id
+        self.describe = describe
         self.requested = False
         self.error: OpError | None = None
+        self.left_behind: list[str] = []
         self.waiting: dict[Waiter, None] = {}
         self.watchers: list[Callable[[], None]] = []
         self.since = monotonic()
@@ -143,12 +155,27 @@ class Step:
         """Await what an async kernel returned. One that is cancelled stays in `waiting`, so that a timeout names it."""
         wait = _Wait(node, getattr(result, "describe", None))
         self.waiting[wait] = None
-        value = await result
+        try:
+            value = await result
+        except asyncio.CancelledError as error:
+            if LeftBehind.behind(error):
+                del self.waiting[wait]
+                self.leave_behind(node)
+            raise
         del self.waiting[wait]
         release = getattr(result, "release", None)
         if release is not None:
             self._releases.append(partial(release, value))
         return value
+
+    @property
+    def seconds(self) -> float:
+        """For how long it has been running."""
+        return monotonic() - self.since
+
+    def stop_for_close(self) -> None:
+        """As `stop`, because its session is closed."""
+        self.stop(CancelledError(f"the session was closed while {self.describe()} ran{self.state()}"))
 
     def report(self) -> StuckStep:
         """What the step is waiting for."""
@@ -156,7 +183,19 @@ class Step:
         waits = tuple((wait.node, now - wait.since, wait.describe()) for wait in self.waiting)
         return StuckStep(now - self.since, waits)
 
-    def halt(self) -> None:
+    def state(self) -> str:
+        """What it waits for and what it has left behind, as the end of a sentence."""
+        waiting = f"; waiting for {', '.join(self.waits)}" if self.waiting else ""
+        return waiting + _left(self.left_behind)
+
+    def leave_behind(self, node: str) -> None:
+        """The kernel of a node has not stopped, and nobody waits for it any more."""
+        self.left_behind.append(node)
+        if self.error is not None:
+            self.error.message += _left([node])
+        _LOGGER.warning("node %r does not stop: its kernel is left behind in a thread, where it is still running", node)
+
+    def halt(self) -> NoReturn:
         """Raise: the step was asked to stop."""
         raise self.error or CancelledError("the step was stopped")
 
@@ -180,6 +219,10 @@ class Step:
         if not self._ended:
             self._finished = self._finished or asyncio.Event()
             await self._finished.wait()
+
+
+def _left(nodes: Sequence[str]) -> str:
+    return f"; left behind, where it is still running: the kernel of {', '.join(map(repr, nodes))}" if nodes else ""
 
 
 def root_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

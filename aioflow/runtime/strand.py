@@ -11,9 +11,12 @@ import numpy as np
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error
 from aioflow.runtime.codegen import Form, StrandCode
+from aioflow.runtime.elasticity import begins_again, elastic_nodes
+from aioflow.runtime.executor import StepWork
 from aioflow.runtime.step import Probe, Step
+from aioflow.stopping import Brief, Elsewhere, current_work, doing
 
-__all__ = ["Capture", "CostEstimate", "Strand"]
+__all__ = ["Capture", "CostEstimate", "Strand", "magnitude"]
 
 # As `BackendDevice.captured`.
 Capture: TypeAlias = Callable[
@@ -21,6 +24,7 @@ Capture: TypeAlias = Callable[
 ]
 
 _WEIGHT: Final = 0.2  # of the newest measurement in the running mean
+_COUNTED: Final = 64  # strings; more of them are not expected to be long
 
 
 class CostEstimate:
@@ -48,19 +52,28 @@ class Strand:
     """Runs one strand of a step."""
 
     def __init__(
-        self, code: StrandCode, executor: Executor, budget: float, sized: Sequence[int], capture: Capture | None = None
+        self,
+        code: StrandCode,
+        executor: Executor,
+        budget: float,
+        sized: tuple[Sequence[int], Sequence[int]],
+        capture: Capture | None = None,
+        limit: int | None = None,
     ) -> None:
-        """`sized` are the positions of the inputs whose size may vary; `budget` is in seconds. `capture` is that of the
-        device, if it has one.
+        """`sized` are the positions of the inputs whose size may vary: of numbers, and of strings; `budget` is in
+        seconds. `capture` is that of the device, if it has one. `limit` is `SessionConfig.max_value_bytes`.
         """
         self.code = code
         self.nodes: tuple[BoundNode, ...] = code.unit.nodes
         self.cost = CostEstimate()
         self._executor = executor
         self._sends = code.sends
-        # How long a node runs that looks for a stop request itself cannot be told from what it took the last time.
-        self._budget = -1.0 if any(isinstance(b, LiftedLoop) for b in self.nodes) else budget
-        self._sized = tuple(sized)
+        self._limit = limit
+        elastic = elastic_nodes(code.unit)
+        self._budget = budget if begins_again(code.unit, elastic) else -1.0
+        self._brief = bool(elastic) or (limit is not None and any(b.kernel.elastic for b in self.nodes))
+        self._sized, self._texts = map(tuple, sized)
+        self._varies = bool(self._sized or self._texts)
         self._fast: Callable[..., tuple[Any, ...]] | None = None
         self._capture = None if self._sends else capture
         self._captured: Callable[..., tuple[Any, ...]] | None = None
@@ -75,18 +88,24 @@ class Strand:
 
     def call_inline(self, values: Sequence[Any], step: Step | None) -> tuple[Any, ...] | None:
         """`try_inline` for a caller that has seen to NumPy's warnings."""
-        magnitude = self._magnitude(values) if self._sized else 0
+        magnitude = self._magnitude(values) if self._varies else 0
         if self.cost.expect(magnitude) > self._budget:
             return None
         fast = self._fast
         if fast is None:
-            fast = self._fast = self.code.function(Form.FAST)
+            fast = self._fast = self.code.function(Form.BRIEF if self._brief else Form.FAST)
         started = perf_counter()
         try:
-            result = fast(*values, step) if self._sends else fast(*values)
+            if self._brief:
+                work = Brief(self._limit)
+                result = doing(work, fast, *values, work, *((step,) if self._sends else ()))
+            else:
+                result = fast(*values, step) if self._sends else fast(*values)
         except Exception as error:
             explained = self._explain(error)
             raise explained from explained.__cause__
+        except Elsewhere:
+            return None  # nothing in it has had an effect, so it can be begun again
         self.cost.observe(magnitude, perf_counter() - started)
         return result
 
@@ -109,6 +128,11 @@ class Strand:
     def _in_thread(self, values: Sequence[Any], step: Step) -> tuple[tuple[Any, ...], float]:
         if step.requested:
             step.halt()
+        work = current_work()
+        if not isinstance(work, StepWork):
+            work = StepWork(step, effects=True)
+        work.limit = self._limit
+        work.acted()
         started = perf_counter()
         try:
             with np.errstate(all="ignore"):
@@ -116,9 +140,9 @@ class Strand:
                 if captured is not None:
                     result = captured(*values)
                 elif step.probe is None:
-                    result = self.code.function(Form.STOPPABLE)(*values, step)
+                    result = self.code.function(Form.STOPPABLE)(*values, step, work)
                 else:
-                    result = self.code.function(Form.PROBED)(*values, self._reporter(step.probe, step), step)
+                    result = self.code.function(Form.PROBED)(*values, self._reporter(step.probe), step, work)
         except Exception as error:
             explained = self._explain(error)
             raise explained from explained.__cause__
@@ -130,14 +154,12 @@ class Strand:
             self._capture = None
         return self._captured
 
-    def _reporter(self, probe: Probe, step: Step) -> Callable[[int, Sequence[Any]], None]:
+    def _reporter(self, probe: Probe) -> Callable[[int, Sequence[Any]], None]:
         report = probe.begin()
 
         def after_node(index: int, outputs: Sequence[Any]) -> None:
             if not isinstance(self.nodes[index], LiftedLoop):  # which has reported its nodes itself
                 report(self.nodes[index], outputs)
-            if step.requested:
-                step.halt()
 
         return after_node
 
@@ -149,4 +171,27 @@ class Strand:
         size = 0
         for position in self._sized:
             size += getattr(values[position], "nbytes", 64)
+        for position in self._texts:
+            size += _size_of_objects(values[position])
         return int(size).bit_length()
+
+
+def magnitude(values: Sequence[Any]) -> int:
+    """The power of two that is above the size of values in bytes."""
+    return int(sum(_size(value) for value in values)).bit_length()
+
+
+def _size(value: Any) -> int:
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or getattr(dtype, "hasobject", False):
+        return _size_of_objects(value)
+    return int(getattr(value, "nbytes", 64))
+
+
+def _size_of_objects(value: Any) -> int:
+    """Of strings with what is in them, where that is quickly counted; of what cannot be counted, nothing much."""
+    if isinstance(value, bytes):
+        return 64 + len(value)
+    if not isinstance(value, np.ndarray) or value.size > _COUNTED:
+        return int(getattr(value, "nbytes", 64))
+    return value.nbytes + sum([len(item) for item in value.reshape(-1).tolist() if isinstance(item, bytes)])

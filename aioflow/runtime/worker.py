@@ -13,13 +13,15 @@ from typing import Any, Final, Protocol
 
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
-from aioflow.errors import NotFoundError, OpError
+from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
+from aioflow.forking import generation
 from aioflow.kernels.background import Background, background_of
 from aioflow.runtime.device import make_devices
 from aioflow.runtime.executable import Executable
 from aioflow.runtime.host_copies import with_host_copies
 from aioflow.runtime.part import PartExecutable
 from aioflow.runtime.step import Step
+from aioflow.stopping import acting
 
 __all__ = ["Worker", "WorkerAPI", "WorkerState"]
 
@@ -62,11 +64,13 @@ class Worker:
 
     Attributes:
         devices: By their full names.
+        process: The `generation` of the process that it was made in.
         pins: The device of each node that keeps state, by name: later steps find it there.
     """
 
     def __init__(self, config: SessionConfig | None = None, task: str = LOCAL_TASK) -> None:
         settings = config or SessionConfig()
+        self.process = generation()
         if settings.switch_interval is not None:
             sys.setswitchinterval(min(sys.getswitchinterval(), settings.switch_interval))
         self.devices = {device.name: device for device in make_devices(settings, task)}
@@ -81,11 +85,16 @@ class Worker:
 
         Raises:
             UnimplementedError: there is no kernel for a node.
+            InvalidArgumentError: the attributes of a node are none that a kernel could be made for.
+            NotFoundError: it is for devices that are not here.
         """
         return self.register_now(part, session, config)
 
     def register_now(self, part: Part, session: int, config: SessionConfig) -> int:
         """`register` for a caller in a thread of its own."""
+        for name in part.subgraphs:
+            if name not in self.devices:
+                raise NotFoundError("no such device", expected=f"one of {list(self.devices)}", actual=name)
         state = self._states.setdefault(session, {})
         made: dict[str, Executable] = {}
         for name, graph in part.subgraphs.items():
@@ -97,8 +106,10 @@ class Worker:
             made[name] = Executable(
                 graph, device.backend, device.resources, state, device.executor, settings, device.capture
             )
-        handle = next(self._handles)
-        self._executables[handle] = next(iter(made.values())) if len(made) == 1 else PartExecutable(made)
+        executable = next(iter(made.values())) if len(made) == 1 else PartExecutable(made)
+        with acting():
+            handle = next(self._handles)
+            self._executables[handle] = executable
         return handle
 
     async def deregister(self, handle: int) -> None:
@@ -123,10 +134,19 @@ class Worker:
         return found
 
     async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
-        """Run a registered part once and return its fetches."""
+        """Run a registered part once and return its fetches.
+
+        Raises:
+            NotFoundError: there is no such part.
+            InvalidArgumentError: `feeds` are not those of the whole step.
+            OpError: a kernel failed or the step was stopped; the first cause, with its node.
+        """
+        executable = self.executable(handle)
+        if len(feeds) != executable.feeds:
+            raise InvalidArgumentError("wrong number of feeds", expected=executable.feeds, actual=len(feeds))
         self._running[step] = None
         try:
-            return await self.executable(handle).run(feeds, step)
+            return await executable.run(feeds, step)
         finally:
             del self._running[step]
 

@@ -266,6 +266,23 @@ async def an_unknown_handle_is_refused(workers: Workers) -> None:
     _require(values == [2.0], "the wrong part was deregistered", [2.0], values)
 
 
+async def the_number_of_feeds_is_checked(workers: Workers) -> None:
+    """Feeds that are too few or too many are refused, also where some of them are not read."""
+    worker = workers[0]
+    with af.Graph().as_default():
+        x, unused = (af.placeholder("float32", [], name=name) for name in ("x", "unused"))
+        request = StepRequest((x, unused), (x + 1.0,))
+        (part,) = (await _plan(workers, request)).parts.values()
+    handle = await worker.register(part, 1, SessionConfig())
+    for feeds in ([], [np.float32(1)], [np.float32(1)] * 3):
+        step = Step(id=next(_STEPS))
+        try:
+            run = worker.run(handle, feeds, step)
+            await _failure(InvalidArgumentError, "a step with the wrong number of feeds has run", run)
+        finally:
+            step.finish()
+
+
 async def state_counts(workers: Workers) -> None:
     """`state` says what is registered."""
     worker = workers[0]
@@ -385,6 +402,7 @@ SINGLE_CHECKS: Final[tuple[Check, ...]] = (
     fetched_values_belong_to_the_caller,
     state_outlives_steps,
     an_unknown_handle_is_refused,
+    the_number_of_feeds_is_checked,
     state_counts,
     steps_run_at_once,
     an_error_names_its_node,

@@ -7,7 +7,7 @@ from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import apply_op
-from aioflow.train.optimizer import Optimizer, cast_to, require, setting
+from aioflow.train.optimizer import Optimizer, Setting, cast_to, require, setting
 
 __all__ = ["AdadeltaOptimizer", "AdagradOptimizer", "ProximalAdagradOptimizer"]
 
@@ -22,7 +22,7 @@ class AdagradOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: Setting,
         initial_accumulator_value: float = 0.1,
         use_locking: bool = False,
         name: str = "Adagrad",
@@ -74,7 +74,7 @@ class ProximalAdagradOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: Setting,
         initial_accumulator_value: float = 0.1,
         l1_regularization_strength: float = 0.0,
         l2_regularization_strength: float = 0.0,
@@ -133,9 +133,9 @@ class AdadeltaOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        rho: Any = 0.95,
-        epsilon: Any = 1e-8,
+        learning_rate: Setting = 0.001,
+        rho: Setting = 0.95,
+        epsilon: Setting = 1e-8,
         use_locking: bool = False,
         name: str = "Adadelta",
     ) -> None:

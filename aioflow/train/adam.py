@@ -10,7 +10,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.ops.apply import apply_op, convert_to_tensor
 from aioflow.ops.core import group
-from aioflow.train.optimizer import Optimizer, cast_to, setting
+from aioflow.train.optimizer import Optimizer, Setting, cast_to, setting
 
 __all__ = ["AdamOptimizer"]
 
@@ -28,10 +28,10 @@ class AdamOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-8,
+        learning_rate: Setting = 0.001,
+        beta1: Setting = 0.9,
+        beta2: Setting = 0.999,
+        epsilon: Setting = 1e-8,
         use_locking: bool = False,
         name: str = "Adam",
         use_own_namescope_for_non_slot_vars: bool = False,

@@ -7,13 +7,13 @@ The names and arguments are TensorFlow 1's. Everything here adds nodes and a `Qu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Tensor
-from aioflow.graph.shapes import Dims, dims_of, format_dims
+from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.control_flow import cond
@@ -22,6 +22,9 @@ from aioflow.ops.queues import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShu
 from aioflow.ops.serialization import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
 from aioflow.ops.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
 from aioflow.train.queue_runner import QueueRunner, add_queue_runner
+
+# One element: a tensor, a list or a dictionary of them.
+Element: TypeAlias = TensorLike | SparseTensor | Sequence[TensorLike | SparseTensor] | Mapping[str, Any]
 
 __all__ = [
     "batch",
@@ -77,7 +80,7 @@ class _Elements:
         return serialize_many_sparse(item) if self.many else serialize_sparse(item)
 
     def dims(self) -> list[Dims]:
-        """The shape of each component of an element: what all sources have in common."""
+        """The shape of each component of an element: that of the first source, open where another contradicts it."""
         if self._shapes is not None:
             if len(self._shapes) != len(self.dtypes):
                 raise InvalidArgumentError(
@@ -92,7 +95,10 @@ class _Elements:
         ranks = {len(dims) for dims in found}
         if len(ranks) != 1:
             raise InvalidArgumentError("the tensors differ in rank", expected="one rank", actual=sorted(ranks))
-        return tuple(column[0] if len(set(column)) == 1 else None for column in zip(*found, strict=True))
+        return tuple(
+            size if all(other in (size, None) for other in others) else None
+            for size, *others in zip(*found, strict=True)
+        )
 
     def _element_dims(self, tensor: Tensor) -> tuple[int | None, ...]:
         dims = tensor.dims
@@ -185,12 +191,12 @@ def _shuffled(
 
 
 def batch(
-    tensors: Any,
+    tensors: Element,
     batch_size: TensorLike,
     num_threads: int = 1,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
@@ -222,13 +228,13 @@ def batch(
 
 
 def maybe_batch(
-    tensors: Any,
+    tensors: Element,
     keep_input: TensorLike,
     batch_size: TensorLike,
     num_threads: int = 1,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
@@ -246,11 +252,11 @@ def maybe_batch(
 
 
 def batch_join(
-    tensors_list: Sequence[Any],
+    tensors_list: Sequence[Element],
     batch_size: TensorLike,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
@@ -268,12 +274,12 @@ def batch_join(
 
 
 def maybe_batch_join(
-    tensors_list: Sequence[Any],
+    tensors_list: Sequence[Element],
     keep_input: TensorLike,
     batch_size: TensorLike,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
@@ -287,14 +293,14 @@ def maybe_batch_join(
 
 
 def shuffle_batch(
-    tensors: Any,
+    tensors: Element,
     batch_size: TensorLike,
     capacity: int,
     min_after_dequeue: int,
     num_threads: int = 1,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
@@ -313,7 +319,7 @@ def shuffle_batch(
 
 
 def maybe_shuffle_batch(
-    tensors: Any,
+    tensors: Element,
     batch_size: TensorLike,
     capacity: int,
     min_after_dequeue: int,
@@ -321,7 +327,7 @@ def maybe_shuffle_batch(
     num_threads: int = 1,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
@@ -334,13 +340,13 @@ def maybe_shuffle_batch(
 
 
 def shuffle_batch_join(
-    tensors_list: Sequence[Any],
+    tensors_list: Sequence[Element],
     batch_size: TensorLike,
     capacity: int,
     min_after_dequeue: int,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
@@ -353,14 +359,14 @@ def shuffle_batch_join(
 
 
 def maybe_shuffle_batch_join(
-    tensors_list: Sequence[Any],
+    tensors_list: Sequence[Element],
     batch_size: TensorLike,
     capacity: int,
     min_after_dequeue: int,
     keep_input: TensorLike,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Any = None,
+    shapes: Sequence[ShapeLike] | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,

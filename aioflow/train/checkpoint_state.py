@@ -105,7 +105,7 @@ def get_checkpoint_state(checkpoint_dir: str | Path, latest_filename: str | None
         newest = str(directory / content["model_checkpoint_path"])
         every = tuple(str(directory / p) for p in content["all_model_checkpoint_paths"])
         times = tuple(float(t) for t in content.get("all_model_checkpoint_timestamps", ()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise DataLossError(f"file {path} is damaged", expected="a checkpoint state", actual=str(error)) from error
     return CheckpointState(newest, every, times)
 

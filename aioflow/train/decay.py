@@ -41,9 +41,13 @@ def _scope(
 
 
 def _as(value: TensorLike, like: Tensor) -> Tensor:
-    if isinstance(value, int | float):
+    if _is_number(value):
         return constant(value, like.dtype)
     return cast_to(convert_to_tensor(value), like.dtype)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 def _call(op_type: str, *inputs: Any) -> Tensor:
@@ -109,7 +113,7 @@ def inverse_time_decay(
 
 
 def piecewise_constant(
-    x: TensorLike, boundaries: Sequence[Any], values: Sequence[TensorLike], name: str | None = None
+    x: TensorLike, boundaries: Sequence[TensorLike], values: Sequence[TensorLike], name: str | None = None
 ) -> Tensor:
     """values[0] up to boundaries[0], values[1] up to boundaries[1], …, and the last value beyond the last boundary.
 
@@ -134,6 +138,7 @@ def piecewise_constant(
             if edge.dtype is dtypes.int32 and position.dtype is dtypes.int64:
                 edge = cast_to(edge, position.dtype)
             result = _call("SelectV2", position > edge, level, result)
+        result.set_shape(levels[0].dims if all(v.dims == levels[0].dims for v in levels) else None)
         return result
 
 
@@ -192,7 +197,7 @@ def cosine_decay_restarts(
         progress = step / steps
         turn = _call("Floor", progress)
         turns, fraction = turn, progress - turn
-        if not (isinstance(t_mul, int | float) and t_mul == 1):
+        if not (_is_number(t_mul) and t_mul == 1):
             grown = _call("Floor", _call("Log", 1 - progress * (1 - longer)) / _call("Log", longer))
             length = _call("Pow", longer, grown)
             fraction_grown = (progress - (1 - length) / (1 - longer)) / length

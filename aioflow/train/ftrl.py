@@ -7,7 +7,7 @@ from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import apply_op
-from aioflow.train.optimizer import Optimizer, cast_to, require, setting
+from aioflow.train.optimizer import Optimizer, Setting, cast_to, require, setting
 
 __all__ = ["FtrlOptimizer"]
 
@@ -26,7 +26,7 @@ class FtrlOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: Setting,
         learning_rate_power: float = -0.5,
         initial_accumulator_value: float = 0.1,
         l1_regularization_strength: float = 0.0,

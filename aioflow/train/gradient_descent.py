@@ -6,7 +6,7 @@ from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import apply_op
-from aioflow.train.optimizer import Optimizer, cast_to, require, setting
+from aioflow.train.optimizer import Optimizer, Setting, cast_to, require, setting
 
 __all__ = ["GradientDescentOptimizer", "ProximalGradientDescentOptimizer"]
 
@@ -19,7 +19,7 @@ class GradientDescentOptimizer(Optimizer):
         use_locking: Accepted for published code: updates are always atomic.
     """
 
-    def __init__(self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent") -> None:
+    def __init__(self, learning_rate: Setting, use_locking: bool = False, name: str = "GradientDescent") -> None:
         super().__init__(use_locking, name)
         self._learning_rate = learning_rate
 
@@ -52,7 +52,7 @@ class ProximalGradientDescentOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: Setting,
         l1_regularization_strength: float = 0.0,
         l2_regularization_strength: float = 0.0,
         use_locking: bool = False,

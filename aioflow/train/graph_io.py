@@ -10,7 +10,8 @@ from aioflow.errors import DTypeError, OpError, ResourceExhaustedError
 from aioflow.graph.encoding import MAGIC
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
-from aioflow.kernels.checkpoint_format import file_errors, write_atomically
+from aioflow.kernels.checkpoint_format import write_atomically
+from aioflow.kernels.files import file_errors
 
 __all__ = ["read_graph", "write_graph"]
 

@@ -13,7 +13,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys, Tensor
-from aioflow.graph.shapes import dims_of, format_dims, merge_dims, num_elements
+from aioflow.graph.shapes import ShapeLike, dims_of, format_dims, merge_dims, num_elements
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.control_flow_ops import Assert
 from aioflow.ops.core import identity
@@ -75,7 +75,7 @@ def limit_epochs(tensor: TensorLike, num_epochs: int | None = None, name: str | 
 
 def input_producer(
     input_tensor: TensorLike,
-    element_shape: Any = None,
+    element_shape: ShapeLike | None = None,
     num_epochs: int | None = None,
     shuffle: bool = True,
     seed: int | None = None,

@@ -7,7 +7,7 @@ from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import apply_op
-from aioflow.train.optimizer import Optimizer, cast_to, setting
+from aioflow.train.optimizer import Optimizer, Setting, cast_to, setting
 
 __all__ = ["MomentumOptimizer"]
 
@@ -22,8 +22,8 @@ class MomentumOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        momentum: Any,
+        learning_rate: Setting,
+        momentum: Setting,
         use_locking: bool = False,
         name: str = "Momentum",
         use_nesterov: bool = False,

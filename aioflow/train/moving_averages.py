@@ -8,10 +8,12 @@ from typing import Any
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.graph import GraphKeys, Operation
+from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
 from aioflow.ops.core import group
+from aioflow.ops.initializers import zeros_initializer
 from aioflow.ops.scoping import name_scope
+from aioflow.ops.variable_scope import get_variable, variable_scope
 from aioflow.ops.variables import Variable
 from aioflow.train.optimizer import cast_to
 from aioflow.train.slots import create_slot, filled_slot
@@ -29,13 +31,13 @@ def assign_moving_average(
             (Kingma and Ba 2015, section 3).
     """
     with name_scope(name, "AssignMovingAvg", [variable, value, decay]) as scope:
-        rest = cast_to(convert_to_tensor(1.0 - decay, name="decay"), variable.dtype)
+        given: Any = decay
+        rest = cast_to(convert_to_tensor(1.0 - given, name="decay"), variable.dtype)
         new = cast_to(convert_to_tensor(value), variable.dtype)
         if not zero_debias:
             plain: Operation = variable.assign_sub((variable.value() - new) * rest, name=scope, read_value=False)
             return plain
-        biased = filled_slot(variable, 0.0, "biased")
-        count = create_slot(variable, lambda: constant(0, variable.dtype), "local_step", variable.dtype, ())
+        biased, count = _debiasing(variable)
         graph = variable.graph
         moved = biased.assign_sub((biased.value() - new) * rest, read_value=False)
         counted = count.assign_add(constant(1, count.dtype), read_value=False)
@@ -43,6 +45,20 @@ def assign_moving_average(
             correction = 1 - apply_op("Pow", 1 - rest, count.read_value())
             debiased: Operation = variable.assign(biased.read_value() / correction, name=scope, read_value=False)
             return debiased
+
+
+def _debiasing(variable: Variable) -> tuple[Variable, Variable]:
+    """The biased average and the counter that belong to a shadow variable, in a variable scope of its name."""
+    with variable_scope(variable.op.name) as scope:
+        taken = [] if scope.reuse else [v.op.name for v in scope.global_variables()]
+        made: list[Variable] = []
+        for name, dims in (("biased", variable.dims), ("local_step", ())):
+            own, count = name, 0
+            while f"{scope.name}/{own}" in taken:
+                count += 1
+                own = f"{name}_{count}"
+            made.append(get_variable(own, dims, variable.dtype, zeros_initializer(), trainable=False))
+    return made[0], made[1]
 
 
 class ExponentialMovingAverage:
@@ -57,7 +73,11 @@ class ExponentialMovingAverage:
     """
 
     def __init__(
-        self, decay: Any, num_updates: Any = None, zero_debias: bool = False, name: str = "ExponentialMovingAverage"
+        self,
+        decay: TensorLike,
+        num_updates: TensorLike | None = None,
+        zero_debias: bool = False,
+        name: str = "ExponentialMovingAverage",
     ) -> None:
         self._decay = decay
         self._num_updates = num_updates
@@ -70,7 +90,7 @@ class ExponentialMovingAverage:
         """Ending of the shadow variables' names."""
         return self._name
 
-    def apply(self, var_list: Sequence[Any] | None = None) -> Operation:
+    def apply(self, var_list: Sequence[Variable | Tensor] | None = None) -> Operation:
         """A node that moves the averages of these variables and tensors, by default of all trainable variables.
 
         Shadow variables are made on the first call. Those of variables start at the initial value, others at 0.
@@ -111,21 +131,22 @@ class ExponentialMovingAverage:
         item.graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, item)
         return create_slot(item, item.initialized_value, self._name, item.dtype, item.dims)
 
-    def average(self, var: Any) -> Any:
+    def average(self, var: Variable | Tensor) -> Variable | None:
         """The shadow variable of `var`, or None."""
         return self._averages.get(_key(var))
 
-    def average_name(self, var: Any) -> str:
-        """The name of the shadow variable, also where it is not made yet: for restoring it under another name."""
+    def average_name(self, var: Variable | Tensor) -> str:
+        """The name of the shadow variable, for restoring it under another name.
+
+        Where it is not made yet, it is the name that it gets in a variable scope of the name of the open name scope.
+        """
         found = self._averages.get(_key(var))
         if found is not None:
             return found.op.name
-        graph = var.graph
-        with graph.name_scope(None):
-            name: str = graph.unique_name(f"{var.op.name}/{self._name}", mark_as_used=False)
+        name: str = default_graph().unique_name(f"{var.op.name}/{self._name}", mark_as_used=False)
         return name
 
-    def variables_to_restore(self, moving_avg_variables: Iterable[Any] | None = None) -> dict[str, Any]:
+    def variables_to_restore(self, moving_avg_variables: Iterable[Variable] | None = None) -> dict[str, Variable]:
         """What to give `Saver` so that the averages are loaded into the variables: names to variables.
 
         Args:

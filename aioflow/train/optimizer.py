@@ -6,7 +6,7 @@ under the variable's lock, so that concurrent steps apply whole updates one afte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from aioflow.autodiff.gradients import gradients
@@ -18,13 +18,14 @@ from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
 from aioflow.ops.core import group, tuple_
-from aioflow.ops.indexed import convert_to_tensor_or_indexed_slices
+from aioflow.ops.indexed import Gradient, convert_to_tensor_or_indexed_slices
 from aioflow.ops.variables import Variable
 from aioflow.train.slots import create_slot, filled_slot
 
 __all__ = ["Optimizer"]
 
-Gradient: TypeAlias = "Tensor | IndexedSlices"
+# A setting of an optimizer: see `setting`.
+Setting: TypeAlias = TensorLike | Callable[[], TensorLike]
 GradientsAndVariables: TypeAlias = "Sequence[tuple[Any, Any]]"
 
 _DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
@@ -61,14 +62,14 @@ class Optimizer:
 
     def minimize(
         self,
-        loss: TensorLike,
-        global_step: Any = None,
+        loss: TensorLike | Callable[[], TensorLike],
+        global_step: Variable | None = None,
         var_list: Iterable[Any] | None = None,
         gate_gradients: int = GATE_OP,
         aggregation_method: int | None = None,
         colocate_gradients_with_ops: bool = False,
         name: str | None = None,
-        grad_loss: TensorLike = None,
+        grad_loss: TensorLike | None = None,
     ) -> Operation:
         """A node that takes one step down the gradient of `loss`: `compute_gradients`, then `apply_gradients`.
 
@@ -89,13 +90,13 @@ class Optimizer:
 
     def compute_gradients(
         self,
-        loss: TensorLike,
+        loss: TensorLike | Callable[[], TensorLike],
         var_list: Iterable[Any] | None = None,
         gate_gradients: int = GATE_OP,
         aggregation_method: int | None = None,
         colocate_gradients_with_ops: bool = False,
-        grad_loss: TensorLike = None,
-    ) -> list[tuple[Any, Any]]:
+        grad_loss: TensorLike | None = None,
+    ) -> list[tuple[Gradient | None, Variable]]:
         """The gradient of `loss` by each variable, as (gradient, variable); the gradient may be None.
 
         Args:
@@ -129,7 +130,10 @@ class Optimizer:
         return list(zip(found, variables, strict=True))
 
     def apply_gradients(
-        self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: str | None = None
+        self,
+        grads_and_vars: Iterable[tuple[TensorLike | None, Variable]],
+        global_step: Variable | None = None,
+        name: str | None = None,
     ) -> Operation:
         """A node that updates the variables by these gradients, and then adds 1 to `global_step`.
 
@@ -185,7 +189,7 @@ class Optimizer:
 
     # -- slots ------------------------------------------------------------------------------------------------------
 
-    def get_slot(self, var: Any, name: str) -> Any:
+    def get_slot(self, var: Variable, name: str) -> Variable | None:
         """The variable that the optimizer keeps under `name` for `var`, or None."""
         return self._slots.get(name, {}).get(var.handle)
 
@@ -257,7 +261,7 @@ class Optimizer:
         return param() if callable(param) else param
 
 
-def setting(param: Any, name: str) -> Tensor:
+def setting(param: Setting, name: str) -> Tensor:
     """A setting of an optimizer (a number, a tensor, a variable or a callable that makes one) as a tensor."""
     return convert_to_tensor(param() if callable(param) else param, name=name)
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from aioflow.errors import InvalidArgumentError, OpError, OutOfRangeError, UnimplementedError
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import session_for
 from aioflow.graph.graph import GraphKeys, Operation
 from aioflow.ops.queues import QueueBase
-from aioflow.train.coordinator import Coordinator
+from aioflow.train.coordinator import Coordinator, current_coordinator
+
+if TYPE_CHECKING:
+    from aioflow.session import Session
 
 __all__ = ["QueueRunner", "add_queue_runner", "start_queue_runners"]
 
@@ -53,6 +57,7 @@ class QueueRunner:
         types = (OutOfRangeError,) if queue_closed_exception_types is None else tuple(queue_closed_exception_types)
         self._closed_types = types
         self._exceptions: list[BaseException] = []
+        self._filling: WeakKeyDictionary[Session, list[asyncio.Task[None]]] = WeakKeyDictionary()
 
     @property
     def queue(self) -> QueueBase:
@@ -90,27 +95,37 @@ class QueueRunner:
         return self._queue.name
 
     def create_threads(
-        self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = True
+        self, sess: Session, coord: Coordinator | None = None, daemon: bool = False, start: bool = True
     ) -> list[asyncio.Task[None]]:
         """Start the tasks (no threads) in the coordinator's task group, and return them.
 
         Args:
             sess: The session that runs the nodes.
-            coord: The owner of the tasks; required.
+            coord: The owner of the tasks; the `Coordinator` of the block around without it.
             daemon: No matter: tasks end with their coordinator.
             start: Must be True: a task starts when it is made.
+
+        Returns:
+            The tasks; none where those of an earlier call still fill the queue in this session.
 
         Raises:
             InvalidArgumentError: there is no coordinator, or `start` is False.
         """
-        if coord is None:
-            raise InvalidArgumentError("somebody must own the tasks", expected="coord=", actual="None")
+        owner = coord or current_coordinator()
+        if owner is None:
+            raise InvalidArgumentError(
+                "somebody must own the tasks",
+                expected="coord=, or an `async with Coordinator()` around",
+                actual="neither",
+            )
         if not start:
             raise InvalidArgumentError("a task starts when it is made", expected="start=True", actual="start=False")
+        if any(not task.done() for task in self._filling.get(sess, ())):
+            return []
+        self._exceptions.clear()
         left = _Countdown(len(self._enqueue_ops))
-        tasks = [coord.start(self._fill(sess, coord, op, left)) for op in self._enqueue_ops]
-        tasks.append(coord.start(self._close_on_stop(sess, coord), attendant=True))
-        return tasks
+        filling = self._filling[sess] = [owner.start(self._fill(sess, owner, op, left)) for op in self._enqueue_ops]
+        return [*filling, owner.start(self._close_on_stop(sess, owner), attendant=True)]
 
     async def _fill(self, session: Any, coord: Coordinator, op: Operation, left: _Countdown) -> None:
         enqueue = session.make_callable(op)
@@ -151,7 +166,7 @@ def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS)
 
 
 def start_queue_runners(
-    sess: Any = None,
+    sess: Session | None = None,
     coord: Coordinator | None = None,
     daemon: bool = True,
     start: bool = True,
@@ -161,7 +176,7 @@ def start_queue_runners(
 
     Args:
         sess: The session; the default one without it.
-        coord: A `Coordinator`, inside its `async with` block; required.
+        coord: A `Coordinator`, inside its `async with` block; that of the block around without it.
         daemon, start: As in `QueueRunner.create_threads`.
 
     Raises:

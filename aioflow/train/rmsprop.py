@@ -7,7 +7,7 @@ from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import apply_op
-from aioflow.train.optimizer import Optimizer, cast_to, setting
+from aioflow.train.optimizer import Optimizer, Setting, cast_to, setting
 
 __all__ = ["RMSPropOptimizer"]
 
@@ -24,10 +24,10 @@ class RMSPropOptimizer(Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        decay: Any = 0.9,
-        momentum: Any = 0.0,
-        epsilon: Any = 1e-10,
+        learning_rate: Setting,
+        decay: Setting = 0.9,
+        momentum: Setting = 0.0,
+        epsilon: Setting = 1e-10,
         use_locking: bool = False,
         centered: bool = False,
         name: str = "RMSProp",

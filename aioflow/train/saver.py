@@ -5,12 +5,11 @@ A checkpoint holds snapshots: training goes on while it is written, in a thread.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,6 +25,8 @@ from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.kernels.checkpoint_format import CheckpointReader
 from aioflow.ops.apply import apply_op, constant
 from aioflow.ops.core import group, identity, no_op, placeholder_with_default
+from aioflow.ops.variables import Variable
+from aioflow.threads import in_thread
 from aioflow.train.checkpoint_state import (
     CheckpointState,
     checkpoint_exists,
@@ -33,6 +34,9 @@ from aioflow.train.checkpoint_state import (
     remove_checkpoint,
     update_checkpoint_state,
 )
+
+if TYPE_CHECKING:
+    from aioflow.session import Session
 
 __all__ = ["Saver"]
 
@@ -63,15 +67,15 @@ class Saver:
 
     def __init__(
         self,
-        var_list: Sequence[Any] | Mapping[str, Any] | None = None,
+        var_list: Sequence[Variable] | Mapping[str, Variable] | None = None,
         reshape: bool = False,
         sharded: bool = False,
         max_to_keep: int | None = 5,
         keep_checkpoint_every_n_hours: float = 10000.0,
         name: str | None = None,
         restore_sequentially: bool = False,
-        saver_def: Any = None,
-        builder: Any = None,
+        saver_def: None = None,
+        builder: None = None,
         defer_build: bool = False,
         allow_empty: bool = False,
         write_version: int = 2,
@@ -79,10 +83,11 @@ class Saver:
         save_relative_paths: bool = False,
         filename: str | None = None,
     ) -> None:
-        if saver_def is not None or builder is not None:
-            raise UnimplementedError(
-                "saver_def and builder are not supported", expected="var_list", actual="one of them"
-            )
+        for other in (saver_def, builder):
+            if other is not None:
+                raise UnimplementedError(
+                    "saver_def and builder are not supported", expected="var_list", actual="one of them"
+                )
         if defer_build and var_list:
             raise InvalidArgumentError(
                 "a deferred saver takes the variables of its build", expected="var_list=None", actual="a list"
@@ -125,9 +130,9 @@ class Saver:
 
     async def save(
         self,
-        sess: Any,
+        sess: Session,
         save_path: str | Path,
-        global_step: Any = None,
+        global_step: int | Variable | Tensor | np.integer[Any] | None = None,
         latest_filename: str | None = None,
         meta_graph_suffix: str = "meta",
         write_meta_graph: bool = True,
@@ -154,7 +159,7 @@ class Saver:
         prefix = await self._prefix(sess, str(save_path), global_step)
         await sess.run(nodes.saved, {nodes.filename: prefix})
         doomed = self._record(prefix)
-        await asyncio.to_thread(self._finish, prefix, doomed, latest_filename if write_state else None, write_state)
+        await in_thread(self._finish, prefix, doomed, latest_filename if write_state else None, write_state)
         return prefix
 
     async def _prefix(self, sess: Any, save_path: str, global_step: Any) -> str:
@@ -190,7 +195,7 @@ class Saver:
 
     # -- restoring --------------------------------------------------------------------------------------------------
 
-    async def restore(self, sess: Any, save_path: str | Path) -> None:
+    async def restore(self, sess: Session, save_path: str | Path) -> None:
         """Give the variables the values of a checkpoint. Where this fails, no variable has changed.
 
         Args:
@@ -207,7 +212,7 @@ class Saver:
         if not save_path:
             raise InvalidArgumentError("there is no checkpoint to restore", expected="a path", actual=save_path)
         path = str(save_path)
-        await asyncio.to_thread(nodes.check, path, self._reshape)
+        await in_thread(nodes.check, path, self._reshape, effects=False)
         await sess.run(nodes.restored, {nodes.filename: path})
 
     # -- what is kept -----------------------------------------------------------------------------------------------

@@ -1,12 +1,18 @@
-"""Variables that belong to other variables: an optimizer's moments, a moving average. Named `owner/Name`."""
+"""Variables that belong to other variables: an optimizer's moments, a moving average.
+
+They are shared variables named `owner/Name` in the variable scope that is open, as in TensorFlow: a training step that
+is built in a scope has its slots under the name of that.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, num_elements
-from aioflow.ops.apply import apply_op, constant
+from aioflow.ops.apply import apply_op, constant, convert_to_tensor
+from aioflow.ops.variable_scope import get_variable, variable_scope
 from aioflow.ops.variables import Variable
 
 __all__ = ["create_slot", "filled_slot"]
@@ -18,20 +24,28 @@ def create_slot(
     """A variable `primary/name` (made unique) beside `primary`, a variable or tensor, that is not trained.
 
     Args:
-        initial_value: A tensor, or a callable that makes one.
+        initial_value: A tensor, or a callable that makes one, of `dtype`.
         shape: Static shape, where that of the initial value is not known.
+
+    Raises:
+        InvalidArgumentError: in a variable scope that only finds variables, there is none of that name.
     """
     graph = primary.graph
-    owner = primary.op.name
-    with graph.as_default(), graph.name_scope(None), graph.control_dependencies(None), graph.colocate_with(primary.op):
-        return Variable(
-            initial_value,
-            trainable=False,
-            name=f"{owner}/{name}",
-            dtype=dtype,
-            shape=shape,
-            validate_shape=shape is not None,
-        )
+
+    def initial() -> Tensor:
+        start = convert_to_tensor(initial_value() if callable(initial_value) else initial_value, dtype)
+        start.set_shape(shape)
+        return start
+
+    known = shape is not None or not callable(initial_value)
+    with (
+        graph.as_default(),
+        graph.control_dependencies(None),
+        variable_scope(None, f"{primary.op.name}/{name}"),
+        graph.colocate_with(primary.op),
+    ):
+        element = initial_value.dtype if dtype is None else dtype
+        return get_variable("", dtype=element, initializer=initial, trainable=False, validate_shape=known)
 
 
 def filled_slot(primary: Any, value: float, name: str, dtype: DType | None = None) -> Variable:
@@ -44,7 +58,7 @@ def filled_slot(primary: Any, value: float, name: str, dtype: DType | None = Non
             start = primary.initialized_value() if isinstance(primary, Variable) else primary
             sizes = apply_op("Shape", start)
         else:
-            sizes = constant(list(dims or ()), "int32", name="dims")
+            sizes = constant([d for d in dims or () if d is not None], "int32", name="dims")
         return apply_op("Fill", sizes, constant(value, element, name="value"))
 
     return create_slot(primary, initial, name, element, dims)

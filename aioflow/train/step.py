@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.graph import Graph, GraphKeys
-from aioflow.ops.apply import constant
+from aioflow.graph.graph import Graph, GraphKeys, Tensor
+from aioflow.ops.initializers import zeros_initializer
+from aioflow.ops.variable_scope import get_variable
 from aioflow.ops.variables import Variable
+
+if TYPE_CHECKING:
+    from aioflow.session import Session
 
 __all__ = ["assert_global_step", "create_global_step", "get_global_step", "get_or_create_global_step", "global_step"]
 
 
-async def global_step(sess: Any, global_step_tensor: Any) -> int:
+async def global_step(sess: Session, global_step_tensor: Variable | Tensor) -> int:
     """The value of the global step in `sess`."""
     return int(await sess.run(global_step_tensor))
 
 
-def get_global_step(graph: Graph | None = None) -> Any:
+def get_global_step(graph: Graph | None = None) -> Variable | None:
     """The graph's global step: the one in its collection, or the node "global_step:0"; None where there is none.
 
     Raises:
@@ -34,12 +38,13 @@ def get_global_step(graph: Graph | None = None) -> Any:
         found = [v for v in owner.get_collection(GraphKeys.GLOBAL_VARIABLES) if v.op.name == "global_step"]
     if not found:
         return None
-    assert_global_step(found[0])
-    return found[0]
+    step: Variable = found[0]
+    assert_global_step(step)
+    return step
 
 
 def create_global_step(graph: Graph | None = None) -> Variable:
-    """A new global step: an int64 variable "global_step" that starts at 0 and is not trained.
+    """A new global step: an int64 variable "global_step" (in the open variable scope) that starts at 0.
 
     Raises:
         AlreadyExistsError: the graph has one.
@@ -48,23 +53,17 @@ def create_global_step(graph: Graph | None = None) -> Variable:
     if get_global_step(owner) is not None:
         raise AlreadyExistsError("the graph has a global step already", expected="none", actual="global_step")
     keys = [GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP]
-    with owner.as_default(), owner.name_scope(None):
-        return Variable(
-            lambda: constant(0, dtypes.int64),
-            trainable=False,
-            collections=keys,
-            name="global_step",
-            dtype=dtypes.int64,
-        )
+    with owner.as_default():
+        return get_variable("global_step", [], dtypes.int64, zeros_initializer(), trainable=False, collections=keys)
 
 
-def get_or_create_global_step(graph: Graph | None = None) -> Any:
+def get_or_create_global_step(graph: Graph | None = None) -> Variable:
     """The graph's global step, made where there is none."""
     found = get_global_step(graph)
     return create_global_step(graph) if found is None else found
 
 
-def assert_global_step(global_step_tensor: Any) -> None:
+def assert_global_step(global_step_tensor: Variable | Tensor) -> None:
     """Check that a variable or tensor can be a global step.
 
     Raises:

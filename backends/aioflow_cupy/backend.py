@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+
 from aioflow.errors import NotFoundError
+from aioflow.forking import generation
 from aioflow_cupy import convolution as _convolution  # noqa: F401  # importing registers its kernels; so do these:
 from aioflow_cupy import elementwise as _elementwise  # noqa: F401
 from aioflow_cupy import kernels as _kernels  # noqa: F401
@@ -23,10 +26,23 @@ class CupyBackend:
         self._driver = load_driver() if driver is None else driver
         self._settings = settings or CupySettings()
         self._devices: dict[int, CupyDevice] = {}
+        self._counted: tuple[int, int] | None = None
 
     def count(self) -> int:
-        """How many GPUs there are; 0 without a driver."""
-        return self._driver.device_count()
+        """How many GPUs there are; 0 without a driver, and in a process that was forked since they were counted: CUDA
+        works in no such process. (RuntimeWarning.)
+        """
+        if self._counted is not None and self._counted[0] != generation():
+            if self._counted[1]:
+                warnings.warn(
+                    "this process was forked from one that has used CUDA, and has no GPUs: start it by spawn",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            return 0
+        count = self._driver.device_count()
+        self._counted = generation(), count
+        return count
 
     def describe(self, index: int) -> tuple[int | None, str]:
         """Memory in bytes, and what the GPU is called."""
@@ -36,8 +52,9 @@ class CupyBackend:
 
     def device(self, index: int) -> CupyDevice:
         """The GPU of that number; the same object every time. Raises NotFoundError."""
-        if not 0 <= index < self.count():
-            raise NotFoundError(f"there is no GPU {index}", expected=f"one of {self.count()} GPUs", actual=index)
+        count = self.count()
+        if not 0 <= index < count:
+            raise NotFoundError(f"there is no GPU {index}", expected=f"one of {count} GPUs", actual=index)
         if index not in self._devices:
             self._devices[index] = CupyDevice(self._driver, index, self._settings)
         return self._devices[index]

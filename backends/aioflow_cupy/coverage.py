@@ -122,6 +122,7 @@ SYNCHRONISES: Final = frozenset(
             "SegmentMin",
             "SegmentProd",
             "SegmentSum",
+            "SelfAdjointEigV2",
             "StatelessTruncatedNormal",
         ),
         *(
@@ -130,6 +131,7 @@ SYNCHRONISES: Final = frozenset(
             "TensorScatterMin",
             "TensorScatterSub",
             "TensorScatterUpdate",
+            "Svd",
             "TopK",
         ),
         *(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property  # noqa: TID251  # a forked child has no GPU
 from typing import Any, Final
 
 import numpy as np

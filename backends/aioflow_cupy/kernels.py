@@ -17,6 +17,7 @@ from aioflow.kernels.array_shape import checked_axis
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.nn import narrow, softmax_parts
 from aioflow.kernels.registry import ANY_DEVICE, KERNELS, Binding, Body, binder
+from aioflow.kernels.resources import VariableResource
 
 __all__: list[str] = []
 
@@ -112,7 +113,7 @@ def gather_v2(binding: Binding) -> Callable[..., Any]:
     return lambda params, indices, axis: _pick(xp, params, indices, checked_axis(axis, params.ndim))
 
 
-@binder("ResourceGather", device="GPU", dtypes={"dtype": _NUMERIC}, fresh=True)
+@binder("ResourceGather", device="GPU", dtypes={"dtype": _NUMERIC}, fresh=True, takes=VariableResource)
 def resource_gather(binding: Binding) -> Callable[[Any, Any], Any]:
     xp = binding.xp
     if binding.attrs["batch_dims"]:

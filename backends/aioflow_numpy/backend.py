@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from aioflow.kernels.registry import Binding, Body, KernelDef
 from aioflow_numpy import kernels as _kernels  # noqa: F401  # importing registers them
+from aioflow_numpy.namespace import Namespace
 
 __all__ = ["NumpyBackend"]
+
+_NAMESPACE: Final = Namespace()
 
 
 class NumpyBackend:
@@ -21,7 +24,7 @@ class NumpyBackend:
     @property
     def xp(self) -> Any:
         """The array namespace."""
-        return np
+        return _NAMESPACE
 
     def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
         """The kernel as it is."""

@@ -14,6 +14,7 @@ import numpy as np
 from aioflow_numpy.conv_patches import Block, line_rows, plan, tap_rows, window_rows
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, overlap, transposed_windows
+from aioflow_numpy.products import matmul_here
 from aioflow_numpy.threads import for_each, thread_count
 
 # Sizes found by benchmarks/convolution.py on 1 MB of L2 a core.
@@ -29,13 +30,13 @@ def forward(x: Array, w: Array, g: Windows, out: Array) -> None:
     matrix = w.reshape(-1, w.shape[3])
 
     def by_pixels(block: Block) -> None:
-        np.matmul(_read(x, g, block).reshape(-1, g.c), matrix, out=out[block.rows])
+        matmul_here(_read(x, g, block).reshape(-1, g.c), matrix, out[block.rows])
 
     def by_windows(block: Block) -> None:
-        np.matmul(window_rows(x, g, block), matrix, out=out[block.rows])
+        matmul_here(window_rows(x, g, block), matrix, out[block.rows])
 
     def by_taps(block: Block) -> None:
-        np.matmul(tap_rows(x, g, block).T, matrix, out=out[block.rows])
+        matmul_here(tap_rows(x, g, block).T, matrix, out[block.rows])
 
     def by_lines(block: Block) -> None:
         _add_lines(line_rows(x, g, block), matrix.reshape(g.kh, -1, matrix.shape[1]), g, out[block.rows])
@@ -61,9 +62,9 @@ def backprop_filter(x: Array, dy: Array, g: Windows) -> Array:
             parts, rows = _filter_operands(x, dy, g, block)
             for part, sum_of_part in zip(parts, total, strict=True):
                 if number == 0:
-                    np.matmul(part, rows, out=sum_of_part)
+                    matmul_here(part, rows, sum_of_part)
                 else:
-                    sum_of_part += np.matmul(part, rows, out=scratch("product", sum_of_part.shape, rows.dtype))
+                    sum_of_part += matmul_here(part, rows, scratch("product", sum_of_part.shape, rows.dtype))
 
     # A block's product is as large as the filter: its rows must outweigh adding it.
     matrix = np.broadcast_to(dy[:1, :1], (g.kh * g.kw * g.c, co))
@@ -124,9 +125,9 @@ def _add_lines(lines: Array, matrices: Array, g: Windows, out: Array) -> None:
     total = out if samples == 1 else scratch("total", out.shape, out.dtype)
     for i, (shifted, matrix) in enumerate(zip(_shifted(lines, g), matrices, strict=True)):
         if i == 0:
-            np.matmul(shifted.T, matrix, out=total)
+            matmul_here(shifted.T, matrix, total)
         else:
-            total += np.matmul(shifted.T, matrix, out=scratch("product", out.shape, out.dtype))
+            total += matmul_here(shifted.T, matrix, scratch("product", out.shape, out.dtype))
     if samples > 1:
         ordered = total.reshape(-1, samples, g.ow, out.shape[1]).swapaxes(0, 1)
         out.reshape(ordered.shape)[...] = ordered
@@ -165,10 +166,12 @@ def _scatter_pixels(w: Array, dy: Array, g: Windows, out: Array) -> None:
 
     def scatter(block: Block) -> None:
         if whole:
-            np.matmul(dy[block.rows], matrix, out=out[block.rows])
+            matmul_here(dy[block.rows], matrix, out[block.rows])
         else:
             pixels = _read(image, g, block)
-            pixels[...] = np.matmul(dy[block.rows], matrix).reshape(pixels.shape)
+            rows = dy[block.rows]
+            product = matmul_here(rows, matrix, scratch("product", (len(rows), g.c), dy.dtype))
+            pixels[...] = product.reshape(pixels.shape)
 
     for_each(scatter, _plan(g, matrix, _UNCOPIED))
 
@@ -193,10 +196,10 @@ def _patches(matrix: Array, rows: Array, g: Windows) -> Array:
     """The gradient of patches [windows, kh, kw, c], in memory as is better to read it: by windows or by taps."""
     if _few(g):
         patches = scratch("patches", (len(matrix), len(rows)), rows.dtype)
-        np.matmul(matrix, rows.T, out=patches)
+        matmul_here(matrix, rows.T, patches)
         return patches.T.reshape(-1, g.kh, g.kw, g.c)
     patches = scratch("patches", (len(rows), len(matrix)), rows.dtype)
-    np.matmul(rows, matrix.T, out=patches)
+    matmul_here(rows, matrix.T, patches)
     return patches.reshape(-1, g.kh, g.kw, g.c)
 
 

@@ -12,6 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 from aioflow_numpy.conv_patches import Block, padded_block, plan
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, overlap, transposed_windows
+from aioflow_numpy.products import einsum
 from aioflow_numpy.threads import for_each, thread_count
 
 # Larger than a core's L2, for the reason given in `pooling`.
@@ -29,7 +30,7 @@ def forward(x: Array, w: Array, g: Windows) -> Array:
         taps = _taps(padded_block(x, g, block), g, block.lines.stop - block.lines.start)
         total = scratch("total", (*taps.shape[:3], taps.shape[5]), x.dtype)
         for m in range(multiplier):
-            np.einsum("nhwijr,ijr->nhwr", taps, runs[m], out=total)
+            einsum("nhwijr,ijr->nhwr", taps, runs[m], out=total)
             target = out[block.samples, block.lines, :, :, m]
             target[...] = total.reshape(target.shape)
 
@@ -60,7 +61,7 @@ def backprop_filter(x: Array, dy: Array, g: Windows, multiplier: int) -> Array:
             for m in range(multiplier):
                 rows = np.ascontiguousarray(gradient[block.samples, block.lines, :, :, m])
                 rows = rows.reshape(*taps.shape[:3], run)
-                totals[part, m] += np.einsum("nhwijr,nhwr->ijr", taps, rows)
+                totals[part, m] += einsum("nhwijr,nhwr->ijr", taps, rows)
 
     for_each(add, range(parts))
     per_pixel = totals.reshape(parts, multiplier, g.kh, g.kw, -1, g.c)

@@ -20,6 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.fused import Chain, Member
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array
@@ -136,8 +138,8 @@ class BlockChain:
         for member in chain.members:
             operands = [known[i] for i in member.operands]
             try:
-                known.append(np.broadcast_shapes(*operands))
-            except ValueError:
+                known.append(broadcast_shape(*operands))
+            except InvalidArgumentError:
                 return None  # whole arrays will say which member it was
             if not _STRICT.get(member.op, _any_shapes)(operands):
                 return None

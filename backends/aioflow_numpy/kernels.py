@@ -16,10 +16,10 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.shapes import num_elements
 from aioflow.graph.windows import Window, conv2d_dims, depthwise_dims, pool_dims, pool_kernel
-from aioflow.kernels import matrix, nn
+from aioflow.kernels import nn
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.registry import Binding, binder
-from aioflow_numpy import convolution, pooling, products
+from aioflow_numpy import convolution, pooling
 from aioflow_numpy import fused as _fused  # noqa: F401  # importing registers its kernels
 from aioflow_numpy.conv_shapes import Array, Padding, Pair
 
@@ -73,7 +73,9 @@ def conv(binding: Binding) -> Callable[[Array, Array], Array]:
     shared, compute = _Convolution(binding), _FORWARD[binding.op_type]
 
     def body(image: Array, kernel: Array) -> Array:
-        arguments, _ = shared.arguments(image.shape, kernel.shape)
+        arguments, made = shared.arguments(image.shape, kernel.shape)
+        if not kernel.size:
+            return np.zeros(made, image.dtype)
         return compute(image, kernel, *arguments)
 
     return body
@@ -87,6 +89,8 @@ def conv_by_input(binding: Binding) -> Callable[..., Array]:
     def body(input_sizes: Shape, kernel: Array, out_backprop: Array) -> Array:
         arguments, made = shared.arguments(input_sizes, kernel.shape)
         _expect("out_backprop", out_backprop.shape, made)
+        if not kernel.size:
+            return np.zeros(input_sizes, out_backprop.dtype)
         return compute(input_sizes, kernel, out_backprop, *arguments)
 
     return body
@@ -100,6 +104,8 @@ def conv_by_filter(binding: Binding) -> Callable[..., Array]:
     def body(image: Array, filter_sizes: Shape, out_backprop: Array) -> Array:
         arguments, made = shared.arguments(image.shape, filter_sizes)
         _expect("out_backprop", out_backprop.shape, made)
+        if not math.prod(filter_sizes):
+            return np.zeros(filter_sizes, out_backprop.dtype)
         return compute(image, filter_sizes, out_backprop, *arguments)
 
     return body
@@ -244,10 +250,4 @@ def bias_add(binding: Binding) -> Callable[..., Any]:
         np.add(value.reshape(-1, line), np.tile(bias, pixels), out.reshape(-1, line))
         return out
 
-    return body
-
-
-@binder("MatMul", device="CPU", dtypes={"T": "float32 float64"}, fresh=True)
-def _matmul(binding: Binding) -> Callable[[Array, Array], Array]:
-    body: Callable[[Array, Array], Array] = matrix.matmul_body(binding, products.multiply)
     return body

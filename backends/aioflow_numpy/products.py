@@ -1,49 +1,151 @@
-"""Matrix products: a small one in one thread, a large one in blocks that threads share.
+"""The one door to the BLAS: every product of the CPU's kernels, and all of linear algebra.
 
-OpenBLAS's threads wait for one another several times within a product. Where something else wants a core, each time may
-cost a slice of the scheduler's: measured on two cores with a load of three, a training step of a small network took 33
-to 68 ms, and 7 ms with a BLAS of one thread. Blocks need nothing of each other, and a thread that is free takes the
-next one, so what a busy core costs is that core. A product that one thread does in less than half a millisecond is not
-worth waking another thread.
+Kernels find these in their array namespace, in the place of NumPy's own (`namespace.py`). A small product is NumPy's
+affair; a larger one runs with a BLAS of one thread (`blas_threads`), and a large one in blocks that threads of ours
+share. OpenBLAS's threads wait for one another several times within a product. Where something else wants a core, each
+time may cost a slice of the scheduler's: measured on two cores with a load of three, a training step of a small network
+took 33 to 68 ms, and 7 ms with a BLAS of one thread. Blocks need nothing of each other, and a thread that is free takes
+the next one, so what a busy core costs is that core. A product that one thread does in less than half a millisecond is
+not worth waking another thread.
+
+What is small: OpenBLAS (0.3.27 to 0.3.31, which NumPy 2 comes with) by itself stays in one thread up to 2**18
+multiplications of two matrices and 58,000 of complex ones, and like its older versions up to 9,215 of a matrix and a
+vector (complex: 4,095). In linear algebra the first to be shared are complex matrices of 18 rows.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
+from aioflow_numpy.blas_threads import alone
 from aioflow_numpy.conv_shapes import Array
-from aioflow_numpy.threads import for_each, one_blas_thread, thread_count
+from aioflow_numpy.threads import for_each, thread_count
 
-__all__ = ["multiply"]
+__all__ = ["dot", "einsum", "in_one_thread", "matmul", "matmul_here"]
 
-_UNDIVIDED: Final = 2**18  # multiplications up to which OpenBLAS itself stays in one thread
+# Multiplications: of two matrices, and where one of the two is a vector; of any dtype, and of what is not complex.
+_SMALL: Final = 2**15
+_SMALL_REAL: Final = 2**18
+_SMALL_BY_VECTOR: Final = 2**11
+_SMALL_REAL_BY_VECTOR: Final = 2**13
+_SMALL_SYSTEM: Final = 128  # elements of each operand in linear algebra
 _BLOCK: Final = 2**23  # multiplications of a block, at least
+_EVEN: Final = 4  # parts of a stack for each block: so many that the blocks are nearly equal
 
 
-def multiply(a: Array, b: Array) -> Array:
-    """The product of matrices [m, k] and [k, n] of one floating dtype."""
+def matmul(a: Array, b: Array) -> Array:
+    """As `numpy.matmul`, for operands of one dtype; a large product is done by several threads."""
+    if a.ndim != 2 or b.ndim != 2:
+        return _stacked(a, b)
     (rows, inner), columns = a.shape, b.shape[1]
-    work = rows * inner * columns
-    if work <= _UNDIVIDED:
-        whole: Array = np.matmul(a, b)
-        return whole
-    blocks = min(thread_count(), work // _BLOCK)
-    product = np.empty((rows, columns), a.dtype)
-    if blocks < 2:
-        with one_blas_thread():
-            np.matmul(a, b, product)
-    elif rows >= columns:
-        for_each(lambda part: _multiply_into(product[part], a[part], b), _cut(rows, blocks))
-    else:
-        for_each(lambda part: _multiply_into(product[:, part], a, b[:, part]), _cut(columns, blocks))
+    if _is_small(rows, inner, columns, a):
+        product: Array = np.matmul(a, b)
+        return product
+    return _large(a, b, (), rows * inner * columns)
+
+
+def matmul_here(a: Array, b: Array, out: Array) -> Array:
+    """The product of two matrices, by this thread alone: for the blocks of a kernel."""
+    (rows, inner), columns = a.shape, b.shape[1]
+    multiply = np.matmul if _is_small(rows, inner, columns, a) else partial(alone, np.matmul)
+    product: Array = multiply(a, b, out)
     return product
 
 
-def _multiply_into(out: Array, a: Array, b: Array) -> None:
-    np.matmul(a, b, out)
+def dot(a: Array, b: Array) -> Any:
+    """As `numpy.dot`, for vectors and matrices of one dtype."""
+    if a.ndim == 1:
+        work = b.size
+    elif b.ndim == 1:
+        work = a.size
+    else:
+        return matmul(a, b)
+    if work <= _SMALL_BY_VECTOR or (work <= _SMALL_REAL_BY_VECTOR and a.dtype.kind != "c"):
+        return np.dot(a, b)
+    return alone(np.dot, a, b)
 
 
-def _cut(size: int, parts: int) -> list[slice]:
-    return [slice(size * i // parts, size * (i + 1) // parts) for i in range(parts)]
+def einsum(*operands: Any, optimize: Any = False, **options: Any) -> Array:
+    """As `numpy.einsum`, which calls the BLAS only where it is free to choose the order."""
+    if optimize is False:
+        summed: Array = np.einsum(*operands, **options)
+        return summed
+    made: Array = alone(np.einsum, *operands, optimize=optimize, **options)
+    return made
+
+
+def in_one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called with a BLAS of one thread unless its operands are small."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        for arg in args:
+            if isinstance(arg, np.ndarray) and arg.size > _SMALL_SYSTEM:
+                return alone(function, *args, **options)
+        return function(*args, **options)
+
+    return call
+
+
+def _is_small(rows: int, inner: int, columns: int, operand: Array) -> bool:
+    """Whether the BLAS does a product in one thread by itself."""
+    work = rows * inner * columns
+    if rows > 1 and columns > 1:
+        return work <= _SMALL or (work <= _SMALL_REAL and operand.dtype.kind != "c")
+    return work <= _SMALL_BY_VECTOR or (work <= _SMALL_REAL_BY_VECTOR and operand.dtype.kind != "c")
+
+
+def _stacked(a: Array, b: Array) -> Array:
+    """The products of stacks of matrices, or of vectors."""
+    if a.ndim < 2 or b.ndim < 2:
+        return dot(a, b) if max(a.ndim, b.ndim) < 3 else alone(np.matmul, a, b)
+    (rows, inner), columns = a.shape[-2:], b.shape[-1]
+    stack = a.shape[:-2]
+    if stack != b.shape[:-2]:
+        stack = np.broadcast_shapes(stack, b.shape[:-2])
+    work = math.prod(stack) * rows * inner * columns
+    if work < 2 * _BLOCK and _is_small(rows, inner, columns, a):
+        product: Array = np.matmul(a, b)
+        return product
+    return _large(a, b, stack, work)
+
+
+def _large(a: Array, b: Array, stack: tuple[int, ...], work: int) -> Array:
+    blocks = work // _BLOCK
+    if blocks > 1:
+        blocks = min(blocks, thread_count())
+    if blocks < 2:
+        whole: Array = alone(np.matmul, a, b)
+        return whole
+    product = np.empty((*stack, a.shape[-2], b.shape[-1]), np.result_type(a, b))
+    axis = _axis_to_cut(product.shape, blocks)
+    size = product.shape[axis]
+
+    def multiply(number: int) -> None:
+        part = slice(size * number // blocks, size * (number + 1) // blocks)
+        left, right = a if axis == -1 else _part(a, axis, part), b if axis == -2 else _part(b, axis, part)
+        alone(np.matmul, left, right, _part(product, axis, part))
+
+    for_each(multiply, range(blocks))
+    return product
+
+
+def _axis_to_cut(shape: tuple[int, ...], blocks: int) -> int:
+    """The axis of a product, counted from its end: the longest of the stack's, or the longer side of the matrices."""
+    longest = max(range(-len(shape), -2), key=lambda axis: shape[axis], default=0)
+    if longest and shape[longest] >= _EVEN * blocks:
+        return longest
+    return -2 if shape[-2] >= shape[-1] else -1
+
+
+def _part(x: Array, axis: int, part: slice) -> Array:
+    """A part along an axis counted from the end; all of an operand that is broadcast along it."""
+    if x.ndim < -axis or x.shape[axis] == 1:
+        return x
+    where: Any = (..., part, *(slice(None),) * (-axis - 1))
+    cut: Array = x[where]
+    return cut

@@ -1,34 +1,35 @@
-"""Runs the blocks of a kernel in several threads, each with a BLAS of one.
+"""Runs the blocks of a kernel in several threads.
 
-A block that one core copied and the BLAS then shares between cores has to cross from cache to cache: measured on two
-cores, a copy and a product by two BLAS threads take 25 ms where two threads with a copy and a product of their own take
-12. OpenBLAS has one thread count for the process; it is 1 while blocks run and then what it was. A product elsewhere in
-the process meanwhile runs in one thread, which is slower but no less right. With another BLAS, blocks run in turn.
+A block with a product in it copies its operands and multiplies them in one thread (`products.matmul_here`). What one
+core copied and the BLAS then shares between cores has to cross from cache to cache: measured on two cores, a copy and a
+product by two BLAS threads take 25 ms where two threads with a copy and a product of their own take 12.
+
+There are as many threads as the user lets OpenBLAS have. With another BLAS, whose threads we do not know how to keep
+out of the way, blocks run in turn.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
 
+from aioflow.forking import in_child
 from aioflow.runtime.executor import kernel_threads
-from aioflow_numpy.blas import loaded_blas
+from aioflow_numpy.blas_threads import blas_threads
 from aioflow_numpy.placing import roam, wake_elsewhere
 
 T = TypeVar("T")
 
 
 def for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
-    """Calls `work` with each item, in this thread and as many helpers as the BLAS had threads beside it.
+    """Calls `work` with each item, in this thread and helpers, `thread_count` together.
 
     The helpers are shared: where they are busy with another kernel, this thread does what they do not come to. All work
     has ended when this returns. The first exception of `work` is raised, and items not begun are left.
@@ -37,35 +38,24 @@ def for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
         for item in items:
             work(item)
         return
-    with _one_blas_thread as threads:
-        pending = deque(items)
-        jobs = _helpers()
-        processors = wake_elsewhere(_threads)
-        shares = [_Share(work, pending, processors) for _ in range(min(_allowed(threads), len(items)) - 1)]
-        for share in shares:
-            jobs.put(share)
-        try:
-            _drain(work, pending)
-        finally:
-            pending.clear()
-            errors = [error for share in shares if (error := share.wait()) is not None]
-        if errors:
-            raise errors[0]
-
-
-def one_blas_thread() -> AbstractContextManager[int]:
-    """A block in which the BLAS uses one thread; its value is how many it would have used."""
-    return _one_blas_thread
+    pending = deque(items)
+    jobs = _helpers()
+    processors = wake_elsewhere(_threads)
+    shares = [_Share(work, pending, processors) for _ in range(min(thread_count(), len(items)) - 1)]
+    for share in shares:
+        jobs.put(share)
+    try:
+        _drain(work, pending)
+    finally:
+        pending.clear()
+        errors = [error for share in shares if (error := share.wait()) is not None]
+    if errors:
+        raise errors[0]
 
 
 def thread_count() -> int:
     """How many threads `for_each` would use now."""
-    return _allowed(_one_blas_thread.available())
-
-
-def _allowed(threads: int) -> int:
-    """As many of the threads as the device has on whose behalf this one runs."""
-    limit = kernel_threads()
+    threads, limit = blas_threads(), kernel_threads()
     return threads if limit is None else min(threads, limit)
 
 
@@ -114,63 +104,6 @@ class _Share:
         return self._error
 
 
-class _OneBlasThread:
-    """A region, entered by any number of threads at once, in which the BLAS uses one thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._threads = 1
-
-    def available(self) -> int:
-        with self._lock:
-            return self._threads if self._inside else _get_threads()
-
-    def __enter__(self) -> int:
-        with self._lock:
-            if self._inside == 0:
-                self._threads = _get_threads()
-                if self._threads > 1:
-                    _set_threads(1)
-            self._inside += 1
-            return self._threads
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0 and self._threads > 1:
-                _set_threads(self._threads)
-
-
-_one_blas_thread = _OneBlasThread()
-
-
-def _get_threads() -> int:
-    controls = _controls()
-    return 1 if controls is None else max(1, int(controls[0]()))
-
-
-def _set_threads(count: int) -> None:
-    controls = _controls()
-    if controls is not None:
-        controls[1](count)
-
-
-@functools.cache
-def _controls() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """OpenBLAS's own (get, set) of its thread count, or None where NumPy has another BLAS."""
-    for blas in loaded_blas()[:1]:
-        library = ctypes.CDLL(blas.library)
-        # NumPy's wheels put scipy_ before the names, and builds with 64-bit integers put 64_ behind them.
-        for name in (f"{before}openblas_%s_num_threads{after}" for before in ("scipy_", "") for after in ("64_", "")):
-            if hasattr(library, name % "get") and hasattr(library, name % "set"):
-                get, put = getattr(library, name % "get"), getattr(library, name % "set")
-                get.argtypes, get.restype = [], ctypes.c_int
-                put.argtypes, put.restype = [ctypes.c_int], None
-                return get, put
-    return None
-
-
 _threads: list[threading.Thread] = []  # the helpers
 
 
@@ -191,13 +124,7 @@ def _helpers() -> SimpleQueue[_Share]:
     return jobs
 
 
-def _forget_after_fork() -> None:
-    # A child has no thread of its parent's pool, and may have been forked inside a region.
-    global _one_blas_thread
+@in_child
+def _forget_helpers() -> None:
     _helpers.cache_clear()
     _threads.clear()
-    _one_blas_thread = _OneBlasThread()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)

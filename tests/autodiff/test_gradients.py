@@ -16,6 +16,7 @@ from aioflow.kernels.resources import ResourceManager
 from aioflow.ops.apply import apply_op
 from aioflow.ops.indexed import convert_n_to_tensor_or_indexed_slices
 from aioflow.testing.evaluate import evaluate
+from tests.dense import dense
 from tests.work import calls
 
 define_op("TestWithoutGradient", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.tensors[0].dims)
@@ -58,7 +59,7 @@ def value(tensor: Any, feeds: Any = None) -> Any:
 
 def test_a_tensor_read_twice_gets_the_sum() -> None:
     x = aioflow.placeholder("float32", [2])
-    (grad,) = aioflow.gradients(x * x * x, x)
+    (grad,) = dense(aioflow.gradients(x * x * x, x))
     assert np.allclose(value(grad, {x: [2.0, 3.0]}), [12.0, 27.0])
     assert grad.shape == (2,)
     assert grad.name.startswith("gradients/")
@@ -78,7 +79,7 @@ def test_a_y_that_is_an_x_and_a_y_between() -> None:
     middle = x * 2.0
     top = middle * middle
     (by_itself,) = aioflow.gradients(x, x)
-    by_x, by_middle = aioflow.gradients([top, middle], [x, middle])
+    by_x, by_middle = dense(aioflow.gradients([top, middle], [x, middle]))
     assert value(by_itself) == 1.0
     assert value(by_middle) == 13.0  # 2·middle from top, and 1 as a y of its own
     assert value(by_x) == 26.0
@@ -87,7 +88,7 @@ def test_a_y_that_is_an_x_and_a_y_between() -> None:
 def test_xs_upstream_of_other_xs_and_repeated_xs() -> None:
     x = aioflow.constant(3.0)
     middle = x * x
-    first, second, again = aioflow.gradients(middle * 5.0, [x, middle, x])
+    first, second, again = dense(aioflow.gradients(middle * 5.0, [x, middle, x]))
     assert [float(v) for v in evaluate([first, second, again])] == [30.0, 5.0, 30.0]
 
 
@@ -98,7 +99,7 @@ def test_unconnected_xs() -> None:
     (named,) = aioflow.gradients(x * 2.0, other, unconnected_gradients="zero")
     assert value(zeros).tolist() == value(named).tolist() == [0.0]
     with pytest.raises(InvalidArgumentError) as caught:
-        aioflow.gradients(x, x, unconnected_gradients="some")
+        aioflow.gradients(x, x, unconnected_gradients="some")  # type: ignore[call-overload]  # wrong on purpose
     assert caught.value.actual == "'some'"
 
 
@@ -124,7 +125,7 @@ def test_stop_gradients_are_constants() -> None:
 def test_outputs_that_nobody_used() -> None:
     x = aioflow.placeholder("float32", [2])
     pair = apply_op("TestPair", x)
-    (by_b,) = aioflow.gradients(pair.b * 2.0, x)
+    (by_b,) = dense(aioflow.gradients(pair.b * 2.0, x))
     gate = evaluate([by_b], {x: [0.0, 0.0], pair.a: [0.0, 0.0], pair.b: [0.0, 0.0]})[0]
     assert gate.tolist() == [20.0, 20.0]
 
@@ -134,7 +135,7 @@ def test_second_and_third_order() -> None:
     y = x * x * x * x
     orders = [y]
     for _ in range(3):
-        (nxt,) = aioflow.gradients(orders[-1], x)
+        (nxt,) = dense(aioflow.gradients(orders[-1], x))
         orders.append(nxt)
     assert [float(v) for v in evaluate(orders)] == [16.0, 32.0, 48.0, 48.0]
 
@@ -179,7 +180,7 @@ def test_seeds_that_do_not_fit() -> None:
 
 def test_gate_gradients_wait_for_each_other() -> None:
     x, y = aioflow.constant([1.0]), aioflow.constant([2.0])
-    by_x, by_y = aioflow.gradients(x * y, [x, y], gate_gradients=True)
+    by_x, by_y = dense(aioflow.gradients(x * y, [x, y], gate_gradients=True))
     gates = {op for grad in (by_x, by_y) for op in grad.op.control_inputs}
     assert len(gates) == 1
     assert [float(v[0]) for v in evaluate([by_x, by_y])] == [2.0, 1.0]
@@ -189,14 +190,16 @@ def test_colocation_with_the_forward_node() -> None:
     x = aioflow.constant([1.0], name="x")
     with aioflow.Graph.device(x.graph, "/device:CPU:0"):
         y = aioflow.multiply(x, x, name="y")
-    (grad,) = aioflow.gradients(y, x, colocate_gradients_with_ops=True)
-    assert grad.op.colocation_groups() in (("y",), ("x",))
-    assert any(op.colocation_groups() == ("y",) for op in x.graph.get_operations() if op.name.startswith("gradients/y"))
+    (grad,) = dense(aioflow.gradients(y, x, colocate_gradients_with_ops=True))
+    assert grad.op.colocation_groups() in ([b"loc:@y"], [b"loc:@x"])
+    assert any(
+        op.colocation_groups() == [b"loc:@y"] for op in x.graph.get_operations() if op.name.startswith("gradients/y")
+    )
 
 
 def test_the_walk_is_iterative() -> None:
     y, x = _negations(10_000)
-    (grad,) = aioflow.gradients(y, x)
+    (grad,) = dense(aioflow.gradients(y, x))
     assert len(x.graph.get_operations()) >= 20_000
     assert grad.shape == ()
 
@@ -225,11 +228,11 @@ def test_deep_fan_in_sums_once() -> None:
 
 def test_variables_sum_over_their_reads() -> None:
     v = aioflow.Variable(np.array([1.0, 2.0], np.float32), name="v")
-    (grad,) = aioflow.gradients(v * v + v.read_value(), v)
+    (grad,) = dense(aioflow.gradients(v * v + v.read_value(), v))
     resources = ResourceManager()
     evaluate([], targets=[v.initializer], resources=resources)
     assert evaluate([grad], resources=resources)[0].tolist() == [3.0, 5.0]
-    by_handle = aioflow.gradients(v * 2.0, v.handle)[0]
+    by_handle = dense(aioflow.gradients(v * 2.0, v.handle))[0]
     assert evaluate([by_handle], resources=resources)[0].tolist() == [2.0, 2.0]
 
 
@@ -281,7 +284,10 @@ def test_override_map_gives_another_gradient() -> None:
     with x.graph.gradient_override_map({"Mul": "TestTenfold", "Identity": "TestTenfold"}):
         y = aioflow.identity(x)
     plain = aioflow.identity(x)
-    assert [float(v) for v in evaluate([*aioflow.gradients(y, x), *aioflow.gradients(plain, x)])] == [10.0, 1.0]
+    assert [float(v) for v in evaluate([*dense(aioflow.gradients(y, x)), *dense(aioflow.gradients(plain, x))])] == [
+        10.0,
+        1.0,
+    ]
 
 
 def test_registering_twice_is_refused() -> None:
@@ -303,9 +309,9 @@ def test_custom_gradient() -> None:
 
     x, y = aioflow.constant(3.0), aioflow.constant(4.0)
     z = clipped(x, y)
-    by_x, by_y = aioflow.gradients(z * 2.0, [x, y])
+    by_x, by_y = dense(aioflow.gradients(z * 2.0, [x, y]))
     assert [float(v) for v in evaluate([z, by_x, by_y])] == [12.0, 200.0, 8.0]
-    (second,) = aioflow.gradients(by_y, y)
+    (second,) = dense(aioflow.gradients(by_y, y))
     assert value(second) == 2.0
 
 
@@ -322,7 +328,7 @@ def test_custom_gradient_with_several_results_and_variables() -> None:
 
     x = aioflow.constant(4.0)
     a, b = layer(x)
-    by_x, by_v = aioflow.gradients([a, b], [x, v])
+    by_x, by_v = dense(aioflow.gradients([a, b], [x, v]))
     resources = ResourceManager()
     evaluate([], targets=[v.initializer], resources=resources)
     found = evaluate([a, b, by_x, by_v], resources=resources)
@@ -352,3 +358,52 @@ def test_grad_pass_through() -> None:
     (grad,) = aioflow.gradients(rounded * 3.0, x)
     assert value(rounded).tolist() == [1.0, 2.0]
     assert value(grad).tolist() == [3.0, 3.0]
+
+
+PASSED_BY_SLICES: dict[str, Any] = {
+    "add": lambda x: x + 0.5,
+    "add a row": lambda x: aioflow.add(x, [1.0, 2.0, 3.0]),
+    "add, broadcast": lambda x: x[0] + aioflow.ones([4, 3]),
+    "subtract": lambda x: [1.0, 2.0, 3.0] - x,
+    "subtract, broadcast": lambda x: aioflow.ones([4, 3]) - x[:1],
+    "negative": lambda x: -x,
+    "remainder": lambda x: aioflow.floormod(x, 0.7),
+    "sum": lambda x: aioflow.reduce_sum(x, 1, keepdims=True),
+    "concat of rows": lambda x: aioflow.concat([x, aioflow.ones([2, 3]), x], 0),
+    "concat of columns": lambda x: aioflow.concat([x, x * 2.0], -1),
+    "rows by index vectors": lambda x: aioflow.gather_nd(x, [[3], [1], [1]]),
+    "batch norm": lambda x: aioflow.nn.batch_normalization(x, 0.0, 1.0, None, x, 0.1),
+}
+
+
+@pytest.mark.parametrize("shape", [[4, 3], [None, 3], None], ids=["fixed", "open", "no rank"])
+@pytest.mark.parametrize("name", PASSED_BY_SLICES)
+def test_slices_give_what_a_dense_gradient_gives(name: str, shape: Any) -> None:
+    """Rows that are gathered, against the same rows picked by a product, whose gradient is dense."""
+    x = aioflow.placeholder("float32", shape)
+    y = PASSED_BY_SLICES[name](x)
+    rows = [2, 0, 2]
+    weights = np.array([[1.0], [-2.0], [0.5]], np.float32)
+    there = aioflow.one_hot(rows, aioflow.shape(y)[0])
+    (sparse,) = aioflow.gradients(aioflow.gather(y, rows) * weights, x)
+    (dense,) = aioflow.gradients(aioflow.matmul(there, y) * weights, x)
+    fed = {x: np.linspace(0.1, 2.0, 12, dtype=np.float32).reshape(4, 3)}
+    found, expected = (value(aioflow.convert_to_tensor(g), fed) for g in (sparse, dense) if g is not None)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_gradient_of_the_users_own_gets_the_slices() -> None:
+    seen: list[Any] = []
+
+    @aioflow.custom_gradient
+    def doubled(x: Any) -> Any:
+        def grad(dy: Any) -> Any:
+            seen.append(dy)
+            return 2.0 * aioflow.convert_to_tensor(dy)
+
+        return aioflow.identity(x), grad
+
+    x = aioflow.placeholder("float32", [3])
+    (found,) = aioflow.gradients(aioflow.gather(doubled(x), [1, 1]), x)
+    assert isinstance(seen[0], aioflow.IndexedSlices)
+    np.testing.assert_array_equal(value(found, {x: [1.0, 2.0, 3.0]}), [0.0, 4.0, 0.0])

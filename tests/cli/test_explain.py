@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 import aioflow as af
-from aioflow.cli import explain as command
+from aioflow.cli import main
 from aioflow.compiler.place.calibration import DEFAULT_SPEEDS, Calibration, write_calibration
 from aioflow.train import write_graph
 
@@ -42,11 +41,7 @@ def _no_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*argv: str | Path) -> int:
-    parser = argparse.ArgumentParser(prog="aioflow")
-    command.add_parser(parser.add_subparsers(required=True))
-    arguments = parser.parse_args(["explain", *map(str, argv)])
-    status: int = arguments.run(arguments)
-    return status
+    return main(["explain", *map(str, argv)])
 
 
 def test_branches_are_shown_on_two_devices(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +93,20 @@ def test_a_run_gives_the_measured_step_beside_the_predicted_one(
     assert re.search(r" [\d.]+ (µs|ms)$", predicted(out))
 
 
+def test_a_run_has_zeros_for_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also for those in branches, of strings, and of unknown size. A saved graph does not say what they begin with."""
+    with af.Graph().as_default() as graph:
+        w = af.get_variable("w", [8, 8])
+        s = af.Variable(["a", "b"], name="s")
+        n = af.Variable([1.0], name="n", shape=af.TensorShape([None]))
+        y = af.cond(af.reduce_sum(n) > 0, lambda: af.matmul(w, w), lambda: af.zeros([8, 8]))
+        train = af.train.GradientDescentOptimizer(0.1).minimize(af.reduce_sum(y))
+        af.group(train, af.identity(s), name="step")
+    path = Path(write_graph(graph, tmp_path, "g.json"))
+    assert run(path, "--fetch", "step", "--run") == 0, capsys.readouterr().err
+    assert "measured step" in capsys.readouterr().out
+
+
 def test_a_strategy_can_be_chosen(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(saved, "--fetch", "total", "--device-count", "CPU=3", "--strategy", "round_robin") == 0
     assert "on 3 devices, placed by round_robin" in capsys.readouterr().out
@@ -117,7 +126,7 @@ def test_what_is_wrong_is_said_in_the_error_output(
         ([saved, "--fetch", "total", "--svg", tmp_path / "no" / "where.svg"], "where.svg"),
     ]
     for argv, part in cases:
-        assert run(*argv) == 1
+        assert run(*argv) == 2
         captured = capsys.readouterr()
         assert part in captured.err
         assert "Traceback" not in captured.err
@@ -130,7 +139,7 @@ def test_a_request_that_no_device_meets_names_the_node(tmp_path: Path, capsys: p
         with af.device("/cpu:5"):
             af.square(near, name="far")
     path = Path(write_graph(graph, tmp_path, "g.json"))
-    assert run(path, "--fetch", "far", "--device-count", "CPU=2", "--unoptimized") == 1
+    assert run(path, "--fetch", "far", "--device-count", "CPU=2", "--unoptimized") == 2
     assert "far" in capsys.readouterr().err
     assert run(path, "--fetch", "far", "--device-count", "CPU=2", "--unoptimized", "--soft") == 0
 

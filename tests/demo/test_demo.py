@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -18,7 +18,9 @@ from rich.console import Console
 import aioflow as af
 from aioflow.demo.main import Options, run_demo
 from aioflow.demo.model import build
+from aioflow.demo.report import History
 from aioflow.demo.service import make_app, serving
+from tests.processes import SECONDS, program
 
 
 async def _run(folder: Path, steps: int) -> tuple[str, float, int]:
@@ -55,20 +57,30 @@ async def test_the_service_refuses_what_is_not_an_image() -> None:
             assert (await client.get("/step")).json() == {"global_step": 0}
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"steps": 1}', "\0"]
+    + [f'{{"steps": [1], "losses": {losses}, "accuracies": [1]}}' for losses in ('["x"]', "[]")],
+)
+def test_a_history_that_cannot_be_read_begins_again(tmp_path: Path, text: str) -> None:
+    (tmp_path / "history.json").write_text(text)
+    assert History.load(tmp_path / "history.json") == History()
+    assert History.load(tmp_path) == History()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGINT cannot be sent to one process on Windows")
 def test_ctrl_c_stops_it_cleanly_with_a_checkpoint(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "aioflow", "demo", "--steps", "1000000", "--dir", str(tmp_path)]
+    command = ["-m", "aioflow", "demo", "--steps", "1000000", "--dir", str(tmp_path)]
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "120"}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
+    with program(*command, stderr=subprocess.STDOUT, env=environment) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            if "Serving" in line:
-                break
-        time.sleep(1.5)  # some steps of training: there is nothing to wait for that the process would print
+        line = next(line for line in process.stdout if "Serving" in line)
+        found = re.search(r"http://[\d.:]+", line)
+        assert found is not None
+        while not httpx.get(f"{found[0]}/step", trust_env=False, timeout=SECONDS).json()["global_step"]:
+            pass  # it has not trained yet
         process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=30)
+        rest, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 130, rest
     assert "Stopped" in rest
     assert "Traceback" not in rest

@@ -14,6 +14,7 @@ import pytest
 
 import aioflow as af
 from examples import input_pipeline
+from tests.processes import SECONDS, program
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +47,14 @@ def test_every_digit_is_in_one_of_the_files(tmp_path: Path) -> None:
 def test_control_c_ends_it_cleanly(tmp_path: Path) -> None:
     """While it trains: no traceback, nothing left behind."""
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-W", "error", "-m", "examples.input_pipeline", "--epochs", "1000"]
+    command = ["-W", "error", "-m", "examples.input_pipeline", "--epochs", "1000"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(
-        command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with program(*command, cwd=root, env=environment, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "1,438 records in 8 files\n"
         progress = process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=SECONDS)
     assert re.fullmatch(r"step 100: loss \d\.\d{3}, [\d,]+ records/s, \d+ in the queue\n", progress)
     assert errors == "interrupted\n"
     assert process.returncode == 1

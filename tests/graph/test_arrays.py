@@ -66,6 +66,10 @@ def test_the_dtype_that_a_value_suggests(value: Any, dtype: str) -> None:
         (np.zeros(2), "float16"),
         (np.ones(2, np.float32), "bfloat16"),
         (2**64 - 1, "uint64"),
+        (np.array([[1], [2]], dtype=object), "int64"),
+        (np.array([1, np.int64(2), True], dtype=object), "float32"),
+        (np.array([0.5, 2], dtype=object), "float64"),
+        (np.empty((0, 3), dtype=object), "int32"),
     ],
     ids=repr,
 )

@@ -55,7 +55,7 @@ def test_what_belongs_to_a_variable_is_on_its_server() -> None:
     touching = [op for op in graph.get_operations() if any(t.op is v.handle.op for t in op.inputs)]
     assert {op.type for op in touching} >= {"ReadVariableOp", "AssignVariableOp", "ResourceApplyMomentum"}
     assert {op.device for op in touching} == {"/job:ps/task:1"}
-    assert read.op.colocation_groups() == ("v",)
+    assert read.op.colocation_groups() == [b"loc:@v"]
     assert loss.device == "/job:worker"
 
 

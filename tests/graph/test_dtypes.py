@@ -158,3 +158,40 @@ def test_strings_and_numbers_never_mix_in_a_feed() -> None:
         assert not can_cast_feed(other, dtypes.string)
     assert can_cast_feed(dtypes.float64, dtypes.bfloat16)
     assert can_cast_feed(dtypes.int64, dtypes.uint8)  # the values are checked when they are cast
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
+def test_a_dtype_equals_all_that_stand_for_it_and_no_other(dtype: DType) -> None:
+    forms: list[Any] = [dtype.name, dtype.as_datatype_enum]
+    if dtype in PLAIN:
+        forms += [dtype.np_dtype, dtype.as_numpy_dtype, dtype.np_dtype.newbyteorder(">")]
+    for form in forms:
+        assert dtype == form
+        assert form == dtype
+        assert (dtype != form) is False
+        assert dtype in [form]
+        assert all((other == form) is (other is dtype) for other in dtypes.ALL)
+    assert hash(dtype) == dtype.as_datatype_enum
+    assert {dtype: 1}[as_dtype(dtype.name)] == 1
+
+
+@pytest.mark.parametrize("other", [None, "nonsense", "", object(), list, 0, 1000, True, 1.0, (), [], np.generic])
+def test_a_dtype_equals_nothing_else(other: Any) -> None:
+    for dtype in dtypes.ALL:
+        assert dtype != other
+        assert (dtype == other) is False
+
+
+def test_a_tensor_of_a_dtype_in_published_code() -> None:
+    x = af.placeholder("float32", [2])
+    assert x.dtype == np.float32
+    assert x.dtype in (np.float16, np.float32)
+    assert x.dtype == np.zeros(2, np.float32).dtype
+    assert x.dtype != np.float64
+    assert x.dtype.is_compatible_with("float32")
+    with pytest.raises(DTypeError):
+        x.dtype.is_compatible_with("nonsense")
+    assert af.uint8.limits == (0, 255)
+    assert af.float32.limits == (0, 1)
+    with pytest.raises(DTypeError, match="limits"):
+        _ = af.complex64.limits

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,61 @@ def test_text_that_breaks_the_rules_is_data_loss(text: str) -> None:
         GraphDef.from_json(text)
 
 
+def _function(x: Any) -> Any:
+    return x + 1.0
+
+
+def everything() -> dict[str, Any]:
+    """A document with every kind of value in it."""
+    with af.Graph().as_default() as graph:
+        x = af.placeholder("float32", [None, 2], name="x")
+        af.function(_function)(x)
+        af.constant([b"text"], name="strings")
+        with af.control_dependencies([x]):
+            af.split(af.constant([[1.5, float("nan")]]), 2, axis=1, name="parts")
+        document: dict[str, Any] = json.loads(graph.as_graph_def(add_shapes=True).to_json())
+        return document
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths to every value inside."""
+    yield path
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(item, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
+    if not path:
+        return other
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = replaced(copy[path[0]], path[1:], other)
+    return copy
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *(None, True, 0, -1, 2**63 - 1, 1.5, "", "x", [], [None], [[]], [{}], {}, {"x": 1}, {"$dtype": None}),
+        *(
+            {"$dtype": []},
+            {"$function": {}},
+            {"$tensor": None},
+            {"$tensor": {"dtype": "int32", "shape": [], "data": 1}},
+        ),
+        *({"$tensor": {"dtype": "string", "shape": None, "data": []}}, {"$base64": 1}, {"$float": []}),
+    ],
+    ids=str,
+)
+def test_whatever_stands_in_the_place_of_a_value_is_read_or_refused(other: Any) -> None:
+    document = everything()
+    for path in places(document):
+        text = json.dumps(replaced(document, path, other))
+        with contextlib.suppress(errors.OpError):
+            definition = GraphDef.from_json(text)
+            with af.Graph().as_default(), contextlib.suppress(errors.OpError):
+                af.import_graph_def(definition)
+
+
 def test_a_later_version_is_named() -> None:
     with pytest.raises(errors.UnimplementedError) as caught:
         GraphDef.from_bytes(encoding.to_bytes({"version": 2, "nodes": []}))
@@ -328,6 +384,20 @@ def test_files(graph: af.Graph, tmp_path: Path, as_text: bool) -> None:
     with pytest.raises(errors.DataLossError) as caught:
         af.train.read_graph(path)
     assert path in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes on Windows")
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
+    """A file is written beside its name and moved to it: of a device, as /dev/null, only the name would be left."""
+    pipe, folder = tmp_path / "pipe", tmp_path / "folder"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for path in (pipe, folder):
+        with pytest.raises(errors.InvalidArgumentError, match="only a file can be replaced") as raised:
+            af.train.write_graph(GraphDef(), tmp_path, path.name)
+        assert raised.value.actual == str(path)
+    assert pipe.is_fifo()
+    assert sorted(tmp_path.iterdir()) == [folder, pipe]
 
 
 @pytest.mark.parametrize(

@@ -265,9 +265,9 @@ def test_colocated_nodes_share_group_and_device() -> None:
 
 def test_a_node_without_constraints_is_a_group_of_its_own() -> None:
     a = af.no_op(name="a")
-    assert a.colocation_groups() == ("a",)
+    assert a.colocation_groups() == [b"loc:@a"]
     with af.colocate_with(a):
-        assert af.no_op().colocation_groups() == ("a",)
+        assert af.no_op().colocation_groups() == [b"loc:@a"]
 
 
 # -- gradients, containers -----------------------------------------------------------------------------------------

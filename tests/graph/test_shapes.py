@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import aioflow as af
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.shapes import (
     Dimension,
@@ -81,6 +82,18 @@ def test_a_known_dimension_is_an_index() -> None:
     assert list(range(Dimension(2))) == [0, 1]
     with pytest.raises(InvalidArgumentError, match="unknown"):
         int(Dimension(None))
+
+
+def test_a_known_dimension_is_a_number_for_ops() -> None:
+    x = af.placeholder("float32", [2, None])
+    assert af.zeros([x.shape[0], 3]).shape == (2, 3)
+    assert af.reshape(x, [x.shape[0], af.size(x) // x.shape[0]]).shape == (2, None)
+    assert (af.constant(2) * x.shape[0]).dtype is af.int32
+    assert (x.shape[0] * af.constant(2)).op.type == "Mul"
+    with pytest.raises(InvalidArgumentError, match="the dimension is unknown"):
+        af.zeros([x.shape[1], 3])
+    with pytest.raises(TypeError):
+        x.shape[0] + "rows"  # type: ignore[operator]  # what the test is about
 
 
 @pytest.mark.parametrize("value", [-1, 2.5, "3", [3], 3.0])

@@ -26,8 +26,18 @@ from aioflow.kernels.registry import (
 )
 from aioflow.ops.apply import apply_op
 from aioflow.testing.evaluate import evaluate
+from aioflow_numpy.backend import NumpyBackend
 
 _NAMES = (f"TestKernel{i}" for i in itertools.count())
+
+
+def test_every_kernel_says_which_handles_it_takes_and_makes() -> None:
+    """Otherwise one of another kind would end in whatever Python says of it."""
+    for found in KERNELS:
+        op_def = OPS.get(found.op)
+        assert {a.name for a in op_def.inputs if a.dtype is dtypes.resource} <= set(found.takes), found.op
+        if any(a.dtype is dtypes.resource for a in op_def.outputs):
+            assert found.makes is not None, found.op
 
 
 @pytest.fixture
@@ -169,7 +179,11 @@ def test_a_body_gets_inputs_attributes_and_the_namespace(op: str) -> None:
         return x + sum(ys)
 
     assert _run(op, k=5) == 13
-    assert seen == [np, tuple, 7, int, 5, ""]
+    assert seen == [NumpyBackend().xp, tuple, 7, int, 5, ""]
+
+
+def test_the_namespace_has_what_numpy_imports_late() -> None:
+    assert NumpyBackend().xp.fft is np.fft
 
 
 def test_a_positional_parameter_with_a_default_is_no_input(op: str) -> None:
@@ -201,7 +215,7 @@ def test_a_binder_sees_the_node(op: str) -> None:
     assert [evaluate([y], feeds, state=state)[0] for _ in range(3)] == [1, 2, 3], "the state is the session's"
     assert evaluate([y], feeds)[0] == 1
     binding = seen[0]
-    assert (binding.name, binding.op_type, binding.xp) == ("node", op, np)
+    assert (binding.name, binding.op_type, binding.xp) == ("node", op, NumpyBackend().xp)
     assert binding.attrs["k"] == 3
     assert binding.input_dtypes == (dtypes.float32, dtypes.float32, dtypes.int32)
     assert binding.input_dims == ((None,), (1,), ())

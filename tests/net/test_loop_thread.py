@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
+from concurrent.futures import Future
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
@@ -57,6 +60,31 @@ def test_errors_reach_the_caller() -> None:
         thread.run(block())
     assert thread.run(nothing()) is None
     thread.close(nothing())
+
+
+def test_a_coroutine_whose_caller_is_interrupted_before_it_begins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = LoopThread()
+    thread.run(nothing())
+    busy, go_on = threading.Event(), threading.Event()
+
+    class Interrupted(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            raise KeyboardInterrupt
+
+    def block() -> None:
+        busy.set()
+        go_on.wait(10)
+
+    thread._loop.call_soon_threadsafe(block)
+    busy.wait(10)
+    never_begun = nothing()
+    with monkeypatch.context() as patch:
+        patch.setattr("aioflow.net.loop_thread.Future", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            thread.run(never_begun)
+    go_on.set()
+    thread.close(nothing())
+    assert inspect.getcoroutinestate(never_begun) == inspect.CORO_CLOSED
 
 
 def test_one_that_was_never_used_has_nothing_to_close() -> None:

@@ -21,6 +21,7 @@ from aioflow.errors import (
     DataLossError,
     DTypeError,
     InvalidArgumentError,
+    NotFoundError,
     OpError,
     ResourceExhaustedError,
     SourceLine,
@@ -186,7 +187,10 @@ def chain(**changes: Any) -> Part:
     first = Node("x", "Placeholder", (), (), {"dtype": af.float32, "shape": (2,)}, (OutputSpec(af.float32, (2,)),))
     second = Node("y", "Neg", (Edge("x", 0),), ("x",), {"T": af.float32}, (OutputSpec(af.float32, (2,)),))
     second = replace(second, **changes)
-    return Part("/task:0", {"/cpu:0": ClientGraph({"x": first, second.name: second}, 0, 0)})
+    return Part(
+        "/task:0",
+        {"/job:localhost/replica:0/task:0/device:CPU:0": ClientGraph({"x": first, second.name: second}, 0, 0)},
+    )
 
 
 def test_the_part_that_the_next_test_alters_is_right() -> None:
@@ -214,6 +218,14 @@ def test_the_part_that_the_next_test_alters_is_right() -> None:
         ({"name": "n" * 5000}, DataLossError),
         ({"op": "AddN", "attrs": {"T": af.float32, "N": 2**62}}, InvalidArgumentError),
         ({"op": "Cast", "attrs": {"SrcT": af.float32, "DstT": af.float32, "Truncate": "yes"}}, InvalidArgumentError),
+        ({"op": "Cast", "attrs": {"SrcT": af.float32, "DstT": af.float32}}, InvalidArgumentError),
+        ({"op": "CheckNumerics", "attrs": {"T": af.float32}}, InvalidArgumentError),
+        ({"op": "_ToHost", "attrs": {"T": af.float32}}, InvalidArgumentError),
+        ({"op": "Const", "inputs": (), "attrs": {"value": np.zeros(2), "dtype": af.float32}}, InvalidArgumentError),
+        (
+            {"op": "Const", "inputs": (), "attrs": {"value": np.zeros(3, np.float32), "dtype": af.float32}},
+            InvalidArgumentError,
+        ),
         ({"op": "_Arg", "inputs": (), "attrs": {"T": af.float32, "index": [1]}}, DataLossError),
         ({"op": "_Arg", "inputs": (), "attrs": {"T": af.float32, "index": 5}}, InvalidArgumentError),
         ({"op": "_Retval", "outputs": (), "attrs": {"T": 3, "index": 0}}, DataLossError),
@@ -227,6 +239,44 @@ def test_a_part_that_could_not_run_is_refused(changes: dict[str, Any], kind: typ
     assert isinstance(caught.value, kind)
     if isinstance(caught.value, InvalidArgumentError) and changes.get("op") != "_Arg":  # there are too few feeds
         assert caught.value.node == "y"
+
+
+PROGRAM: dict[str, Any] = {
+    "Tin": (af.float32,),
+    "Tout": af.float32,
+    "ops": ("Neg", "Square"),
+    "operands": (0, 1),
+    "dtypes": (af.float32, af.float32),
+    "nodes": ("a", "b"),
+    "sources": ("", ""),
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"operands": (0,)}, {"operands": (0, 2)}, {"operands": (0, -1)}, {"dtypes": (af.float32,)}, {"nodes": ()}),
+        *({"ops": ("Neg", "AddV2")}, {"ops": ("Neg", "ReadFile")}, {"ops": ("Neg", "Conv2D"), "operands": (0, 1, 0)}),
+        *({"ops": ("Neg", "Nothing")}, {"sources": ("x:y in z",)}),
+    ],
+    ids=str,
+)
+def test_a_fused_node_whose_members_do_not_fit_is_not_registered(changes: dict[str, Any]) -> None:
+    part = over_the_wire(chain(op="_ElementwiseChain", attrs=PROGRAM | changes))
+    with pytest.raises(OpError) as caught:
+        run(part, [])
+    assert isinstance(caught.value, InvalidArgumentError | NotFoundError)
+    assert caught.value.node == "y"
+
+
+def test_a_worker_refuses_the_wrong_number_of_feeds() -> None:
+    with af.Graph().as_default(), af.Session() as session:
+        x = af.placeholder("float32", [])
+        (part,) = session.plan([x + 1.0], [x]).parts.values()
+    assert run(part, [np.float32(2)]) == [3]
+    for feeds in ([], [np.float32(2), np.float32(2)]):
+        with pytest.raises(InvalidArgumentError, match="feeds"):
+            run(part, feeds)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import socket
 import threading
 from collections.abc import Awaitable
 from dataclasses import replace
@@ -20,6 +22,7 @@ from aioflow.compiler.partition import partition
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.graph.arrays import to_array
 from aioflow.net.cluster_spec import free_addresses
+from aioflow.net.comm import CommOptions
 from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.net.server import Server
 from aioflow.runtime.step import Step
@@ -122,7 +125,7 @@ async def test_a_timeout_names_the_worker_and_leaves_nothing() -> None:
     fetch, enqueue = stuck_step()
     async with cluster("ps", "worker") as servers, af.Session(servers[1].target) as session:
         with pytest.raises(af.errors.DeadlineExceededError) as raised:
-            await session.run(fetch, timeout=0.3)
+            await session.run(fetch, timeout=2.0)
         assert TASKS[0] in str(raised.value)
         assert [(await server.worker.state()).running for server in servers] == [0, 0]
         await session.run(enqueue)
@@ -288,16 +291,113 @@ async def test_a_task_may_come_later() -> None:
 
 async def test_a_server_starts_with_the_session_that_needs_it() -> None:
     server = af.train.Server.create_local_server()
-    assert server.target == "aioflow://127.0.0.1:0"
-    async with server, af.Session(server.target) as session:
-        assert not server.target.endswith(":0")
-        assert await session.run(af.constant(2.0) * 2.0) == 4.0
+    target = server.target
+    assert not target.endswith(":0")
+    for _ in range(2):
+        async with af.Session(target) as session:
+            assert await session.run(af.constant(2.0) * 2.0) == 4.0
+    assert server.target == target
+    await server.stop()
     waiting = af.train.Server({"local": inproc(1)})
     async with af.Session(waiting.target) as session:
         assert await session.run(af.constant(2.0) * 2.0) == 4.0
     await waiting.stop()
     with pytest.raises(af.errors.FailedPreconditionError):
         await waiting.start()
+
+
+@pytest.mark.parametrize("started", [False, True])
+async def test_servers_at_any_free_port_are_not_taken_for_one_another(started: bool) -> None:
+    v = af.Variable([1.0, 2.0], name="v")
+    servers = [af.train.Server.create_local_server() for _ in range(3)]
+    assert len({server.target for server in servers}) == 3
+    for server in servers[1:] if started else []:
+        await server.start()
+    async with af.Session(servers[0].target) as first, af.Session(servers[1].target) as second:
+        await first.run(v.initializer)
+        assert (await first.run(v)).tolist() == [1.0, 2.0]
+        error = await failure(second.run(v))
+        assert isinstance(error, af.errors.FailedPreconditionError)
+        await second.run(v.assign([3.0, 4.0]))
+        assert (await first.run(v)).tolist() == [1.0, 2.0]
+    for server in servers:
+        await server.stop()
+
+
+async def test_a_port_is_kept_for_the_server_that_was_given_it() -> None:
+    server = af.train.Server.create_local_server()
+    port = int(server.target.rpartition(":")[2])
+    assert server.cluster.as_dict() == {"local": [f"127.0.0.1:{port}"]}
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    await server.stop()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["inproc", "tcp"])
+async def test_two_servers_of_a_process_have_two_addresses(tcp: bool) -> None:
+    spec = {"local": free_addresses(1) if tcp else inproc(1)}
+    for start in (False, True):
+        server = Server(spec)
+        if start:
+            await server.start()
+        with pytest.raises(af.errors.AlreadyExistsError, match=r"at .* already"):
+            Server(spec)
+        await server.stop()
+    forgotten = Server(spec)
+    del forgotten
+    gc.collect()
+    async with Server(spec) as server, af.Session(server.target) as session:
+        assert await session.run(af.constant(2.0) * 2.0) == 4.0
+
+
+async def test_options_of_connections_may_be_shared_by_servers() -> None:
+    options = CommOptions()
+    first, second = (Server({"local": inproc(1)}, options=options) for _ in range(2))
+    assert len({first.incarnation, second.incarnation, options.incarnation}) == 3
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["inproc", "tcp"])
+async def test_the_settings_of_a_server_are_those_of_its_sessions(tcp: bool) -> None:
+    """Where a session has none of its own."""
+    x = af.placeholder("float32", [])
+    y = af.math.log(x, name="y")
+    waits = af.FIFOQueue(1, ["float32"], [[]]).dequeue()
+    config = af.SessionConfig(operation_timeout=0.05, check_finite=True, device_count={"CPU": 2}, optimizations=False)
+    async with cluster("worker", tcp=tcp, config=config) as (server,):
+        async with af.Session(server.target) as session:
+            assert session.config == config
+            assert (await failure(session.run(y, {x: -1.0}))).node == "y"
+            assert isinstance(await failure(session.run(waits)), af.errors.DeadlineExceededError)
+        late = af.Session(server.target)  # which is not entered
+        assert isinstance(await failure(late.make_callable(waits)()), af.errors.DeadlineExceededError)
+        await late.close()
+        async with af.Session(server.target, config=af.SessionConfig(operation_timeout=30.0, threads=1)) as session:
+            assert session.config == replace(config, operation_timeout=30.0, threads=1)
+            assert (await failure(session.run(y, {x: -1.0}))).node == "y"
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await session.run(waits)
+
+
+async def test_the_settings_of_a_server_cross_to_other_loops() -> None:
+    config = af.SessionConfig(operation_timeout=7, optimizations={"arithmetic": False}, compression="bfloat16")
+
+    async def elsewhere(target: str) -> af.SessionConfig:
+        async with af.Session(target, graph=af.Graph()) as session:
+            return session.config
+
+    async with cluster("worker", tcp=True, config=config) as (server,):
+        assert await asyncio.to_thread(lambda: asyncio.run(elsewhere(server.target))) == config
+
+
+async def test_settings_of_a_server_that_was_not_started() -> None:
+    waits = af.FIFOQueue(1, ["float32"], [[]]).dequeue()
+    server = Server.create_local_server(af.SessionConfig(operation_timeout=0.05))
+    async with af.Session(server.target) as session:
+        assert isinstance(await failure(session.run(waits)), af.errors.DeadlineExceededError)
+    await server.stop()
 
 
 async def test_traces_come_from_all_workers() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -31,6 +30,7 @@ from aioflow.net.framing import Kind, Message, encode
 from aioflow.net.handshake import Hello
 from aioflow.net.limits import Limits
 from aioflow.net.transports import connect, listen
+from tests.processes import program_on_loop
 
 ANY = "tcp://127.0.0.1:0"
 QUICK = CommOptions(heartbeat=0.02, misses=3, handshake_timeout=0.1, close_timeout=0.2)
@@ -364,18 +364,10 @@ asyncio.run(main())
 
 @asynccontextmanager
 async def child() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A process that echoes, and its address; ended by its own id."""
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, stdin=pipe, stdout=pipe)
-    try:
+    """A process that echoes, and its address."""
+    async with program_on_loop("-c", CHILD, stdin=asyncio.subprocess.PIPE) as process:
         assert process.stdout is not None
         yield process, (await process.stdout.readline()).decode().strip()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-        await process.wait()
-        process._transport.close()  # type: ignore[attr-defined]  # otherwise the pipes are left to the collector
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

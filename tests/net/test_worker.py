@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import numpy as np
 import pytest
 
+import aioflow as af
+from aioflow.compiler.ir import Part
+from aioflow.config import SessionConfig
+from aioflow.errors import InvalidArgumentError
+from aioflow.runtime.step import Step
 from aioflow.testing.check_worker import (
     JOINT_CHECKS,
     SINGLE_CHECKS,
@@ -16,6 +23,7 @@ from aioflow.testing.check_worker import (
     in_process,
     served,
 )
+from tests.runtime.split import split_plan
 
 FACTORIES = {"local": in_process(), "beside": beside(), "inproc": served("inproc"), "tcp": served("tcp")}
 CASES = [(name, check) for name in FACTORIES for check in SINGLE_CHECKS] + [
@@ -28,6 +36,24 @@ async def test_a_worker_keeps_the_contract(name: str, check: Check) -> None:
     factory: Factory = FACTORIES[name]
     async with asyncio.timeout(30), factory() as workers:
         await check(workers)
+
+
+@pytest.mark.parametrize(
+    "value", [np.zeros(2), np.zeros(3, np.float32), np.zeros((2, 1), np.float32), np.array([b"a", b"b"], object)]
+)
+async def test_a_client_that_feeds_something_else_is_told_so(value: Any) -> None:
+    """What arrives over a connection is not believed: kernels rely on the dtypes and shapes of the plan."""
+    with af.Graph().as_default():
+        x = af.placeholder("float32", [2])
+        (part,) = split_plan([x + 1.0], [x], 0, 1).parts.values()
+    async with asyncio.timeout(30), served("inproc")() as workers:
+        worker = workers[0]
+        (device, *_) = (await worker.state()).devices
+        (graph,) = part.subgraphs.values()
+        handle = await worker.register(Part(part.task, {device: graph}), 1, SessionConfig())
+        with pytest.raises(InvalidArgumentError, match="feed 0"):
+            await worker.run(handle, [value], Step(id=1))
+        assert (await worker.run(handle, [np.ones(2, np.float32)], Step(id=2)))[0].tolist() == [2, 2]
 
 
 async def test_the_suite_as_a_whole() -> None:

@@ -21,6 +21,8 @@ from aioflow.net.messages import (
     config_of,
     pack_stats,
     parse,
+    settings_document,
+    settings_of,
     unpack_stats,
 )
 from aioflow.net.outbox import Outbox, Parcel
@@ -208,6 +210,30 @@ def test_settings_cross() -> None:
     for wrong in ({}, {**config_document(config), "executor": 1}, {**config_document(config), "threads": 1}):
         with pytest.raises(af.errors.DataLossError):
             config_of(wrong)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        af.SessionConfig(),
+        af.SessionConfig(operation_timeout=1, switch_interval=None, device_count={"CPU": 3}, compression="truncate"),
+        af.SessionConfig(optimizations={"arithmetic": False}, replace_after=5, fetch_to_host=False),
+    ],
+)
+def test_all_settings_cross(config: af.SessionConfig) -> None:
+    document = settings_document(config)
+    assert settings_of(document) == config
+    missing = {name: value for name, value in document.items() if name != "executor"}
+    wrong = {
+        "executor": 1,
+        "operation_timeout": "1",
+        "device_count": {"CPU": "2"},
+        "optimizations": [],
+        "threads": True,
+    }
+    for malformed in ({}, missing, {**document, "more": 1}, *({**document, name: w} for name, w in wrong.items())):
+        with pytest.raises(af.errors.DataLossError):
+            settings_of(malformed)
 
 
 def test_times_cross() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import aioflow as af
 from aioflow import errors
+from tests.waiting import time_runs_out, until_waiting
 
 
 async def test_the_mean_is_taken_when_enough_is_in(graph: af.Graph) -> None:
@@ -19,10 +20,8 @@ async def test_the_mean_is_taken_when_enough_is_in(graph: af.Graph) -> None:
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         task = tg.create_task(session.run(taken))
         await session.run(add, {value: [1.0, 2.0]})
-        for _ in range(100):
-            await asyncio.sleep(0)
-        (report,) = await session.stuck_report()
-        assert "accumulator 'grads' (1 of 2 gradients, step 0)" in str(report)
+        (waiting,) = await until_waiting(session)
+        assert "accumulator 'grads' (1 of 2 gradients, step 0)" in waiting
         assert not task.done()
         await session.run(add, {value: [3.0, 4.0]})
         assert (await task).tolist() == [2.0, 3.0]
@@ -47,8 +46,8 @@ async def test_stale_gradients_are_dropped(graph: af.Graph) -> None:
 async def test_a_cancelled_taker_leaves_no_trace(graph: af.Graph) -> None:
     gradients = af.ConditionalAccumulator("float32", shape=[])
     async with af.Session() as session:
-        with pytest.raises(errors.DeadlineExceededError, match="accumulator"):
-            await session.run(gradients.take_grad(1), timeout=0.01)
+        error = await time_runs_out(session, session.run(gradients.take_grad(1), timeout=60))
+        assert "accumulator" in str(error)
         await session.run(gradients.apply_grad(3.0))
         assert await session.run(gradients.num_accumulated()) == 1
         assert await session.run(gradients.take_grad(1)) == 3.0
@@ -72,10 +71,8 @@ async def test_the_mean_of_a_row_is_over_the_gradients_that_have_it(graph: af.Gr
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         task = tg.create_task(session.run(taken))
         await session.run(gradients.apply_grad([2, 0, 2], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
-        for _ in range(100):
-            await asyncio.sleep(0)
-        (report,) = await session.stuck_report()
-        assert "accumulator 'rows' (1 of 2 gradients, step 0)" in str(report)
+        (waiting,) = await until_waiting(session)
+        assert "accumulator 'rows' (1 of 2 gradients, step 0)" in waiting
         await session.run(gradients.apply_grad([3, 2], [[1.0, 1.0], [2.0, 2.0]], grad_shape=[4, 2]))
         found = await task
         assert found.indices.tolist() == [0, 2, 3]
@@ -87,6 +84,7 @@ async def test_the_mean_of_a_row_is_over_the_gradients_that_have_it(graph: af.Gr
 async def test_indexed_slices_go_in_and_come_out(graph: af.Graph) -> None:
     table = af.get_variable("table", initializer=[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     (gradient,) = af.gradients(af.gather(table, [2, 0, 2]), [table])
+    assert isinstance(gradient, af.IndexedSlices)
     total = af.SparseConditionalAccumulator("float32", reduction_type="SUM")
     taken = total.take_indexed_slices_grad(1)
     async with af.Session() as session:
@@ -128,7 +126,7 @@ async def test_sparse_gradients_that_do_not_fit(graph: af.Graph) -> None:
 async def test_a_cancelled_taker_of_rows_leaves_no_trace(graph: af.Graph) -> None:
     gradients = af.SparseConditionalAccumulator("float32")
     async with af.Session() as session:
-        with pytest.raises(errors.DeadlineExceededError, match="accumulator"):
-            await session.run(gradients.take_grad(1), timeout=0.01)
+        error = await time_runs_out(session, session.run(gradients.take_grad(1), timeout=60))
+        assert "accumulator" in str(error)
         await session.run(gradients.apply_grad([7], [3.0]))
         assert (await session.run(gradients.take_grad(1))).values.tolist() == [3.0]

@@ -12,6 +12,7 @@ import aioflow as af
 from aioflow.ops.apply import apply_op
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
+from tests.dense import dense
 
 RNG = np.random.default_rng(3)
 
@@ -124,7 +125,7 @@ def test_second_order_gradient(name: str) -> None:
 
     def first_order(*tensors: Any) -> Any:
         y = build(*tensors)
-        grads = [af.convert_to_tensor(g) for g in af.gradients([y * y * y], list(tensors))]
+        grads = [af.convert_to_tensor(g) for g in dense(af.gradients([y * y * y], list(tensors)))]
         return weighted(grads)
 
     check_gradients(first_order, *arrays, rtol=1e-4, atol=1e-5)
@@ -279,3 +280,20 @@ def test_channels_first_is_a_transposed_channels_last(block: int) -> None:
         first = run(build(af.transpose(af.constant(image), to_first), block, data_format="NCHW"))
         last = run(build(af.constant(image), block))
         np.testing.assert_array_equal(np.transpose(first, to_last), last)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "expected"),
+    [
+        ([0, 6], [0, -1, 3], (0, 2, 3)),
+        ([0, 6], [-1, 0], (6, 0)),
+        ([2, 0, 6], [0, -1, 0, 3], (0, 4, 0, 3)),
+        ([0, 6], [-1, 3], (0, 3)),
+    ],
+)
+def test_a_size_is_worked_out_where_there_are_no_elements(given: Any, wanted: Any, expected: Any) -> None:
+    sizes = af.placeholder("int32")
+    static, fed = evaluate(
+        [af.reshape(af.zeros(given), wanted), af.reshape(af.zeros(given), sizes)], {sizes: np.array(wanted, np.int32)}
+    )
+    assert static.shape == fed.shape == expected

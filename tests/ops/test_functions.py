@@ -16,6 +16,7 @@ from aioflow import errors
 from aioflow.graph.graphdef import FunctionArg, FunctionDef, FunctionRef, GraphDef, NodeDef
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
+from tests.dense import dense
 
 X = np.array([0.5, -1.2, 2.0])
 Y = np.array([1.5, 0.3, -0.7])
@@ -205,7 +206,7 @@ def test_recursion_is_refused(graph: af.Graph) -> None:
 
 def test_what_does_not_fit() -> None:
     with pytest.raises(errors.DTypeError, match="not a function"):
-        af.function(3)
+        af.function(3)  # type: ignore[call-overload]  # what the test is about
     with pytest.raises(errors.DTypeError, match="hashable"):
         af.function(lambda x, s: x)(1.0, {1, 2})
     f = af.function(lambda a, b: af.matmul(a, b), input_signature=[af.TensorSpec(None), af.TensorSpec(None)], name="f")
@@ -382,7 +383,7 @@ def test_gradients_inside_of_a_function() -> None:
     x, y = af.placeholder(af.float64, [3]), af.placeholder(af.float64, [3])
     feeds = {x: X, y: Y}
     for mine, other in zip(
-        evaluate(inner(x, y), feeds), evaluate(af.gradients(everything(x, y)[1], [x, y]), feeds), strict=True
+        evaluate(inner(x, y), feeds), evaluate(dense(af.gradients(everything(x, y)[1], [x, y])), feeds), strict=True
     ):
         np.testing.assert_allclose(mine, other)
     check_gradients(inner, X, Y, rtol=1e-4)
@@ -396,7 +397,7 @@ def test_a_given_gradient() -> None:
     given = af.function(lambda a, b: a * b, grad_func=back)
     plain = af.function(lambda a, b: a * b, grad_func=lambda op, dy: [dy * op.inputs[1] * 5.0, None])
     x, y = af.constant(X), af.constant(Y)
-    found = evaluate(af.gradients(given(x, y), [x, y]) + af.gradients(plain(x, y), [x]))
+    found = evaluate(dense(af.gradients(given(x, y), [x, y])) + dense(af.gradients(plain(x, y), [x])))
     for mine, other in zip(found, (Y * 2, X * 3, Y * 5), strict=True):
         np.testing.assert_allclose(mine, other)
     check_gradients(lambda a: af.gradients(given(a, a), a), X)
@@ -503,9 +504,9 @@ def test_branches_and_loops_that_do_not_fit() -> None:
     with pytest.raises(errors.InvalidArgumentError, match="one scalar"):
         af.While([x], lambda a: [a < 1.0, a], lambda a: a)
     with pytest.raises(errors.DTypeError, match="not a function"):
-        af.If(True, [x], lambda a: a, 3)
+        af.If(True, [x], lambda a: a, 3)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(errors.DTypeError, match="must be a list"):
-        af.If(True, x, lambda a: a, lambda a: a)
+        af.If(True, x, lambda a: a, lambda a: a)  # type: ignore[arg-type]  # wrong on purpose
     other = af.function(lambda a: a).get_concrete_function(af.TensorSpec([], af.int32))
     with pytest.raises(errors.DTypeError, match="wrong inputs"):
         af.PartitionedCall([x], other)
@@ -555,7 +556,7 @@ def test_a_call_that_is_differentiated_is_defined_by_what_is_inside(graph: af.Gr
     outer = af.function(lambda a: inner(a) * a, name="outer")
     x = af.placeholder(F32, [2], name="x")
     kept, y = outer(x), outer(x)
-    (g,) = af.gradients(y, [x])
+    (g,) = dense(af.gradients(y, [x]))
     definition = graph.as_graph_def()
     kinds = {n.name: n.op for n in definition.nodes}
     assert (kinds[kept.op.name], kinds[y.op.name], kinds[f"{y.op.name}/inner"]) == (

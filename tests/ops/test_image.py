@@ -17,6 +17,7 @@ from aioflow import errors, image
 from aioflow.kernels.png_format import MOST_PIXELS
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
+from tests.dense import dense
 
 RNG = np.random.default_rng(2)
 SMALL = RNG.integers(0, 256, (5, 4, 3), dtype=np.uint8)
@@ -151,7 +152,8 @@ async def test_without_pillow_the_error_says_how_to_get_it(monkeypatch: pytest.M
         for node in (image.decode_png(data), image.encode_jpeg(SMALL), image.decode_jpeg(b"\xff\xd8\xff")):
             with pytest.raises(errors.UnimplementedError, match=r"pip install 'aioflow\[image\]'"):
                 await session.run(node)
-        assert (await session.run(image.encode_png(SMALL))).startswith(b"\x89PNG")  # needs no Pillow
+        png: Any = await session.run(image.encode_png(SMALL))
+        assert png.startswith(b"\x89PNG")  # needs no Pillow
 
 
 # ── sizes and colours ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -181,7 +183,10 @@ def test_gradient_of_contrast() -> None:
     weights = RNG.standard_normal((2, 3, 4, 2)).astype(np.float32)
     plain = (picture - mean) * factor + mean
     adjusted = image.adjust_contrast(picture, factor)
-    tensors = [*af.gradients(plain * weights, [picture, factor]), *af.gradients(adjusted * weights, [picture, factor])]
+    tensors = [
+        *dense(af.gradients(plain * weights, [picture, factor])),
+        *dense(af.gradients(adjusted * weights, [picture, factor])),
+    ]
     found = evaluate(tensors, {picture: PICTURE.astype(np.float32), factor: 1.5})
     np.testing.assert_allclose(found[0], found[2], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found[1], found[3], rtol=1e-4)

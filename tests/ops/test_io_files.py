@@ -13,6 +13,7 @@ import aioflow as af
 from aioflow import errors
 from aioflow.kernels.turns import Turns
 from aioflow.kernels.waiting import Ticket
+from tests.waiting import until_waiting
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +92,8 @@ class Reading:
             await self.begin(session)
             while True:
                 try:
-                    values = [v if isinstance(v, bytes) else v.tolist() for v in await session.run(self.record)]
+                    record: list[Any] = await session.run(self.record)
+                    values = [v if isinstance(v, bytes) else v.tolist() for v in record]
                 except errors.OutOfRangeError:
                     return [*found, tuple(int(v) for v in await session.run(self.counts))]
                 except errors.OpError as error:
@@ -194,7 +196,7 @@ async def test_a_number_of_records_that_is_fed() -> None:
 async def test_a_reader_needs_a_queue_of_strings() -> None:
     reader = af.IdentityReader()
     with pytest.raises(errors.InvalidArgumentError):
-        reader.read("a.txt")
+        reader.read("a.txt")  # type: ignore[arg-type]  # wrong on purpose
     queue = af.FIFOQueue(3, [af.int32], [[]])
     async with af.Session() as session:
         with pytest.raises(errors.InvalidArgumentError, match="file names"):
@@ -270,7 +272,7 @@ async def test_a_cancelled_wait_for_a_file_leaves_the_reader_usable() -> None:
     async with af.Session() as session:
         async with asyncio.TaskGroup() as tg:
             tasks = [tg.create_task(session.run(record)) for _ in range(3)]
-            await asyncio.sleep(0.01)
+            await until_waiting(session, 3)
             for task in tasks:
                 task.cancel()
         assert all(task.cancelled() for task in tasks)

@@ -12,6 +12,7 @@ from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.ops.apply import apply_op
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
+from tests.dense import dense
 
 RNG = {"now": np.random.default_rng(0)}
 FLAGS = [(False, False), (True, False), (False, True), (True, True)]
@@ -82,6 +83,18 @@ def test_decompositions_multiply_back(shape: Any, full: bool) -> None:
     np.testing.assert_allclose(q @ r, x, atol=1e-12)
     assert u.shape[-1] == (shape[-2] if full else least)
     assert q.shape[-1] == (shape[-2] if full else least)
+
+
+def test_many_matrices_are_taken_a_few_at_a_time_to_the_same_bits() -> None:
+    x = square(2, 40, 64, 64)
+    symmetric = x + np.swapaxes(x, -1, -2)
+    right = random(2, 40, 64, 3)
+    np.testing.assert_array_equal(values(aioflow.matrix_inverse, x)[0], np.linalg.inv(x))
+    np.testing.assert_array_equal(values(aioflow.matrix_determinant, x)[0], np.linalg.det(x))
+    np.testing.assert_array_equal(values(aioflow.matrix_solve, x, right)[0], np.linalg.solve(x, right))
+    np.testing.assert_array_equal(values(aioflow.self_adjoint_eigvals, symmetric)[0], np.linalg.eigvalsh(symmetric))
+    for mine, theirs in zip(values(lambda t: tuple(aioflow.qr(t)), x), np.linalg.qr(x), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 def test_eigenvectors_multiply_back() -> None:
@@ -198,7 +211,7 @@ def test_cholesky_grad_is_the_gradient_of_cholesky() -> None:
     with aioflow.Graph().as_default():
         t = aioflow.placeholder("float64", [3, 3])
         factor = aioflow.cholesky(t)
-        symbolic = aioflow.gradients(factor, t, grad_ys=[aioflow.constant(seed)])[0]
+        symbolic = dense(aioflow.gradients(factor, t, grad_ys=[aioflow.constant(seed)]))[0]
         direct = apply_op("CholeskyGrad", factor, aioflow.constant(seed))
         found = evaluate([symbolic, direct], {t: x})
     np.testing.assert_allclose(found[0], found[1])

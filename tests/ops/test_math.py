@@ -22,6 +22,7 @@ from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.device import load_backend
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
+from tests.dense import dense
 
 RNG = np.random.default_rng(5)
 EPSILON: dict[Any, float] = {np.float16: 2**-10, ml_dtypes.bfloat16: 2**-7, np.float32: 2**-23, np.float64: 2**-52}
@@ -173,7 +174,7 @@ def test_equal_shapes_cost_no_nodes() -> None:
     assert not nodes_of_gradient(lambda x, y: x + y, (3, 4), (3, 4))
     assert nodes_of_gradient(lambda x, y: x * y, (3, 4), (3, 4)) == {"Mul": 2}
     assert nodes_of_gradient(lambda x, y: x - y, (3, 4), (3, 4)) == {"Neg": 1}
-    assert nodes_of_gradient(lambda x, y: x / y, (3, 4), (3, 4)) == {"RealDiv": 1, "Mul": 1, "Neg": 1}
+    assert nodes_of_gradient(lambda x, y: x / y, (3, 4), (3, 4)) == {"RealDiv": 2, "Mul": 1, "Neg": 1}
     assert not nodes_of_gradient(lambda x: x + x, (None, 4)) - Counter({"AddN": 1})
 
 
@@ -189,7 +190,7 @@ def test_open_shapes_are_summed_as_they_come() -> None:
     assert dynamic == {"Shape": 2, "BroadcastGradientArgs": 1, "Sum": 2, "Reshape": 2}
     with af.Graph().as_default():
         x, y = af.placeholder("float64", [None, None]), af.placeholder("float64")
-        grads = [af.convert_to_tensor(g) for g in af.gradients(x * y, [x, y])]
+        grads = [af.convert_to_tensor(g) for g in dense(af.gradients(x * y, [x, y]))]
         a, b = np.ones((1, 3)), np.full((2, 4, 1), 2.0)
         found = evaluate(grads, {x: a, y: b})
     assert [f.shape for f in found] == [(1, 3), (2, 4, 1)]
@@ -531,6 +532,45 @@ def test_zeros_win_over_infinities() -> None:
     for name in ("xdivy", "xlogy", "xlog1py"):
         assert value(getattr(af.math, name)(zero, bad)).tolist() == [0, 0, 0]
     assert value(af.math.multiply_no_nan(bad, zero)).tolist() == [0, 0, 0]
+
+
+# ── infinite slopes ──
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        af.sqrt,
+        af.rsqrt,
+        af.reciprocal,
+        lambda x: af.norm(af.stack([x, x], 1), axis=1),
+        lambda x: af.math.reduce_std(af.stack([x, af.zeros([3])], 1), 1),
+    ],
+)
+def test_nothing_flows_back_over_an_infinite_slope_where_nothing_flows_in(build: Any) -> None:
+    """As with a mask over the rows in which a norm is 0."""
+    x = af.placeholder("float32", [3])
+    (grad,) = af.gradients(af.where([True, False, True], build(x), af.zeros([3])), x)
+    found = value(grad, {x: [4.0, 0.0, 9.0]})
+    assert found[1] == 0
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("into", [0.0, 0.25])
+def test_a_power_that_fits_has_gradients_where_its_slope_does_not(into: float) -> None:
+    x, y = af.placeholder("float16", []), af.placeholder("float16", [])
+    found = evaluate(dense(af.gradients(af.pow(x, y), [x, y], grad_ys=np.float16(into))), {x: 6.0, y: 6.0})
+    np.testing.assert_allclose(found, [into * 6**6, into * 6**6 * math.log(6)], rtol=2e-3)
+
+
+def test_a_square_and_a_quotient_have_gradients_where_their_slopes_do_not_fit() -> None:
+    x, y = af.placeholder("float16", []), af.placeholder("float16", [])
+    found = evaluate(
+        dense(af.gradients(af.squared_difference(x, y), [x, y], grad_ys=np.float16(0.25))), {x: 4e4, y: 0.0}
+    )
+    np.testing.assert_allclose(found, [2e4, -2e4], rtol=2e-3)
+    found = evaluate(dense(af.gradients(x / y, [y], grad_ys=np.float16(1000))), {x: 0.0, y: 2.0**-10})
+    assert found == [0.0]
 
 
 # ── the guard ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from aioflow.errors import AioflowError, DTypeError, InvalidArgumentError
 from aioflow.ops.apply import apply_op
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
+from tests.dense import dense
 
 
 def array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -209,7 +210,6 @@ def test_softmax_refuses() -> None:
         lambda: aioflow.nn.softmax(np.float32(3)),
         lambda: aioflow.nn.softmax(np.zeros((2, 3), "f"), axis=2),
         lambda: aioflow.nn.softmax(np.zeros((2, 3), "f"), axis=0, dim=1),
-        lambda: aioflow.nn.softmax(aioflow.placeholder("float32"), axis=1),
     ]
     for build in refused:
         with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError) as info:
@@ -249,7 +249,7 @@ def test_dropout_gradient_has_the_same_mask() -> None:
         x = aioflow.constant(array(40, 50) + 10)
         y = aioflow.nn.dropout(x, rate=0.5, seed=1)
         before = graph.version
-        grad = aioflow.gradients(y, x)[0]
+        grad = dense(aioflow.gradients(y, x))[0]
         assert graph.version - before <= 8  # lean: nothing is made for the random part
         a, b, c = evaluate([x, y, grad])
     np.testing.assert_allclose(b, a * c)

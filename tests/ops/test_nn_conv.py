@@ -13,6 +13,7 @@ from aioflow.errors import InvalidArgumentError, OpError, UnimplementedError
 from aioflow.ops.apply import apply_op
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
+from tests.dense import dense
 
 
 def array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -78,7 +79,7 @@ def test_nchw_is_nhwc_transposed(name: str) -> None:
             a, b = aioflow.constant(image), aioflow.constant(w)
             y = build(a, b, data_format)
             wrt = [a, b] if "pool" not in name else [a]
-            made[data_format] = evaluate([y, *aioflow.gradients(y * y, wrt)])
+            made[data_format] = evaluate([y, *dense(aioflow.gradients(y * y, wrt))])
     for i, (plain, other) in enumerate(zip(made["NHWC"], made["NCHW"], strict=True)):
         np.testing.assert_allclose(other, plain if i == 2 else to_nchw(plain), rtol=1e-9, atol=1e-12)
 
@@ -232,6 +233,19 @@ def test_refusals(build: Any, arrays: Any, number: str) -> None:
             way(build, *arrays)
         assert info.value.op_type is not None or isinstance(info.value, OpError)
         assert number in str(info.value), str(info.value)
+
+
+def test_a_filter_without_outputs() -> None:
+    """It gives images without channels, and nothing flows back."""
+    image, kernel = aioflow.placeholder("float32"), aioflow.placeholder("float32")
+    for convolve, channels in ((aioflow.nn.conv2d, 0), (aioflow.nn.depthwise_conv2d, 0)):
+        made = convolve(image, kernel, [1, 2, 2, 1], "SAME")
+        found = evaluate(
+            [made, *dense(aioflow.gradients(made, [image, kernel]))],
+            {image: np.ones((2, 5, 5, 3), np.float32), kernel: np.ones((3, 3, 3, 0), np.float32)},
+        )
+        assert [v.shape for v in found] == [(2, 3, 3, channels), (2, 5, 5, 3), (3, 3, 3, 0)]
+        assert not found[1].any()
 
 
 def test_windows_over_batch_or_channels_are_not_supported() -> None:

@@ -14,6 +14,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.ops.apply import apply_op
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
+from tests.dense import dense
 
 
 def array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -76,7 +77,7 @@ def test_gradients_in_every_format(data_format: str, training: bool) -> None:
         how: dict[str, Any] = {} if training else {"mean": mean, "variance": variance}
         how |= {"data_format": data_format, "is_training": training}
         y = aioflow.nn.fused_batch_norm(ts[0], ts[1], ts[2], **how)[0]
-        fused = evaluate(aioflow.gradients(y, ts, grad_ys=aioflow.constant(dy)))
+        fused = evaluate(dense(aioflow.gradients(y, ts, grad_ys=aioflow.constant(dy))))
     with aioflow.Graph().as_default():
         wide = [aioflow.constant(a.astype(np.float64)) for a in (x, scale, offset)]
         s, o = (aioflow.reshape(t, spread(scale, data_format).shape) for t in wide[1:])
@@ -86,7 +87,7 @@ def test_gradients_in_every_format(data_format: str, training: bool) -> None:
         else:
             m, v = (aioflow.constant(spread(a, data_format).astype(np.float64)) for a in (mean, variance))
         y = (wide[0] - m) * aioflow.rsqrt(v + 1e-3) * s + o
-        plain = evaluate(aioflow.gradients(y, wide, grad_ys=aioflow.constant(dy.astype(np.float64))))
+        plain = evaluate(dense(aioflow.gradients(y, wide, grad_ys=aioflow.constant(dy.astype(np.float64)))))
     for actual, expected in zip(fused, plain, strict=True):
         close(actual, expected, 1e-4)
 
@@ -112,7 +113,7 @@ def test_second_derivatives(training: bool) -> None:
     with aioflow.Graph().as_default():
         ts = [aioflow.placeholder("float32", a.shape) for a in arrays]
         total = loss(*ts)
-        symbolic = aioflow.gradients(total, ts)
+        symbolic = dense(aioflow.gradients(total, ts))
 
         def at(values: Any) -> float:
             return float(evaluate([total], dict(zip(ts, values, strict=True)))[0])
@@ -197,7 +198,7 @@ def test_local_response_normalization_gradient() -> None:
     with aioflow.Graph().as_default():
         t = aioflow.placeholder("float32", x.shape)
         y = aioflow.nn.lrn(t, **how)
-        grad = evaluate(aioflow.gradients(y, t, grad_ys=aioflow.constant(dy)), {t: x})[0]
+        grad = evaluate(dense(aioflow.gradients(y, t, grad_ys=aioflow.constant(dy))), {t: x})[0]
         for index in np.ndindex(x.shape):
             up, down = x.copy(), x.copy()
             up[index] += np.float32(1e-2)

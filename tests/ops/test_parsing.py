@@ -85,13 +85,39 @@ async def test_raw_bytes_become_an_array_of_its_own(dtype: af.DType, little: boo
         found = await session.run(af.decode_raw(strings, dtype, little_endian=little), {strings: texts})
     assert found.shape == (2, 1, 16 // found.itemsize)
     assert found.dtype == dtype.np_dtype
-    order = "<" if little else ">"
+    order: Any = "<" if little else ">"
     expected = (
         np.frombuffer(raw, np.uint8) != 0 if dtype is af.bool else np.frombuffer(raw, found.dtype.newbyteorder(order))
     )
     np.testing.assert_array_equal(found[0, 0], expected)
     found[...] = 1
     assert raw == bytes([0, 1, 2, 3, 4, 5, 6, 7]) * 2
+
+
+RAW_FORMS: dict[str, Any] = {
+    "a scalar": lambda one: one,
+    "one string": lambda one: [one],
+    "rows": lambda one: [[one, one], [one, one]],
+    "several elements": lambda one: [one * 3],
+}
+
+
+@pytest.mark.parametrize("little", [True, False])
+@pytest.mark.parametrize("form", RAW_FORMS)
+@pytest.mark.parametrize(
+    "dtype", [af.uint8, af.int16, af.float16, af.int32, af.float64, af.complex64, af.complex128], ids=str
+)
+async def test_raw_bytes_of_every_form(dtype: Any, form: str, little: bool) -> None:
+    """Such as of one element, whose bytes turned round are a view."""
+    one = bytes(range(1, dtype.size + 1))
+    made = RAW_FORMS[form](one)
+    async with af.Session() as session:
+        found = await session.run(af.decode_raw(made, dtype, little_endian=little))
+    strings = np.array(made, dtype=object)
+    wanted = np.dtype(dtype.np_dtype).newbyteorder("<" if little else ">")
+    expected = [np.frombuffer(text, wanted) for text in strings.reshape(-1)]
+    np.testing.assert_array_equal(found, np.reshape(expected, (*strings.shape, -1)))
+    assert found.dtype == dtype
 
 
 async def test_raw_bytes_of_nothing_and_of_odd_lengths() -> None:

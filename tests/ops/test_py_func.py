@@ -126,9 +126,9 @@ async def test_results_are_held_to_tout_and_shapes(
 
 def test_wrong_requests_are_refused_when_building() -> None:
     with pytest.raises(af.errors.DTypeError):
-        af.py_coroutine(None, [], "float32")  # type: ignore[arg-type]
+        af.py_coroutine(None, [], "float32")  # type: ignore[call-overload]
     with pytest.raises(af.errors.DTypeError):
-        af.py_func(len, 3, "float32")  # type: ignore[arg-type]
+        af.py_func(len, 3, "float32")  # type: ignore[call-overload]
     with pytest.raises(af.errors.InvalidArgumentError):
         af.py_coroutine(double, [1.0], ["float32", "int32"], shapes=[[]])
     for wrong in ({"retries": -1}, {"timeout": 0.0}):
@@ -411,7 +411,7 @@ def test_functions_go_with_their_graph() -> None:
     with af.Graph().as_default():
         y = af.py_func(function, [], "float32")
         assert evaluate([y]) == [1]
-        token = y.op.get_attr("token")
+        token = y.op.attrs["token"]
     assert find_function(token).call is function
     del function, y
     gc.collect()

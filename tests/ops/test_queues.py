@@ -15,15 +15,7 @@ import aioflow as af
 from aioflow import errors
 from aioflow.kernels.queue_core import Dequeue, Enqueue, FIFOStore, QueueCore
 from aioflow.kernels.waiting import Waiting, wake_all
-
-
-async def blocked(session: af.Session, count: int = 1) -> None:
-    """Until that many steps wait."""
-    for _ in range(1000):
-        if sum(bool(step.waiting) for step in await session.stuck_report()) >= count:
-            return
-        await asyncio.sleep(0)
-    raise TimeoutError("nothing waits")
+from tests.waiting import time_runs_out, until_waiting
 
 
 async def failure(run: Awaitable[Any]) -> Exception:
@@ -58,6 +50,18 @@ async def test_static_shapes(graph: af.Graph) -> None:
     assert queue.dequeue_many(af.placeholder("int32", [])).shape.as_list() == [None, 3]
     assert af.FIFOQueue(10, ["float32"]).dequeue().shape.ndims is None
     assert af.PriorityQueue(3, ["string"], [[]]).shapes == [af.TensorShape([]), af.TensorShape([])]
+
+
+async def test_shapes_in_tuples(graph: af.Graph) -> None:
+    types = ["float32", "float32"]
+    assert af.FIFOQueue(3, types, ((), 2)).shapes == [af.TensorShape([]), af.TensorShape([2])]
+    assert af.FIFOQueue(3, types, (2, (3,))).shapes == [af.TensorShape([2]), af.TensorShape([3])]
+    assert af.FIFOQueue(3, "float32", (2, 3)).shapes == [af.TensorShape([2, 3])]
+    assert af.FIFOQueue(3, "float32", ()).shapes == [af.TensorShape([])]
+    with pytest.raises(errors.InvalidArgumentError):
+        af.PaddingFIFOQueue(3, "float32", (None, 3))
+    with pytest.raises(errors.DTypeError):
+        af.FIFOQueue(3, "float32", 2)
 
 
 async def test_producer_and_consumer_keep_step(graph: af.Graph) -> None:
@@ -122,9 +126,9 @@ async def test_a_cancelled_waiter_leaves_no_trace(graph: af.Graph, kind: str) ->
             await session.run(fill)
         blocker = tg.create_task(session.run(other)) if kind == "close" else None
         if blocker is not None:
-            await blocked(session)
+            await until_waiting(session)
         task = tg.create_task(session.run(waiting))
-        await blocked(session, 2 if blocker is not None else 1)
+        await until_waiting(session, 2 if blocker is not None else 1)
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
@@ -162,8 +166,7 @@ async def test_timeouts_say_what_the_step_waits_for(graph: af.Graph) -> None:
     queue = af.FIFOQueue(4, ["int32"], shapes=[[]], name="letters")
     taken = queue.dequeue(name="take")
     async with af.Session() as session:
-        error = await failure(session.run(taken, timeout=0.01))
-        assert isinstance(error, errors.DeadlineExceededError)
+        error = await time_runs_out(session, session.run(taken, timeout=60))
         assert "take on queue 'letters' (size 0, capacity 4, open" in str(error)
         assert await session.stuck_report() == []
 
@@ -173,7 +176,7 @@ async def test_stuck_report(graph: af.Graph) -> None:
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         assert await session.stuck_report() == []
         task = tg.create_task(session.run([queue.dequeue_many(2, name="both"), queue.dequeue(name="one")]))
-        await blocked(session)
+        await until_waiting(session)
         (report,) = await session.stuck_report()
         assert {node for node, _, _ in report.waiting} == {"both", "one"}
         assert all(seconds >= 0 and "queue 'letters'" in what for _, seconds, what in report.waiting)
@@ -203,7 +206,7 @@ async def test_closing_cancels_enqueues_that_wait(graph: af.Graph) -> None:
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         await session.run(queue.enqueue(1))
         task = tg.create_task(failure(session.run(queue.enqueue(2))))
-        await blocked(session)
+        await until_waiting(session)
         await session.run(queue.close(cancel_pending_enqueues=True))
         assert isinstance(await task, errors.CancelledError)
         assert await session.run(queue.dequeue()) == 1
@@ -258,7 +261,8 @@ async def test_names_and_dictionaries(graph: af.Graph) -> None:
 
 def test_what_does_not_fit_is_refused_when_the_graph_is_built(graph: af.Graph) -> None:
     queue = af.FIFOQueue(2, ["float32", "int32"], shapes=[[2], []])
-    for wrong in ([[1.0, 2.0]], [[1.0, 2.0, 3.0], 1], [[1.0, 2.0], 1.5]):
+    elements: list[Any] = [[[1.0, 2.0]], [[1.0, 2.0, 3.0], 1], [[1.0, 2.0], 1.5]]
+    for wrong in elements:
         with pytest.raises(errors.InvalidArgumentError):
             queue.enqueue(wrong)
     with pytest.raises(errors.InvalidArgumentError):
@@ -322,10 +326,7 @@ async def test_waiters_of_other_loops_are_woken(graph: af.Graph) -> None:
 
         thread = threading.Thread(target=elsewhere)
         thread.start()
-        for _ in range(1000):
-            if any(step.waiting for step in await session.stuck_report()):
-                break
-            await asyncio.sleep(0.005)
+        await until_waiting(session)
         await session.run(put)
         await asyncio.to_thread(thread.join, 5)
         assert found == [5]
@@ -336,7 +337,7 @@ async def test_closing_the_session_stops_waiters(graph: af.Graph) -> None:
     async with asyncio.TaskGroup() as tg:
         async with af.Session() as session:
             task = tg.create_task(failure(session.run(queue.dequeue())))
-            await blocked(session)
+            await until_waiting(session)
         assert isinstance(await task, errors.CancelledError)
 
 
@@ -347,3 +348,30 @@ async def test_the_reference_executor_agrees(graph: af.Graph) -> None:
     for executor in ("strands", "reference"):
         async with af.Session(config=af.SessionConfig(executor=executor)) as session:
             assert await session.run(taken) == 6
+
+
+@pytest.mark.parametrize(
+    ("least", "seed", "fits"), [(2, 1, True), (2, None, True), (3, 1, False), (2, 4, False), (3, None, False)]
+)
+async def test_a_shared_queue_shuffles_as_both_say(graph: af.Graph, least: int, seed: int | None, fits: bool) -> None:
+    first = af.RandomShuffleQueue(9, 2, "float32", seed=1, shared_name="q")
+    second = af.RandomShuffleQueue(9, least, "float32", seed=seed, shared_name="q")
+    async with af.Session() as session:
+        await session.run(first.enqueue(1.0))
+        if fits:
+            assert await session.run(second.size()) == 1
+        else:
+            with pytest.raises(errors.InvalidArgumentError, match="other attributes"):
+                await session.run(second.size())
+
+
+async def test_a_shared_padding_queue_may_be_more_open_in_the_second_graph(graph: af.Graph) -> None:
+    first = af.PaddingFIFOQueue(9, "float32", [[2]], shared_name="q")
+    wider = af.PaddingFIFOQueue(9, "float32", [[None]], shared_name="q")
+    async with af.Session() as session:
+        await session.run(wider.enqueue([[1.0, 2.0]]))
+        with pytest.raises(errors.InvalidArgumentError):  # its elements may have any size
+            await session.run(first.size())
+    async with af.Session() as session:
+        await session.run(first.enqueue([[1.0, 2.0]]))
+        assert (await session.run(wider.dequeue())).tolist() == [1, 2]

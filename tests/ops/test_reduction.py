@@ -97,6 +97,10 @@ def test_nothing_to_reduce() -> None:
     assert value(lambda t: aioflow.reduce_mean(t, 0), empty.astype(np.int32)).tolist() == [0, 0]
 
 
+def test_an_empty_list_is_one_of_bools_where_bools_are_reduced() -> None:
+    assert evaluate([aioflow.reduce_all([]), aioflow.reduce_any([]), aioflow.reduce_all([], 0)]) == [True, False, True]
+
+
 def test_static_shapes() -> None:
     with aioflow.Graph().as_default():
         x = aioflow.placeholder("float32", [None, 3])

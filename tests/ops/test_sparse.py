@@ -44,7 +44,10 @@ def test_parts_that_do_not_fit() -> None:
     for parts in (([[0]], [1.0, 2.0], [4]), ([[0]], [1.0], [4, 4]), ([0], [1.0], [4]), ([[0]], 1.0, [4])):
         with pytest.raises(errors.InvalidArgumentError):
             af.SparseTensor(*parts)
-    for wrong in (lambda: af.SparseTensor.from_value(3), lambda: af.convert_to_tensor_or_sparse_tensor(VALUE, "int32")):
+    for wrong in (
+        lambda: af.SparseTensor.from_value(3),  # type: ignore[arg-type]  # what the test is about
+        lambda: af.convert_to_tensor_or_sparse_tensor(VALUE, "int32"),
+    ):
         with pytest.raises(errors.DTypeError):
             wrong()
     with pytest.raises(errors.InvalidArgumentError):

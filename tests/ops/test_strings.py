@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,14 @@ import pytest
 
 import aioflow as af
 from aioflow import errors
+from aioflow.kernels import regex
 from aioflow.kernels.string_hash import murmur_hash, sip_hash
 from aioflow.testing.evaluate import evaluate
 
 PATTERNS = [
     "(",
     "[a",
-    "[[:^alpha:]]",
     "[[:foo:]]",
-    r"\pL",
     r"(a)\1",
     "(?=a)",
     "(?<!a)",
@@ -42,6 +42,27 @@ def test_patterns_that_are_refused(pattern: str) -> None:
     for node in (af.regex_replace(["a"], pattern, ""), af.strings.regex_full_match(["a"], pattern)):
         with pytest.raises(errors.InvalidArgumentError, match="the pattern"):
             evaluate([node])
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)*b", "(.*)*x", "(a?){64}a{64}b"])
+def test_no_pattern_takes_long(pattern: str) -> None:
+    """Each of these takes a backtracking matcher longer than the universe has been."""
+    text = "a" * 10_000 + "c"
+    full, replaced = evaluate([af.strings.regex_full_match([text], pattern), af.regex_replace([text], pattern, "")])
+    assert full.tolist() == [False]
+    assert replaced.tolist() == [text.encode()]
+
+
+def test_a_long_text_that_is_no_number_is_refused_at_once() -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="not a number"):
+        evaluate([af.string_to_number("1" * 200_000 + "x")])
+
+
+def test_patterns_need_their_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    regex.compiled_pattern.cache_clear()
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with pytest.raises(errors.UnimplementedError, match="pip install google-re2"):
+        evaluate([af.regex_replace("a", "a", "b")])
 
 
 @pytest.mark.parametrize("rewrite", [r"\2", "\\", r"\x"])
@@ -100,7 +121,6 @@ def test_hashes_of_their_authors_examples() -> None:
 WRONG: list[Any] = [
     lambda: af.string_split(["a"], result_type="RaggedTensor"),
     lambda: af.string_to_hash_bucket(),
-    lambda: af.reduce_join(af.placeholder(af.string)),
     lambda: af.reduce_join(["a"], 1),
     lambda: af.string_to_hash_bucket(["a"], 0),
     lambda: evaluate([af.string_to_hash_bucket_strong(["a"], 3, [1])]),

@@ -224,15 +224,16 @@ def test_what_makes_no_scope() -> None:
     for bad in (
         af.variable_scope(None),
         af.variable_scope(None, "a", reuse=True),
-        af.variable_scope(3),
-        af.variable_scope("a", reuse="yes"),
+        af.variable_scope(3),  # type: ignore[arg-type]  # wrong on purpose
+        af.variable_scope("a", reuse="yes"),  # type: ignore[arg-type]  # wrong on purpose
     ):
         with pytest.raises(InvalidArgumentError), bad:
             pass
-    with pytest.raises(UnimplementedError), af.variable_scope("a", partitioner=lambda **k: None):
+    partitioner: Any = lambda **k: None  # noqa: E731  # what is refused
+    with pytest.raises(UnimplementedError), af.variable_scope("a", partitioner=partitioner):
         pass
     with pytest.raises(UnimplementedError):
-        af.get_variable("v", [1], partitioner=lambda **k: None)
+        af.get_variable("v", [1], partitioner=partitioner)
 
 
 async def test_each_task_has_its_own_scope() -> None:

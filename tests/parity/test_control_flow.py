@@ -362,6 +362,49 @@ def test_loops_and_their_gradients(parity: Any, build: Callable[..., Any], array
     same_in_a_session(build, arrays)
 
 
+def kept(m: Any, size: int = 0) -> Any:
+    return m.TensorArray(m.float32, size, dynamic_size=size == 0, infer_shape=False, clear_after_read=False)
+
+
+ARRAYS: dict[str, Callable[[Any, Any], Any]] = {
+    "a write after a split": lambda m, x: kept(m).split(x, [1, 2, 3]).write(3, x[:1] * 2.0).concat(),
+    "a write far after a split": lambda m, x: kept(m).split(x, [1, 2, 3]).write(5, x[:1] * 2.0).gather([0]),
+    "what was written after a split": lambda m, x: kept(m).split(x, [1, 2, 3]).write(3, x[:1]).read(3),
+    "a split with empty parts": lambda m, x: kept(m, 4).split(x, [0, 2, 0, 4]).concat(),
+    "one part of a split": lambda m, x: kept(m, 3).split(x, [1, 2, 3]).read(1),
+    "a split read twice": lambda m, x: (lambda a: m.reduce_sum(a.stack()) + m.reduce_sum(a.concat()))(
+        kept(m, 2).split(x, [3, 3])
+    ),
+    "a write after an unstack": lambda m, x: kept(m).unstack(x).write(6, x[0] * 2.0).stack(),
+    "writes of several shapes": lambda m, x: kept(m, 2).write(0, x[:2]).write(1, x[1:]).concat(),
+    "one row of an unstack": lambda m, x: kept(m, 6).unstack(x).read(1),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_gradients_through_arrays(parity: Any, name: str) -> None:
+    parity(ARRAYS[name], np.arange(12, dtype=np.float32).reshape(6, 2), static=False)
+
+
+GRADIENT_ARRAYS: dict[str, Callable[[Any, Any], Any]] = {
+    "a scalar and a vector": lambda m, g: g.write(1, 1.0).write(1, [1.0]).read(1),
+    "a vector and a scalar": lambda m, g: g.write(1, [1.0]).write(1, 1.0).read(1),
+    "another shape than before": lambda m, g: g.write(0, [1.0, 2.0]).read(0),
+    "after a read": lambda m, g: g.write(1, g.write(1, [1.0]).read(1)).read(1),
+    "nothing written": lambda m, g: g.read(1),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENT_ARRAYS)
+def test_what_gradient_arrays_refuse(parity: Any, name: str) -> None:
+    for m in (parity.tf, af):
+        with m.Graph().as_default():
+            gradients = m.TensorArray(m.float32, 3, infer_shape=False).write(0, [1.0]).grad("g")
+            y = GRADIENT_ARRAYS[name](m, gradients)
+            with pytest.raises(m.errors.InvalidArgumentError):
+                evaluate([y]) if m is af else m.Session().run(y)
+
+
 GROWING: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (growing, (INT, GRID)),
     (growing_unknown_rank, (INT, ROW)),

@@ -13,6 +13,7 @@ import pytest
 
 import aioflow as af
 from aioflow.testing.evaluate import evaluate
+from tests.dense import dense
 from tests.parity.function_definitions import our_graph, their_graph
 
 A = np.array([0.5, -1.2, 2.0], np.float32)
@@ -406,7 +407,7 @@ def test_their_library_runs_here(tf: Any, program: Callable[..., Any], arrays: t
             np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6)
         if gradients:
             total = af.add_n([af.reduce_sum(af.sin(y)) for y in mine])
-            found = evaluate(af.gradients(total, [x0, x1], unconnected_gradients="zero"), feeds)
+            found = evaluate(dense(af.gradients(total, [x0, x1], unconnected_gradients="zero")), feeds)
             for ours, other in zip(found, gradients, strict=True):
                 np.testing.assert_allclose(ours, other, rtol=1e-4, atol=1e-5)
 
@@ -430,7 +431,7 @@ def test_their_function_with_its_own_gradient(tf: Any) -> None:
     assert [f.gradient for f in definition.functions if f.gradient]
     with af.Graph().as_default():
         z, x, y = af.import_graph_def(definition, return_elements=[z.name, "x:0", "y:0"])
-        for ours, other in zip(evaluate(af.gradients(z, [x, y]), {x: A, y: B}), wanted, strict=True):
+        for ours, other in zip(evaluate(dense(af.gradients(z, [x, y])), {x: A, y: B}), wanted, strict=True):
             np.testing.assert_allclose(ours, other)
 
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import aioflow
@@ -284,3 +285,157 @@ def _random_scope(m: Any, rng: random.Random, pool: list[Any]) -> Any:
         lambda: m.colocate_with(rng.choice(pool), ignore_existing=rng.random() < 0.3),
     ]
     return rng.choice(scopes)()
+
+
+# ── what nodes say of themselves ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _one_node(m: Any) -> Any:
+    return m.constant(1.0, name="a").op
+
+
+def _put_together(m: Any) -> Any:
+    a, b = m.constant(1.0, name="a"), m.constant(1.0, name="b")
+    with m.colocate_with(b), m.colocate_with(a):
+        return m.identity(a, name="c").op
+
+
+def _waiting(m: Any) -> Any:
+    a, b = m.constant(1.0, name="a"), m.constant(1.0, name="b")
+    with m.control_dependencies([a, b]):
+        return m.split(m.placeholder("float32", [2, 4], name="x"), 2, 1, name="c")[0].op
+
+
+def _of_many_attributes(m: Any) -> Any:
+    x = m.placeholder("float32", [1, 4, 4, 1], name="x")
+    filters = m.placeholder("float32", [2, 2, 1, 1], name="f")
+    return m.nn.conv2d(x, filters, [1, 1, 2, 1], "SAME", name="c").op
+
+
+def _of_many_types(m: Any) -> Any:
+    return m.identity_n([m.constant(1.0), m.constant(1)])[0].op
+
+
+ATTRIBUTES = ("T", "padding", "strides", "dilations", "data_format", "use_cudnn_on_gpu", "num_split", "_class", "dtype")
+
+
+@pytest.mark.parametrize(
+    "build", [_one_node, _put_together, _waiting, _of_many_attributes, _of_many_types], ids=lambda f: f.__name__
+)
+def test_nodes_say_the_same_in_the_same_form(tf: Any, build: Any) -> None:
+    def said(m: Any) -> Any:
+        with m.Graph().as_default() as graph:
+            op = build(m)
+            known: dict[str, Any] = {}
+            for name in ATTRIBUTES:
+                try:
+                    known[name] = op.get_attr(name)
+                except (ValueError, LookupError):
+                    known[name] = "none"
+            lists = [op.control_inputs, op.outputs, op.colocation_groups(), op.outputs[0].consumers()]
+            lists += [graph.get_operations(), graph.get_collection("none"), graph.get_all_collection_keys()]
+            lists += [graph.collections, op.values()]
+            forms = [(type(found), [getattr(item, "name", item) for item in found]) for found in lists]
+            attributes = {name: (type(value), _plain(value)) for name, value in known.items()}
+        return forms, {name: found for name, found in attributes.items() if found[0].__name__ != "DType"}
+
+    assert said(aioflow) == said(tf)
+
+
+def _plain(value: Any) -> Any:
+    """Dtypes by their names."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return getattr(value, "name", value)
+
+
+def _beside_a_constant(m: Any) -> None:
+    a = m.constant(1.0, name="a")
+    with m.colocate_with(a):
+        m.get_variable("v", initializer=0.0)
+        m.Variable(1.0, name="w")
+
+
+def _beside_a_placed_constant(m: Any) -> None:
+    with m.device("/cpu:1"):
+        a = m.constant(1.0, name="a")
+    with m.device("/cpu:0"), m.colocate_with(a):
+        m.get_variable("v", initializer=0.0)
+    with m.colocate_with(a), m.device("/cpu:0"):
+        m.get_variable("w", initializer=0.0)
+
+
+def _beside_a_variable(m: Any) -> None:
+    v = m.get_variable("v", initializer=0.0)
+    with m.colocate_with(v):
+        m.get_variable("w", initializer=0.0)
+
+
+def _beside_two(m: Any) -> None:
+    a, b = m.constant(1.0, name="a"), m.constant(1.0, name="b")
+    with m.colocate_with(b), m.colocate_with(a):
+        m.get_variable("v", initializer=0.0)
+    with m.colocate_with(b), m.colocate_with(a, ignore_existing=True):
+        m.get_variable("w", initializer=0.0)
+    with m.colocate_with(b), m.colocate_with(None, ignore_existing=True):
+        m.get_variable("x", initializer=0.0)
+
+
+def _slots(m: Any) -> None:
+    a, v = m.constant(1.0, name="a"), m.get_variable("v", initializer=0.0)
+    with m.colocate_with(a):
+        m.train.MomentumOptimizer(0.1, 0.9).minimize(v * 2.0)
+        m.train.get_or_create_global_step()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [_beside_a_constant, _beside_a_placed_constant, _beside_a_variable, _beside_two, _slots],
+    ids=lambda f: f.__name__,
+)
+def test_variables_are_where_they_are_put(tf: Any, build: Any) -> None:
+    def placed(m: Any) -> Any:
+        with m.Graph().as_default() as graph:
+            build(m)
+            ops = [op for op in graph.get_operations() if op.type == "VarHandleOp"]
+            initial = [op for op in graph.get_operations() if op.name.endswith("/initial_value")]
+            return {op.name: (op.colocation_groups(), op.device) for op in ops + initial}
+
+    found = placed(aioflow)
+    assert found == placed(tf)
+    assert found
+
+
+# ── dtypes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FORMS: list[Any] = [
+    *("float32", "float", "half", "double", "int32", "bool", "string", "resource", "nonsense", ""),
+    *(np.float16, np.float32, np.int64, np.uint8, np.bool_, np.object_, np.str_, np.bytes_, np.datetime64, np.generic),
+    *(np.dtype("float32"), np.dtype(">i4"), np.dtype("O"), np.dtype("U3"), np.dtype("M8[s]")),
+    *(float, bool, object, list, type(None), 1, 3, 7, 0, 1000, -1, None, (), "float32 ", object()),
+]
+
+
+@pytest.mark.parametrize("name", ["float16", "float32", "float64", "int32", "int64", "uint8", "bool", "string"])
+def test_what_a_dtype_equals(tf: Any, name: str) -> None:
+    def equal(m: Any) -> Any:
+        dtype = getattr(m, name)
+        return [(dtype == form, form == dtype, dtype != form, dtype in [form]) for form in FORMS]
+
+    assert equal(aioflow) == equal(tf)
+    assert hash(getattr(aioflow, name)) == hash(getattr(tf, name))
+
+
+@pytest.mark.parametrize("name", ["float16", "float32", "float64", "int8", "uint16", "int64", "bool", "string"])
+def test_what_a_dtype_says_of_itself(tf: Any, name: str) -> None:
+    def said(m: Any) -> Any:
+        dtype = getattr(m, name)
+        found: list[Any] = [dtype.name, dtype.as_numpy_dtype, dtype.as_datatype_enum, dtype.is_numpy_compatible]
+        for name_of in ("limits", "min", "max"):
+            try:
+                found.append(getattr(dtype, name_of))
+            except (ValueError, TypeError):
+                found.append("none")
+        return [*found, *(dtype.is_compatible_with(form) for form in ("float32", np.int64, np.dtype("O")))]
+
+    assert said(aioflow) == said(tf)

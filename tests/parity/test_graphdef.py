@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import aioflow
+from aioflow.errors import InvalidArgumentError
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
 from aioflow.graph.opdef import OPS
@@ -175,6 +178,54 @@ def _anywhere(graph: Any) -> Any:
     for op in graph.get_operations():
         op._set_device("")
     return "out:0"
+
+
+def _documented() -> dict[str, Any]:
+    """The functions that docs/compatibility.md gives for graphs of TensorFlow."""
+    text = (Path(__file__).parents[2] / "docs/compatibility.md").read_text(encoding="utf-8")
+    (code,) = (part.partition("```")[0] for part in text.split("```python\n")[1:])
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    return scope
+
+
+@PROGRAMS
+def test_a_file_of_tensorflow_comes_over_as_the_documents_say(
+    tf: Any, program: Callable[[Any], None], tmp_path: Path
+) -> None:
+    file, x = tmp_path / "frozen.pb", np.random.default_rng(3).standard_normal(FEEDS[program]).astype(np.float32)
+    theirs = built(tf, program)
+    file.write_bytes(theirs.as_graph_def(add_shapes=True).SerializeToString())
+    with aioflow.Graph().as_default() as ours:
+        aioflow.import_graph_def(_documented()["read"](file), name="")
+    (mine,) = evaluate([ours.get_tensor_by_name("out:0")], {ours.get_tensor_by_name("x:0"): x})
+    with tf.Session(graph=theirs, config=tf.ConfigProto(allow_soft_placement=True)) as session:
+        other = session.run(_anywhere(theirs), {"x:0": x})
+    np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+
+
+@PROGRAMS
+def test_their_files_are_recognised(tf: Any, program: Callable[[Any], None], tmp_path: Path) -> None:
+    graph = built(tf, program)
+    meta = tf.train.export_meta_graph(graph=graph)
+    saved = tmp_path / "saved"
+    with tf.Session(graph=graph, config=tf.ConfigProto(allow_soft_placement=True)) as session:
+        _anywhere(graph)
+        ends = {"x": graph.get_tensor_by_name("x:0")}, {"out": graph.get_tensor_by_name("out:0")}
+        tf.saved_model.simple_save(session, str(saved), *ends)
+    files = {
+        "GraphDef (.pb)": graph.as_graph_def().SerializeToString(),
+        "MetaGraphDef (.meta)": meta.SerializeToString(),
+        "SavedModel": (saved / "saved_model.pb").read_bytes(),
+        "text (.pbtxt)": str(graph.as_graph_def()).encode(),
+        "as text (.pbtxt)": str(meta).encode(),
+    }
+    for what, data in files.items():
+        (tmp_path / "file").write_bytes(data)
+        with pytest.raises(InvalidArgumentError, match=re.escape(what)):
+            aioflow.train.read_graph(tmp_path / "file")
+    with pytest.raises(InvalidArgumentError, match="a GraphDef of TensorFlow"):
+        aioflow.import_graph_def(graph.as_graph_def())
 
 
 @PROGRAMS

@@ -387,3 +387,58 @@ def test_gradients_with_open_shapes(parity: Any, a: Any, b: Any, actual: Any) ->
 
     x, y = fitting(a, actual[0]), fitting(b, actual[1])
     parity(lambda m, x, y: x * y - y, x, y, shapes=[a, b], rtol=1e-9)
+
+
+# ── where slopes are infinite ────────────────────────────────────────────────────────────────────────────────────────
+
+STEEP_UNARY: dict[str, Any] = {
+    "square": lambda m, x: m.square(x),
+    "sqrt": lambda m, x: m.sqrt(x),
+    "rsqrt": lambda m, x: m.rsqrt(x),
+    "reciprocal": lambda m, x: m.reciprocal(x),
+    "log": lambda m, x: m.log(x),
+    "digamma": lambda m, x: m.cast(m.digamma(m.cast(x, "float64")), x.dtype),
+    "acosh": lambda m, x: m.acosh(x),
+    "standard deviation": lambda m, x: m.math.reduce_std(m.stack([x], 1), 1),
+    "norm": lambda m, x: m.norm(m.stack([x, 0 * x], 1), axis=1),
+}
+STEEP_BINARY = ("multiply", "divide", "pow", "squared_difference", "div_no_nan", "atan2", "maximum")
+
+
+def steep(dtype: str) -> Any:
+    """The largest values, infinities and NaN, and what is next to them; no values that TensorFlow takes for 0."""
+    top = float(np.finfo(dtype).max)
+    small = [0.0, 0.5, 1.0, 2.0, 6.0, 30.0, top**0.25, 2 * top**0.5, top / 2, top, np.inf]
+    return np.array([*small, *(-v for v in small), np.nan], dtype)
+
+
+def flowing(m: Any, y: Any, xs: Any, into: Any) -> Any:
+    return m.gradients([y], xs, grad_ys=[into])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("into", [0.0, 2.0**-9, 1.0])
+@pytest.mark.parametrize("name", STEEP_UNARY)
+def test_what_flows_back_over_infinite_slopes(parity: Any, name: str, into: float, dtype: str) -> None:
+    x = steep(dtype)
+    grads = np.full(x.shape, into, dtype)
+    with np.errstate(all="ignore"):
+        parity(lambda m, x, g: flowing(m, STEEP_UNARY[name](m, x), [x], g), x, grads, grad=False, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("into", [0.0, 2.0**-9, 1.0])
+@pytest.mark.parametrize("name", STEEP_BINARY)
+def test_what_flows_back_to_two_over_infinite_slopes(parity: Any, name: str, into: float, dtype: str) -> None:
+    """Such as by y of x ** y, where the power fits and its product with log x does not."""
+    x, y = (v.ravel() for v in np.meshgrid(steep(dtype), steep(dtype)))
+    grads = np.full(x.shape, into, dtype)
+    with np.errstate(all="ignore"):
+        parity(
+            lambda m, x, y, g: flowing(m, getattr(m, name)(x, y), [x, y], g),
+            x,
+            y,
+            grads,
+            grad=False,
+            **tolerance(dtype),
+        )

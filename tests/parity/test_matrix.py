@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aioflow.errors import InvalidArgumentError
 from aioflow.ops.apply import apply_op
+from aioflow.testing.evaluate import evaluate
 
 FLAGS = [(False, False), (True, False), (False, True), (True, True)]
 MATMUL_TYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int64", "complex64", "complex128"]
@@ -286,6 +288,36 @@ def test_svd(parity: Any, shape: Any, full: bool) -> None:
 
     parity(squares, x, grad=not full and shape[-1] == shape[-2])
     parity(lambda m, t: m.svd(t, compute_uv=False), x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])  # TensorFlow gives zeros where they are complex
+@pytest.mark.parametrize("place", [(2, 0), (1, 1), (0, 2), (slice(None), slice(None))], ids=str)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_svd_of_what_is_not_finite(parity: Any, value: float, place: Any, dtype: str) -> None:
+    """Its parts are NaN, and those of the other matrices are not touched. LAPACK would look for some for ever."""
+    x = np.stack([np.eye(3), np.diag([3.0, 2.0, 1.0]), np.eye(3)]).astype(dtype)
+    x[1][place] = value
+    for full in (False, True):
+        parity(lambda m, t, full=full: [m.abs(p) for p in m.svd(t, full_matrices=full)], x, grad=False)
+    parity(lambda m, t: m.svd(t, compute_uv=False), x, grad=False)
+
+
+@pytest.mark.parametrize("place", [(2, 0), (1, 1), (0, 2), (slice(None), slice(None))], ids=str)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_eigenvalues_of_what_is_not_finite(parity: Any, tf: Any, value: float, place: Any) -> None:
+    """Refused by both, unless it is above the diagonal, where nobody looks."""
+    x = np.stack([np.eye(3), np.diag([3.0, 2.0, 1.0])])
+    x[1][place] = value
+    if place == (0, 2):
+        parity(lambda m, t: m.self_adjoint_eigvals(t), x, grad=False)
+        return
+    for vectors in (False, True):
+        with pytest.raises(InvalidArgumentError, match="Self-adjoint eigen decomposition was not successful"):
+            evaluate([apply_op("SelfAdjointEigV2", x, compute_v=vectors)[0]])
+        with tf.Graph().as_default(), tf.Session() as session:
+            refused = tf.raw_ops.SelfAdjointEigV2(input=x, compute_v=vectors)[0]
+            with pytest.raises(tf.errors.InvalidArgumentError, match="Self-adjoint eigen decomposition was not succ"):
+                session.run(refused)
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -96,6 +96,15 @@ def test_decode_raw(parity: Any, value: Any, dtype: str, little: bool) -> None:
     same(*either(parity, lambda m: [m.decode_raw(value, dtype, little)]))
 
 
+@pytest.mark.parametrize("little", [True, False])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64"])
+def test_decode_raw_of_every_form(parity: Any, dtype: str, little: bool) -> None:
+    size = np.dtype(dtype).itemsize
+    one = bytes(range(1, size + 1))
+    for value in (one, [one], [[one]], [one * 2, one * 2], [b""], np.empty((0, 2), object), [one, b""], [one + b"x"]):
+        same(*either(parity, lambda m, v=value: [m.decode_raw(m.constant(v, m.string), dtype, little)]))
+
+
 NUMBERS = [
     b"1", b" 1 ", b"+1", b"-1", b"- 1", b"1.", b".5", b"1e3", b"1e400", b"1e-400", b"inf", b"-Infinity", b"nan", b"",
     b" ", b"\t1\n", b"2147483648", b"-2147483649", b"1_0", b"01", b"1e", b"1\0", b"1f", b"1e+3", b"1E3", b"infi",

@@ -54,7 +54,10 @@ def test_what_the_function_gets(tf: Any) -> None:
         (lambda: (np.float32(1),), ["float32", "float32"]),
         (lambda: None, "float32"),
         *[(lambda e=e: (_ for _ in ()).throw(e("boom")), "float32") for e in (ValueError, TypeError, MemoryError)],
-        *[(lambda e=e: (_ for _ in ()).throw(e("boom")), "float32") for e in (NotImplementedError, KeyError, OSError)],
+        *[
+            (lambda e=e: (_ for _ in ()).throw(e("boom")), "float32")
+            for e in (NotImplementedError, KeyError, OSError, IndexError)
+        ],
         (lambda: next(iter(())), "float32"),
     ],
 )

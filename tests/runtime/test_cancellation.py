@@ -12,6 +12,7 @@ import aioflow as af
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.ops.apply import apply_op
+from tests.waiting import clock_put_forward
 
 _NODES = 12
 _reached = threading.Event()
@@ -79,12 +80,16 @@ async def test_a_timeout_stops_a_step_in_a_thread() -> None:
 
     async def timed_out() -> None:
         with pytest.raises(af.errors.DeadlineExceededError):
-            await session.run(y, {x: 1.0}, timeout=0.05)
+            await session.run(y, {x: 1.0}, timeout=60)
 
     async with af.Session(config=af.SessionConfig(inline_budget=0)) as session:
         async with asyncio.TaskGroup() as tg:
             tg.create_task(timed_out())
-            await asyncio.sleep(0.2)
+            assert await asyncio.to_thread(_reached.wait, 5)
+            (step,) = session._steps
+            with clock_put_forward():
+                while not step.requested:  # noqa: ASYNC110  # which has no event
+                    await asyncio.sleep(0)
             _proceed.set()
         assert _log == [0, 1, 2, 3]
         _stop_at = -1

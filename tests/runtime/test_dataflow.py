@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import tracemalloc
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -87,8 +88,12 @@ async def test_a_long_loop_leaves_the_event_loop(graph: af.Graph) -> None:
     here = threading.get_ident()
     assert [thread == here for thread, _ in _RAN][1:] == [False] * 4
     _RAN.clear()
+    count = _counting(5)
     async with _session(60.0) as session:
-        assert await session.run(_counting(5)) == 5
+        assert await session.run(count) == 5
+        assert [thread == here for thread, _ in _RAN] == [False] * 5, "how long its kernels take is not known yet"
+        _RAN.clear()
+        assert await session.run(count) == 5
     assert [thread == here for thread, _ in _RAN] == [True] * 5
 
 
@@ -120,3 +125,35 @@ async def test_a_fetched_array_is_freed_without_the_collector(graph: af.Graph, b
             tracemalloc.stop()
             gc.enable()
     assert left < 2.5 * data.nbytes  # a thread may not have let go of the last one yet
+
+
+async def test_a_node_that_another_ones_failure_keeps_from_starting_leaves_nothing(graph: af.Graph) -> None:
+    """Its task is cancelled before its first turn, and the coroutine that it was to await is closed all the same."""
+    meeting = asyncio.Event()
+
+    async def hand_on(value: Any) -> Any:
+        await meeting.wait()
+        return value
+
+    async def fail(value: Any) -> Any:
+        await meeting.wait()
+        raise ValueError("on purpose")
+
+    async def release(value: Any) -> Any:
+        meeting.set()
+        return value
+
+    def coroutine(function: Any, value: Any) -> Any:
+        return af.py_coroutine(function, [value], af.float32, shapes=[])
+
+    x = af.placeholder("float32", [])
+    first = coroutine(hand_on, x)
+    second, failed, released = coroutine(hand_on, first), coroutine(fail, x), coroutine(release, x)
+    fetches = [af.cond(x > 0.0, lambda: second, lambda: x), failed, released]
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        async with _session(60.0) as session:
+            with pytest.raises(af.errors.UnknownError, match="on purpose"):
+                await session.run(fetches, {x: 1.0})
+        gc.collect()
+    assert [str(w.message) for w in seen] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -308,7 +309,9 @@ async def _leaves_nothing(start: Callable[[Thing], Any]) -> None:
         await start(thing)
         del thing
         await _settle()
-        threading.Event().wait(0.01)  # for the thread to come back to its queue
+        late = time.monotonic() + _PATIENCE
+        while reference() is not None and time.monotonic() < late:  # until the thread has come back to its queue
+            threading.Event().wait(0.001)
         assert reference() is None, "only the garbage collector would free the values of this step"
     finally:
         gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from tests.runtime.split import CPU, run_split, split_plan
 TWO = af.SessionConfig(device_count={"CPU": 2})
 
 
-def bits(values: list[object]) -> list[tuple[object, ...]]:
+def bits(values: Sequence[object]) -> list[tuple[object, ...]]:
     """Dtype, shape and bytes of each value: NaN is equal to itself and 0.0 is not -0.0."""
     arrays = [np.asarray(value) for value in values]
     return [(a.dtype, a.shape, a.tobytes()) for a in arrays]

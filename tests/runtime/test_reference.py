@@ -9,19 +9,11 @@ import pytest
 
 import aioflow as af
 from aioflow import errors, raw_ops
+from tests.waiting import time_runs_out, until_waiting
 
 
 def _session() -> af.Session:
     return af.Session(config=af.SessionConfig(executor="reference"))
-
-
-async def _waiting(session: af.Session) -> tuple[str, float, str]:
-    for _ in range(2000):
-        for step in await session.stuck_report():
-            if step.waiting:
-                return step.waiting[0]
-        await asyncio.sleep(0)
-    raise TimeoutError("nothing waits")
 
 
 @pytest.mark.parametrize("how", ["fails", "cancelled", "times out", "is not consumed"])
@@ -38,13 +30,12 @@ async def test_a_lock_is_given_back_when_the_step_ends(graph: af.Graph, how: str
                 await session.run(fails, {number: 1})
         elif how == "cancelled":
             task = tg.create_task(session.run(stuck))
-            await _waiting(session)
+            await until_waiting(session)
             task.cancel()
             await asyncio.wait([task])
             assert task.cancelled()
         elif how == "times out":
-            with pytest.raises(errors.DeadlineExceededError, match="queue 'fifo_queue'"):
-                await session.run(stuck, timeout=0.01)
+            assert "queue 'fifo_queue'" in str(await time_runs_out(session, session.run(stuck, timeout=60)))
         else:
             await session.run(raw_ops.MutexLock(mutex=section._handle).op)
         assert await session.run(free, {number: 1}, timeout=5.0) == 7
@@ -55,9 +46,8 @@ async def test_what_waits_shows(graph: af.Graph) -> None:
     got: Any = queue.dequeue(name="take")
     async with _session() as session, asyncio.TaskGroup() as tg:
         task = tg.create_task(session.run(got))
-        node, _, what = await _waiting(session)
-        assert node == "take"
-        assert "queue 'fifo_queue'" in what
+        (waiting,) = await until_waiting(session)
+        assert waiting.startswith("take on queue 'fifo_queue'")
         await session.run(queue.enqueue(5))
         assert await task == 5
         assert await session.stuck_report() == []
@@ -73,5 +63,5 @@ async def test_closing_the_session_stops_a_step_that_waits(graph: af.Graph) -> N
 
     async with asyncio.TaskGroup() as tg:
         tg.create_task(stopped())
-        await _waiting(session)
+        await until_waiting(session)
         await asyncio.wait_for(session.close(), 5)

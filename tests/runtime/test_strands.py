@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +15,7 @@ from tests.runtime.programs import random_program
 
 async def _both(
     program: object, fetches: list[af.Tensor], feeds: dict[af.Tensor, object]
-) -> tuple[list[object], list[object]]:
+) -> tuple[list[Any], list[Any]]:
     async with af.Session(config=af.SessionConfig(executor="reference")) as plain:
         expected = await plain.run(fetches, feeds)
     async with af.Session() as session:
@@ -97,6 +99,7 @@ async def test_fetching_the_same_tensor_twice_gives_two_arrays() -> None:
 async def test_scalars_come_back_as_scalars() -> None:
     x = af.placeholder("float32", [])
     async with af.Session() as session:
-        for value in (await session.run(x + 1.0, {x: 2}), await session.run(af.reduce_sum(af.ones([3])))):
+        values: list[Any] = [await session.run(x + 1.0, {x: 2}), await session.run(af.reduce_sum(af.ones([3])))]
+        for value in values:
             assert isinstance(value, np.float32)
             assert value == 3

@@ -178,7 +178,7 @@ def test_a_constants_control_inputs_are_its_readers(x: af.Tensor) -> None:
         y = af.multiply(x, 2.0, name="y")
         with af.control_dependencies([_hop_over(x, "other")]):
             z = af.multiply(y, 3.0, name="z")
-    assert y.op.control_inputs == z.op.control_inputs == ()
+    assert y.op.control_inputs == z.op.control_inputs == []
     units = _units(y, z, feeds=(x,))
     assert _needed(units, "y") == [["hop"]]
     assert sorted(_needed(units, "z")) == [["hop"], ["other"], ["y"]]

@@ -100,9 +100,9 @@ async def test_fetches_that_do_not_exist(session: af.Session) -> None:
     assert "another graph" in str(error)
     error = await _error(session.run("kepr:0"), errors.NotFoundError)
     assert "kept" in str(error), "the error suggests the nearest name"
-    await _error(session.run("kept:7"), errors.OutOfRangeError)
+    await _error(session.run("kept:7"), errors.NotFoundError)
     await _error(session.run([3.5]), errors.DTypeError)
-    await _error(session.run({1, 2}), errors.DTypeError)
+    await _error(session.run({1, 2}), errors.DTypeError)  # type: ignore[call-overload]  # wrong on purpose
     unfetchable = af.constant(1.0)
     session.graph.prevent_fetching(unfetchable.op)
     await _error(session.run(unfetchable), errors.InvalidArgumentError)
@@ -220,6 +220,68 @@ def test_a_graph_that_cannot_be_built(build: Callable[[], Any], kind: type[error
         build()
     assert caught.value.expected is not None
     assert caught.value.actual is not None
+
+
+def _handles() -> dict[str, af.Tensor]:
+    raw = af.raw_ops
+    return {
+        "VariableResource": raw.VarHandleOp(dtype="float32", shape=[]),
+        "Queue": raw.FIFOQueueV2(component_types=["float32"]),
+        "Barrier": raw.Barrier(component_types=["float32"]),
+        "Reader": raw.IdentityReaderV2(),
+        "Turns": raw.MutexV2(),
+        "Accumulator": raw.ResourceConditionalAccumulator(dtype="float32", shape=[]),
+        "StackValue": raw.StackV2(max_size=2, elem_type="float32"),
+        "TensorArrayValue": raw.TensorArrayV3(size=2, dtype="float32").handle,
+    }
+
+
+USES: dict[str, Callable[[Any], Any]] = {
+    "VariableResource": lambda h: af.raw_ops.ReadVariableOp(resource=h, dtype="float32"),
+    "Queue": lambda h: af.raw_ops.QueueDequeueV2(handle=h, component_types=["float32"]),
+    "Barrier": lambda h: af.raw_ops.BarrierReadySize(handle=h),
+    "Reader": lambda h: af.raw_ops.ReaderResetV2(reader_handle=h),
+    "Turns": lambda h: af.raw_ops.MutexLock(mutex=h),
+    "Accumulator": lambda h: af.raw_ops.ResourceAccumulatorNumAccumulated(handle=h),
+    "StackValue": lambda h: af.raw_ops.StackPushV2(handle=h, elem=1.0),
+    "TensorArrayValue": lambda h: af.raw_ops.TensorArrayReadV3(handle=h, index=0, flow_in=0.0, dtype="float32"),
+}
+
+
+@pytest.mark.parametrize("executor", ["strands", "reference"])
+@pytest.mark.parametrize("wanted", list(USES))
+async def test_a_handle_of_another_kind(wanted: str, executor: str) -> None:
+    handles = _handles()
+    fed = af.placeholder("resource", [])
+    given: list[tuple[Any, dict[Any, Any]]] = [(used, {}) for kind, used in handles.items() if kind != wanted]
+    async with af.Session(config=af.SessionConfig(executor=executor)) as session:
+        for used, feeds in [*given, (fed, {fed: np.array(None)})]:
+            error = await _error(session.run(USES[wanted](used), feeds), errors.InvalidArgumentError)
+            assert error.expected == wanted
+            assert error.actual in {*handles, "ndarray"}
+            assert _names_this_file(error)
+
+
+async def test_a_handle_of_another_kind_in_a_loop() -> None:
+    queue = af.FIFOQueue(1, ["float32"])
+    handles = af.stack([queue.queue_ref, af.Variable(1.0).handle])
+    _, last = af.while_loop(
+        lambda i, _: i < 2,
+        lambda i, _: (i + 1, af.reshape(USES["VariableResource"](af.gather(handles, i)), [])),
+        [0, 0.0],
+    )
+    async with af.Session() as session:
+        error = await _error(session.run(last), errors.InvalidArgumentError)
+        assert (error.expected, error.actual) == ("VariableResource", "Queue")
+
+
+async def test_a_lock_that_is_none() -> None:
+    consumed = af.raw_ops.ConsumeMutexLock(
+        mutex_lock=af.raw_ops.EmptyTensorList(element_shape=[2], max_num_elements=1, element_dtype="float32")
+    )
+    async with af.Session() as session:
+        error = await _error(session.run(consumed), errors.InvalidArgumentError)
+        assert error.expected == "Held"
 
 
 async def test_no_foreign_exception_escapes_a_kernel() -> None:

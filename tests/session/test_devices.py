@@ -7,6 +7,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import InvalidArgumentError
+from tests.waiting import time_runs_out
 
 FOUR = af.SessionConfig(device_count={"CPU": 4})
 CPU = "/job:localhost/replica:0/task:0/device:CPU:{}"
@@ -101,5 +102,4 @@ async def test_a_timeout_names_the_recv_that_waits() -> None:
     with af.device("/cpu:0"):
         end = other * 2.0
     async with af.Session(config=FOUR) as session:
-        with pytest.raises(af.errors.DeadlineExceededError, match=r"Recv of edge"):
-            await session.run(end, timeout=0.2)
+        assert "Recv of edge" in str(await time_runs_out(session, session.run(end, timeout=60), 2))

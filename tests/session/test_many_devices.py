@@ -19,6 +19,7 @@ import aioflow as af
 from aioflow.errors import CancelledError, ClosedSessionError, DeadlineExceededError, InvalidArgumentError
 from aioflow.runtime.worker import Worker
 from tests.session.busy_steps import EXECUTORS, LIMIT, at, busy_step, is_idle, on, outcome
+from tests.waiting import until_waiting
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
@@ -150,8 +151,7 @@ async def test_closing_a_session_ends_what_waits(kind: str, executor: str) -> No
         session = on(executor=executor)
         async with asyncio.TaskGroup() as tg:
             task = tg.create_task(outcome(session.run(waiting, {x: 1.0})))
-            while not await session.stuck_report():  # noqa: ASYNC110  # which has no event
-                await asyncio.sleep(0)
+            await until_waiting(session)
             await session.close()
         assert isinstance(task.result(), CancelledError)
         assert await is_idle(session)
@@ -164,7 +164,7 @@ async def test_the_report_of_stuck_steps_names_the_edges_and_what_is_waited_for(
     async with asyncio.timeout(LIMIT), on() as session:
         async with asyncio.TaskGroup() as tg:
             task = tg.create_task(session.run(waiting, {x: 1.0}))
-            await begun.wait()
+            await until_waiting(session, 2)  # the coroutine, and who receives what comes of it
             (step,) = await session.stuck_report()
             task.cancel()
         assert "Recv of edge" in str(step)
@@ -253,7 +253,7 @@ async def test_run_sync_from_threads_and_callables() -> None:
 
         call = session.make_callable([y, a], [x])
         threads = [asyncio.to_thread(work, i) for i in range(8)]
-        results = await asyncio.gather(*threads, *(call(float(i)) for i in range(20)))
+        results: list[Any] = await asyncio.gather(*threads, *(call(float(i)) for i in range(20)))
         assert found == {i: i + 1.0 for i in range(8)}
         assert [tuple(r) for r in results[8:]] == [(i + 1.0, float(i)) for i in range(20)]
 
@@ -336,7 +336,7 @@ async def test_many_partial_runs_at_once_are_prepared_once() -> None:
         c = b * 2.0
     async with asyncio.timeout(LIMIT), on() as session:
         handles = await asyncio.gather(*(session.partial_run_setup([b, c], [a]) for _ in range(10)))
-        results = await asyncio.gather(
+        results: list[Any] = await asyncio.gather(
             *(session.partial_run(handle, [b, c], {a: float(i)}) for i, handle in enumerate(handles))
         )
         assert [tuple(r) for r in results] == [(i + 1.0, 2 * i + 2.0) for i in range(10)]

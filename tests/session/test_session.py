@@ -26,7 +26,7 @@ async def test_fetches_come_back_in_the_structure_that_was_asked_for() -> None:
         assert await session.run([y, [x, (y,)]], feed) == [3, [2, (3,)]]
         assert await session.run({"a": y, "b": [x]}, feed) == {"a": 3, "b": [2]}
         assert await session.run(Pair(x, y), feed) == Pair(2, 3)
-        ordered = await session.run(OrderedDict(z=y, a=x), feed)
+        ordered: Any = await session.run(OrderedDict(z=y, a=x), feed)
         assert type(ordered) is OrderedDict
         assert list(ordered) == ["z", "a"]
         assert await session.run(["y:0", "step", step], feed) == [3, None, None]

@@ -1,12 +1,12 @@
-"""Workers as processes, for tests and benchmarks: started, waited for, and ended by their own handles."""
+"""Workers as processes, for tests and benchmarks: started, and waited for until they serve."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+
+from tests.processes import program_on_loop
 
 __all__ = ["arguments_of", "worker_process", "workers"]
 
@@ -21,21 +21,13 @@ async def worker_process(
     cluster: Mapping[str, Sequence[str]], job: str, task: int = 0
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A worker that serves; it is killed at the end of the block if it still runs."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "aioflow.worker", *arguments_of(cluster), "--job", job, "--task", str(task)),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
+    command = ["-m", "aioflow.worker", *arguments_of(cluster), "--job", job, "--task", str(task)]
+    async with program_on_loop(*command) as process:
         async with asyncio.timeout(60):
             line = await process.stdout.readline() if process.stdout is not None else b""
         if b"serves" not in line:
             raise RuntimeError(f"the worker of {job} {task} has not started: {line!r}")
         yield process
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGCONT)  # one that is stopped could not be waited for
-            process.kill()
-        await process.communicate()
 
 
 @asynccontextmanager

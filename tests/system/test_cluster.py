@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Awaitable
 from typing import Any
 
@@ -16,6 +15,7 @@ import aioflow as af
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.server import client_options
 from aioflow.worker import main
+from tests.processes import SECONDS, program, program_on_loop
 from tests.system.processes import worker_process, workers
 
 PS = "/job:ps/replica:0/task:0"
@@ -107,14 +107,10 @@ async def test_a_worker_whose_client_dies_goes_on() -> None:
     queue = af.FIFOQueue(1, [af.float32], shapes=[()], shared_name="q")
     enqueue, dequeue, size = queue.enqueue(3.0), queue.dequeue(), queue.size()
     async with asyncio.timeout(40), worker_process(cluster, "ps"), af.Session(target) as session:
-        client = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", program, target, stdout=asyncio.subprocess.PIPE
-        )
-        assert client.stdout is not None
-        assert b"waits" in await client.stdout.readline()
-        await asyncio.sleep(0.3)
-        client.kill()
-        await client.communicate()
+        async with program_on_loop("-c", program, target) as client:
+            assert client.stdout is not None
+            assert b"waits" in await client.stdout.readline()
+            await asyncio.sleep(0.3)
         await session.run(enqueue)
         assert await session.run(size) == 1
         assert await session.run(dequeue) == 3.0
@@ -149,13 +145,10 @@ def test_a_wrong_command_line_is_explained(
     assert expected in capsys.readouterr().err
 
 
-async def test_the_demo_trains_as_well_as_one_process() -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "aioflow.worker", "demo", "--steps", "200"), stdout=asyncio.subprocess.PIPE
-    )
-    async with asyncio.timeout(60):
-        output, _ = await process.communicate()
-    lines = output.decode().splitlines()
+def test_the_demo_trains_as_well_as_one_process() -> None:
+    with program("-m", "aioflow.worker", "demo", "--steps", "200") as process:
+        output, _ = process.communicate(timeout=SECONDS)
+    lines = output.splitlines()
     assert process.returncode == 0, lines
     for task in range(2):
         assert sum(line.startswith(f"worker {task}: step") for line in lines) == 4

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 import aioflow as af
 from aioflow import errors, train
+from aioflow.graph.opdef import OPS
 
 
 async def drain(fetches: Any, limit: int = 100) -> list[Any]:
@@ -126,6 +129,20 @@ async def test_cancelling_the_block_cancels_the_tasks() -> None:
     assert cancelled == [True]
 
 
+async def test_work_that_is_cancelled_before_its_first_turn_is_closed() -> None:
+    async def work() -> None: ...
+
+    async def block() -> None:
+        async with train.Coordinator() as coord:
+            coord.start(never_begun)
+            raise asyncio.CancelledError
+
+    never_begun = work()
+    with pytest.raises(asyncio.CancelledError):
+        await block()
+    assert inspect.getcoroutinestate(never_begun) == inspect.CORO_CLOSED
+
+
 async def test_waiting_with_a_timeout_and_clearing() -> None:
     coord = train.Coordinator()
     assert not await coord.wait_for_stop(0.001)
@@ -139,6 +156,82 @@ async def test_waiting_with_a_timeout_and_clearing() -> None:
 async def test_tasks_belong_inside_the_block() -> None:
     with pytest.raises(errors.FailedPreconditionError):
         train.Coordinator().start(asyncio.sleep(0))
+
+
+async def test_a_coordinator_can_be_used_again() -> None:
+    log: list[str] = []
+
+    async def work(name: str) -> None:
+        await coord.wait_for_stop()
+        log.append(name)
+
+    coord = train.Coordinator()
+    for block in "ab":
+        async with coord:
+            for name in "xy":
+                coord.start(work(block + name))
+                coord.request_stop()
+                await coord.join()
+                states = [(coord.joined, coord.should_stop())]
+                coord.clear_stop()
+                states.append((coord.joined, coord.should_stop()))
+                assert states == [(True, True), (False, False)]
+        with pytest.raises(errors.FailedPreconditionError, match="has been stopped"):
+            await coord.__aenter__()
+        coord.clear_stop()
+    assert log == ["ax", "ay", "bx", "by"]
+
+
+async def test_joining_without_a_block() -> None:
+    coord = train.Coordinator()
+    await coord.join()
+    assert coord.joined
+    with pytest.raises(KeyError):
+        coord.request_stop(KeyError())  # nobody would hear of it any more
+    coord.clear_stop()
+    coord.request_stop(errors.OutOfRangeError("the end"))
+    await coord.join()
+    coord.clear_stop()
+    coord.request_stop((KeyError, KeyError("x"), None))
+    with pytest.raises(KeyError):
+        await coord.join()
+    async with asyncio.TaskGroup() as tg:
+        ended = asyncio.Event()
+        tasks = [tg.create_task(ended.wait()), tg.create_task(ended.wait())]
+        other = train.Coordinator()
+        other.register_thread(tasks[0])
+        joining = tg.create_task(other.join(tasks[1:]))
+        await asyncio.sleep(0)
+        assert not joining.done()
+        ended.set()
+    with pytest.raises(errors.DTypeError):
+        other.register_thread(threading.Thread())  # type: ignore[arg-type]  # as in published code
+
+
+async def test_tasks_that_do_not_end_may_be_left() -> None:
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        begun.set()
+        await release.wait()
+
+    async with train.Coordinator() as coord:
+        task = coord.start(stubborn())
+        await begun.wait()
+        coord.request_stop()
+        await coord.join(stop_grace_period_secs=0.0, ignore_live_threads=True)
+        assert not task.done()
+        release.set()
+        await task
+
+
+async def test_a_task_may_join_the_others() -> None:
+    async def work() -> None:
+        await coord.join()
+
+    async with train.Coordinator() as coord, asyncio.timeout(5):
+        coord.start(asyncio.sleep(0))
+        await coord.start(work())
 
 
 async def test_a_stop_may_come_from_another_thread() -> None:
@@ -174,6 +267,129 @@ async def test_an_error_of_a_runner_ends_the_pipeline_with_that_error() -> None:
         await drain(train.batch([bad], 4))
 
 
+# ── faults that are not the end of the input ──
+
+FAULTS: dict[str, type[BaseException]] = {
+    "index": IndexError,
+    "key": KeyError,
+    "stop": StopIteration,
+    "async stop": StopAsyncIteration,
+    "end of file": EOFError,
+}
+
+if "TestFault" not in OPS:  # the registry outlives this module, which may be imported twice
+    af.extend.define_op("TestFault", "x: float32", "y: float32", ["kind: string"], stateful=True, shape=lambda ctx: ())
+
+    @af.extend.kernel("TestFault")
+    def _fault(x: Any, *, kind: str) -> Any:
+        raise FAULTS[kind]("a fault")
+
+
+def by_kernel(kind: str) -> Any:
+    return af.extend.apply_op("TestFault", 1.0, kind=kind)
+
+
+def by_kernel_in_a_loop(kind: str) -> Any:
+    return af.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, by_kernel(kind)), [0, af.constant(1.0)])[1]
+
+
+def by_function(kind: str) -> Any:
+    def fail() -> Any:
+        raise FAULTS[kind]("a fault")
+
+    return af.py_func(fail, [], "float32")
+
+
+def by_coroutine(kind: str) -> Any:
+    async def fail() -> Any:
+        raise FAULTS[kind]("a fault")
+
+    return af.py_coroutine(fail, [], "float32")
+
+
+def by_source(kind: str) -> Any:
+    async def source() -> Any:
+        if kind != "":
+            raise FAULTS[kind]("a fault")
+        yield 1.0
+
+    return af.from_async_iterator(source, "float32")
+
+
+def by_factory(kind: str) -> Any:
+    def factory() -> Any:
+        raise FAULTS[kind]("a fault")
+
+    return af.from_async_iterator(factory, "float32")
+
+
+MAKERS = [by_kernel, by_kernel_in_a_loop, by_function, by_coroutine, by_source, by_factory]
+# With StopIteration a plain function says that nothing is left, as in TensorFlow.
+FAULTY = [(made, kind) for made in MAKERS for kind in FAULTS if made is not by_function or kind != "stop"]
+
+
+@pytest.mark.parametrize(("made", "kind"), FAULTY, ids=lambda part: getattr(part, "__name__", part))
+async def test_a_fault_is_not_the_end_of_the_input(made: Any, kind: str) -> None:
+    """It reaches whoever reads the queue; an OutOfRangeError would close it as if all had been read."""
+    queue = af.FIFOQueue(3, ["float32"], [[]])
+    runner = train.QueueRunner(queue, [queue.enqueue(af.reshape(made(kind), []))])
+    taken = queue.dequeue()
+    async with af.Session() as session:
+        with pytest.raises(errors.OpError, match=r"a fault|raised Stop") as caught:  # noqa: PT012
+            async with train.Coordinator() as coord:
+                runner.create_threads(session, coord)
+                await session.run(taken)
+        assert not isinstance(caught.value, errors.OutOfRangeError)
+        assert runner.exceptions_raised == [caught.value]
+        with pytest.raises((errors.InvalidArgumentError, errors.UnknownError)):
+            async for _ in session.stream(made(kind)):
+                pass
+
+
+async def test_a_function_may_say_that_its_input_has_ended() -> None:
+    left = [3.0, 2.0, 1.0]
+
+    def take() -> Any:
+        if not left:
+            raise errors.OutOfRangeError("nothing is left")
+        return np.float32(left.pop())
+
+    queue = af.FIFOQueue(3, ["float32"], [[]])
+    train.add_queue_runner(train.QueueRunner(queue, [queue.enqueue(af.reshape(af.py_func(take, [], "float32"), []))]))
+    assert await drain(queue.dequeue()) == [1.0, 2.0, 3.0]
+
+
+async def test_a_runner_finds_the_coordinator_around() -> None:
+    queue = train.range_input_producer(3, num_epochs=1, shuffle=False)
+    taken = queue.dequeue()
+    async with af.Session() as session:
+        await session.run(af.local_variables_initializer())
+        async with train.Coordinator() as outer:
+            async with train.Coordinator() as coord:
+                assert len(train.start_queue_runners(session)) == 2
+                assert [await session.run(taken) for _ in range(3)] == [0, 1, 2]
+            assert coord.should_stop()
+            assert not outer.should_stop()
+        with pytest.raises(errors.InvalidArgumentError, match="own the tasks"):
+            train.start_queue_runners(session)
+
+
+async def test_a_runner_is_started_once_a_session() -> None:
+    queue = af.FIFOQueue(2, ["float32"], [[]])
+    source = train.range_input_producer(4, num_epochs=1, shuffle=False).dequeue()
+    runner = train.QueueRunner(queue, [queue.enqueue(af.cast(source, "float32"))])
+    train.add_queue_runner(runner)
+    taken = queue.dequeue()
+    async with af.Session() as one, af.Session() as two, train.Coordinator() as coord:
+        for session in (one, two):
+            await session.run(af.local_variables_initializer())
+            assert len(train.start_queue_runners(session, coord)) == 4
+            assert train.start_queue_runners(session, coord) == []
+            assert [await session.run(taken) for _ in range(4)] == [0.0, 1.0, 2.0, 3.0]
+        await coord.join()
+        assert len(runner.create_threads(one, coord)) == 2, "those of before have ended"
+
+
 async def test_a_runner_needs_an_owner() -> None:
     queue = af.FIFOQueue(3, [af.float32], [[]])
     runner = train.QueueRunner(queue, [queue.enqueue([1.0])])
@@ -183,6 +399,8 @@ async def test_a_runner_needs_an_owner() -> None:
         async with train.Coordinator() as coord:
             with pytest.raises(errors.InvalidArgumentError):
                 runner.create_threads(session, coord, start=False)
+        with pytest.raises(errors.FailedPreconditionError):
+            runner.create_threads(session, coord)
     with pytest.raises(errors.InvalidArgumentError):
         train.QueueRunner(queue, [])
     with pytest.raises(errors.UnimplementedError):
@@ -343,9 +561,10 @@ async def test_shuffled_sparse_elements_stay_whole() -> None:
 
 def test_sources_that_differ_in_what_is_sparse() -> None:
     sparse = af.SparseTensor([[0]], [1], [4])
-    for sources in ([[sparse], [af.constant(1)]], [[sparse], [af.SparseTensor([[0]], [1.0], [4])]]):
+    others: list[Any] = [af.constant(1), af.SparseTensor([[0]], [1.0], [4])]
+    for other in others:
         with pytest.raises(errors.InvalidArgumentError):
-            train.batch_join(sources, 2)
+            train.batch_join([[sparse], [other]], 2)
     with pytest.raises(errors.InvalidArgumentError):
         train.maybe_batch([1], [True], 2)
 

@@ -30,10 +30,12 @@ def test_averages_of_variables_start_at_their_value() -> None:
     assert aioflow.moving_average_variables() == [v]
     kept: dict[str, Any] = {"resources": ResourceManager(), "state": {}}
     evaluate([], targets=[v.initializer], **kept)
-    evaluate([], targets=[ema.average(v).initializer], **kept)
+    average = ema.average(v)
+    assert average is not None
+    evaluate([], targets=[average.initializer], **kept)
     evaluate([], targets=[v.assign([6.0, 8.0]).op], **kept)
     evaluate([], targets=[moved], **kept)
-    assert evaluate([ema.average(v).read_value()], **kept)[0].tolist() == [3.0, 5.0]
+    assert evaluate([average.read_value()], **kept)[0].tolist() == [3.0, 5.0]
     again = ema.apply([v])
     assert again is not moved
     assert len([x for x in aioflow.global_variables() if "Average" in x.name]) == 1
@@ -44,7 +46,7 @@ def test_averages_need_floating_values() -> None:
     with pytest.raises(DTypeError):
         aioflow.train.ExponentialMovingAverage(0.9).apply([counter])
     with pytest.raises(InvalidArgumentError):
-        aioflow.train.ExponentialMovingAverage(0.9).average("v")
+        aioflow.train.ExponentialMovingAverage(0.9).average("v")  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_what_to_restore() -> None:
@@ -54,6 +56,31 @@ def test_what_to_restore() -> None:
     assert ema.name == "EMA"
     assert ema.variables_to_restore() == {"v/EMA": v, "other": other}
     assert ema.variables_to_restore([other]) == {"other/EMA": other, "v": v}
+
+
+def test_names_go_by_the_scopes_that_are_open() -> None:
+    v = aioflow.get_variable("v", [2])
+    loss = aioflow.reduce_sum(v * v)
+    ema = aioflow.train.ExponentialMovingAverage(0.9, name="EMA")
+    with aioflow.name_scope("names"):
+        assert ema.average_name(v) == "names/v/EMA"
+    with aioflow.variable_scope("train"):
+        assert ema.average_name(v) == "train/v/EMA"
+        ema.apply([v])
+        aioflow.train.AdamOptimizer(name="A").minimize(loss)
+        aioflow.train.AdamOptimizer(name="A").minimize(loss)
+        step = aioflow.train.create_global_step()
+    assert ema.average_name(v) == "train/v/EMA"
+    assert step.op.name == "train/global_step"
+    slots = [w.op.name for w in aioflow.global_variables() if "/A" in w.op.name]
+    assert slots == ["train/v/A", "train/v/A_1", "train/v/A_2", "train/v/A_3"]
+
+
+def test_slots_are_not_made_where_variables_are_only_found() -> None:
+    with aioflow.variable_scope("model"):
+        v = aioflow.get_variable("v", [2])
+    with aioflow.variable_scope("model", reuse=True), pytest.raises(InvalidArgumentError):
+        aioflow.train.MomentumOptimizer(0.1, 0.9).minimize(aioflow.reduce_sum(v))
 
 
 def test_the_global_step() -> None:
@@ -90,12 +117,13 @@ async def test_global_step_is_a_coroutine() -> None:
         async def run(self, fetch: Any) -> Any:
             return np.int64(7)
 
-    assert await aioflow.train.global_step(Recorder(), aioflow.train.create_global_step()) == 7
+    session: Any = Recorder()
+    assert await aioflow.train.global_step(session, aioflow.train.create_global_step()) == 7
 
 
 def test_decays_need_a_step_and_matching_values() -> None:
     with pytest.raises(InvalidArgumentError):
-        aioflow.train.exponential_decay(0.1, None, 10, 0.9)
+        aioflow.train.exponential_decay(0.1, None, 10, 0.9)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(InvalidArgumentError):
         aioflow.train.piecewise_constant(aioflow.constant(1), [1, 2], [0.1, 0.2])
     with pytest.raises(DTypeError):

@@ -127,7 +127,7 @@ def test_what_optimizers_refuse() -> None:
     with pytest.raises(DTypeError):
         optimizer.apply_gradients([(aioflow.constant([1.0], "float64"), w)])
     with pytest.raises(DTypeError):
-        optimizer.apply_gradients([(aioflow.constant([1.0]), w.value())])
+        optimizer.apply_gradients([(aioflow.constant([1.0]), w.value())])  # type: ignore[list-item]  # wrong on purpose
     with pytest.raises(InvalidArgumentError) as shapes:
         optimizer.apply_gradients([(aioflow.constant([1.0, 2.0]), w)])
     assert shapes.value.expected == "(1,)"

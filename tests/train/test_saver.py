@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import safetensors.numpy
 import aioflow
 from aioflow.errors import (
     AbortedError,
+    AlreadyExistsError,
     DataLossError,
     DTypeError,
     FailedPreconditionError,
@@ -399,6 +401,86 @@ async def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
         assert str(tmp_path / "checkpoint") in str(caught.value)
 
 
+NESTED = '{"a":' * 100_000 + "1" + "}" * 100_000
+WRONG_VALUES: list[Any] = [None, True, -1, 2**70, 1.5, "x", "", [], [1], [[]], {}, {"x": 1}]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths to every value inside."""
+    yield path
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(item, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
+    if not path:
+        return other
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = replaced(copy[path[0]], path[1:], other)
+    return copy
+
+
+async def test_nesting_without_end_is_damage(tmp_path: Path) -> None:
+    prefix = await saved(tmp_path / "m", a=1.0)
+    plain = tmp_path / "plain.safetensors"
+    plain.write_bytes(len(NESTED).to_bytes(8, "little") + NESTED.encode())
+    inner = json.dumps({"__metadata__": {"aioflow.dtypes": NESTED}})
+    within = tmp_path / "within.safetensors"
+    within.write_bytes(len(inner).to_bytes(8, "little") + inner.encode())
+    for file in (plain, within):
+        with pytest.raises(DataLossError, match=file.name):
+            CheckpointReader(str(file))
+    for name in ("m.manifest.json", "checkpoint"):
+        (tmp_path / name).write_text(NESTED)
+    with pytest.raises(DataLossError, match="manifest"):
+        CheckpointReader(prefix)
+    with pytest.raises(DataLossError, match="checkpoint"):
+        aioflow.train.latest_checkpoint(tmp_path)
+
+
+async def test_whatever_stands_in_a_header_is_read_or_refused(tmp_path: Path) -> None:
+    await saved(tmp_path / "m", a=np.zeros(2, np.float32), s=np.array([b"x"], object))
+    file = tmp_path / "m.safetensors"
+    (tmp_path / "m.manifest.json").unlink()
+    raw = file.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header, data = json.loads(raw[8 : 8 + size]), raw[8 + size :]
+    inner = {**header, "__metadata__": {key: json.loads(text) for key, text in header["__metadata__"].items()}}
+    for path in places(inner):
+        for other in WRONG_VALUES:
+            changed = replaced(inner, path, other)
+            metadata = changed.get("__metadata__") if isinstance(changed, dict) else None
+            if isinstance(metadata, dict):
+                packed = {key: json.dumps(value) for key, value in metadata.items()}
+                changed = {**changed, "__metadata__": packed}
+            text = json.dumps(changed).encode()
+            file.write_bytes(len(text).to_bytes(8, "little") + text + data)
+            with contextlib.suppress(OpError):
+                read_all(str(file))
+
+
+async def test_whatever_stands_in_a_manifest_or_a_state_is_read_or_refused(tmp_path: Path) -> None:
+    """The manifest's checksum is made anew, as somebody who forges one would."""
+    prefix = await saved(tmp_path / "m", a=np.zeros(2, np.float32))
+    manifest = json.loads((tmp_path / "m.manifest.json").read_text())
+    del manifest["sha256"]
+    for path in places(manifest):
+        for other in WRONG_VALUES:
+            changed = replaced(manifest, path, other)
+            if isinstance(changed, dict):
+                digest = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
+                changed = {**changed, "sha256": digest}
+            (tmp_path / "m.manifest.json").write_text(json.dumps(changed))
+            with contextlib.suppress(OpError):
+                read_all(prefix)
+    state = json.loads((tmp_path / "checkpoint").read_text())
+    for path in places(state):
+        for other in WRONG_VALUES:
+            (tmp_path / "checkpoint").write_text(json.dumps(replaced(state, path, other)))
+            with contextlib.suppress(OpError):
+                aioflow.train.latest_checkpoint(tmp_path)
+
+
 # -- crashes ----------------------------------------------------------------------------------------------------------
 
 
@@ -473,6 +555,18 @@ async def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert caught.value.node == "save/SaveV2"
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("x" * 300, InvalidArgumentError), ("file/m", AlreadyExistsError), ("a\0b", InvalidArgumentError)],
+)
+def test_what_the_system_says_of_a_name_has_a_code(tmp_path: Path, name: str, kind: type[OpError]) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(kind):
+        write_checkpoint(str(tmp_path / name), {"a": np.zeros(2)})
+    with pytest.raises((kind, NotFoundError, FailedPreconditionError)):
+        CheckpointReader(str(tmp_path / name))
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
 async def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o500)
@@ -536,11 +630,11 @@ async def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         aioflow.train.Saver()
     a = aioflow.Variable(1.0, name="a")
     with pytest.raises(UnimplementedError):
-        aioflow.train.Saver(saver_def=object())
+        aioflow.train.Saver(saver_def=object())  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(InvalidArgumentError):
         aioflow.train.Saver([a], defer_build=True)
     with pytest.raises(DTypeError):
-        aioflow.train.Saver([aioflow.constant(1.0)])
+        aioflow.train.Saver([aioflow.constant(1.0)])  # type: ignore[list-item]  # wrong on purpose
     with pytest.raises(InvalidArgumentError):
         aioflow.train.Saver([a, a.assign(1.0)])
     saver = aioflow.train.Saver()

@@ -179,7 +179,7 @@ def _before(graph: ClientGraph) -> dict[str, list[str]]:
             handle.update((edge, handle.get(node.inputs[0], node.inputs[0])) for edge in _edges(node))
         if node.op in OPS and OPS.get(node.op).stateful and node.op != "VarHandleOp":
             resources = [e for e in node.inputs if graph.spec(e).dtype is dtypes.resource]
-            keys: list[Edge | None] = [handle.get(e, e) for e in resources]
+            keys: Iterable[Edge | None] = {handle.get(e, e): None for e in resources}  # each once
             for key in keys or [None]:
                 if key in last:
                     waits[last[key]] = None

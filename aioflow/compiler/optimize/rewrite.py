@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
@@ -19,6 +18,7 @@ from aioflow.compiler.optimize.facts import Facts, reads_rounded_by_constants
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.stopping import batches
 
 __all__ = ["Rewriting", "Rule", "sweep"]
 
@@ -42,6 +42,7 @@ class Rewriting:
         self._changed = False
         self._fetched: set[str] = set()
         self._named: set[str] = set()  # others are colocated with them
+        self._known_aliasing: Aliasing | None = None
         self._held: set[str] = set()  # they must not become constants
         for node in graph.nodes.values():
             self._note(node)
@@ -54,9 +55,11 @@ class Rewriting:
         if held is not None:
             self._held.add(held.node)
 
-    @cached_property
+    @property
     def _aliasing(self) -> Aliasing:
-        return Aliasing(self._before)
+        if self._known_aliasing is None:
+            self._known_aliasing = Aliasing(self._before)
+        return self._known_aliasing
 
     # -- what rules ask ----------------------------------------------------------------------------------------------
 
@@ -241,7 +244,7 @@ def sweep(graph: ClientGraph, rule: Rule) -> ClientGraph:
     An `Identity` that is returned is left out where nothing can be told from it.
     """
     rewriting = Rewriting(graph)
-    for origin in graph.nodes.values():
+    for origin in batches(graph.nodes.values(), 64):
         node = rewriting.renamed(origin)
         rewriting.put(node, rule(node, rewriting))
     return rewriting.finished()

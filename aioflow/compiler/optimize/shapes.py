@@ -74,9 +74,12 @@ def _unchanged_shape(node: Node, rewriting: Rewriting) -> bool:
     return num_elements(dims) is not None and dims == node.outputs[0].dims
 
 
-def _same_shape(node: Node, rewriting: Rewriting) -> Node | None:
-    """Reshape, BroadcastTo: to the shape that there is."""
-    return rewriting.passed_on(node, node.inputs[0]) if _unchanged_shape(node, rewriting) else None
+def _reshaped(node: Node, rewriting: Rewriting) -> Node | None:
+    """Reshape, BroadcastTo: to the shape that there is. A shape that is computed may turn out not to fit."""
+    shape = rewriting.constant(node.inputs[1])
+    if shape is None or not _unchanged_shape(node, rewriting) or (node.op == "BroadcastTo" and (shape < 0).any()):
+        return None
+    return rewriting.passed_on(node, node.inputs[0])
 
 
 _INVERSE: Final[Mapping[str, str]] = {"ExpandDims": "Squeeze", "Squeeze": "ExpandDims"}
@@ -146,7 +149,9 @@ def _takes_all(axis: int, item: tuple[int, int, int, int | None], masks: tuple[i
 def _split(node: Node, rewriting: Rewriting) -> Node | None:
     """Split into one part."""
     axis, dims = rewriting.constant(node.inputs[0]), rewriting.spec(node.inputs[1]).dims
-    valid = axis is not None and dims is not None and -len(dims) <= int(axis) < len(dims)
+    if axis is None or axis.size != 1 or dims is None:
+        return None
+    valid = -len(dims) <= axis.item() < len(dims)
     return rewriting.passed_on(node, node.inputs[1]) if valid and node.attrs["num_split"] == 1 else None
 
 
@@ -206,10 +211,10 @@ def _is_of_one(axes: Array, dims: Dims, node: Node) -> bool:
 
 _RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(_VALUES, _known),
-    **dict.fromkeys(("BroadcastTo", "Reshape"), _same_shape),
     **dict.fromkeys(("ExpandDims", "Squeeze"), _inserted_and_removed),
     **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), _padded),
     **dict.fromkeys(_REDUCTIONS, _reduced),
+    **dict.fromkeys(("BroadcastTo", "Reshape"), _reshaped),
     "EnsureShape": _ensured,
     "Slice": _sliced,
     "Split": _split,

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError
 from aioflow.graph.device_spec import DeviceSpec
-from aioflow.kernels.checkpoint_format import file_errors, write_atomically
+from aioflow.kernels.checkpoint_format import write_atomically
+from aioflow.kernels.files import file_errors
 
 __all__ = [
     "DEFAULT_LINKS",
@@ -155,7 +156,7 @@ class Calibration:
         """
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataLossError("not a calibration", expected="JSON", actual=str(error)) from error
         if not isinstance(data, dict) or "version" not in data:
             raise DataLossError("not a calibration", expected="an object with a version", actual=type(data).__name__)
@@ -168,7 +169,7 @@ class Calibration:
         try:
             speeds = {str(kind): _speeds(kind, value) for kind, value in data["speeds"].items()}
             links = {str(kind): _link(kind, value) for kind, value in data["links"].items()}
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ArithmeticError) as error:
             raise DataLossError(
                 "the calibration is incomplete", expected="speeds and links", actual=repr(error)
             ) from error

@@ -5,7 +5,7 @@ The result is one SVG file that needs nothing else; names and sizes appear as to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import floor, log10
 from typing import Final, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
@@ -17,12 +17,16 @@ from aioflow.graph.device_spec import DeviceSpec
 __all__ = ["byte_text", "device_labels", "draw_timeline", "time_text"]
 
 _WIDTH: Final = 1280
-_LEFT: Final = 120  # of the time axis
+_LEFT: Final = 120  # of the time axis; further right where the labels of the lanes are long
+_MOST_LEFT: Final = 400
 _RIGHT: Final = 40
 _TOP: Final = 104
 _LANE: Final = 92  # from one lane to the next
 _BAR: Final = 34
-_CHARACTER: Final = 6.7  # pixels, of the labels in bars
+_CHARACTER: Final = 6.7  # pixels, of the labels in bars and of arcs
+_LANE_CHARACTER: Final = 8.5  # of the labels of lanes
+_TITLE_CHARACTER: Final = 11.8
+_LINE: Final = 14  # from one row of labels between two lanes to the next
 _NARROW: Final = 2.0  # pixels: what is narrower is drawn together with its neighbours
 _MOST_ARCS: Final = 200
 _MOST_ARC_LABELS: Final = 12
@@ -46,6 +50,38 @@ class _Bar(NamedTuple):
     nodes: tuple[Interval, ...]
 
 
+class _Axis(NamedTuple):
+    """Where the time axis begins, and pixels a second."""
+
+    left: float
+    scale: float
+
+    def x(self, seconds: float) -> float:
+        return self.left + seconds * self.scale
+
+
+class _Arc(NamedTuple):
+    """A transfer, from the border of one lane to that of another."""
+
+    transfer: Transfer
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+
+class _Box(NamedTuple):
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def overlaps(self, other: _Box) -> bool:
+        return (
+            self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
+        )
+
+
 def draw_timeline(schedule: Schedule, title: str) -> str:
     """The SVG of a schedule, lanes in the order of its timeline."""
     devices = list(schedule.timeline)
@@ -53,9 +89,12 @@ def draw_timeline(schedule: Schedule, title: str) -> str:
     lanes = {device: _TOP + i * _LANE for i, device in enumerate(devices)}
     bottom = _TOP + (len(devices) - 1) * _LANE + _BAR
     height = bottom + 84
-    scale = (_WIDTH - _LEFT - _RIGHT) / (schedule.seconds or 1.0)
-    bars = {device: list(_bars(nodes, scale)) for device, nodes in schedule.timeline.items()}
-    arcs = sorted(schedule.transfers, key=lambda t: (-t.size, t.start, t.node))[:_MOST_ARCS]
+    left = min(max(_LEFT, 26 + _LANE_CHARACTER * max(map(len, labels.values()), default=0)), _MOST_LEFT)
+    axis = _Axis(left, (_WIDTH - left - _RIGHT) / (schedule.seconds or 1.0))
+    bars = {device: list(_bars(nodes, axis.scale)) for device, nodes in schedule.timeline.items()}
+    largest = sorted(schedule.transfers, key=lambda t: (-t.size, t.start, t.node))[:_MOST_ARCS]
+    arcs = [_arc(transfer, lanes, axis) for transfer in largest]
+    title = _fitted("".join(c if c.isprintable() else "\ufffd" for c in title), _WIDTH - 32, _TITLE_CHARACTER)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}" '
         f'font-family="system-ui, sans-serif" font-size="13" role="img" aria-label={quoteattr(title)}>',
@@ -65,14 +104,15 @@ def draw_timeline(schedule: Schedule, title: str) -> str:
         f'<text x="16" y="30" font-size="18" font-weight="600">{escape(title)}</text>',
         f'<text x="16" y="52" fill="#444">{escape(_subtitle(schedule, len(arcs)))}</text>',
         *_legend([bar for found in bars.values() for bar in found]),
-        *_axis(schedule.seconds, scale, bottom),
+        *_ticks(schedule.seconds, axis, bottom),
     ]
     for device in devices:
-        parts += _lane(labels[device], lanes[device])
-    for arc in arcs:  # under the bars, whose names are worth more than an arc that passes
-        parts += _arc(arc, lanes[arc.source], lanes[arc.destination], scale, labels, len(arcs) <= _MOST_ARC_LABELS)
+        parts += _lane(labels[device], lanes[device], left)
+    # Under the bars, whose names are worth more than an arc that passes.
+    parts += [_curve(arc, labels) for arc in arcs]
+    parts += _arc_labels(arcs) if len(arcs) <= _MOST_ARC_LABELS else ()
     for device in devices:
-        parts += [_drawn(bar, lanes[device], scale) for bar in bars[device]]
+        parts += [_drawn(bar, lanes[device], axis) for bar in bars[device]]
     return "\n".join([*parts, "</svg>\n"])
 
 
@@ -93,17 +133,17 @@ def _legend(bars: Sequence[_Bar]) -> Iterator[str]:
             x += 44 + 7.2 * len(name)
 
 
-def _axis(seconds: float, scale: float, bottom: float) -> Iterator[str]:
+def _ticks(seconds: float, axis: _Axis, bottom: float) -> Iterator[str]:
     """Ticks at round numbers of milliseconds."""
     y = bottom + 24
     step = _round_step(seconds * 1e3 / _TICKS) if seconds else 1.0
     digits = max(0, -floor(log10(step)))
-    yield f'<line x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}" stroke="#333"/>'
+    yield f'<line x1="{axis.left}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}" stroke="#333"/>'
     for i in range(int(seconds * 1e3 / step + 1e-9) + 1):
-        x = _LEFT + i * step * 1e-3 * scale
+        x = axis.x(i * step * 1e-3)
         yield f'<line x1="{x:.1f}" y1="{_TOP - 10}" x2="{x:.1f}" y2="{y + 5}" stroke="#e4e4e4"/>'
         yield f'<text x="{x:.1f}" y="{y + 20}" text-anchor="middle" fill="#333">{i * step:.{digits}f}</text>'
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    middle = (axis.left + _WIDTH - _RIGHT) / 2
     yield f'<text x="{middle:.0f}" y="{y + 42}" text-anchor="middle" fill="#333">time (ms)</text>'
 
 
@@ -113,9 +153,10 @@ def _round_step(least: float) -> float:
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
 
 
-def _lane(label: str, y: float) -> Iterator[str]:
-    yield f'<rect x="{_LEFT}" y="{y}" width="{_WIDTH - _LEFT - _RIGHT}" height="{_BAR}" fill="#f4f4f4" opacity="0.7"/>'
-    yield f'<text x="{_LEFT - 10}" y="{y + _BAR / 2 + 5}" text-anchor="end" font-weight="600">{escape(label)}</text>'
+def _lane(label: str, y: float, left: float) -> Iterator[str]:
+    label = _fitted(label, left - 20, _LANE_CHARACTER)
+    yield f'<rect x="{left}" y="{y}" width="{_WIDTH - left - _RIGHT}" height="{_BAR}" fill="#f4f4f4" opacity="0.7"/>'
+    yield f'<text x="{left - 10}" y="{y + _BAR / 2 + 5}" text-anchor="end" font-weight="600">{escape(label)}</text>'
 
 
 def _bars(intervals: Sequence[Interval], scale: float) -> Iterator[_Bar]:
@@ -140,13 +181,13 @@ def _fill(bar: _Bar) -> str:
     return _FILLS[family_of(bar.nodes[0].op).rate][0] if len(bar.nodes) == 1 else _SEVERAL
 
 
-def _drawn(bar: _Bar, y: float, scale: float) -> str:
+def _drawn(bar: _Bar, y: float, axis: _Axis) -> str:
     first = bar.nodes[0]
     alone = len(bar.nodes) == 1
     names = f"{first.node} ({first.op})" if alone else f"{len(bar.nodes)} nodes: {first.node} … {bar.nodes[-1].node}"
     tip = f"{names}\n{time_text(bar.start)} to {time_text(bar.finish)}, {time_text(bar.finish - bar.start)}"
-    x, width = _LEFT + bar.start * scale, max((bar.finish - bar.start) * scale, 0.5)
-    label = _fitted(first.node if alone else f"{len(bar.nodes)} nodes", width)
+    x, width = axis.x(bar.start), max((bar.finish - bar.start) * axis.scale, 0.5)
+    label = _fitted(first.node if alone else f"{len(bar.nodes)} nodes", width - 6)
     text = (
         f'<text x="{x + width / 2:.1f}" y="{y + _BAR / 2 + 4}" text-anchor="middle" font-size="11" '
         f'font-family="ui-monospace, monospace">{escape(label)}</text>'
@@ -159,37 +200,65 @@ def _drawn(bar: _Bar, y: float, scale: float) -> str:
     )
 
 
-def _fitted(name: str, width: float) -> str:
+def _fitted(name: str, width: float, character: float = _CHARACTER) -> str:
     """As much of the end of a name as fits: names of nodes differ at their ends."""
-    room = int((width - 6) / _CHARACTER)
+    room = int(width / character)
     if len(name) <= room:
         return name
     return "…" + name[len(name) - room + 1 :] if room >= 4 else ""
 
 
-def _arc(
-    transfer: Transfer, source: float, destination: float, scale: float, labels: dict[str, str], labelled: bool
-) -> Iterator[str]:
-    down = source < destination
-    x1, x2 = _LEFT + transfer.start * scale, _LEFT + transfer.finish * scale
-    y1, y2 = (source + _BAR, destination) if down else (source, destination + _BAR)
+def _arc(transfer: Transfer, lanes: Mapping[str, float], axis: _Axis) -> _Arc:
+    source, destination = lanes[transfer.source], lanes[transfer.destination]
+    y1, y2 = (source + _BAR, destination) if source < destination else (source, destination + _BAR)
+    return _Arc(transfer, axis.x(transfer.start), y1, axis.x(transfer.finish), y2)
+
+
+def _curve(arc: _Arc, labels: Mapping[str, str]) -> str:
+    transfer, x1, y1, x2, y2 = arc
     middle = (y1 + y2) / 2
     name = f"^{transfer.node}" if transfer.port < 0 else f"{transfer.node}:{transfer.port}"
     tip = (
         f"{name}, {byte_text(transfer.size)}, {labels[transfer.source]} → {labels[transfer.destination]}\n"
         f"{time_text(transfer.start)} to {time_text(transfer.finish)}"
     )
-    yield (
+    return (
         f'<path d="M{x1:.1f} {y1}C{x1:.1f} {middle} {x2:.1f} {middle} {x2:.1f} {y2}" fill="none" stroke="#9b2226" '
         f'stroke-width="1.3" opacity="0.75" marker-end="url(#arrow)"><title>{escape(tip)}</title></path>'
     )
-    if labelled:
-        # Beside the arc where it leaves its lane, and on the other side of it near the right border.
-        left = x1 > _WIDTH - 200
+
+
+def _arc_labels(arcs: Sequence[_Arc]) -> Iterator[str]:
+    """The sizes of transfers beside their arcs, where they leave a lane. One for which there is no room is left out."""
+    taken = [_head(arc) for arc in arcs]
+    for arc in arcs:
+        label = byte_text(arc.transfer.size)
+        box = next((box for box in _places(arc, len(label) * _CHARACTER) if not any(map(box.overlaps, taken))), None)
+        if box is None:
+            continue
+        taken.append(box)
+        # On white, since other arcs may pass there.
         yield (
-            f'<text x="{x1 + (-8 if left else 8):.1f}" y="{y1 + (18 if down else -10)}" font-size="11" fill="#9b2226" '
-            f'text-anchor="{"end" if left else "start"}">{escape(byte_text(transfer.size))}</text>'
+            f'<rect x="{box.left:.1f}" y="{box.top}" width="{box.right - box.left:.1f}" height="{_LINE}" fill="white" '
+            f'opacity="0.8"/><text x="{(box.left + box.right) / 2:.1f}" y="{box.bottom - 3}" text-anchor="middle" '
+            f'font-size="11" fill="#9b2226">{escape(label)}</text>'
         )
+
+
+def _head(arc: _Arc) -> _Box:
+    """Where the arrow is."""
+    top = arc.y2 - 8 if arc.y1 < arc.y2 else arc.y2
+    return _Box(arc.x2 - 5, top, arc.x2 + 5, top + 8)
+
+
+def _places(arc: _Arc, width: float) -> Iterator[_Box]:
+    """Where the label of an arc may be, the best place first: in rows between its lane and the next, on both sides."""
+    down = arc.y1 < arc.y2
+    for row in range((_LANE - _BAR) // _LINE):
+        top = arc.y1 + 2 + row * _LINE if down else arc.y1 - 2 - (row + 1) * _LINE
+        for left in (arc.x1 + 6, arc.x1 - 6 - width):
+            if left >= 0 and left + width <= _WIDTH:
+                yield _Box(left, top, left + width, top + _LINE)
 
 
 def device_labels(devices: Sequence[str]) -> dict[str, str]:

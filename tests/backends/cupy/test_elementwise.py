@@ -77,7 +77,7 @@ class Compiled:
         """Compile and call all of them."""
         source, library = self._folder / "chains.cc", self._folder / "chains.so"
         source.write_text("\n".join(self._text))
-        subprocess.run(["c++", "-O1", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+        subprocess.run(["c++", "-O1", "-shared", "-fPIC", str(source), "-o", str(library)], check=True, timeout=120)
         functions = ctypes.CDLL(str(library))
         for name, arrays, out in self._calls:
             pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in (out, *arrays)]

@@ -138,6 +138,18 @@ def test_effects_on_one_thing_keep_their_order() -> None:
     assert [name for name in after.nodes if name in ordered] == ordered
 
 
+def test_a_node_that_reads_one_variable_twice(graph: af.Graph) -> None:
+    """It must not wait for itself; that it may not be done is for the kernel to say."""
+    variable = af.Variable([1.0, 2.0])
+    update = af.raw_ops.ResourceApplyMomentum(
+        var=variable.handle, accum=variable.handle, lr=0.1, grad=[1.0, 1.0], momentum=0.9
+    )
+    with af.Session() as session:
+        session.run_sync(variable.initializer)
+        with pytest.raises(af.errors.InvalidArgumentError, match="two inputs"):
+            session.run_sync(update)
+
+
 @pytest.mark.parametrize("loop", [True, False])
 def test_branches_and_loops_are_left_alone(loop: bool) -> None:
     x = af.placeholder("float32", [1000])

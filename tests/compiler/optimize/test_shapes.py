@@ -106,6 +106,27 @@ async def test_what_gives_something_else_stays(build: Build) -> None:
     assert ops(await assert_equivalent(graph, [VALUES[:1]], shapes, dead_code)) == ops(graph)
 
 
+FED: list[tuple[str, Callable[[Any, Any], Any]]] = [
+    ("a reshape", lambda x, size: af.reshape(x, [size, 3])),
+    ("a reshape to a shape that is promised", lambda x, size: af.ensure_shape(af.reshape(x, [size, 3]), [4, 3])),
+    ("a broadcast", lambda x, size: af.broadcast_to(x, [size, 3])),
+]
+
+
+@pytest.mark.parametrize("build", [c[1] for c in FED], ids=[c[0] for c in FED])
+async def test_a_shape_that_is_fed_is_checked(build: Callable[[Any, Any], Any]) -> None:
+    """Only one size would do, so that the result's shape is known; which one comes is not."""
+    x, size = af.placeholder("float32", [4, 3]), af.placeholder("int32", [])
+    y = build(x, size)
+    assert y.shape.as_list() == [4, 3]
+    async with af.Session() as session:
+        values = np.zeros((4, 3), np.float32)
+        assert (await session.run(y, {x: values, size: 4})).shape == (4, 3)
+        for wrong in (5, 3, 0, -2):
+            with pytest.raises(af.errors.InvalidArgumentError):
+                await session.run(y, {x: values, size: wrong})
+
+
 UNKNOWN: list[tuple[str, Build]] = [
     ("a size that may be another", lambda x: af.reshape(x, [2, 1, 4])),
     ("an axis that may be longer", lambda x: af.reduce_max(x, axis=0, keepdims=True)),

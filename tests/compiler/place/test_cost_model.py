@@ -238,6 +238,7 @@ def _changed(path: tuple[str, ...], value: Any) -> str:
         ("{", DataLossError, "not a calibration"),
         ("\xff\xfe", DataLossError, "not a calibration"),
         ("[]", DataLossError, "not a calibration"),
+        ("[" * 100_000, DataLossError, "not a calibration"),
         (_changed(("version",), 2), InvalidArgumentError, "aioflow calibrate"),
         (_changed(("speeds",), None), DataLossError, "speeds"),
         (_changed(("speeds",), 3), DataLossError, "incomplete"),

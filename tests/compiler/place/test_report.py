@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import combinations, pairwise
 from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import aioflow as af
 from aioflow.compiler.place.calibration import Link
 from aioflow.compiler.place.cost_model import CostModel
 from aioflow.compiler.place.report import Explanation, explain
-from aioflow.compiler.place.simulate import Schedule, simulate_placement
+from aioflow.compiler.place.simulate import Schedule, Transfer, simulate_placement
 from aioflow.compiler.place.strategies import Placement
 from aioflow.compiler.place.timeline_svg import byte_text, device_labels, draw_timeline, time_text
 from aioflow.compiler.prune import StepRequest, prune
@@ -136,3 +141,74 @@ def test_ticks_are_evenly_spaced_round_numbers() -> None:
     numbers = [float(t.text) for t in root.iter(f"{SVG}text") if re.fullmatch(r"[\d.]+", t.text or "")]  # type: ignore[arg-type]
     assert numbers[0] == 0.0
     assert {round(b - a, 9) for a, b in pairwise(numbers)} == {10.0}
+
+
+# ── what is written in the picture can be read ───────────────────────────────────────────────────────────────────────
+
+Box = tuple[float, float, float, float]
+
+
+def text_boxes(svg: str) -> list[tuple[str, Box]]:
+    """Each text with the rectangle that it takes in a wide font: left, top, right, bottom."""
+    found = []
+    for text in ElementTree.fromstring(svg).iter(f"{SVG}text"):
+        words, size = "".join(text.itertext()), float(text.get("font-size") or 13)
+        width = len(words) * size * (0.65 if text.get("font-weight") else 0.6)
+        left = float(text.get("x") or 0) - {"middle": width / 2, "end": width}.get(text.get("text-anchor") or "", 0.0)
+        baseline = float(text.get("y") or 0)
+        found.append((words, (left, baseline - 0.8 * size, left + width, baseline + 0.2 * size)))
+    return found
+
+
+def assert_readable(svg: str) -> list[str]:
+    """No text lies on another or beyond the border. Returns the texts."""
+    root = ElementTree.fromstring(svg)
+    width, height = float(root.get("width") or 0), float(root.get("height") or 0)
+    boxes = text_boxes(svg)
+    for words, (left, top, right, bottom) in boxes:
+        assert min(left, top) >= 0, words
+        assert right <= width, words
+        assert bottom <= height, words
+    for (one, a), (other, b) in combinations(boxes, 2):
+        apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+        assert apart, (one, a, other, b)
+    return [words for words, _ in boxes]
+
+
+def crossing(transfers: Sequence[tuple[int, int, float]], devices: Sequence[str], seconds: float = 10.0) -> Schedule:
+    """A step of nothing but transfers of 1 MB, given by the lanes that they leave and reach, and when."""
+    made = tuple(
+        Transfer(f"n{i}", 0, devices[source], devices[destination], 1_000_000, start, start + 0.1)
+        for i, (source, destination, start) in enumerate(transfers)
+    )
+    return Schedule(seconds, dict.fromkeys(devices, ()), made, dict.fromkeys(devices, 0))
+
+
+@pytest.mark.parametrize(
+    ("transfers", "labels"),
+    [
+        ([(0, 1, 5.0), (0, 2, 5.0)], 2),  # one value for two devices
+        ([(1, 0, 5.0), (1, 2, 5.0), (0, 1, 5.0), (2, 1, 5.0)], 4),  # in all directions at once
+        ([(0, 1, 5.0 + 0.01 * i) for i in range(6)], 4),
+        ([(0, 1, 0.0), (1, 0, 0.0), (0, 2, 9.9), (2, 0, 9.9)], 4),  # at both ends of the axis
+        ([(0, 2, 5.0)] * 12, 4),
+        ([(i % 3, (i + 1) % 3, 0.8 * i) for i in range(12)], 12),
+    ],
+)
+@pytest.mark.parametrize("task", [None, "a_long_name_of_a_job"])
+def test_labels_of_transfers_do_not_lie_on_one_another(
+    transfers: list[tuple[int, int, float]], labels: int, task: str | None
+) -> None:
+    """Those for which there is no room are left to the tooltips."""
+    devices = [CPU0, CPU1, CPU2 if task is None else f"/job:{task}/replica:0/task:0/device:CPU:0"]
+    texts = assert_readable(draw_timeline(crossing(transfers, devices), "t"))
+    assert texts.count("1 MB") >= labels
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 2), st.floats(0.0, 9.9)), max_size=12),
+    st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=300),
+)
+def test_no_picture_is_overprinted(drawn: list[tuple[int, int, float]], title: str) -> None:
+    transfers = [(source, (source + by) % 3, start) for source, by, start in drawn]
+    assert_readable(draw_timeline(crossing(transfers, [CPU0, CPU1, CPU2]), title))

@@ -1,0 +1,72 @@
+"""What the commands take on their command lines, refused in one line where it is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Final, NoReturn
+
+__all__ = ["Parser", "count", "file", "output_file", "port", "positive", "seconds"]
+
+_WRONG: Final = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses a command line in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where more is said, and exit."""
+        self.exit(_WRONG, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def count(text: str) -> int:
+    """A number that is not negative."""
+    return _number(text, 0, None)
+
+
+def positive(text: str) -> int:
+    """A number of at least one."""
+    return _number(text, 1, None)
+
+
+def port(text: str) -> int:
+    """The number of a TCP port; 0 is a free one."""
+    return _number(text, 0, 65535)
+
+
+def _number(text: str, least: int, most: int | None) -> int:
+    limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least or (most is not None and value > most):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number {limits}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A time that is positive and ends."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return value
+
+
+def file(text: str) -> Path:
+    """The path of a file or folder."""
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name")
+    return Path(text)
+
+
+def output_file(text: str) -> Path:
+    """The path of a file to write: found out before an hour's work is lost on it."""
+    path = file(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder")
+    return path

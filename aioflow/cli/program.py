@@ -1,0 +1,198 @@
+"""How every program of the package ends: by itself, by a signal, at a closed pipe, or with one line about a mistake.
+
+A user's mistake is one line on the error output and exit status 2; a traceback is left to faults of the program. SIGINT
+is taken even where it is inherited as ignored, as in the background job of a shell: who sends it means it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, Final, TypeVar
+
+from aioflow.errors import OpError
+
+__all__ = [
+    "Stopped",
+    "loop_factory",
+    "run",
+    "run_command",
+    "run_demo",
+]
+
+T = TypeVar("T")
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_WRONG: Final = 2  # the status of argparse, too
+_BROKEN_PIPE: Final = 128 + 13  # what a shell shows for a program that SIGPIPE has ended
+
+
+class Stopped(Exception):
+    """A signal has stopped what `run` ran."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+    @property
+    def status(self) -> int:
+        """The exit status by which shells know it."""
+        return 128 + self.number
+
+
+# ── the end of a command ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def run_command(name: str, command: Callable[[], int]) -> int:
+    """The exit status of a command: its own, or that of what came in between, which is said in one line."""
+    _prepare()
+    try:
+        try:
+            return command()
+        finally:
+            sys.stdout.flush()  # here, where it can still be said that it failed
+    except KeyboardInterrupt:
+        _say(name, "interrupted")
+        return Stopped(signal.SIGINT).status
+    except Stopped as stopped:
+        _say(name, f"stopped by {stopped}")
+        return stopped.status
+    except BrokenPipeError:  # whoever reads the output has enough of it
+        return _BROKEN_PIPE
+    except (OpError, OSError) as error:
+        _say(name, _in_one_line(error))
+        return _WRONG
+    except ExceptionGroup as group:
+        mistakes, others = group.split((OpError, OSError))
+        if others is not None or mistakes is None:
+            raise
+        _say(name, _in_one_line(_first(mistakes)))
+        return _WRONG
+    finally:
+        _give_up_broken_output()
+
+
+def _prepare() -> None:
+    """There are streams to write to, what their encoding has not is shown by its number, and SIGINT interrupts."""
+    _open_what_was_closed()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _open_what_was_closed() -> None:
+    """A program that is started without some of the standard streams would give their numbers to its sockets."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
+
+
+def _say(name: str, line: str) -> None:
+    with suppress(OSError):  # there is nobody to tell
+        print(f"{name}: {line}", file=sys.stderr, flush=True)
+
+
+def _in_one_line(error: BaseException) -> str:
+    if isinstance(error, OpError):
+        text = error.message
+        if error.expected is not None or error.actual is not None:
+            text += f" (expected: {error.expected}; actual: {error.actual})"
+        if error.node is not None:
+            text += f"; node {error.node!r}"
+    elif isinstance(error, OSError) and error.strerror:
+        text = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+    else:
+        text = str(error) or type(error).__name__
+    return " ".join(text.split())
+
+
+def _first(group: BaseExceptionGroup[Any]) -> BaseException:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _give_up_broken_output() -> None:
+    """What could not be written is dropped: the interpreter would try again at its end, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+
+
+# ── coroutines as programs ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end in the fastest loop there is. SIGINT and SIGTERM cancel it; a second one kills it.
+
+    Raises:
+        Stopped: a signal came, and the coroutine has ended because of it.
+    """
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(_until_stopped(main))
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The faster event loop where there is one."""
+    try:
+        import uvloop  # there is none for Windows, where asyncio's own loop does
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _until_stopped(main: Coroutine[Any, Any, T]) -> T:
+    received: list[int] = []
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def stop(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1 or task is None:
+            raise KeyboardInterrupt
+        loop.call_soon_threadsafe(task.cancel)
+
+    with _handled(stop):
+        try:
+            return await main
+        except asyncio.CancelledError:
+            if not received:
+                raise
+            raise Stopped(received[0]) from None
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, signal.SIG_DFL if previous is None else previous)
+
+
+def run_demo(module: str, arguments: Sequence[str], name: str) -> int:
+    """Hand over to the `main` of a demo, whose packages are an extra that the other commands do without."""
+    try:
+        status: int = importlib.import_module(module).main(arguments)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "aioflow":
+            raise
+        _say(name, f"the demo needs {error.name}, which is not installed: pip install 'aioflow[demo]'")
+        return _WRONG
+    return status

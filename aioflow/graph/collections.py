@@ -1,0 +1,58 @@
+"""Collections: lists of a graph, by name, in which parts of a program leave things for others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from aioflow.forking import Locked
+
+__all__ = ["Collections"]
+
+
+class Collections(Locked):
+    """What a graph has to do with its collections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._collections: dict[str, list[Any]] = {}
+
+    def add_to_collection(self, name: str, value: Any) -> None:
+        """Append `value` to the collection of that name."""
+        with self.lock:
+            self._collections.setdefault(name, []).append(value)
+
+    def add_to_collections(self, names: Iterable[str] | str, value: Any) -> None:
+        """Append `value` to each of the collections."""
+        for name in dict.fromkeys([names] if isinstance(names, str) else names):
+            self.add_to_collection(name, value)
+
+    def get_collection(self, name: str, scope: str | None = None) -> list[Any]:
+        """A copy of the collection; with `scope`, only the items whose name the regular expression matches."""
+        with self.lock:
+            items = list(self._collections.get(name, ()))
+        if scope is None:
+            return items
+        pattern = re.compile(scope)
+        return [item for item in items if hasattr(item, "name") and pattern.match(item.name)]
+
+    def get_collection_ref(self, name: str) -> list[Any]:
+        """The collection itself."""
+        with self.lock:
+            return self._collections.setdefault(name, [])
+
+    def clear_collection(self, name: str) -> None:
+        """Empty the collection."""
+        with self.lock:
+            self._collections.pop(name, None)
+
+    @property
+    def collections(self) -> list[str]:
+        """The names of all collections."""
+        return self.get_all_collection_keys()
+
+    def get_all_collection_keys(self) -> list[str]:
+        """Names of the collections that hold something."""
+        with self.lock:
+            return [k for k, v in self._collections.items() if v]

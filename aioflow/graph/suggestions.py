@@ -1,0 +1,26 @@
+"""Near names, for the errors about a name that is not there."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+__all__ = ["did_you_mean", "near_names"]
+
+_CUTOFF: Final = 0.7  # of difflib's ratio: below it the suggestions are further off than no suggestion
+_COUNT: Final = 3
+
+
+def near_names(name: str, names: Iterable[str]) -> list[str]:
+    """The names that are most like `name`, the nearest first; letter case does not count."""
+    by_lower = {known.lower(): known for known in names}
+    return [by_lower[n] for n in difflib.get_close_matches(name.lower(), by_lower, _COUNT, _CUTOFF)]
+
+
+def did_you_mean(near: Iterable[str]) -> str:
+    """The end of a message: "; did you mean 'a' or 'b'?", or nothing where nothing is near."""
+    *others, last = [repr(name) for name in near] or [""]
+    if not last:
+        return ""
+    return f"; did you mean {', '.join(others)} or {last}?" if others else f"; did you mean {last}?"

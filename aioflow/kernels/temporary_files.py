@@ -1,0 +1,121 @@
+"""Files that appear whole or not at all: written under another name beside the one that they get in the end.
+
+A process that is killed leaves the other name behind, and the next writer takes it away. Which of them belong to a
+writer that lives is told by a lock that each writer has on its own: it ends with the process, however that ends, and
+with the processes that were forked from it meanwhile. Where there are no locks (some network file systems), nothing is
+taken away; where an open file cannot be deleted (Windows), that tells as well.
+
+Everything here blocks on the disk: call it from a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+__all__ = ["TemporaryFile", "flush_directory", "has_writer", "remove_abandoned", "temporary_file"]
+
+locks: Any = None  # where the system has none, as on Windows
+with suppress(ImportError):
+    locks = import_module("fcntl")
+
+
+class TemporaryFile:
+    """A new file, open for writing, locked, and under a name that tells what it is.
+
+    Attributes:
+        file: To write to.
+        path: Its name.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path = path
+        self.file = file
+
+    def publish(self, final: Path) -> None:
+        """Flush it to the disk and rename it. It stays locked until the end of the block that it was made by."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        if locks is None:
+            self.file.close()  # an open file cannot be renamed there
+        self.path.replace(final)
+
+
+@contextmanager
+def temporary_file(path: Path) -> Iterator[TemporaryFile]:
+    """A new file beside `path`, which is gone at the end of the block unless it was published by then."""
+    temporary = _created(path)
+    try:
+        with temporary.file:
+            yield temporary
+    finally:
+        temporary.path.unlink(missing_ok=True)
+
+
+def _created(path: Path) -> TemporaryFile:
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+        file = temporary.open("xb")
+        if locks is None:
+            return TemporaryFile(temporary, file)
+        with suppress(OSError):
+            locks.flock(file, locks.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return TemporaryFile(temporary, file)
+        file.close()  # before it was locked, somebody has taken it for an abandoned one
+
+
+def has_writer(path: Path) -> bool | None:
+    """Whether a process that lives has a file of `temporary_file` in its hands; None where that cannot be told."""
+    if locks is None:
+        return None
+    try:
+        with path.open("r+b") as file:  # locks of network file systems need one that may be written
+            locks.flock(file, locks.LOCK_EX | locks.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
+
+
+def remove_abandoned(directory: Path, names: str) -> None:
+    """Delete the temporary files of writers that are no more.
+
+    Args:
+        names: A regular expression for the names that they were to get.
+    """
+    temporary = re.compile(rf"\.(?:{names})\.[0-9a-f]{{12}}\.tmp")
+    with suppress(OSError), os.scandir(directory) as entries:  # who may write into a directory may not list it
+        for entry in [e for e in entries if temporary.fullmatch(e.name)]:
+            with suppress(OSError):  # it is gone already, or in somebody's hands
+                _remove(Path(entry.path))
+
+
+def _remove(path: Path) -> None:
+    if locks is None:
+        path.unlink()
+        return
+    with path.open("r+b") as file:
+        locks.flock(file, locks.LOCK_EX | locks.LOCK_NB)
+        path.unlink()
+
+
+def flush_directory(path: Path) -> None:
+    """Make renames in the directory lasting, where the system lets a directory be opened."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass  # some file systems refuse it; the renames are ordered there
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,111 @@
+"""The errors about dtypes that do not go together: they name what has which dtype, and say what makes it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import Tensor
+from aioflow.graph.opdef import ArgDef, AttrDef, OpDef
+
+__all__ = ["another_dtype", "disagreeing_inputs", "mixed_dtypes", "offending", "refused_dtype", "wrong_input"]
+
+_CAST: Final = "convert it with aioflow.cast"
+_CAST_ONE: Final = "convert one of them with aioflow.cast"
+
+
+def another_dtype(tensor: Tensor, wanted: DType) -> DTypeError:
+    """Of a tensor where one of `wanted` is needed."""
+    return DTypeError(
+        f"tensor {tensor.name!r} has the wrong dtype, {tensor.dtype.name}; {_CAST}",
+        expected=wanted.name,
+        actual=repr(tensor),
+    )
+
+
+def mixed_dtypes(what: str, first: Any, other: Any) -> DTypeError:
+    """Of two things that must have one dtype.
+
+    Args:
+        what: What they are, such as "the inputs of Mul".
+        first: A tensor or variable, which says what the dtype is.
+        other: Another one, or a value that does not become of that dtype.
+    """
+    return DTypeError(
+        f"{what} have different dtypes: {_described(first)}, {_described(other)}; {_CAST_ONE}",
+        expected=first.dtype.name,
+        actual=_dtype_name(other),
+    )
+
+
+def wrong_input(op_def: OpDef, arg: ArgDef, tensor: Tensor) -> DTypeError:
+    """Of a tensor as an input that is of one dtype in all nodes of the op."""
+    return DTypeError(
+        f"input {arg.name!r} of {op_def.name} has the wrong dtype: {_described(tensor)}; {_CAST}",
+        expected=arg.dtype,
+        actual=repr(tensor),
+    )
+
+
+def disagreeing_inputs(
+    op_def: OpDef, attr: str, inputs: Mapping[str, Any], arg: ArgDef, tensor: Tensor, wanted: DType
+) -> DTypeError:
+    """Of a tensor whose dtype is not the one that another input, or the caller, gave to the attribute."""
+    for other in op_def.inputs:
+        for candidate in _listed(inputs[other.name]) if other.type_attr == attr else ():
+            if candidate.dtype is wanted:
+                return mixed_dtypes(f"the inputs of {op_def.name}", candidate, tensor)
+    return DTypeError(
+        f"input {arg.name!r} of {op_def.name} does not agree with {attr}: {_described(tensor)}; {_CAST}",
+        expected=wanted,
+        actual=tensor.dtype,
+    )
+
+
+def refused_dtype(op_def: OpDef, attr: AttrDef, inputs: Mapping[str, Any], error: InvalidArgumentError) -> Exception:
+    """What `error`, about an attribute, is to a user: a dtype that an input may not have."""
+    for arg in op_def.inputs:
+        if attr.name in (arg.type_attr, arg.list_attr):
+            tensors = [t for t in _listed(inputs[arg.name]) if attr.allowed is not None and t.dtype not in attr.allowed]
+            if tensors:
+                return DTypeError(
+                    f"input {arg.name!r} of {op_def.name} may not have this dtype: {_described(tensors[0])}; {_CAST}",
+                    expected=error.expected,
+                    actual=tensors[0].dtype.name,
+                )
+    return error
+
+
+def offending(value: Any, wanted: DType, is_symbolic: Callable[[Any], bool]) -> Any:
+    """Of a value, or of what is in its lists, the first that has a dtype of its own, and another one; or the value."""
+    return next((leaf for leaf in _leaves(value) if is_symbolic(leaf) and leaf.dtype is not wanted), value)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _described(value: Any) -> str:
+    name = getattr(value, "name", None)
+    if isinstance(name, str):
+        return f"{name!r} is {_dtype_name(value)}"
+    if isinstance(value, np.ndarray) and value.ndim:
+        return f"an array of shape {value.shape} is {_dtype_name(value)}"
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} is {_dtype_name(value)}"
+
+
+def _dtype_name(value: Any) -> str:
+    return str(getattr(value, "dtype", None) or f"a {type(value).__name__}")

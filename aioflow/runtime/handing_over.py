@@ -1,0 +1,126 @@
+"""Handing fetched values over to the caller, who owns what he gets: what somebody else may still hold is copied.
+
+Small copies are made on the spot. Large ones take long enough to hold up an event loop, so they are made in a thread,
+where they can be stopped; and not at all if nobody else turns out to hold the value.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from aioflow.compiler.ir import Node
+from aioflow.copying import copied
+from aioflow.errors import ResourceExhaustedError
+from aioflow.runtime.bind import own
+from aioflow.runtime.executor import StepWork
+from aioflow.runtime.step import Step
+from aioflow.stopping import COPY_RATE, Stoppable, Stopped
+from aioflow.threads import in_thread
+
+__all__ = ["Unfinished", "copied_in_thread", "is_large", "large_bytes"]
+
+T = TypeVar("T")
+
+_LEAST: Final = 64 << 10  # bytes: what is smaller is copied in less time than a thread takes to answer
+
+
+def large_bytes(budget: float) -> float:
+    """What takes more than the inline budget to copy."""
+    return max(budget * COPY_RATE, _LEAST)
+
+
+def is_large(value: Any, most: float) -> bool:
+    """Whether copying the value would hold up an event loop."""
+    return type(value) is np.ndarray and value.nbytes > most
+
+
+class Unfinished:
+    """Fetched values of which some, large ones, may not belong to the caller yet.
+
+    Args:
+        values: All of them.
+        shared: Which may belong to others too, each with the node that made it.
+        limit: As `SessionConfig.max_value_bytes`.
+    """
+
+    __slots__ = ("_limit", "_shared", "values")
+
+    def __init__(self, values: list[Any], shared: Mapping[int, Node], limit: int | None) -> None:
+        self.values = values
+        self._shared = shared
+        self._limit = limit
+
+    async def finish(self, step: Step | None = None) -> list[Any]:
+        """The values, which belong to the caller.
+
+        Raises:
+            ResourceExhaustedError: one is larger than a value may be.
+            CancelledError: the step was asked to stop.
+        """
+        await _in_thread(self._own, step, self._limit)
+        return self.values
+
+    def _own(self) -> None:
+        for index, node in self._shared.items():
+            try:
+                self.values[index] = _owned(self.values, index)
+            except ResourceExhaustedError as error:
+                raise error.at(node.name, node.op, node.source) from None
+
+
+async def copied_in_thread(values: Sequence[Any], step: Step, limit: int | None) -> list[Any]:
+    """Copies of arrays that a step is to keep; all else is as it is.
+
+    Raises:
+        CancelledError: the step was asked to stop.
+    """
+    return await _in_thread(lambda: [own(value) for value in values], step, limit)
+
+
+async def _in_thread(function: Callable[[], T], step: Step | None, limit: int | None) -> T:
+    work = Stoppable(effects=False) if step is None else StepWork(step, effects=False)
+    work.limit = limit
+    try:
+        return await in_thread(function, work=work)
+    except Stopped:
+        if step is not None:
+            step.halt()
+        raise
+
+
+def _owned(values: list[Any], index: int) -> Any:
+    value = values[index]
+    values[index] = None  # out of the list first, counted second
+    if sys.getrefcount(value) <= _ALONE and _is_whole(value):
+        return value
+    return copied(value)
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether an array that nobody else holds is the caller's to write to: all of its memory is its own."""
+    if not value.flags.writeable:
+        return False
+    base = value.base
+    if base is None:
+        return True
+    if type(base) is not np.ndarray or sys.getrefcount(base) > _BASE_ALONE or base.base is not None:
+        return False
+    # As many places as elements, and not a small part that would keep the whole alive.
+    return value.nbytes <= base.nbytes <= 2 * value.nbytes and 0 not in value.strides
+
+
+def _count_alone() -> tuple[int, int]:
+    """The reference counts, as counted above, of an array that nobody else holds, and of the one behind it."""
+    values: list[Any] = [np.empty(4).reshape(2, 2)]
+    value = values[0]
+    values[0] = np.empty(0)
+    alone = sys.getrefcount(value)
+    base = value.base
+    return alone, sys.getrefcount(base)
+
+
+_ALONE, _BASE_ALONE = _count_alone()

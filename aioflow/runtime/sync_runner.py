@@ -1,0 +1,106 @@
+"""Coroutines for callers who block, one after another, on an event loop that is kept between them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Final
+
+from aioflow.errors import ClosedSessionError
+from aioflow.forking import renew_in_child
+
+__all__ = ["SyncRunner", "loop_runs_here"]
+
+_INHERITED: Final[list[asyncio.AbstractEventLoop]] = []
+
+
+def loop_runs_here() -> bool:
+    """Whether this thread runs an event loop now."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class SyncRunner:
+    """Runs coroutines for one thread at a time, each with the context variables of its caller."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runner: asyncio.Runner | None = None
+        self._closed = False
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """In a child the loop is the parent's, as is what it waits with. It would close itself when it is collected,
+        and take the parent's sockets out of that.
+        """
+        if self._runner is not None:
+            with suppress(RuntimeError):  # it has been closed
+                loop = self._runner.get_loop()
+                loop.is_closed = lambda: True  # type: ignore[method-assign]  # as far as this process is concerned
+                _INHERITED.append(loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """The result of a coroutine.
+
+        Where an event loop runs in this thread already (a notebook), it runs on a loop of its own in another thread.
+
+        Raises:
+            ClosedSessionError: after `refuse`.
+        """
+        if loop_runs_here():
+            return _in_thread(partial(asyncio.run, coroutine))
+        with self._lock:
+            if self._closed:
+                coroutine.close()
+                raise ClosedSessionError("attempted to use a closed Session", expected="an open session")
+            if self._runner is None:
+                self._runner = asyncio.Runner()
+            return self._runner.run(coroutine, context=copy_context())
+
+    def refuse(self) -> bool:
+        """Run no more; whether there is something to close."""
+        self._closed = True
+        if not self._lock.acquire(blocking=False):
+            return True  # somebody runs something, or is about to
+        try:
+            return self._runner is not None
+        finally:
+            self._lock.release()
+
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Run a last coroutine and close the loop; where nothing has been run, nothing is."""
+        if loop_runs_here():
+            _in_thread(partial(self.close, last))
+            return
+        with self._lock:
+            self._closed = True
+            if self._runner is None:
+                last.close()
+                return
+            with self._runner as runner:
+                runner.run(last, context=copy_context())
+            self._runner = None
+
+
+def _in_thread(call: Callable[[], Any]) -> Any:
+    outcome: list[Any] = []
+
+    def work() -> None:
+        try:
+            outcome.extend((True, call()))
+        except BaseException as error:
+            outcome.extend((False, error))
+
+    thread = threading.Thread(target=copy_context().run, args=(work,), name="aioflow-run-sync")
+    thread.start()
+    thread.join()
+    if not outcome[0]:
+        raise outcome[1]
+    return outcome[1]

@@ -1,0 +1,52 @@
+"""The time limit of a run, which holds from its first moment to its last: while it connects, compiles, converts what is
+fed, waits, computes, and copies what is fetched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from aioflow.errors import DeadlineExceededError
+from aioflow.runtime.step import Step
+
+__all__ = ["TimeLimit"]
+
+
+class TimeLimit:
+    """`async with TimeLimit(seconds) as limit:` raises DeadlineExceededError where the block takes longer.
+
+    Args:
+        seconds: None for no limit.
+
+    Attributes:
+        doing: What goes on, for the error. step: What runs, once something does.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._timeout = asyncio.timeout(seconds)
+        self.doing = "being compiled"
+        self.step: Step | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._timeout.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError as expired:
+            raise DeadlineExceededError(
+                f"the step did not finish in time{self._where()}",
+                expected=f"at most {self._seconds} s",
+                actual="stopped",
+            ) from expired
+
+    def _where(self) -> str:
+        if self.step is None:
+            return f"; it was {self.doing}"
+        return self.step.state()

@@ -1,0 +1,17 @@
+"""Types for annotations: what ops take, what a shape or a dtype may be given as, what a session fetches."""
+
+from aioflow.graph.dtypes import DTypeLike
+from aioflow.graph.fetchable import Fetchable
+from aioflow.graph.shapes import ShapeLike
+from aioflow.graph.tensor_like import IndexLike, NodeLike, SupportsArray, SupportsTensor, TensorLike
+
+__all__ = [
+    "DTypeLike",
+    "Fetchable",
+    "IndexLike",
+    "NodeLike",
+    "ShapeLike",
+    "SupportsArray",
+    "SupportsTensor",
+    "TensorLike",
+]

@@ -1,0 +1,96 @@
+"""Training steps in processes that import NumPy before aioflow, and in ones that import it after.
+
+`python -m benchmarks.import_order` prints the rows alone. OpenBLAS reads its settings when NumPy is imported, so that
+aioflow can prepare it only where it comes first; no step may be slower for that. What processors the processes took is
+given as well: it tells of threads that wait awake, and hardly depends on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from aioflow_numpy import blas
+
+__all__ = ["IMPORT_ORDER_ROWS", "measure"]
+
+_ROUNDS = 7
+_SECONDS = 3.0  # of steps in one process
+_ORDERS = ("numpy, aioflow", "aioflow, numpy")
+
+
+def step(name: str, hidden: int, batch: int) -> str:
+    """A step of training with either order of imports: medians over alternating fresh processes."""
+    found: dict[str, list[tuple[float, float]]] = {order: [] for order in _ORDERS}
+    for i in range(_ROUNDS):
+        for order in _ORDERS if i % 2 else reversed(_ORDERS):
+            found[order].append(_in_a_process(order, hidden, batch))
+    (first, first_busy), (second, second_busy) = (
+        (median(elapsed), median(busy)) for elapsed, busy in (zip(*found[order], strict=True) for order in _ORDERS)
+    )
+    ratio = first / second
+    verdict = "yes" if 1 / 1.05 <= ratio <= 1.05 else "**no**"
+    return (
+        f"| {name}, NumPy imported first ÷ aioflow first (processor time {first_busy / second_busy:.3f}) "
+        f"| {first * 1e3:.2f} ms | {second * 1e3:.2f} ms | {ratio:.3f} | 1 ± 0.05 | {verdict} |"
+    )
+
+
+def _in_a_process(order: str, hidden: int, batch: int) -> tuple[float, float]:
+    code = f"import {order}\nfrom benchmarks.import_order import measure\nmeasure({hidden}, {batch})"
+    # Without what this process's aioflow has chosen: the child is to find out for itself. The user's settings stay.
+    choices = (blas.VARIABLE, blas.chosen()), (blas.TIMEOUT_VARIABLE, blas.chosen_timeout())
+    ours = {variable for variable, choice in choices if choice is not None and choice.set_by == "aioflow"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        cwd=Path(__file__).parent.parent,
+        env={name: value for name, value in os.environ.items() if name not in ours},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=600,
+    )
+    elapsed, busy = json.loads(done.stdout)
+    return elapsed, busy
+
+
+def measure(hidden: int, batch: int) -> None:
+    """Print the median seconds of a step, and the median of the processor's, in this process."""
+    print(json.dumps(asyncio.run(_measure(hidden, batch))))
+
+
+async def _measure(hidden: int, batch: int) -> tuple[float, float]:
+    import aioflow as af  # it has been imported in the order that is measured
+    from benchmarks.cases import mlp_training
+
+    with af.Graph().as_default():
+        fetches, feeds = mlp_training(hidden, batch)(af)
+        async with af.Session() as session:
+            await session.run(af.global_variables_initializer())
+            for _ in range(5):
+                await session.run(fetches, feeds)
+            elapsed, busy, end = [], [], time.perf_counter() + _SECONDS
+            while time.perf_counter() < end:
+                started, used = time.perf_counter(), time.process_time()
+                await session.run(fetches, feeds)
+                elapsed.append(time.perf_counter() - started)
+                busy.append(time.process_time() - used)
+    return median(elapsed), median(busy)
+
+
+IMPORT_ORDER_ROWS: tuple[Callable[[], str], ...] = (
+    partial(step, "MLP 784-512-512-10, training step, batch 128", 512, 128),
+    partial(step, "MLP 784-1024-1024-10, training step, batch 1024", 1024, 1024),
+)
+
+if __name__ == "__main__":
+    for row in IMPORT_ORDER_ROWS:
+        print(row(), flush=True)

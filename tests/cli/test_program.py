@@ -1,0 +1,254 @@
+"""How programs end: on signals, ignored ones too; at closed pipes and full disks; and with one line for a mistake."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
+
+import pytest
+
+import aioflow as af
+import aioflow.cli.calibrate
+import aioflow.worker
+from aioflow.net.cluster_spec import free_addresses
+from aioflow.runtime.calibrate import calibrate
+from aioflow.train import write_graph
+from tests.processes import SECONDS, program
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals and pipes")
+
+
+@contextmanager
+def waiting(folder: Path, name: str, *, ignores_interrupts: bool = True) -> Iterator[Popen[str]]:
+    """A program that would go on for very long, when it has said that it does."""
+    [address] = free_addresses(1)
+    commands = {
+        "demo": ["aioflow", "demo", "--steps", "1000000", "--dir", str(folder)],
+        "worker": ["aioflow.worker", "--cluster", f"ps={address}", "--job", "ps", "--task", "0"],
+        "worker demo": ["aioflow.worker", "demo", "--steps", "1000000"],
+    }
+    with program("-m", *commands[name], ignores_interrupts=ignores_interrupts, stderr=PIPE) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "erv" in line:  # "Serving predictions at …", "… serves at …"
+                break
+        yield process
+
+
+@posix
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["demo", "worker", "worker demo"])
+def test_a_signal_ends_a_program_that_was_started_in_the_background(
+    tmp_path: Path, name: str, number: signal.Signals
+) -> None:
+    """A shell starts those with SIGINT ignored, and what is ignored is inherited."""
+    with waiting(tmp_path, name) as process:
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == (0 if (name, number) == ("worker", signal.SIGTERM) else 128 + number)
+    assert "Traceback" not in errors
+    assert len(errors.splitlines()) <= 1, errors
+
+
+@pytest.fixture
+def ignored_interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ignored_interrupts")
+def test_an_interrupt_ends_a_command_that_only_computes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is interrupted between two rounds of a measurement, of which there would be hours."""
+    asked = 0
+
+    def clock() -> float:
+        nonlocal asked
+        asked += 1
+        if asked == 20:
+            signal.raise_signal(signal.SIGINT)
+        assert asked < 100, "it goes on"
+        return 0.0
+
+    monkeypatch.setattr(aioflow.cli.calibrate, "calibrate", partial(calibrate, clock=clock))
+    assert aioflow.cli.main(["calibrate"]) == 130
+    assert capsys.readouterr().err == "aioflow: interrupted\n"
+
+
+# ── where the output goes ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def closed_pipe() -> Iterator[int]:
+    """The end for writing of a pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+def ended(command: str, graph_file: str, folder: Path, stdout: int, **environment: str) -> tuple[int, str]:
+    """The status of a command, and its error output."""
+    arguments = command.replace("GRAPH", graph_file).split()
+    with program(
+        *("-m", "aioflow", *arguments), stdout=stdout, stderr=PIPE, cwd=folder, env=os.environ | environment
+    ) as process:
+        _, errors = process.communicate(timeout=SECONDS)
+        return process.returncode, errors
+
+
+@posix
+@pytest.mark.parametrize(
+    ("command", "unbuffered"),
+    [("ops", ""), ("ops", "1"), ("doctor", ""), ("demo --steps 1", ""), ("explain GRAPH --fetch y", "1")],
+)
+def test_a_broken_pipe_is_the_end_and_no_error(
+    tmp_path: Path, graph_file: str, closed_pipe: int, command: str, unbuffered: str
+) -> None:
+    """As in `aioflow ops | head -1`."""
+    status, errors = ended(command, graph_file, tmp_path, closed_pipe, PYTHONUNBUFFERED=unbuffered)
+    assert errors == ""
+    assert status == 141
+
+
+@posix
+@pytest.mark.parametrize("command", ["aioflow doctor", "aioflow demo --steps 1"])
+def test_there_may_be_no_output_at_all(tmp_path: Path, command: str) -> None:
+    """As in `aioflow doctor >&- 2>&-`. Sockets and files must not be taken for the streams then."""
+    closed = "import os, runpy, sys; sys.stdin = sys.stdout = sys.stderr = None; [os.close(n) for n in range(3)]"
+    start = f"sys.argv = {command.split()}; runpy.run_module('aioflow', run_name='__main__', alter_sys=True)"
+    with program("-c", f"{closed}; {start}", stdout=DEVNULL, cwd=tmp_path) as process:
+        assert process.wait(SECONDS) == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        status, errors = ended("doctor", "", tmp_path, full.fileno())
+    assert errors == "aioflow: No space left on device\n"
+    assert status == 2
+
+
+@pytest.mark.parametrize("command", ["explain GRAPH --fetch y", "explain --help", "demo --steps 1"])
+def test_a_terminal_may_be_narrow_and_know_no_unicode(tmp_path: Path, graph_file: str, command: str) -> None:
+    environment = {"COLUMNS": "1", "PYTHONIOENCODING": "ascii"}
+    assert ended(command, graph_file, tmp_path, DEVNULL, **environment) == (0, "")
+
+
+# ── what is wrong, in one line ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def main_of(name: str) -> Callable[[list[str]], int]:
+    return {"aioflow": aioflow.cli.main, "worker": aioflow.worker.main}[name]
+
+
+def refused(capsys: pytest.CaptureFixture[str], name: str, *argv: str) -> str:
+    """The one line that a command says before it ends with status 2."""
+    try:
+        status: object = main_of(name)(list(argv))
+    except SystemExit as stopped:
+        status = stopped.code
+    errors = capsys.readouterr().err
+    assert status == 2, errors
+    [line] = errors.splitlines()
+    return str(line)
+
+
+@pytest.fixture
+def graph_file(tmp_path: Path) -> str:
+    with af.Graph().as_default() as graph:
+        af.square(af.placeholder("float32", [], name="x"), name="y")
+    return str(write_graph(graph, tmp_path, "graph.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "argv", "expected"),
+    [
+        ("aioflow", "demo --port 99999", "'99999' is not a number from 0 to 65535"),
+        ("aioflow", "demo --port -1", "'-1' is not a number from 0 to 65535"),
+        ("aioflow", "demo --port http", "'http' is not a number from 0 to 65535"),
+        ("aioflow", "demo --steps -5", "'-5' is not a number of at least 0"),
+        ("aioflow", "demo --steps 1e3", "'1e3' is not a number of at least 0"),
+        ("aioflow", "demo --dir FILE --steps 1", "File exists: FILE"),
+        ("aioflow", "demo --dir FILE/in --steps 1", "Not a directory: FILE/in"),
+        ("aioflow", "demo --dir EMPTY --steps 1", "'' is not a name"),
+        ("aioflow", "demo extra", "unrecognized arguments: extra"),
+        ("aioflow", "demo --port TAKEN --steps 1 --dir FOLDER", "Address already in use: 127.0.0.1:TAKEN"),
+        ("aioflow", "calibrate --seconds inf", "'inf' is not a positive number of seconds"),
+        ("aioflow", "calibrate --seconds x", "'x' is not a positive number of seconds"),
+        ("aioflow", "calibrate --output FOLDER", "FOLDER is a folder"),
+        ("aioflow", "calibrate --output FILE/in --seconds 1e-9", "FILE"),
+        ("aioflow", "explain", "required: graph, --fetch"),
+        ("aioflow", "explain MISSING --fetch y", "No such file or directory: MISSING"),
+        ("aioflow", "explain FOLDER --fetch y", "Is a directory: FOLDER"),
+        ("aioflow", "explain EMPTY --fetch y", "'' is not a name"),
+        ("aioflow", "explain FILE --fetch y", "FILE"),
+        ("aioflow", "explain BYTES.json --fetch y", "BYTES.json"),
+        ("aioflow", "explain BYTES.pb --fetch y", "BYTES.pb"),
+        ("aioflow", "explain GRAPH --fetch z", "z"),
+        ("aioflow", "explain GRAPH --fetch y:7", "an index below 1"),
+        ("aioflow", "explain GRAPH --fetch y --device-count TPU=2", "no such backend: TPU"),
+        ("aioflow", "explain GRAPH --fetch y --device-count CPU=0", "CPU=0"),
+        ("aioflow", "explain GRAPH --fetch y --device-count CPU=99999999", "CPU=99999999"),
+        ("aioflow", "explain GRAPH --fetch y --device-count GPU=1 --run", "GPU"),
+        ("aioflow", "explain GRAPH --fetch y --strategy best", "'best'"),
+        ("aioflow", "explain GRAPH --fetch y --svg FOLDER", "FOLDER is a folder"),
+        ("aioflow", "explain GRAPH --fetch y --svg MISSING/a.svg", "No such file or directory"),
+        ("aioflow", "explain GRAPH --fetch y --calibration MISSING", "MISSING"),
+        ("aioflow", "explain GRAPH --fetch y --calibration BYTES.json", "BYTES.json"),
+        ("aioflow", "explain GRAPH --fetch y --calibration FOLDER", "FOLDER"),
+        ("worker", "", "required: --cluster"),
+        ("worker", "--cluster ps=127.0.0.1:99999 --job ps --task 0", "127.0.0.1:99999"),
+        ("worker", "--cluster ps=127.0.0.1 --job ps --task 0", "host:port"),
+        ("worker", "--cluster ps= --job ps --task 0", "ps="),
+        ("worker", "--cluster ps=127.0.0.1:2222 --job ps --task 3", "('ps', 3)"),
+        ("worker", "--cluster ps=127.0.0.1:2222 --job ps --task -1", "'-1' is not a number of at least 0"),
+        ("worker", "--cluster ps=127.0.0.1:2222 --job ps --task 0 --cpus 0", "'0' is not a number of at least 1"),
+        ("worker", "--cluster ps=192.0.2.1:2222 --job ps --task 0", "loopback"),
+        ("worker", "--cluster ps=127.0.0.1:TAKEN --job ps --task 0", "TAKEN"),
+        ("worker", "demo --steps -3", "'-3' is not a number of at least 0"),
+        ("worker", "demo extra", "unrecognized arguments: extra"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    tmp_path: Path, graph_file: str, capsys: pytest.CaptureFixture[str], name: str, argv: str, expected: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("Hello,\n")
+    for suffix in ("json", "pb"):
+        (tmp_path / f"bytes.{suffix}").write_bytes(bytes(range(256)))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = {
+            "FILE": str(file),
+            "FOLDER": str(tmp_path),
+            "MISSING": str(tmp_path / "missing"),
+            "BYTES": str(tmp_path / "bytes"),
+            "GRAPH": graph_file,
+            "TAKEN": str(taken.getsockname()[1]),
+            "EMPTY": "",
+        }
+
+        def filled(text: str) -> str:
+            return re.sub("|".join(words), lambda found: words[found[0]], text)
+
+        line = refused(capsys, name, *(filled(word) for word in argv.split()))
+        assert filled(expected) in line
+        assert line.startswith(("aioflow", "python -m aioflow"))
+
+
+@pytest.mark.parametrize("name", ["aioflow", "worker"])
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main_of(name)(["--version"])
+    assert not stopped.value.code
+    assert capsys.readouterr().out == f"aioflow {af.__version__}\n"

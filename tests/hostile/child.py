@@ -1,0 +1,108 @@
+"""A process that makes hostile calls: it reads "op index" a line, and answers "begun" and then the outcome as JSON.
+
+By hand, one call with its traceback: `python -m tests.hostile.child SEED OP INDEX`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import resource
+import sys
+import tempfile
+import traceback
+import warnings
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from typing import IO, Any, Final
+
+import aioflow as af
+from aioflow.errors import InternalError, OpError, UnknownError
+from tests.hostile.calls import perform
+
+# What NumPy says of sizes and axes that nobody has looked at before it.
+_UNCHECKED: Final = r"negative dimensions|too big|Maximum allowed|size 1 to a Python|values to unpack|ambiguous"
+_ROOM: Final = 1 << 30  # bytes that calls may ask for
+_SOURCE: Final = str(Path(af.__file__).parents[1]) + os.sep
+
+
+def _limit_memory() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + _ROOM
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+
+
+def _place(error: BaseException) -> str:
+    """The line of the library where the first cause was raised, and what it was."""
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    lines = [f for f in traceback.extract_tb(cause.__traceback__) if "tests" not in f.filename]
+    own = [f for f in lines if f.filename.startswith((_SOURCE, "<aioflow"))]
+    place = f"{own[-1].filename.removeprefix(_SOURCE)}:{own[-1].lineno} " if own else ""
+    return f"{place}{type(cause).__name__}: {cause}"[:300].replace("\n", " ")
+
+
+def _is_unexplained(error: OpError) -> bool:
+    """Whether all that is said is what Python says of a slip, or NumPy of sizes and axes that nobody has checked."""
+    cause = error.__cause__
+    if cause is None or isinstance(cause, OpError) or f"{type(cause).__name__}: {cause}" not in error.message:
+        return False
+    slip = isinstance(cause, LookupError | AttributeError | TypeError | AssertionError | ArithmeticError)
+    return slip or re.search(_UNCHECKED, str(cause)) is not None
+
+
+async def _outcome(seed: str, op: str, index: str) -> dict[str, str]:
+    try:
+        await perform(op, Random(f"{seed}/{op}/{index}"))
+    except OpError as error:
+        kind = type(error).__name__
+        if not isinstance(error, UnknownError | InternalError) and _is_unexplained(error):
+            kind = f"unexplained {kind}"
+        return {"kind": kind, "place": _place(error)}
+    except Exception as error:
+        return {"kind": f"bare {type(error).__name__}", "place": _place(error)}
+    return {"kind": "ok", "place": ""}
+
+
+async def _serve(seed: str, answers: IO[str]) -> None:
+    noticed: list[str] = []
+    sys.unraisablehook = lambda found: noticed.append(f"{found.err_msg or 'ignored'}: {found.exc_value!r}")
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: noticed.append(str(context)[:300]))
+    for line in sys.stdin:
+        op, index = line.split()
+        print("begun", file=answers, flush=True)
+        found = await _outcome(seed, op, index)
+        if noticed:
+            found = {"kind": "bare ignored exception", "place": " ".join(noticed)}
+            noticed.clear()
+        print(json.dumps(found), file=answers, flush=True)
+
+
+def main(arguments: list[str]) -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("seed")
+    parser.add_argument("call", nargs="*", help="op and index")
+    parser.add_argument("--ops", help="a module that defines more ops")
+    given: Any = parser.parse_args(arguments)
+    if given.ops:
+        import_module(given.ops)
+    warnings.simplefilter("error")
+    with os.fdopen(os.dup(1), "w") as answers, tempfile.TemporaryDirectory() as folder:
+        os.dup2(2, 1)  # what calls print is no answer
+        os.chdir(folder)
+        _limit_memory()
+        if given.call:
+            op, index = given.call
+            asyncio.run(perform(op, Random(f"{given.seed}/{op}/{index}")))
+        else:
+            asyncio.run(_serve(given.seed, answers))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

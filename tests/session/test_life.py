@@ -1,0 +1,319 @@
+"""Entering and leaving a session: who closes it, what is raised, what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import weakref
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.context_stack import ContextStack
+from aioflow.graph.default_session import SESSIONS
+from aioflow.net.comm import Comm
+from aioflow.net.server import Server
+from aioflow.net.transports import listen
+from aioflow.runtime.step import Step
+
+WHO: contextvars.ContextVar[str] = contextvars.ContextVar("WHO", default="nobody")
+
+
+# -- who closes it ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_last_block_that_is_left_closes() -> None:
+    x = af.constant(1.0)
+    session = af.Session()
+    async with session:
+        async with session:
+            with session:
+                assert await x.eval() == 1.0
+            assert await x.eval() == 1.0
+        assert not session.closed
+        assert af.get_default_session() is session
+        assert await x.eval() == 1.0
+    assert session.closed
+
+
+async def test_leaving_by_default_only_closes_nothing() -> None:
+    session = af.Session()
+    with session.as_default():
+        assert af.get_default_session() is session
+    assert not session.closed
+    await session.close()
+
+
+async def test_leaving_without_entering_closes() -> None:
+    session = af.Session()
+    await session.__aexit__(None, None, None)
+    assert session.closed
+    await session.__aexit__(None, None, None)
+    session.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("target", ["", "aioflow://127.0.0.1:1"])
+async def test_a_closed_session_cannot_be_entered(target: str) -> None:
+    session = af.Session(target)
+    await session.close()
+    with pytest.raises(af.errors.ClosedSessionError):
+        async with session:
+            pass
+    with pytest.raises(af.errors.ClosedSessionError), session:
+        pass
+    with pytest.raises(af.errors.ClosedSessionError):
+        session.run_sync(af.constant(1.0))
+    assert af.get_default_session() is None
+
+
+async def test_a_closed_session_is_no_default() -> None:
+    x = af.constant(1.0)
+    async with af.Session() as outer:
+        async with af.Session() as inner:
+            assert af.get_default_session() is inner
+            await inner.close()
+            assert af.get_default_session() is outer
+            assert await x.eval() == 1.0
+        await outer.close()
+        with pytest.raises(af.errors.FailedPreconditionError, match="no default session"):
+            await x.eval()
+
+
+async def test_a_task_outlives_the_sessions_that_it_was_started_in() -> None:
+    end = asyncio.Event()
+
+    async def wait() -> Any:
+        await end.wait()
+        return af.get_default_session()
+
+    async with asyncio.TaskGroup() as group:
+        with af.Graph().as_default():
+            async with af.Session() as session:
+                await session.run(af.constant(1.0))
+                task = group.create_task(wait())
+                await asyncio.sleep(0)
+        references: list[weakref.ref[Any]] = [weakref.ref(session), weakref.ref(session.graph)]
+        del session
+        gc.collect()
+        assert [reference() for reference in references] == [None, None]
+        end.set()
+    assert task.result() is None
+
+
+async def test_a_task_keeps_the_default_session_that_stays_open() -> None:
+    async def look() -> Any:
+        await asyncio.sleep(0)
+        return af.get_default_session()
+
+    async with af.Session() as outer, af.Session() as inner, asyncio.TaskGroup() as group:
+        with outer.as_default():
+            task = group.create_task(look())
+        assert af.get_default_session() is inner
+    assert task.result() is outer
+
+
+async def test_contexts_that_live_on_collect_nothing() -> None:
+    """A program that opens the next session before it closes the last one, in one context for ever."""
+    last = await af.Session().__aenter__()
+    for _ in range(50):
+        following = await af.Session().__aenter__()
+        await asyncio.gather(last.__aexit__(None, None, None))  # in a task of its own
+        last = following
+    assert len(SESSIONS.entries()) < 4
+    await last.__aexit__(None, None, None)
+
+
+async def test_servers_and_their_sessions_are_left_by_other_tasks() -> None:
+    """Start-up and shut-down are tasks of their own, as in many a server, and there is a limit to each."""
+    x = af.constant(1.0)
+    server = Server({"local": ["127.0.0.1:0"]})
+
+    async def start() -> af.Session:
+        await server.__aenter__()
+        return await asyncio.wait_for(af.Session(server.target).__aenter__(), 20)
+
+    async def stop(session: af.Session) -> None:
+        await session.__aexit__(None, None, None)
+        await server.__aexit__(None, None, None)
+
+    (session,) = await asyncio.gather(start())
+    assert await session.run(x) == 1.0
+    await asyncio.wait_for(stop(session), 20)
+    assert session.closed
+    assert af.get_default_session() is None
+
+
+# -- what is raised --------------------------------------------------------------------------------------------------
+
+
+async def test_what_fails_in_closing_does_not_hide_the_error_of_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail() -> None:
+        raise af.errors.UnavailableError("no answer")
+
+    def failing() -> af.Session:
+        session = af.Session()
+        monkeypatch.setattr(session._cluster, "close", fail)
+        return session
+
+    with pytest.raises(KeyError) as raised:
+        async with failing() as session:
+            raise KeyError("mine")
+    assert session.closed
+    assert "no answer" in raised.value.__notes__[0]
+    with pytest.raises(af.errors.UnavailableError):
+        async with failing() as session:
+            pass
+    assert session.closed
+    assert af.get_default_session() is None
+
+
+async def test_a_close_that_is_cancelled_closes_what_it_can() -> None:
+    """It waits for what reads ahead; where it is cancelled meanwhile, the rest is closed nevertheless."""
+    ending, may_end = asyncio.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def numbers() -> AsyncIterator[np.float32]:
+        try:
+            while True:
+                yield np.float32(1.0)
+        finally:
+            ending.set()
+            await may_end.wait()
+
+    async def note() -> np.float32:
+        loops.append(asyncio.get_running_loop())
+        return np.float32(2.0)
+
+    element = af.from_async_iterator(numbers, af.float32, [], prefetch=1)
+    noted = af.py_coroutine(note, [], af.float32)
+    session = af.Session()
+
+    async def use() -> None:
+        async with session:
+            assert await session.run(element) == 1.0
+            assert await asyncio.to_thread(session.run_sync, noted) == 2.0
+            raise KeyError("mine")
+
+    task = asyncio.get_running_loop().create_task(use())
+    await ending.wait()
+    task.cancel()
+    may_end.set()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert session.closed
+    assert [loop.is_closed() for loop in loops] == [True]
+
+
+# -- entering that fails ---------------------------------------------------------------------------------------------
+
+
+async def test_a_cluster_that_is_not_there() -> None:
+    session = af.Session("aioflow://127.0.0.1:1")
+    before = SESSIONS.entries()
+    with pytest.raises(af.errors.UnavailableError):
+        async with session:
+            pass
+    assert SESSIONS.entries() == before
+    assert af.get_default_session() is None
+    assert not session.closed
+    await session.close()
+
+
+def test_a_cluster_that_comes_later_may_be_reached_on_another_loop() -> None:
+    """Who could not be reached ties a session to nothing."""
+    address = "inproc://comes-later"
+    x = af.constant(1.0)
+    session = af.Session(address)
+    with pytest.raises(af.errors.UnavailableError):
+        asyncio.run(session.__aenter__())
+
+    async def use() -> Any:
+        async with Server({"local": [address]}), session:
+            return await session.run(x)
+
+    assert asyncio.run(use()) == 1.0
+
+
+async def test_entering_that_is_cancelled_leaves_neither_entry_nor_connection() -> None:
+    connected, gone = asyncio.Event(), asyncio.Event()
+
+    async def silent(comm: Comm) -> None:
+        connected.set()
+        try:
+            while await comm.receive() is not None:
+                pass
+        except af.errors.UnavailableError:
+            pass
+        gone.set()
+
+    async with listen("tcp://127.0.0.1:0", silent) as listener:
+        session = af.Session(listener.address.replace("tcp", "aioflow"))
+        before = SESSIONS.entries()
+
+        async def enter() -> None:
+            async with session:
+                pass
+
+        task = asyncio.get_running_loop().create_task(enter())
+        await connected.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        async with asyncio.timeout(10):
+            await gone.wait()
+        assert SESSIONS.entries() == before
+        await session.close()
+
+
+# -- run_sync --------------------------------------------------------------------------------------------------------
+
+
+def test_run_sync_runs_in_the_context_of_each_caller() -> None:
+    who = af.py_func(WHO.get, [], af.string, stateful=True)
+    with af.Session() as session:
+        for name in ("alice", "bob"):
+            context = contextvars.copy_context()
+            context.run(WHO.set, name)
+            assert context.run(session.run_sync, who) == name.encode()
+        assert session.run_sync(who) == b"nobody"
+
+
+def test_a_session_of_a_script_may_be_left_where_a_loop_runs() -> None:
+    x = af.constant(1.0)
+    session = af.Session()
+    session.__enter__()
+    assert session.run_sync(x) == 1.0
+
+    async def leave() -> None:
+        session.__exit__(None, None, None)
+
+    asyncio.run(leave())
+    assert session.closed
+
+
+def test_a_session_whose_loop_was_closed_in_the_middle_of_a_step() -> None:
+    session = af.Session()
+    loop = asyncio.new_event_loop()
+    session._steps[Step()] = loop
+    loop.close()
+    asyncio.run(session.close())
+    assert session.closed
+
+
+def test_a_stack_of_anything() -> None:
+    """The innermost of several, and leaving twice."""
+    stack: ContextStack[Any] = ContextStack("test", weak=False)
+    first, second = stack.enter("a"), stack.enter("b")
+    assert (stack.innermost(), list(stack)) == ("b", ["b", "a"])
+    assert stack.innermost_of({first}) is first
+    for _ in range(2):
+        stack.leave(first)
+        assert list(stack) == ["b"]
+    stack.leave(second)
+    assert (stack.innermost(), stack.entries()) == (None, ())

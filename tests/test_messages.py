@@ -1,0 +1,490 @@
+"""What a newcomer reads when something is wrong: that the words name what is at fault and say what to do instead."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import math
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow import cli, errors
+from aioflow.kernels.protobuf import write_piece
+
+HERE = __file__
+
+
+def message(build: Callable[[], Any], kind: type[Exception] = errors.OpError) -> str:
+    with pytest.raises(kind) as caught:
+        build()
+    return str(caught.value)
+
+
+def run(fetches: Any, feeds: Any = None) -> Any:
+    with af.Session() as session:
+        return session.run_sync(fetches, feeds)
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Any:
+    with af.Graph().as_default() as graph:
+        yield graph
+
+
+# ── dtypes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+MIXED: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "two tensors": lambda x, n, v: af.multiply(x, n),
+    "an operator": lambda x, n, v: x * n,
+    "a tensor and a variable": lambda x, n, v: n + v,
+    "a variable and a tensor": lambda x, n, v: v + n,
+    "a matrix product": lambda x, n, v: af.matmul(x, n),
+    "a list": lambda x, n, v: af.add_n([x, x, n]),
+    "a stack": lambda x, n, v: af.stack([x, n]),
+    "a stack of a variable": lambda x, n, v: af.stack([v, n]),
+    "a join": lambda x, n, v: af.concat([x, n], 0),
+    "a list as an operand": lambda x, n, v: af.nn.relu([x, n]),
+    "a choice": lambda x, n, v: af.where(x > 0, x, n),
+    "logic": lambda x, n, v: n & x,
+    "a branch": lambda x, n, v: af.cond(af.constant(True), lambda: x, lambda: n),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_a_mixture_of_dtypes_names_both_and_says_cast(case: str) -> None:
+    x, n = af.placeholder("float32", [2, 2], name="x"), af.placeholder("int32", [2, 2], name="n")
+    v = af.Variable([[1.0, 2.0], [3.0, 4.0]], name="v")
+    error = errors.DTypeError
+    text = message(lambda: MIXED[case](x, n, v), error)
+    first = "'v" if "variable" in case else "'x:0'" if case != "a branch" else "'cond/"
+    assert first in text
+    assert ("'n:0'" if case != "a branch" else "int32") in text
+    assert "float32" in text
+    assert "int32" in text
+    assert "aioflow.cast" in text
+
+
+def test_an_assignment_of_another_dtype_names_the_variable() -> None:
+    v, n = af.Variable([1.0, 2.0], name="weights"), af.constant([1, 2], name="n")
+    for update in (v.assign, v.assign_add):
+        text = message(lambda update=update: update(n), errors.DTypeError)  # type: ignore[misc]  # bound at once
+        assert "'weights'" in text
+        assert "'n:0'" in text
+        assert "aioflow.cast" in text
+
+
+def test_a_number_that_does_not_fit_the_other_operand() -> None:
+    n = af.placeholder("int32", [2], name="n")
+    text = message(lambda: n * 2.5, errors.DTypeError)
+    assert "2.5" in text
+    assert "'n:0' is int32" in text
+    assert "aioflow.cast" in text
+
+
+def test_a_dtype_that_an_input_may_not_have() -> None:
+    x = af.placeholder("float32", [2], name="x")
+    text = message(lambda: af.gather(x, x), errors.DTypeError)
+    assert "'indices' of GatherV2" in text
+    assert "'x:0' is float32" in text
+    assert "int32, int64" in text
+    assert "aioflow.cast" in text
+
+
+# ── nodes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_node_that_has_no_name_yet_is_named_by_its_op(graph: af.Graph) -> None:
+    x = af.placeholder("float32", [2, 3])
+    for build in (
+        lambda: af.matmul(x, x),
+        lambda: af.add(x, np.zeros((4, 5), np.float32)),
+        lambda: af.nn.softmax_cross_entropy_with_logits_v2(af.zeros([3, 4]), x),
+    ):
+        text = message(build)
+        assert "/'" not in text
+        assert "(op " in text or "op:  " in text
+        assert HERE in text
+    assert "node:     'product' (op MatMul)" in message(lambda: af.matmul(x, x, name="product"))
+    assert "  op:       AddV2\n" in message(lambda: af.extend.apply_op("AddV2", x, np.zeros((4, 5), np.float32)))
+    graph.finalize()
+    text = message(lambda: af.matmul(x, x, transpose_b=True))
+    assert "new node" not in text
+    assert "MatMul" in text
+    assert "finalized" in text
+    assert HERE in text
+    with pytest.raises(errors.FailedPreconditionError) as caught:
+        x.op.add_control_input(x.op)
+    assert "new node" not in str(caught.value)
+
+
+# ── graphs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_two_graphs_are_told_apart(graph: af.Graph) -> None:
+    here = af.placeholder("float32", [2, 2], name="here")
+    other = af.Graph()
+    with other.as_default():
+        there = af.placeholder("float32", [2, 2], name="there")
+    for build in (
+        lambda: af.matmul(here, there),
+        lambda: af.group(here, there),
+        lambda: af.add_n([here, there]),
+        lambda: here.op.add_control_input(there.op),
+        lambda: here.op.update_input(0, there) if here.op.inputs else af.identity(here).op.update_input(0, there),
+        lambda: run(there),
+        lambda: graph.as_graph_element(there.op),
+        lambda: run(here, {there: 1.0}),
+    ):
+        text = message(build, errors.InvalidArgumentError)
+        assert " at 0x" not in text
+        assert repr(graph) in text
+        assert repr(other) in text
+        assert "'there" in text
+    assert f"made at {HERE}" in repr(other)
+    assert "1 node" in repr(other)
+    assert repr(other) != repr(graph)
+
+
+def test_the_default_graph_says_that_it_is_one() -> None:
+    from aioflow.graph.default_graph import _PROCESS
+
+    assert "default" in repr(_PROCESS.graph)
+
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_unknown_op_suggests_its_neighbours() -> None:
+    x = af.zeros([1, 1])
+    assert "did you mean 'MatMul'" in message(lambda: af.extend.apply_op("Matmul", x, x))
+    assert "did you mean 'MatMul'" in message(lambda: af.raw_ops.MatMull(a=x, b=x), AttributeError)
+    node = af.NodeDef("a", "Placeholdr", (), "", {"dtype": af.float32})
+    assert "did you mean 'Placeholder'" in message(lambda: af.import_graph_def(af.GraphDef((node,))))
+    assert "did you mean" not in message(lambda: af.extend.apply_op("Zzzzzz"))
+
+
+@pytest.mark.parametrize("form", ["run", "plan"])
+def test_a_feed_by_the_name_of_a_node_suggests_the_tensor(form: str) -> None:
+    x = af.placeholder("float32", [], name="x")
+
+    def fed(key: Any) -> Callable[[], Any]:
+        if form == "run":
+            return lambda: run(x, {key: 1.0})
+        return lambda: af.Session().plan(x, [key])
+
+    assert "did you mean 'x:0'?" in message(fed("x"))
+    assert "did you mean 'x:0'?" in message(fed("X"))
+    assert "did you mean 'x:0'?" in message(fed("X:0"))
+    assert "did you mean 'x:0'?" in message(fed(x.op))
+    af.split(af.zeros([2]), 2, name="parts")
+    assert "did you mean 'parts:0' or 'parts:1'?" in message(fed("parts"))
+    af.no_op(name="nothing")
+    assert "'nothing' has no outputs" in message(fed("nothing"))
+    assert "did you mean" not in message(fed("zzzzzzz"))
+
+
+def test_a_fetch_by_a_wrong_name(graph: af.Graph) -> None:
+    af.placeholder("float32", [], name="layer/weights")
+    assert "did you mean 'layer/weights'?" in message(lambda: graph.as_graph_element("layer/wieghts"))
+    assert "did you mean 'layer/weights:0'?" in message(lambda: graph.as_graph_element("layer/wieghts:0"))
+    assert "did you mean 'layer/weights'?" in message(lambda: graph.get_operation_by_name("layer/weights:0"))
+    assert "has 1 output" in message(lambda: graph.get_tensor_by_name("layer/weights:1"))
+
+
+MISSING = {
+    "summary": "aioflow has no 'summary' yet: see docs/compatibility.md",
+    "placeholders": "module 'aioflow' has no attribute 'placeholders'; did you mean 'placeholder'",
+    "Placeholder": "module 'aioflow' has no attribute 'Placeholder'; did you mean 'placeholder'",
+    "relu": "module 'aioflow' has no attribute 'relu'; did you mean 'aioflow.nn.relu'?",
+    "zzzzzzzz": "module 'aioflow' has no attribute 'zzzzzzzz'",
+    "__wrapped__": "module 'aioflow' has no attribute '__wrapped__'",
+    "nn.static_rnn": "aioflow.nn has no 'static_rnn' yet: see docs/compatibility.md",
+    "nn.reul": "module 'aioflow.nn' has no attribute 'reul'; did you mean 'relu'?",
+    "train.MonitoredSession": "aioflow.train has no 'MonitoredSession' yet: see docs/compatibility.md",
+    "math.sgin": "module 'aioflow.math' has no attribute 'sgin'; did you mean 'sin', 'sinh' or 'sign'?",
+    "errors.NotFound": "module 'aioflow.errors' has no attribute 'NotFound'; did you mean 'NotFoundError'?",
+    "raw_ops.Matmul": "no op 'Matmul'",
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_name_that_is_not_there(name: str) -> None:
+    where, _, last = name.rpartition(".")
+    module = getattr(af, where) if where else af
+    assert not hasattr(module, last)
+    assert getattr(module, last, None) is None
+    with pytest.raises(AttributeError) as caught:
+        getattr(module, last)
+    text = str(caught.value)
+    assert text.startswith(MISSING[name])
+
+
+def test_every_namespace_answers() -> None:
+    for name in sorted(n for n in af.__all__ if inspect.ismodule(getattr(af, n))):
+        with pytest.raises(AttributeError, match=r"qqqqqqq"):
+            _ = getattr(af, name).qqqqqqq
+
+
+def test_the_list_of_names_is_read_when_it_is_needed() -> None:
+    code = """if True:
+        import sys, aioflow
+        assert "aioflow.tensorflow_names" not in sys.modules
+        assert not hasattr(aioflow, "summary")
+        assert "aioflow.tensorflow_names" in sys.modules
+        assert "summary" not in dir(aioflow)
+        for name, text in (
+            ("data", "see docs/compatibility.md; aioflow.data, which has to be imported, is something else"),
+            ("worker", "no attribute 'worker'; it is a module that has to be imported: import aioflow.worker"),
+        ):
+            try:
+                getattr(aioflow, name)
+            except AttributeError as error:
+                assert str(error).endswith(text), error
+            else:
+                raise AssertionError(name)
+        import aioflow.data
+        assert aioflow.data is sys.modules["aioflow.data"]
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# ── graphs of TensorFlow ─────────────────────────────────────────────────────────────────────────────────────────────
+
+_NODE = write_piece(
+    1, write_piece(1, b"x") + write_piece(2, b"Placeholder") + write_piece(5, b"\n\x05dtype\x12\x020\x01")
+)
+_LONG = write_piece(1, write_piece(1, b"layer/" * 40 + b"x") + write_piece(2, b"NoOp"))
+_META = write_piece(1, write_piece(2, write_piece(1, write_piece(1, b"Const")))) + write_piece(2, _NODE)
+FOREIGN = {
+    "frozen.pb": (_NODE + write_piece(4, b"\x08\xaa\x13"), "a TensorFlow GraphDef (.pb)"),
+    "long.pb": (_LONG, "a TensorFlow GraphDef (.pb)"),
+    "model.meta": (_META, "a TensorFlow MetaGraphDef (.meta)"),
+    "saved_model.pb": (b"\x08\x01" + write_piece(2, _META), "a TensorFlow SavedModel (saved_model.pb)"),
+    "graph.pbtxt": (
+        b'# made by hand\nnode {\n  name: "x"\n  op: "Placeholder"\n}\n',
+        "a TensorFlow graph as text (.pbtxt)",
+    ),
+    "versions.pbtxt": (b"versions {\n  producer: 22\n}\n", "a TensorFlow graph as text (.pbtxt)"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_graph_of_tensorflow_is_recognised(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, what = FOREIGN[name]
+    file = tmp_path / name
+    file.write_bytes(data)
+    for load in (
+        lambda: af.GraphDef.from_bytes(data),
+        lambda: af.GraphDef.from_json(data),
+        lambda: (
+            af.GraphDef.from_json(data.decode(errors="replace")) if name.endswith("txt") else af.train.read_graph(file)
+        ),
+        lambda: af.train.read_graph(file),
+        lambda: af.import_graph_def(data),  # type: ignore[call-overload]  # what published code may pass
+    ):
+        text = message(load, errors.InvalidArgumentError)
+        assert what in text
+        assert "docs/compatibility.md" in text
+    assert str(file) in message(lambda: af.train.read_graph(file))
+    assert cli.main(["explain", str(file), "--fetch", "x:0"]) != 0
+    shown = capsys.readouterr().err
+    assert what in shown
+    assert str(file) in shown
+
+
+def test_what_is_no_graph_of_tensorflow_is_not_taken_for_one() -> None:
+    own = af.Graph()
+    with own.as_default():
+        af.placeholder("float32", [2], name="node")
+    definition = own.as_graph_def()
+    assert af.GraphDef.from_bytes(definition.to_bytes()) == definition
+    assert af.GraphDef.from_json(definition.to_json()) == definition
+    for data in (b"", b"\n", b"\x08\x01", b"{}", b"nodes: 3", b"\x89PNG\r\n", b"[1]"):
+        assert "TensorFlow" not in message(lambda data=data: af.GraphDef.from_json(data))  # type: ignore[misc]  # bound at once
+
+
+def test_what_is_not_a_graph_definition() -> None:
+    class GraphDef:
+        SerializeToString = None
+
+    GraphDef.__module__ = "tensorflow.core.framework.graph_pb2"
+    text = message(lambda: af.import_graph_def(GraphDef()), errors.InvalidArgumentError)  # type: ignore[call-overload]  # wrong on purpose
+    assert "a GraphDef of TensorFlow, a protocol buffer" in text
+    assert "train.read_graph" in message(lambda: af.import_graph_def("graph.pb"), errors.DTypeError)  # type: ignore[call-overload]  # wrong on purpose
+    definition: Any = af.GraphDef()
+    assert "from_bytes" in message(lambda: definition.ParseFromString(b""), AttributeError)
+    assert not hasattr(definition, "anything")
+    assert copy.deepcopy(definition) == definition
+
+
+# ── tensors as if they had values ────────────────────────────────────────────────────────────────────────────────────
+
+USES: dict[str, Callable[[Any], Any]] = {
+    "np.array": np.array,
+    "np.asarray": np.asarray,
+    "np.array of a list": lambda t: np.array([t, t]),
+    "np.sin": np.sin,
+    "np.mean": np.mean,
+    "np.dot": lambda t: np.dot(np.ones((2, 2)), t),
+    "np.concatenate": lambda t: np.concatenate([t, t]),
+    "np.testing": lambda t: np.testing.assert_allclose(t, 1.0),
+    "float": float,
+    "int": int,
+    "complex": complex,
+    "math": math.sqrt,
+    "bool": bool,
+    "if": lambda t: 1 if t else 2,
+    "and": lambda t: t and 1,
+    "not": lambda t: not t,
+    "in it": lambda t: 1 in t,
+    "a format": lambda t: f"{t:.2f}",
+    "max": lambda t: max(t, t * 2),
+    "chained comparison": lambda t: 0 < t < 1,
+}
+
+
+@pytest.mark.parametrize("kind", ["tensor", "variable"])
+@pytest.mark.parametrize("use", USES)
+def test_a_tensor_used_as_if_it_had_a_value(use: str, kind: str) -> None:
+    x: Any = af.placeholder("float32", [2, 2], name="x") if kind == "tensor" else af.Variable(np.ones(2), name="x")
+    text = message(lambda: USES[use](x), errors.DTypeError)
+    assert "await session.run" in text
+    assert HERE in text
+    if use not in ("max", "chained comparison"):
+        assert "'x" in text
+
+
+def test_what_has_components_is_no_array_either() -> None:
+    sparse = af.SparseTensor([[0, 0]], [1.0], [1, 1])
+    slices = af.IndexedSlices(af.constant([1.0]), af.constant([0]))
+    array = af.TensorArray("float32", 2)
+    for value in (sparse, slices, array):
+        assert "await session.run" in message(lambda value=value: np.array(value), errors.DTypeError)  # type: ignore[misc]  # bound at once
+
+
+def test_what_a_tensor_may_be_used_as() -> None:
+    x, v = af.placeholder("float32", [2], name="x"), af.Variable([1.0, 2.0], name="v")
+    for t in (x, v):
+        assert t in [x, v]
+        assert t not in [1, "x"]
+        assert {t: 1}[t] == 1
+        assert f"{t}" == str(t) == repr(t)
+        assert f"{t!r:>100}".endswith(repr(t))
+    assert [row.shape for row in x] == [(), ()]
+    for product in (np.ones(2, np.float32) * x, np.float32(2) * x, x * np.float32(2), np.ones(2, np.float32) - v):
+        assert isinstance(product, af.Tensor)
+
+
+def test_what_cannot_be_iterated_over() -> None:
+    x = af.placeholder("float32", name="x")
+    text = message(lambda: list(x), errors.DTypeError)
+    assert "first dimension" in text
+    assert "aioflow.map_fn" in text
+    text = message(lambda: len(x), errors.DTypeError)
+    assert "x.shape" in text or ".shape" in text
+
+
+# ── what was cancelled ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def waiting_step() -> af.Tensor:
+    queue = af.FIFOQueue(1, "float32", [[]], name="letters")
+    taken: af.Tensor = queue.dequeue(name="taken")
+    return af.multiply(taken, 2.0, name="result")
+
+
+async def begun(session: af.Session) -> None:
+    async with asyncio.timeout(60):
+        while not (report := await session.stuck_report()) or not report[0].waiting:  # noqa: ASYNC110  # no event tells
+            await asyncio.sleep(0)
+
+
+async def end_of(run: Awaitable[Any]) -> BaseException:
+    try:
+        raise AssertionError(await run)
+    except BaseException as error:
+        return error
+
+
+async def test_a_cancelled_run_says_what_was_cancelled() -> None:
+    result, other = waiting_step(), af.no_op(name="other")
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        task = tg.create_task(end_of(session.run([result, other])))
+        await begun(session)
+        task.cancel("enough")
+        error = await task
+        assert type(error) is asyncio.CancelledError
+        assert error.args == ("enough",)
+        (note,) = error.__notes__
+        assert note.startswith("aioflow: the step for 'result:0', 'other' was cancelled after ")
+        assert "; waiting for taken on queue 'letters'" in note
+
+
+async def test_a_run_that_somebody_else_timed_out_says_it_too() -> None:
+    result = waiting_step()
+    async with af.Session() as session:
+        with pytest.raises(TimeoutError) as caught:
+            async with asyncio.timeout(0.05):
+                await session.run({"a": result})
+        cause = caught.value.__cause__
+        assert cause is not None
+        assert "the step for 'result:0' was cancelled" in cause.__notes__[0]
+
+
+async def test_a_step_whose_session_is_closed_says_which_it_was() -> None:
+    result = waiting_step()
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        task = tg.create_task(end_of(session.run(result)))
+        await begun(session)
+        await session.close()
+        error = await task
+        assert isinstance(error, errors.CancelledError)
+        assert "the session was closed while the step for 'result:0' ran; waiting for taken on" in str(error)
+
+
+async def test_a_step_for_many_things_names_some() -> None:
+    many = [waiting_step() for _ in range(5)]
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        task = tg.create_task(end_of(session.run(many)))
+        await begun(session)
+        task.cancel()
+        (note,) = (await task).__notes__
+        assert "the step for 'result:0', 'result_1:0', 'result_2:0' and 2 more was cancelled" in note
+
+
+async def test_a_step_that_is_cancelled_while_it_is_compiled() -> None:
+    result = af.constant(1.0, name="one")
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        held = asyncio.Event()
+
+        async def hold(*_: Any) -> Any:
+            held.set()
+            await asyncio.Event().wait()
+
+        with mock.patch.object(session._cache, "_compile", hold):
+            task = tg.create_task(end_of(session.run(result)))
+            await held.wait()
+            task.cancel()
+            (note,) = (await task).__notes__
+        assert note == "aioflow: a step for 'one:0' was cancelled while it was being compiled"
+
+
+async def test_a_stream_whose_session_is_closed() -> None:
+    result = waiting_step()
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        task = tg.create_task(end_of(anext(session.stream(result, prefetch=2))))
+        await begun(session)
+        await session.close()
+        error = await task
+        assert isinstance(error, errors.CancelledError)
+        assert "the session was closed while" in str(error)
+        assert "'result:0'" in str(error)

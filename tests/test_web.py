@@ -1,0 +1,307 @@
+"""A request whose client goes away stops its step: on a real server, with real disconnects; and what passes through."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+import aioflow as af
+from aioflow.demo.service import serving
+from aioflow.errors import ClientDisconnectedError, FailedPreconditionError
+from aioflow.web import until_disconnect
+
+SECONDS = 60.0
+
+
+# ── a real server ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Service:
+    """`POST /` runs a step on the number that it gets, `GET /` on 1."""
+
+    def __init__(self, run: Callable[[float], Awaitable[Any]]) -> None:
+        self._run = run
+        self.outcomes: asyncio.Queue[object] = asyncio.Queue()
+
+    async def answer(self, request: Request) -> Response:
+        number = (await request.json()) if request.method == "POST" else 1.0
+        try:
+            value = float(await until_disconnect(request.receive, self._run(number)))
+        except BaseException as error:
+            await self.outcomes.put(error)
+            raise
+        await self.outcomes.put(value)
+        return JSONResponse(value)
+
+    async def gone(self, _: Request, error: Exception) -> Response:
+        return Response(str(error), status_code=499)
+
+    async def outcome(self) -> object:
+        """How the next request has ended."""
+        async with asyncio.timeout(SECONDS):
+            return await self.outcomes.get()
+
+    @contextlib.asynccontextmanager
+    async def at(self, middleware: Iterable[Middleware] = ()) -> AsyncIterator[int]:
+        """Serve; yields the port."""
+        routes = [Route("/", self.answer, methods=["GET", "POST"])]
+        handlers: Any = {ClientDisconnectedError: self.gone}
+        app = Starlette(routes=routes, middleware=[*middleware], exception_handlers=handlers)
+        async with asyncio.timeout(SECONDS), serving(app, 0) as url:
+            yield int(url.rpartition(":")[2])
+
+
+def post(number: float) -> bytes:
+    body = json.dumps(number)
+    return f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@contextlib.asynccontextmanager
+async def client(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+class Waiting:
+    """A coroutine for a node: says when it is entered and when it is cancelled, and gives its argument when it may."""
+
+    def __init__(self) -> None:
+        self.entered, self.cancelled, self.may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, x: Any) -> Any:
+        self.entered.set()
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return x
+
+
+@pytest.fixture
+async def waiting() -> Waiting:
+    return Waiting()
+
+
+@pytest.fixture
+async def service(waiting: Waiting) -> AsyncIterator[Service]:
+    """Its step waits in a coroutine."""
+    x = af.placeholder(af.float32, [])
+    y = af.py_coroutine(waiting, [x], af.float32, shapes=[]) * 2.0
+    async with af.Session() as session:
+        yield Service(session.make_callable(y, [x]))
+
+
+async def read_body(request: Request, call_next: Any) -> Any:
+    await request.body()
+    return await call_next(request)
+
+
+async def read_nothing(request: Request, call_next: Any) -> Any:
+    return await call_next(request)
+
+
+@pytest.mark.parametrize("message", [post(3.0), GET], ids=["POST", "GET"])
+@pytest.mark.parametrize("dispatch", [None, read_nothing, read_body], ids=["plain", "middleware", "body in middleware"])
+async def test_a_client_that_goes_away_stops_its_step(
+    service: Service, waiting: Waiting, message: bytes, dispatch: Any
+) -> None:
+    middleware = [] if dispatch is None else [Middleware(BaseHTTPMiddleware, dispatch=dispatch)]
+    async with service.at(middleware) as port:
+        async with client(port) as (_, writer):
+            writer.write(message)
+            await waiting.entered.wait()
+        assert isinstance(await service.outcome(), ClientDisconnectedError)
+        assert waiting.cancelled.is_set()
+        # Others are served as before.
+        waiting.may_end.set()
+        async with client(port) as (reader, writer):
+            writer.write(post(4.0))
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        assert await service.outcome() == 8.0
+
+
+async def test_a_client_that_goes_away_stops_a_loop_of_kernels() -> None:
+    """In a thread, after the kernel that is running: `run` returns only when nothing of the step runs any more."""
+    x = af.placeholder(af.float32, [])
+    begun = asyncio.Event()
+
+    async def say(x: Any) -> Any:
+        begun.set()
+        return x
+
+    start = af.py_coroutine(say, [x], af.float32, shapes=[])
+    _, y = af.while_loop(lambda i, _: i < 2**31 - 1, lambda i, y: (i + 1, af.tanh(y)), (0, start))
+    async with af.Session() as session:
+        service = Service(session.make_callable(y, [x]))
+        async with service.at() as port:
+            async with client(port) as (_, writer):
+                writer.write(post(1.0))
+                await begun.wait()
+            assert isinstance(await service.outcome(), ClientDisconnectedError)
+            assert await session.run(x * 2.0, {x: 3.0}) == 6.0
+
+
+async def test_requests_on_one_connection_are_answered_in_turn(service: Service, waiting: Waiting) -> None:
+    """The second comes while the first waits (pipelining): it is no disconnect."""
+    async with service.at() as port, client(port) as (reader, writer):
+        writer.write(post(1.0) + post(2.0))
+        await waiting.entered.wait()
+        waiting.may_end.set()
+        assert [await service.outcome(), await service.outcome()] == [2.0, 4.0]
+        answers = await reader.readuntil(b"2.0") + await reader.readuntil(b"4.0")
+        assert answers.count(b"HTTP/1.1 200") == 2
+
+
+async def test_an_error_of_the_step_is_itself(service: Service) -> None:
+    async with service.at() as port, client(port) as (reader, writer):
+        body = b'"text"'
+        writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\n" + body)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 500")
+        assert isinstance(await service.outcome(), af.errors.InvalidArgumentError)
+
+
+# ── what passes through ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Receiver:
+    """An ASGI `receive` that has messages, and after them waits until the client goes away. Counts who waits."""
+
+    def __init__(self, *messages: dict[str, Any]) -> None:
+        self._messages = list(messages)
+        self.pending = 0
+        self.goes = asyncio.Event()
+
+    async def __call__(self) -> dict[str, Any]:
+        if self._messages:
+            return self._messages.pop(0)
+        self.pending += 1
+        try:
+            await self.goes.wait()
+        finally:
+            self.pending -= 1
+        return {"type": "http.disconnect"}
+
+
+END_OF_BODY = {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def give(value: Any) -> Any:
+    if isinstance(value, BaseException):
+        raise value
+    return value
+
+
+async def after(receiver: Receiver, value: Any) -> Any:
+    """What lasts until somebody waits for the disconnect."""
+    while not receiver.pending:  # noqa: ASYNC110  # whoever waits cannot say so
+        await asyncio.sleep(0)
+    return await give(value)
+
+
+@pytest.mark.parametrize("messages", [(), (END_OF_BODY,), ({"type": "http.request"},)])
+async def test_the_result_comes_out_and_nothing_waits_any_more(messages: tuple[dict[str, Any], ...]) -> None:
+    receiver = Receiver(*messages)
+    assert await until_disconnect(receiver, give(5)) == 5
+    assert await until_disconnect(receiver, after(receiver, 6)) == 6
+    assert receiver.pending == 0
+
+
+@pytest.mark.parametrize("error", [ValueError("wrong"), ExceptionGroup("several", [ValueError()]), KeyError(1)])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_an_error_comes_out_as_itself(error: Exception, at_once: bool) -> None:
+    receiver = Receiver()
+    with pytest.raises(type(error)) as raised:
+        await until_disconnect(receiver, give(error) if at_once else after(receiver, error))
+    assert raised.value is error
+    assert raised.value.__context__ is None
+    assert receiver.pending == 0
+
+
+@pytest.mark.parametrize("scope", ["cancel", "timeout"])
+async def test_cancelling_the_handler_is_no_disconnect(waiting: Waiting, scope: str) -> None:
+    receiver = Receiver()
+    if scope == "timeout":
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await until_disconnect(receiver, waiting(1))
+    else:
+        async with asyncio.TaskGroup() as tg:
+            task = tg.create_task(until_disconnect(receiver, waiting(1)))
+            await waiting.entered.wait()
+            task.cancel()
+        assert task.cancelled()
+    assert waiting.cancelled.is_set()
+    assert receiver.pending == 0
+
+
+async def test_a_disconnect_inside_a_timeout_is_one(waiting: Waiting) -> None:
+    """And leaves the task as it was: it can wait, and be cancelled."""
+    receiver = Receiver()
+    receiver.goes.set()
+    async with asyncio.timeout(SECONDS) as scope:
+        with pytest.raises(ClientDisconnectedError) as raised:
+            await until_disconnect(receiver, waiting(1))
+        await asyncio.sleep(0)
+    assert not scope.expired()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    assert isinstance(raised.value, af.errors.CancelledError)
+    assert "client" in str(raised.value)
+
+
+async def test_an_error_on_the_way_out_is_the_cause() -> None:
+    receiver = Receiver()
+
+    async def fails_to_stop() -> None:
+        try:
+            receiver.goes.set()
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("disk full")
+
+    with pytest.raises(ClientDisconnectedError) as raised:
+        await until_disconnect(receiver, fails_to_stop())
+    assert isinstance(raised.value.__cause__, OSError)
+
+
+async def test_a_body_that_was_not_read_is_refused_rather_than_lost(waiting: Waiting) -> None:
+    for messages in (
+        [{"type": "http.request", "body": b"[1]", "more_body": False}],
+        [{"type": "http.request", "body": b"", "more_body": True}],
+        [END_OF_BODY] * 2,
+        [{"type": "websocket.receive", "text": "x"}],
+    ):
+        receiver = Receiver(*messages)
+        with pytest.raises(FailedPreconditionError, match="body"):
+            await until_disconnect(receiver, waiting(1))
+    assert waiting.cancelled.is_set()
+
+
+async def test_what_receive_raises_comes_out(waiting: Waiting) -> None:
+    async def receive() -> dict[str, Any]:
+        raise RuntimeError("no channel")
+
+    with pytest.raises(RuntimeError, match="no channel"):
+        await until_disconnect(receive, waiting(1))
+    assert waiting.cancelled.is_set()

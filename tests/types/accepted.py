@@ -1,0 +1,229 @@
+"""What a type checker must accept, and what it must know of the results: run by tests/types/test_types.py as well.
+
+Each function builds in a graph of its own. `assert_type` does nothing at run time; what stands beside it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, assert_type
+
+import numpy as np
+from numpy.typing import NDArray
+
+import aioflow as af
+from aioflow.typing import DTypeLike, Fetchable, IndexLike, NodeLike, ShapeLike, TensorLike
+
+
+def whatever_may_be_an_operand() -> None:
+    x, v = af.placeholder("float32", [2, 3]), af.Variable(np.ones((2, 3), np.float32))
+    slices = af.IndexedSlices(af.constant([[1.0, 2.0, 3.0]]), af.constant([0]), af.constant([2, 3]))
+    operands: list[TensorLike] = [
+        x,
+        v,
+        v.assign(x),
+        slices,
+        np.ones((2, 3), np.float32),
+        np.float32(1),
+        1.5,
+        2,
+        True,
+        [1.0, 2.0, 3.0],
+        (1.0, 2.0, 3.0),
+        [[1.0, 2.0, 3.0]] * 2,
+        [x[0], v[1]],
+        [x[0], [1.0, 2.0, 3.0]],
+        range(3),
+        Column(),
+    ]
+    for operand in operands[:-4]:
+        assert_type(af.multiply(x, operand), af.Tensor)
+    for operand in operands:
+        assert_type(af.convert_to_tensor(operand), af.Tensor)
+    assert_type(af.string_join(["a", b"b", af.constant("c")]), af.Tensor)
+    assert_type(af.matmul(x, v, transpose_b=True), af.Tensor)
+    assert_type(af.concat([x, v], 0), af.Tensor)
+    assert_type(af.reduce_sum([x, v], axis=[0, 1]), af.Tensor)
+    assert_type(af.gather(v, [0, 1]), af.Tensor)
+    assert_type(af.nn.softmax_cross_entropy_with_logits(labels=v, logits=x), af.Tensor)
+    assert_type(af.complex(1.0, 2.0) * 3j, af.Tensor)
+
+
+class Column:
+    """Something that NumPy can read, such as a column of a table."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[np.float32]:
+        return np.ones(3, np.float32)
+
+
+def operators() -> None:
+    x, v = af.placeholder("float32", [2, 3]), af.Variable(np.ones((2, 3), np.float32))
+    assert_type(x + v, af.Tensor)
+    assert_type(1 - x * 2.0, af.Tensor)
+    assert_type(v / np.float32(3), af.Tensor)
+    assert_type(-(v**2) % 5, af.Tensor)
+    assert_type(x @ [[1.0], [2.0], [3.0]], af.Tensor)
+    assert_type((x > 0) & ~(v >= [1.0, 2.0, 3.0]), af.Tensor)
+    assert_type(x[0, ..., af.newaxis, 1:], af.Tensor)
+    assert_type(v[af.constant(1)], af.Tensor)
+    index: IndexLike = (slice(None), 1)
+    assert_type(x[index], af.Tensor)
+    assert_type(list(x), list[af.Tensor])
+
+
+def shapes_and_dtypes() -> None:
+    shapes: list[ShapeLike | None] = [None, 3, [2, None], (2, 3), af.TensorShape([2]), np.array([2, 3]), range(2)]
+    dtypes: list[DTypeLike] = [af.float32, "float32", np.float32, np.dtype("float32"), float, 1]
+    for shape in shapes:
+        for dtype in dtypes:
+            assert_type(af.placeholder(dtype, shape), af.Tensor)
+    x = af.placeholder("float32", [2, 3])
+    assert_type(x.shape, af.TensorShape)
+    assert_type(x.shape[0], af.Dimension)
+    assert_type(x.shape[1:], af.TensorShape)
+    assert_type(x.dtype, af.DType)
+    assert_type(af.zeros([2, x.shape[1]]), af.Tensor)
+    assert_type(af.reshape(x, [af.size(x)]), af.Tensor)
+    assert_type(af.ones(x.shape), af.Tensor)
+
+
+def a_function_of_users_own(x: TensorLike | None = None, wait: Sequence[NodeLike] = ()) -> af.Tensor:
+    with af.control_dependencies(wait):
+        return af.nn.relu(af.zeros([2]) if x is None else x)
+
+
+def what_builders_give() -> None:
+    x = af.constant([[3.0, 1.0], [1.0, 2.0]])
+    top = af.nn.top_k(x)
+    assert_type(top.values, af.Tensor)
+    assert_type(top.indices, af.Tensor)
+    values, places = af.unique(x[0])
+    assert_type(values, af.Tensor)
+    assert_type(places, af.Tensor)
+    assert_type(af.unique_with_counts(x[0]).count, af.Tensor)
+    assert_type(af.svd(x).u, af.Tensor)
+    assert_type(af.svd(x, compute_uv=False), af.Tensor)
+    assert_type(af.nn.moments(x, [0]), tuple[af.Tensor, af.Tensor])
+    assert_type(af.split(x, 2), list[af.Tensor])
+    assert_type(af.group(x, af.no_op()), af.Operation)
+    assert_type(af.cast(x, "int32"), af.Tensor)
+    assert_type(af.cast(af.IndexedSlices(x, af.constant([0, 1])), "int32"), af.IndexedSlices)
+    assert_type(af.SparseTensor([[0, 1]], [1.0], [2, 2]), af.SparseTensor)
+    assert_type(af.py_func(np.sin, [x], "float32"), af.Tensor)
+
+
+def variables() -> None:
+    v = af.get_variable("v", [2], initializer=af.zeros_initializer())
+    assert_type(v, af.Variable)
+    assert_type(v.assign([1.0, 2.0]), af.Variable)
+    assert_type(v.assign_add([1.0, 2.0], read_value=False), af.Operation)
+    assert_type(af.assign_sub(v, [1.0, 1.0]), af.Variable)
+    assert_type(v.scatter_add(af.IndexedSlices(af.constant([1.0]), af.constant([0]))), af.Variable)
+    assert_type(v.value(), af.Tensor)
+    assert_type(v.initializer, af.Operation)
+    assert_type(af.global_variables(), list[af.Variable])
+    with af.variable_scope("scope") as scope:
+        assert_type(scope.name, str)
+    # The optimizers give a node, the gradients or None.
+    optimizer = af.train.AdamOptimizer(lambda: 0.1)
+    assert_type(optimizer.minimize(af.reduce_sum(v * v)), af.Operation)
+    for gradient, variable in optimizer.compute_gradients(af.reduce_sum(v * v)):
+        assert_type(gradient, af.Tensor | af.IndexedSlices | None)
+        assert_type(variable, af.Variable)
+
+
+def branches_and_loops() -> None:
+    x, p = af.constant([1.0, 2.0]), af.constant(True)
+    v = af.Variable(1.0)
+    assert_type(af.cond(p, lambda: x + 1, lambda: x), af.Tensor)
+    assert_type(af.cond(p, lambda: 1.0, lambda: v), af.Tensor)
+    assert_type(af.cond(p, lambda: v.initializer, lambda: af.no_op()), af.Tensor)
+    assert_type(af.cond(p, lambda: (x, 1), lambda: (x * 2, 2)), tuple[af.Tensor, af.Tensor])
+    assert_type(af.cond(p, lambda: {"a": x}, lambda: {"a": -x}), dict[str, af.Tensor])
+    i, y = af.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2.0), (0, x))
+    assert_type(i, af.Tensor)
+    assert_type(y, af.Tensor)
+    assert_type(af.while_loop(lambda i: i < 3, lambda i: i + 1, (0,)), af.Tensor)
+    assert_type(af.case([(p, lambda: x)], default=lambda: -x), af.Tensor)
+    assert_type(af.switch_case(1, [lambda: x, lambda: -x]), af.Tensor)
+
+
+def gradients() -> None:
+    x = af.constant([1.0, 2.0])
+    assert_type(af.gradients(x * x, x), list[af.Tensor | af.IndexedSlices | None])
+    assert_type(af.gradients(x * x, [x], unconnected_gradients="zero"), list[af.Tensor | af.IndexedSlices])
+
+    @af.custom_gradient
+    def doubled(x: af.Tensor) -> tuple[af.Tensor, Any]:
+        return x * 2.0, lambda dy: dy * 2.0
+
+    assert_type(doubled(x), af.Tensor)
+
+
+def feeds(x: af.Tensor) -> Iterator[dict[Any, Any]]:
+    for n in range(3):
+        yield {x: n}
+
+
+async def what_a_session_gives() -> None:
+    x, v = af.placeholder("float32", []), af.Variable([1.0, 2.0])
+    y, node, text = v * x, v.assign_add([1.0, 1.0], read_value=False), af.constant("text")
+    sparse = af.SparseTensor([[0, 1]], [1.0], [2, 2])
+    slices = af.IndexedSlices(v.value(), af.constant([0, 1]))
+    feed = {x: 2.0}
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        assert_type(await session.run(y, feed), NDArray[Any])
+        assert_type(await session.run(v, timeout=10.0), NDArray[Any])
+        assert_type(await session.run(node), None)
+        assert_type(await session.run(sparse), af.SparseTensorValue)
+        assert_type((await session.run(slices)).dense_shape, NDArray[Any] | None)
+        assert_type(await session.run("Variable:0"), Any)
+        assert_type(await session.run([y, y], feed), list[NDArray[Any]])
+        assert_type(await session.run([y, v], feed), list[NDArray[Any]])
+        assert_type(await session.run([v]), list[NDArray[Any]])
+        assert_type(await session.run([node, node]), list[None])
+        assert_type(await session.run([node, y], feed), list[Any])
+        assert_type(await session.run(["Variable:0", v]), list[Any])
+        assert_type(await session.run((node, y), feed), tuple[None, NDArray[Any]])
+        assert_type(await session.run((y,), feed), tuple[NDArray[Any]])
+        assert_type(await session.run((v, sparse, node)), tuple[NDArray[Any], af.SparseTensorValue, None])
+        assert_type(await session.run({"y": y, "v": v}, feed), dict[str, NDArray[Any]])
+        assert_type(await session.run({"v": {"v": v}}), dict[str, Any])
+        assert_type(await session.run(af.nn.top_k(v)), Any)
+        assert_type(await session.run(af.gradients(y, [v]), feed), list[Any])
+        # A value without rank has the attributes of an array, as NumPy's scalars have.
+        loss = await session.run(af.reduce_sum(y), feed)
+        assert f"{float(loss):.1f} {loss.dtype} {loss.shape} {loss + 1 > 2}"
+        assert await session.run(text) == b"text"
+        await forms_of_run(session, x, y, node)
+        assert_type(await y.eval(feed), NDArray[Any])
+        assert_type(await v.eval(session), NDArray[Any])
+        assert_type(await node.run(), None)
+
+
+async def forms_of_run(session: af.Session, x: af.Tensor, y: af.Tensor, node: af.Operation) -> None:
+    call = session.make_callable(y, [x])
+    assert_type(await call(2.0), NDArray[Any])
+    assert_type(await session.make_callable([y, y], [x])(2.0), list[NDArray[Any]])
+    assert_type(await session.make_callable((node, y), [x])(2.0), tuple[None, NDArray[Any]])
+    async with session.stream(y, feeds(x), prefetch=1) as steps:
+        async for result in steps:
+            assert_type(result, NDArray[Any])
+    async for pair in session.stream((y, node), feeds(x)):
+        assert_type(pair, tuple[NDArray[Any], None])
+    handle = await session.partial_run_setup([y], [x])
+    assert_type(await session.partial_run(handle, y, {x: 1.0}), NDArray[Any])
+
+
+def what_a_session_gives_a_script() -> None:
+    x = af.placeholder("float32", [])
+    with af.Session() as session:
+        assert_type(session.run_sync(x * 2, {x: 1.0}), NDArray[Any])
+        assert_type(session.run_sync([x, x], {x: 1.0}, timeout=10.0), list[NDArray[Any]])
+        assert_type(session.run_sync((x, af.no_op()), {x: 1.0}), tuple[NDArray[Any], None])
+        assert_type(session.run_sync({"x": x}, {x: 1.0}), dict[str, NDArray[Any]])
+
+
+async def fetched(session: af.Session, wanted: Fetchable[NDArray[Any]]) -> float:
+    return float(await session.run(wanted))
