@@ -77,7 +77,7 @@ async def run_demo(steps: int) -> int:
     started = perf_counter()
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(_process([*cluster, "--job", "ps", "--task", "0"]))
-        print(await _line(server))
+        print(await _line(server), flush=True)
         workers = [
             await stack.enter_async_context(_process(["demo", *cluster, "--task", str(i), "--steps", str(steps)]))
             for i in range(_WORKERS)
