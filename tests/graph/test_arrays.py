@@ -97,7 +97,7 @@ def test_values_that_become_a_dtype(value: Any, dtype: str) -> None:
         (np.array("2020", "M8[Y]"), "int64"),
         ({"a": 1}, "float32"),
         (None, "float32"),
-        (object(), "int32"),
+        pytest.param(object(), "int32", id="an object"),
     ],
     ids=repr,
 )

@@ -75,7 +75,7 @@ def test_other_ways_to_say_a_dtype(value: Any, name: str) -> None:
         999,
         1.5,
         [],
-        object(),
+        pytest.param(object(), id="an object"),
         np.dtype("M8[s]"),
         np.dtype([("a", np.int32)]),
         np.longdouble,
