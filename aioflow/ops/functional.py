@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias, overload
+
+import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
+from aioflow.graph.tensor_like import SupportsTensor
 from aioflow.ops import nest
 from aioflow.ops.apply import apply_op, convert_to_tensor
 from aioflow.ops.control_flow import while_loop
@@ -17,11 +20,43 @@ from aioflow.ops.tensor_array import TensorArray
 
 __all__ = ["foldl", "foldr", "map_fn", "scan"]
 
+# One tensor: lists and tuples are structures of several.
+_Rows: TypeAlias = Tensor | SupportsTensor | np.ndarray[Any, Any]
+_Value: TypeAlias = _Rows | np.generic | complex | str | bytes
+
+
+@overload
+def map_fn(
+    fn: Callable[[Any], Any],
+    elems: _Rows,
+    dtype: DTypeLike | None = None,
+    parallel_iterations: int | None = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    name: str | None = None,
+    fn_output_signature: DTypeLike | None = None,
+) -> Tensor: ...
+
+
+@overload
+def map_fn(
+    fn: Callable[[Any], Any],
+    elems: Any,
+    dtype: Any = None,
+    parallel_iterations: int | None = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    name: str | None = None,
+    fn_output_signature: Any = None,
+) -> Any: ...
+
 
 def map_fn(
     fn: Callable[[Any], Any],
     elems: Any,
-    dtype: DTypeLike | None = None,
+    dtype: Any = None,
     parallel_iterations: int | None = None,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -68,6 +103,30 @@ def map_fn(
         return nest.pack(structure, [_stacked(ta, static) for ta in arrays])
 
 
+@overload
+def foldl(
+    fn: Callable[[Any, Any], Any],
+    elems: _Rows,
+    initializer: _Value | None = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def foldl(
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any: ...
+
+
 def foldl(
     fn: Callable[[Any, Any], Any],
     elems: Any,
@@ -80,6 +139,30 @@ def foldl(
     """`fn(…fn(fn(initializer, elems[0]), elems[1])…)`; without an initializer it starts from the first row."""
     options = {"parallel_iterations": parallel_iterations, "back_prop": back_prop, "swap_memory": swap_memory}
     return _fold(fn, elems, initializer, options, name or "foldl", backwards=False)
+
+
+@overload
+def foldr(
+    fn: Callable[[Any, Any], Any],
+    elems: _Rows,
+    initializer: _Value | None = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def foldr(
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any: ...
 
 
 def foldr(
@@ -117,6 +200,34 @@ def _fold(
 
         _, result = while_loop(lambda i, _: i < count, step, (start, state), maximum_iterations=remaining, **options)
         return result
+
+
+@overload
+def scan(
+    fn: Callable[[Any, Any], Any],
+    elems: _Rows,
+    initializer: _Value | None = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def scan(
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Any: ...
 
 
 def scan(

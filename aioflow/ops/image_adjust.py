@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from aioflow.ops.control_flow import cond
 from aioflow.ops.random import random_uniform
 
 __all__: list[str] = []  # public in `aioflow.image`
+
+_Size: TypeAlias = int | np.integer[Any] | Tensor  # in pixels
 
 
 def _contrast(ctx: ShapeContext) -> Dims:
@@ -111,7 +113,7 @@ def _demand(image: Tensor, *demands: tuple[Any, str]) -> Tensor:
 
 
 def crop_to_bounding_box(
-    image: TensorLike, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
+    image: TensorLike, offset_height: _Size, offset_width: _Size, target_height: _Size, target_width: _Size
 ) -> Tensor:
     """The part of an image (or of each of a batch) of that size that begins at the offsets.
 
@@ -137,7 +139,7 @@ def crop_to_bounding_box(
 
 
 def pad_to_bounding_box(
-    image: TensorLike, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
+    image: TensorLike, offset_height: _Size, offset_width: _Size, target_height: _Size, target_width: _Size
 ) -> Tensor:
     """An image (or each of a batch) put at the offsets of a larger one of zeros.
 
@@ -168,7 +170,7 @@ def _both(op_type: str, choose: Any, left: Any, right: Any) -> Any:
     return choose(left, right)
 
 
-def resize_image_with_crop_or_pad(image: TensorLike, target_height: Any, target_width: Any) -> Tensor:
+def resize_image_with_crop_or_pad(image: TensorLike, target_height: _Size, target_width: _Size) -> Tensor:
     """The middle of an image (or of each of a batch) in that size, or the image in the middle of zeros."""
     images, many = _image(image)
     height, width = _sizes(images)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes
@@ -339,9 +339,10 @@ def matrix_determinant(input: TensorLike, name: str | None = None) -> Tensor:
     return result
 
 
-def slogdet(input: TensorLike, name: str | None = None) -> Any:
+def slogdet(input: TensorLike, name: str | None = None) -> SignAndLog:
     """The sign, and the logarithm of the absolute value, of the determinant of each square matrix."""
-    return apply_op("LogMatrixDeterminant", input, name=name)
+    result: SignAndLog = apply_op("LogMatrixDeterminant", input, name=name)
+    return result
 
 
 def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
@@ -405,6 +406,12 @@ if TYPE_CHECKING:  # the named tuples that apply_op makes when they are first ne
         s: Tensor
         u: Tensor
         v: Tensor
+
+    class SignAndLog(NamedTuple):
+        """What `slogdet` gives."""
+
+        sign: Tensor
+        log_abs_determinant: Tensor
 
     class Qr(NamedTuple):
         """What `qr` gives."""

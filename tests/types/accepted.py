@@ -103,6 +103,7 @@ def what_builders_give() -> None:
     assert_type(af.unique_with_counts(x[0]).count, af.Tensor)
     assert_type(af.svd(x).u, af.Tensor)
     assert_type(af.svd(x, compute_uv=False), af.Tensor)
+    assert_type(af.linalg.slogdet(x).sign, af.Tensor)
     assert_type(af.nn.moments(x, [0]), tuple[af.Tensor, af.Tensor])
     assert_type(af.split(x, 2), list[af.Tensor])
     assert_type(af.group(x, af.no_op()), af.Operation)
@@ -146,6 +147,13 @@ def branches_and_loops() -> None:
     assert_type(af.while_loop(lambda i: i < 3, lambda i: i + 1, (0,)), af.Tensor)
     assert_type(af.case([(p, lambda: x)], default=lambda: -x), af.Tensor)
     assert_type(af.switch_case(1, [lambda: x, lambda: -x]), af.Tensor)
+    assert_type(af.map_fn(lambda row: row * 2, x), af.Tensor)
+    assert_type(af.map_fn(lambda row: af.cast(row, "int32"), x, dtype="int32"), af.Tensor)
+    both = af.map_fn(lambda row: (row[0], af.cast(row[1], "int32")), (x, x), dtype=(af.float32, af.int32))
+    assert_type(both, Any)
+    assert_type(af.foldl(lambda total, row: total + row, x), af.Tensor)
+    assert_type(af.foldr(lambda total, row: total + row, np.ones(3, np.float32), 1.0), af.Tensor)
+    assert_type(af.scan(lambda total, row: total * row, x, initializer=1.0), af.Tensor)
 
 
 def gradients() -> None:
