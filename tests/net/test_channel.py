@@ -50,7 +50,7 @@ async def channels(
     """A caller, and the channel whose services it calls."""
     chosen = options or CommOptions()
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(120),
         connected(address)(chosen, chosen) as (first, second),
         Channel(second, services, takers) as serving,
         Channel(first) as calling,
@@ -117,7 +117,7 @@ async def test_answers_find_their_calls(address: str) -> None:
 
 async def test_both_ends_call(address: str) -> None:
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(120),
         connected(address)(CommOptions(), CommOptions()) as (first, second),
         Channel(first, {"echo": echo}) as one,
         Channel(second, {"echo": echo}) as two,

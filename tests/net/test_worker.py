@@ -34,7 +34,7 @@ CASES = [(name, check) for name in FACTORIES for check in SINGLE_CHECKS] + [
 @pytest.mark.parametrize(("name", "check"), CASES, ids=lambda value: getattr(value, "__name__", value))
 async def test_a_worker_keeps_the_contract(name: str, check: Check) -> None:
     factory: Factory = FACTORIES[name]
-    async with asyncio.timeout(30), factory() as workers:
+    async with asyncio.timeout(120), factory() as workers:
         await check(workers)
 
 
@@ -46,7 +46,7 @@ async def test_a_client_that_feeds_something_else_is_told_so(value: Any) -> None
     with af.Graph().as_default():
         x = af.placeholder("float32", [2])
         (part,) = split_plan([x + 1.0], [x], 0, 1).parts.values()
-    async with asyncio.timeout(30), served("inproc")() as workers:
+    async with asyncio.timeout(120), served("inproc")() as workers:
         worker = workers[0]
         (device, *_) = (await worker.state()).devices
         (graph,) = part.subgraphs.values()

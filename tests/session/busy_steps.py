@@ -12,7 +12,7 @@ import pytest
 import aioflow as af
 from aioflow.errors import AioflowError
 
-LIMIT = 20.0  # seconds: a step that hangs fails
+LIMIT = 120.0  # seconds: a step that hangs fails
 
 
 def on(devices: int = 3, **settings: Any) -> af.Session:

@@ -139,7 +139,7 @@ async def test_a_request_does_not_wait_for_what_waits_for_its_value() -> None:
             z = af.matmul(z, first)
         total = af.reduce_sum(z)
         enqueue = queue.enqueue(large + other)
-    async with asyncio.timeout(20), af.Session(config=af.SessionConfig(device_count={"CPU": 2})) as session:
+    async with asyncio.timeout(120), af.Session(config=af.SessionConfig(device_count={"CPU": 2})) as session:
         await session.run(
             [total, enqueue], {x: np.full((size, size), -6.4, np.float32), y: np.zeros((size, size), np.float32)}
         )

@@ -72,7 +72,7 @@ async def test_a_dead_peer_ends_the_step_that_needs_it(number: signal.Signals, w
         fetch = af.identity(element) if where == "here" else af.constant(0.0)
     fetches = [fetch] if where == "here" else [element, fetch]
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(120),
         worker_process(cluster, "ps") as ps,
         af.train.Server(cluster, "worker", 0) as worker,
         af.Session(worker.target) as session,
@@ -119,7 +119,7 @@ async def test_a_worker_whose_client_dies_goes_on() -> None:
 async def test_a_worker_ends_when_it_is_told_to() -> None:
     cluster = {"local": free_addresses(1)}
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(120),
         worker_process(cluster, "local") as process,
         af.Session(f"aioflow://{cluster['local'][0]}") as session,
     ):
