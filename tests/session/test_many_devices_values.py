@@ -280,7 +280,7 @@ async def test_a_long_loop_on_several_devices_keeps_no_iterations(executor: str)
             finally:
                 tracemalloc.stop()
 
-        short, long = await peak(200), await peak(2000)
+        short, long = await peak(100), await peak(600)
     assert long < short + 200_000  # an iteration's values are 800 bytes
 
 
