@@ -9,7 +9,7 @@ import numpy as np
 
 from aioflow.stopping import blocks, checkpoint, claim
 
-__all__ = ["copied", "copy_into", "row_blocks"]
+__all__ = ["copied", "copy_into", "put", "row_blocks"]
 
 _BLOCK: Final = 4 << 20  # bytes, copied within milliseconds even where every page is new
 _OBJECTS: Final = 1 << 16  # elements, each of which is counted once more while nothing else can run
@@ -43,6 +43,14 @@ def copy_into(target: Any, source: Any) -> None:
     for i in range(len(target)):
         checkpoint()
         copy_into(target[i], source[i])
+
+
+def put(target: Any, source: Any) -> None:
+    """`target[...] = source` for one of the same shape, an array of whatever device."""
+    if type(source) is np.ndarray and source.nbytes > _BLOCK:
+        copy_into(target, source)
+    else:
+        target[...] = source
 
 
 def row_blocks(array: Any) -> Iterator[slice]:

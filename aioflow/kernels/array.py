@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from aioflow.copying import copied, copy_into
+from aioflow.copying import copied, copy_into, put
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.array_shape import checked_axis
@@ -126,10 +126,7 @@ def pack(binding: Binding) -> Callable[[Sequence[Any]], Any]:
         result = xp.empty((*shape[:position], len(values), *shape[position:]), dtype)
         before = (slice(None),) * position
         for i, value in enumerate(values):
-            if is_large(value):
-                copy_into(result[(*before, i, ...)], value)
-            else:
-                result[(*before, i, ...)] = value
+            put(result[(*before, i, ...)], value)
         return result
 
     return stack

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.blockwise import BLOCK, claim_array, on_host
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import kernel
+from aioflow.stopping import blocks
 
 __all__: list[str] = []
 
 
 @kernel("Diag", fresh=True)
 def diag(xp: Any, diagonal: Any) -> Any:
-    count = diagonal.size
-    result = xp.zeros((count, count), diagonal.dtype)
-    places = xp.arange(count)
-    result[places, places] = diagonal.reshape(-1)
-    return result.reshape(diagonal.shape * 2)
+    return _on_diagonals(xp, diagonal.reshape(1, -1)).reshape(diagonal.shape * 2)
+
+
+def _on_diagonals(xp: Any, rows: Any) -> Any:
+    """For each row a matrix of zeros with it on the diagonal."""
+    count, size = rows.shape
+    claim_array((count, size, size), rows.dtype)
+    result = xp.zeros((count, size, size), rows.dtype)
+    lines, flat = result.reshape(count * size, size), rows.reshape(-1)
+    for part in blocks(len(flat), max(1, BLOCK // size) if on_host(xp) else max(1, len(flat))) if size else ():
+        places = xp.arange(part.start, part.stop)
+        lines[places, places % size] = flat[part]
+    return result
 
 
 @kernel("DiagPart", fresh=True)
@@ -43,10 +54,9 @@ def _check_matrix(value: Any) -> None:
 def matrix_diag(xp: Any, diagonal: Any) -> Any:
     if diagonal.ndim < 1:
         raise InvalidArgumentError("a diagonal is a vector", expected="rank >= 1", actual=list(diagonal.shape))
-    result = xp.zeros((*diagonal.shape, diagonal.shape[-1]), diagonal.dtype)
-    places = xp.arange(diagonal.shape[-1])
-    result[..., places, places] = diagonal
-    return result
+    size = diagonal.shape[-1]
+    rows = diagonal.reshape(math.prod(diagonal.shape[:-1]), size)
+    return _on_diagonals(xp, rows).reshape(*diagonal.shape, size)
 
 
 @kernel("MatrixDiagPart", fresh=True)

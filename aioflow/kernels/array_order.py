@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from aioflow.copying import copied
+from aioflow.copying import copied, put, row_blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.array_shape import checked_axis
 from aioflow.kernels.blockwise import BLOCK, claim_array, full, is_large, rows_written, taken, written
@@ -80,7 +80,19 @@ def roll(xp: Any, value: Any, shift: tuple[int, ...], axis: tuple[int, ...]) -> 
             actual=f"{len(shift)}",
         )
     axes = [checked_axis(a, value.ndim) for a in axis]
-    return xp.roll(value, shift, tuple(axes)) if axes else copied(value)
+    if not is_large(value):
+        return xp.roll(value, shift, tuple(axes)) if axes else copied(value)
+    for place, by in zip(axes, shift, strict=True):
+        value = _rolled(value, by % max(1, value.shape[place]), place)
+    return value if axes else copied(value)
+
+
+def _rolled(value: Any, shift: int, axis: int) -> Any:
+    result, lead = np.empty(value.shape, value.dtype), (slice(None),) * axis
+    size = value.shape[axis]
+    put(result[(*lead, slice(shift, None))], value[(*lead, slice(0, size - shift))])
+    put(result[(*lead, slice(0, shift))], value[(*lead, slice(size - shift, None))])
+    return result
 
 
 @kernel("InvertPermutation", fresh=True)
@@ -103,7 +115,9 @@ def invert_permutation(xp: Any, x: Any) -> Any:
 
 def _distinct(xp: Any, value: Any, dtype: Any, axis: int | None = None) -> tuple[Any, Any, Any]:
     """(distinct, idx, count) in the order of first appearance; NaN equals nothing, itself included."""
-    if axis is None and is_large(value):
+    if is_large(value):
+        if axis is not None:
+            return _distinct_slices(value, dtype, axis)
         return (_distinct_objects if value.dtype.kind == "O" else _distinct_numbers)(value, dtype)
     _, first, inverse, counts = xp.unique(
         value, return_index=True, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
@@ -119,6 +133,33 @@ def _distinct_objects(value: Any, dtype: Any) -> tuple[Any, Any, Any]:
     numbers: dict[Any, int] = {}
     places = each(lambda item: numbers.setdefault(item, len(numbers)), value, dtype)
     return as_strings(list(numbers)), places, _counted(places, len(numbers), dtype)
+
+
+def _distinct_slices(value: Any, dtype: Any, axis: int) -> tuple[Any, Any, Any]:
+    """What NumPy sorts (as records, while nothing else can run) is counted by the bytes of each slice."""
+    slices = np.moveaxis(value, axis, 0)
+    rows = slices.reshape(len(slices), -1)
+    numbers: dict[Any, int] = {}
+    first: list[int] = []
+    places = np.empty(len(rows), dtype)
+    for part in row_blocks(rows):
+        for place, key in enumerate(batches(_keys(rows[part], part.start)), part.start):
+            number = places[place] = numbers.setdefault(key, len(first))
+            if number == len(first):
+                first.append(place)
+    distinct = np.moveaxis(taken(np, slices, np.array(first, np.int64)), 0, axis)
+    return distinct, places, _counted(places, len(first), dtype)
+
+
+def _keys(rows: Any, start: int) -> list[Any]:
+    """For each row something that is equal where the rows are; NaN equals nothing."""
+    if rows.dtype.kind == "O":
+        return [tuple(row) for row in rows.tolist()]
+    plain = np.ascontiguousarray(rows) + rows.dtype.type(0)  # 0.0 for -0.0, which has other bytes
+    keys: list[Any] = plain.view(f"V{rows.shape[1] * rows.itemsize}").reshape(-1).tolist()
+    for place in np.flatnonzero((plain != plain).any(axis=1)).tolist():
+        keys[place] = start + place
+    return keys
 
 
 def _distinct_numbers(value: Any, dtype: Any) -> tuple[Any, Any, Any]:
@@ -319,7 +360,9 @@ def unravel_index(xp: Any, indices: Any, dims: tuple[int, ...]) -> Any:
             "a position is outside the tensor", expected=f"0 <= position < {total}", actual=flat.tolist()
         )
     result = xp.empty((len(dims), flat.size), indices.dtype)
-    for axis in reversed(range(len(dims))):
-        result[axis] = flat % dims[axis] if dims[axis] else 0
-        flat = flat // dims[axis] if dims[axis] else flat
+    for part in blocks(flat.size, BLOCK if is_large(flat) else max(1, flat.size)):
+        rest = flat[part]
+        for axis in reversed(range(len(dims))):
+            result[axis, part] = rest % dims[axis] if dims[axis] else 0
+            rest = rest // dims[axis] if dims[axis] else rest
     return result if indices.ndim else result.reshape(len(dims))

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import numpy as np
-
-from aioflow.copying import copied, copy_into
+from aioflow.copying import copied, put
 from aioflow.errors import InvalidArgumentError
-from aioflow.kernels.blockwise import claim_array, full, is_large, taken
+from aioflow.kernels.blockwise import claim_array, full
 from aioflow.kernels.convert import as_array, as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
 
@@ -41,10 +39,7 @@ def _padded(xp: Any, value: Any, pairs: Pairs, outside: Any, dtype: Any) -> Any:
     claim_array(shape, dtype)
     result = xp.zeros(shape, dtype) if outside is None else full(xp, shape, outside, dtype)
     inside = (*(slice(a, a + d) for d, (a, _) in zip(value.shape, pairs, strict=True)), ...)
-    if is_large(value):
-        copy_into(result[inside], value)
-    else:
-        result[inside] = value
+    put(result[inside], value)
     return result
 
 
@@ -61,7 +56,7 @@ def pad_v2(binding: Binding) -> Callable[..., Any]:
     return lambda value, paddings, outside: _padded(xp, value, paddings, outside, dtype)
 
 
-@kernel("MirrorPad", host={"paddings": _as_pairs}, fresh=True)
+@kernel("MirrorPad", host={"paddings": _as_pairs}, fresh=True, elastic=True)
 def mirror_pad(xp: Any, value: Any, paddings: Pairs, *, mode: str) -> Any:
     _check_rank(value, paddings)
     skip = int(mode == "REFLECT")
@@ -76,15 +71,21 @@ def mirror_pad(xp: Any, value: Any, paddings: Pairs, *, mode: str) -> Any:
                 expected=f"paddings of at most {size - skip}",
                 actual=(before, after),
             )
-        places = np.concatenate(
-            [
-                np.arange(before, 0, -1) - 1 + skip,
-                np.arange(size),
-                np.arange(size - 1 - skip, size - 1 - skip - after, -1),
-            ]
-        )
-        result = taken(xp, result, xp.asarray(places), axis)
+        result = _mirrored(xp, result, axis, before, after, skip)
     return copied(value) if result is value else result
+
+
+def _mirrored(xp: Any, value: Any, axis: int, before: int, after: int, skip: int) -> Any:
+    size = value.shape[axis]
+    shape = (*value.shape[:axis], before + size + after, *value.shape[axis + 1 :])
+    claim_array(shape, value.dtype)
+    result = xp.empty(shape, value.dtype)
+    lead = (slice(None),) * axis
+    put(result[(*lead, slice(before, before + size))], value)
+    put(result[(*lead, slice(0, before))], xp.flip(value[(*lead, slice(skip, skip + before))], axis))
+    rest = slice(size - skip - after, size - skip)
+    put(result[(*lead, slice(before + size, None))], xp.flip(value[(*lead, rest)], axis))
+    return result
 
 
 @kernel("MirrorPadGrad", host={"paddings": _as_pairs}, fresh=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from aioflow.copying import put
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.strided import IndexItem, strided_index
+from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_ints, as_sizes
 from aioflow.kernels.registry import Binding, binder
 
@@ -112,13 +114,14 @@ def _out_of_bounds(shape: tuple[int, ...], index: Index) -> InvalidArgumentError
     )
 
 
-@binder("StridedSliceGrad", host={"shape": as_sizes, **_BOUNDS}, fresh=True)
+@binder("StridedSliceGrad", host={"shape": as_sizes, **_BOUNDS}, fresh=True, elastic=True)
 def strided_slice_grad(binding: Binding) -> Callable[..., Any]:
     xp, dtype, attrs = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs
     fixed = _bind_index(binding, 1)
 
     def place(shape: tuple[int, ...], begin: Any, end: Any, strides: Any, dy: Any) -> Any:
         index = strided_index(begin, end, strides, attrs) if fixed is None else fixed
+        claim_array(shape, dtype)
         result = xp.zeros(shape, dtype)
         try:
             target = result[(*index, ...)] if ... not in index else result[index]
@@ -128,7 +131,7 @@ def strided_slice_grad(binding: Binding) -> Callable[..., Any]:
             raise InvalidArgumentError(
                 "the gradient does not have the shape of the slice", expected=list(target.shape), actual=list(dy.shape)
             )
-        target[...] = dy
+        put(target, dy)
         return result
 
     return place

@@ -15,7 +15,7 @@ import numpy as np
 from aioflow.kernels.convert import check_room
 from aioflow.stopping import blocks, claim
 
-__all__ = ["BLOCK", "claim_array", "full", "is_large", "rows_written", "taken", "written"]
+__all__ = ["BLOCK", "claim_array", "full", "is_large", "on_host", "rows_written", "taken", "written"]
 
 BLOCK: Final = 1 << 18  # elements, each of which costs some nanoseconds
 _OBJECTS: Final = 1 << 14  # elements that keep others waiting
@@ -59,12 +59,13 @@ def rows_written(shape: tuple[int, ...], dtype: Any, write: Callable[[slice], An
 
 def full(xp: Any, shape: tuple[int, ...], value: Any, dtype: Any) -> Any:
     """`xp.full`."""
-    if math.prod(shape) <= _block(dtype) or not _is_numpy(xp):
+    if math.prod(shape) <= _block(dtype) or not on_host(xp):
         return xp.full(shape, value, dtype)
     return written(shape, dtype, lambda part: value)
 
 
-def _is_numpy(xp: Any) -> bool:
+def on_host(xp: Any) -> bool:
+    """Whether it is the namespace of arrays on the CPU."""
     return xp.ndarray is np.ndarray
 
 

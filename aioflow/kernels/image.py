@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.blockwise import BLOCK, claim_array, on_host
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.stopping import blocks
 
 __all__: list[str] = []
 
@@ -47,6 +49,12 @@ def _flags(binding: Binding) -> tuple[bool, bool]:
     return corners, centres
 
 
+def _lines(xp: Any, shape: tuple[int, ...]) -> Iterator[slice]:
+    """Some lines of images at a time, on the CPU."""
+    batch, height, width, depth = shape
+    return blocks(height, max(1, BLOCK // max(1, batch * width * depth)) if on_host(xp) else max(1, height))
+
+
 # ── bilinear ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -61,19 +69,23 @@ def _neighbours(old: int, new: int, flags: tuple[bool, bool]) -> tuple[Any, Any,
     )
 
 
-@binder("ResizeBilinear", fresh=True, host={"size": as_ints})
+@binder("ResizeBilinear", fresh=True, host={"size": as_ints}, elastic=True)
 def resize_bilinear(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
     xp, flags = binding.xp, _flags(binding)
 
     def resize(images: Any, size: tuple[int, ...]) -> Any:
         height, width = _checked_size(images, size)
-        floats = images.astype(np.float32)
+        shape = (len(images), height, width, images.shape[3])
+        claim_array(shape, np.dtype(np.float32))
         above, below, down = map(xp.asarray, _neighbours(images.shape[1], height, flags))
         left, right, across = map(xp.asarray, _neighbours(images.shape[2], width, flags))
         down, across = down[None, :, None, None], across[None, None, :, None]
-        rows = (floats[:, above], floats[:, below])
-        top, bottom = (row[:, :, left] + (row[:, :, right] - row[:, :, left]) * across for row in rows)
-        return top + (bottom - top) * down
+        result = xp.empty(shape, np.float32)
+        for part in _lines(xp, shape):
+            rows = (images[:, places[part]].astype(np.float32) for places in (above, below))
+            top, bottom = (row[:, :, left] + (row[:, :, right] - row[:, :, left]) * across for row in rows)
+            result[:, part] = top + (bottom - top) * down[:, part]
+        return result
 
     return resize
 
@@ -119,34 +131,43 @@ def _nearest(old: int, new: int, corners: bool, centres: bool) -> Any:
     return np.clip(chosen, 0, old - 1).astype(np.int64)
 
 
-@binder("ResizeNearestNeighbor", fresh=True, host={"size": as_ints})
+@binder("ResizeNearestNeighbor", fresh=True, host={"size": as_ints}, elastic=True)
 def resize_nearest_neighbor(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
     xp, flags = binding.xp, _flags(binding)
 
     def resize(images: Any, size: tuple[int, ...]) -> Any:
         height, width = _checked_size(images, size)
-        rows, columns = _nearest(images.shape[1], height, *flags), _nearest(images.shape[2], width, *flags)
-        return images[:, xp.asarray(rows)][:, :, xp.asarray(columns)]
+        shape = (len(images), height, width, images.shape[3])
+        claim_array(shape, images.dtype)
+        rows = xp.asarray(_nearest(images.shape[1], height, *flags))
+        columns = xp.asarray(_nearest(images.shape[2], width, *flags))
+        result = xp.empty(shape, images.dtype)
+        for part in _lines(xp, shape):
+            result[:, part] = images[:, rows[part]][:, :, columns]
+        return result
 
     return resize
 
 
-@binder("ResizeNearestNeighborGrad", fresh=True, host={"size": as_ints})
+@binder("ResizeNearestNeighborGrad", fresh=True, host={"size": as_ints}, elastic=True)
 def resize_nearest_neighbor_grad(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
     xp, flags = binding.xp, _flags(binding)
 
     def back(grads: Any, size: tuple[int, ...]) -> Any:
         height, width = _checked_size(grads, size)
-        wide = (
-            grads if grads.dtype.itemsize >= 4 else grads.astype(np.float32 if grads.dtype.kind in "fV" else np.int32)
-        )
-        rows, columns = _nearest(height, grads.shape[1], *flags), _nearest(width, grads.shape[2], *flags)
-        by_rows = xp.zeros((height, grads.shape[0], *grads.shape[2:]), dtype=wide.dtype)
-        xp.add.at(by_rows, xp.asarray(rows), wide.transpose(1, 0, 2, 3))
-        made = xp.zeros((width, height, grads.shape[0], grads.shape[3]), dtype=wide.dtype)
-        xp.add.at(made, xp.asarray(columns), by_rows.transpose(2, 0, 1, 3))
-        made = xp.ascontiguousarray(made.transpose(2, 1, 0, 3))
-        return made.astype(grads.dtype, copy=False)
+        shape = (len(grads), height, width, grads.shape[3])
+        narrow = grads.dtype.itemsize < 4
+        wide = np.dtype(np.float32 if grads.dtype.kind in "fV" else np.int32) if narrow else grads.dtype
+        claim_array(shape, wide)
+        rows = xp.asarray(_nearest(height, grads.shape[1], *flags))
+        columns = xp.asarray(_nearest(width, grads.shape[2], *flags))
+        by_rows = xp.zeros((height, len(grads), *grads.shape[2:]), wide)
+        for part in _lines(xp, grads.shape):
+            xp.add.at(by_rows, rows[part], grads[:, part].astype(wide, copy=False).transpose(1, 0, 2, 3))
+        made = xp.zeros((width, *shape[:2], shape[3]), wide)
+        for part in _lines(xp, (len(grads), grads.shape[2], height, grads.shape[3])):
+            xp.add.at(made, columns[part], by_rows[:, :, part].transpose(2, 1, 0, 3))
+        return xp.ascontiguousarray(made.transpose(1, 2, 0, 3)).astype(grads.dtype, copy=False)
 
     return back
 

@@ -16,8 +16,10 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.kernels.blockwise import BLOCK, is_large
 from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.stopping import blocks
 
 __all__: list[str] = []
 
@@ -249,21 +251,30 @@ def bind_any(binding: Binding) -> Body:
 
 @kernel("Cumsum", host={"axis": as_int}, fresh=True)
 def cumsum(xp: Any, x: Any, axis: int, *, exclusive: bool, reverse: bool) -> Any:
-    return _scan(xp, xp.cumsum, 0, x, axis, exclusive, reverse)
+    return _scan(xp, "add", 0, x, axis, exclusive, reverse)
 
 
 @kernel("Cumprod", host={"axis": as_int}, fresh=True)
 def cumprod(xp: Any, x: Any, axis: int, *, exclusive: bool, reverse: bool) -> Any:
-    return _scan(xp, xp.cumprod, 1, x, axis, exclusive, reverse)
+    return _scan(xp, "multiply", 1, x, axis, exclusive, reverse)
 
 
-def _scan(xp: Any, scan: Any, first: int, x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
+def _scan(xp: Any, name: str, first: int, x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
     rank = np.ndim(x)
     if not -rank <= axis < rank:
         raise InvalidArgumentError("scan axis out of range", expected=f"-{rank} <= axis < {rank}", actual=axis)
     before = (slice(None),) * (axis % rank)
     source = x[(*before, slice(None, None, -1))] if reverse else x
     wide = xp.float32 if x.dtype in (t.np_dtype for t in _SMALL_FLOATS) else x.dtype
+    if is_large(x):
+        result = np.empty(x.shape, x.dtype)
+        target = result[(*before, slice(None, None, -1))] if reverse else result
+        if exclusive:
+            target[(*before, slice(0, 1))] = first
+            source, target = source[(*before, slice(None, -1))], target[(*before, slice(1, None))]
+        _scan_into(target, source, axis % rank, getattr(np, name), np.dtype(wide))
+        return result
+    scan = {"add": xp.cumsum, "multiply": xp.cumprod}[name]
     if exclusive:
         result = xp.full(x.shape, first, dtype=wide)
         result[(*before, slice(1, None))] = scan(source[(*before, slice(None, -1))], axis=axis, dtype=wide)
@@ -272,3 +283,31 @@ def _scan(xp: Any, scan: Any, first: int, x: Any, axis: int, exclusive: bool, re
     if reverse:
         result = result[(*before, slice(None, None, -1))]
     return result.astype(x.dtype, copy=False)
+
+
+def _scan_into(target: Any, source: Any, axis: int, ufunc: Any, wide: np.dtype[Any]) -> None:
+    """Scan a part at a time, with the last of one carried over to the next."""
+    if source.size <= BLOCK:
+        target[...] = ufunc.accumulate(source, axis, dtype=wide)
+        return
+    row = source.size // len(source)
+    if axis:
+        for part in blocks(len(source), max(1, BLOCK // row)):
+            if row <= BLOCK:
+                target[part] = ufunc.accumulate(source[part], axis, dtype=wide)
+            else:
+                _scan_into(target[part.start], source[part.start], axis - 1, ufunc, wide)
+    elif row > BLOCK and source.shape[1] == 1:
+        _scan_into(target[:, 0], source[:, 0], 0, ufunc, wide)
+    elif row > BLOCK:
+        columns = source.shape[1]
+        for part in blocks(columns, max(1, BLOCK * columns // row)):
+            _scan_into(target[:, part], source[:, part], 0, ufunc, wide)
+    else:
+        last: Any = None
+        for part in blocks(len(source), BLOCK // row):
+            few = source[part].astype(wide)
+            if last is not None:
+                few[0] = ufunc(last, few[0])
+            target[part] = few = ufunc.accumulate(few, 0)
+            last = few[-1]

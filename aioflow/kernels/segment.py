@@ -9,7 +9,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
-from aioflow.kernels.blockwise import BLOCK, claim_array, full, is_large, taken
+from aioflow.kernels.blockwise import BLOCK, claim_array, full, is_large, on_host, taken, written
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.large_sorts import is_long, order_of
 from aioflow.kernels.registry import Binding, Body, binder
@@ -152,7 +152,7 @@ def bind_unsorted_segment(binding: Binding) -> Body:
             flat, rows = flat[kept], rows[kept]
         claim_array((count, *rows.shape[1:]), np.dtype(np.float64))
         if by_bincount and rows.ndim == 1:
-            return xp.bincount(flat, weights=rows, minlength=count).astype(reducer.own)
+            return _added(xp, flat, rows, count, reducer.own)
         if bool((flat[1:] < flat[:-1]).any()):
             # NumPy sorts 16-bit keys by radix, several times faster than wider ones
             keys = flat.astype(xp.uint16) if count <= 1 << 16 else flat
@@ -161,6 +161,18 @@ def bind_unsorted_segment(binding: Binding) -> Body:
         return reducer.into(rows, flat, count).astype(reducer.own, copy=False)
 
     return segments
+
+
+def _added(xp: Any, ids: Any, numbers: Any, count: int, dtype: Any) -> Any:
+    """The sum of the numbers of each id, added up in float64 in the order in which they come."""
+    if not on_host(xp) or (count <= BLOCK and not is_large(numbers)):
+        return xp.bincount(ids, weights=numbers, minlength=count).astype(dtype)
+    totals = xp.zeros(count, xp.float64)
+    for part in blocks(len(ids), BLOCK if is_large(numbers) else max(1, len(ids))):
+        xp.add.at(totals, ids[part], numbers[part].astype(xp.float64))
+    if not is_large(totals):
+        return totals.astype(dtype)
+    return written((count,), dtype, lambda part: totals[part])
 
 
 def _empty(kind: str, dtype: DType) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.kernels.blockwise import BLOCK, claim_array, is_large
+from aioflow.kernels.blockwise import BLOCK, claim_array, is_large, on_host
 from aioflow.kernels.convert import as_array, as_int
 from aioflow.kernels.large_sorts import is_long, largest, nth, order_of
 from aioflow.kernels.registry import Binding, Body, binder, kernel
@@ -170,7 +170,8 @@ def bind_bincount(binding: Binding) -> Body:
         if flat.size and int(flat.min()) < 0:
             raise InvalidArgumentError("Input arr must be non-negative!", expected=">= 0", actual=int(flat.min()))
         claim_array((size,), np.dtype(np.float64))
-        if not weights.size and not is_large(flat):
+        is_short = not is_large(flat) and (size <= BLOCK or not on_host(xp))
+        if not weights.size and is_short:
             return xp.bincount(flat[flat < size], minlength=size).astype(own)
         result = xp.zeros(size, dtype=own)  # not bincount's weights, which go through float64 and would round integers
         for part in blocks(flat.size, BLOCK if is_large(flat) else max(1, flat.size)):

@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.copying import row_blocks
 from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.blockwise import BLOCK, claim_array, full
 from aioflow.kernels.convert import as_int, check_rank
+from aioflow.kernels.large_sorts import order_of
 from aioflow.kernels.registry import kernel
 from aioflow.kernels.sparse_entries import (
     as_vector,
@@ -20,6 +23,7 @@ from aioflow.kernels.sparse_entries import (
     int64_array,
     row_major,
 )
+from aioflow.stopping import blocks
 
 __all__: list[str] = []
 
@@ -27,7 +31,7 @@ __all__: list[str] = []
 # ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel("SparseToDense", device="CPU", fresh=True)
+@kernel("SparseToDense", device="CPU", fresh=True, elastic=True)
 def sparse_to_dense(indices: Any, shape: Any, values: Any, default: Any, *, validate_indices: bool) -> Any:
     sizes, values, default = int64_array(shape), as_vector(values), as_vector(default)
     places = int64_array(indices)
@@ -43,10 +47,12 @@ def sparse_to_dense(indices: Any, shape: Any, values: Any, default: Any, *, vali
     check_bounds(places, sizes)
     if validate_indices:
         _check_order(places)
-    made = np.empty(tuple(sizes.tolist()), dtype=values.dtype)
-    made.fill(default.item() if default.dtype == object else default)
+    wanted = tuple(sizes.tolist())
+    claim_array(wanted, values.dtype)
+    made = full(np, wanted, default.item() if default.dtype == object else default, values.dtype)
     if sizes.size:
-        made[tuple(places.T)] = values
+        for part in row_blocks(places):
+            made[tuple(places[part].T)] = values[part] if values.ndim else values
     elif len(places):
         made[...] = values[-1] if values.ndim else values
     return made
@@ -217,28 +223,35 @@ def sparse_slice_grad(grad: Any, indices: Any, start: Any, output_indices: Any) 
 # ── rows without entries ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel("SparseFillEmptyRows", device="CPU", fresh=True)
+@kernel("SparseFillEmptyRows", device="CPU", fresh=True, elastic=True)
 def sparse_fill_empty_rows(indices: Any, values: Any, shape: Any, default: Any) -> tuple[Any, Any, Any, Any]:
     check_entries(indices, values, shape)
     if not len(shape):
         raise InvalidArgumentError("a scalar has no rows", expected="rank >= 1", actual="rank 0")
     rows, length = indices[:, 0], int(shape[0])
     check_bounds(indices[:, :1], shape[:1])
-    counts = np.bincount(rows, minlength=length)[:length]
-    empty = counts == 0
-    widths = np.maximum(counts, 1)
-    begins = np.cumsum(widths) - widths
-    order = np.argsort(rows, kind="stable")
-    within = np.arange(len(rows)) - (np.cumsum(counts) - counts)[rows[order]]
-    places = np.empty(len(rows), dtype=np.int64)
-    places[order] = begins[rows[order]] + within
-    total = int(widths.sum())
-    made = np.zeros((total, indices.shape[1]), dtype=np.int64)
-    made[begins[empty], 0] = np.flatnonzero(empty)
-    made[places] = indices
-    held = np.empty(total, dtype=values.dtype)
-    held.fill(as_vector(default).item() if values.dtype == object else default)
-    held[places] = values
+    order = order_of(rows)
+    ordered = rows[order]
+    total = length + int((ordered[1:] == ordered[:-1]).sum())
+    claim_array((total, indices.shape[1]), indices.dtype)
+    made, empty = np.zeros((total, indices.shape[1]), indices.dtype), np.empty(length, bool)
+    held = full(np, (total,), as_vector(default).item() if values.dtype == object else default, values.dtype)
+    places = np.empty(len(rows), np.int64)
+    begin = entry = 0
+    for part in blocks(length, BLOCK):
+        inside = order[entry : np.searchsorted(ordered, part.stop)]
+        own = rows[inside] - part.start
+        counts = np.bincount(own, minlength=part.stop - part.start)
+        empty[part] = counts == 0
+        widths = np.maximum(counts, 1)
+        begins = np.cumsum(widths) - widths + begin
+        made[begins[empty[part]], 0] = np.flatnonzero(empty[part]) + part.start
+        within = np.arange(len(own)) - (np.cumsum(counts) - counts)[own]
+        places[inside] = begins[own] + within
+        made[places[inside]] = indices[inside]
+        held[places[inside]] = values[inside]
+        begin += int(widths.sum())
+        entry += len(inside)
     return made, held, empty, places
 
 

@@ -7,17 +7,21 @@ more. What was made to be used by index is a Python list, copied by every change
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.stopping import blocks, claim
 
 __all__: list[str] = []
 
 Items: TypeAlias = "tuple[Any, ...] | list[Any]"
+
+_PLACE: Final = 8  # bytes for each tensor of a list, besides the tensor
+_PLACES: Final = 1 << 20  # made at once: nothing else runs meanwhile
 
 
 def _tensors(items: Items) -> list[Any]:
@@ -32,6 +36,16 @@ def _tensors(items: Items) -> list[Any]:
         raise InvalidArgumentError("not a tensor list", expected="a tensor list", actual=type(items).__name__)
     found.reverse()
     return found
+
+
+def _lengthened(tensors: list[Any], size: int) -> list[Any]:
+    """A list of that size, at least the old one, whose new tensors were never set."""
+    check_room((size,))
+    claim(size * _PLACE)
+    made = tensors.copy()
+    for part in blocks(size - len(tensors), _PLACES):
+        made += [None] * (part.stop - part.start)
+    return made
 
 
 def _stack(tensors: Iterable[Any]) -> tuple[Any, ...]:
@@ -158,12 +172,11 @@ def _sum(tensors: tuple[Any, ...]) -> Any:
 # ── by index ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel("TensorListReserve", host={"num_elements": as_int}, fresh=True)
+@kernel("TensorListReserve", host={"num_elements": as_int}, fresh=True, elastic=True)
 def reserve(element_shape: Any, num_elements: int) -> Any:
     if num_elements < 0:
         raise InvalidArgumentError("a tensor list cannot have a negative size", expected=">= 0", actual=num_elements)
-    check_room((num_elements,))
-    return [None] * num_elements
+    return _lengthened([], num_elements)
 
 
 @kernel("TensorListFromTensor")
@@ -185,22 +198,21 @@ def bind_get_item(binding: Binding) -> Callable[[Any, int, Any], Any]:
     return get_item
 
 
-@kernel("TensorListSetItem", host={"index": as_int}, opaque=True)
+@kernel("TensorListSetItem", host={"index": as_int}, opaque=True, elastic=True)
 def set_item(items: Any, index: int, item: Any, *, resize_if_index_out_of_bounds: bool) -> Any:
-    tensors = _tensors(items).copy()
-    if resize_if_index_out_of_bounds and index >= len(tensors):
-        tensors += [None] * (index + 1 - len(tensors))
-    _check_index(index, len(tensors))
-    tensors[index] = item
-    return tensors
+    tensors = _tensors(items)
+    grows = resize_if_index_out_of_bounds and index >= len(tensors)
+    made = _lengthened(tensors, index + 1) if grows else tensors.copy()
+    _check_index(index, len(made))
+    made[index] = item
+    return made
 
 
-@kernel("TensorListResize", host={"size": as_int})
+@kernel("TensorListResize", host={"size": as_int}, elastic=True)
 def resize(items: Any, size: int) -> Any:
     if size < 0:
         raise InvalidArgumentError("a tensor list cannot have a negative size", expected=">= 0", actual=size)
-    tensors = _tensors(items)[:size]
-    return tensors + [None] * (size - len(tensors))
+    return _lengthened(_tensors(items)[:size], size)
 
 
 @binder("TensorListStack", fresh=True)

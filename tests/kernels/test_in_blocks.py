@@ -1,0 +1,144 @@
+"""What is worked on block by block comes out as NumPy makes it at once, to the last bit."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from aioflow.ops.apply import apply_op
+from aioflow.testing.evaluate import evaluate
+
+RANDOM = np.random.default_rng(0)
+
+
+def run(op: str, *inputs: Any, **attrs: Any) -> list[Any]:
+    made = apply_op(op, *inputs, **attrs)
+    return evaluate(list(made) if isinstance(made, list | tuple) else [made])
+
+
+def ints(*values: Any) -> Any:
+    return np.array(values, np.int32)
+
+
+def floats(*shape: int) -> Any:
+    return RANDOM.random(shape, np.float32)
+
+
+def _scanned(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
+    made = np.cumsum(np.flip(x, axis) if reverse else x, axis)
+    if exclusive:
+        rest = made.take(range(x.shape[axis] - 1), axis)
+        made = np.concatenate([np.zeros_like(made.take([0], axis)), rest], axis)
+    return np.flip(made, axis) if reverse else made
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(600_001,), (3, 200_000), (300_000, 2), (2, 3, 100_000), (2, 300_000, 1), (3, 1, 300_000)],
+    ids=str,
+)
+def test_scans(shape: tuple[int, ...]) -> None:
+    x = floats(*shape)
+    for axis, exclusive, reverse in product(range(len(shape)), (False, True), (False, True)):
+        (made,) = run("Cumsum", x, np.int32(axis), exclusive=exclusive, reverse=reverse)
+        np.testing.assert_array_equal(made, _scanned(x, axis, exclusive, reverse))
+
+
+def test_scans_of_small_floats_are_made_in_float32() -> None:
+    x = floats(400_000).astype(ml_dtypes.bfloat16)
+    (made,) = run("Cumsum", x, np.int32(0))
+    np.testing.assert_array_equal(made, np.cumsum(x, dtype=np.float32).astype(x.dtype))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(
+    "x",
+    [
+        RANDOM.integers(0, 3, (200_000, 3)).astype(np.int32),
+        np.where(RANDOM.random((150_000, 2)) > 0.5, -0.0, 0.0).astype(np.float32),
+        RANDOM.integers(0, 2, (2, 200_000)).astype(bool),
+    ],
+    ids=["ints", "zeros of both signs", "bools"],
+)
+def test_distinct_slices(x: Any, axis: int) -> None:
+    distinct, places = run("UniqueV2", x, ints(axis))
+    _, first, inverse = np.unique(x, axis=axis, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    np.testing.assert_array_equal(distinct, x.take(first[order], axis))
+    np.testing.assert_array_equal(places, np.argsort(order)[inverse.reshape(-1)])
+
+
+def test_slices_with_nan_equal_nothing() -> None:
+    x = np.full((200_000, 2), np.nan, np.float32)
+    x[0] = x[-1] = 1
+    distinct, places = run("UniqueV2", x, ints(0))
+    assert len(distinct) == len(x) - 1
+    assert places[-1] == 0
+
+
+@pytest.mark.parametrize(("shifts", "axes"), [((3,), (0,)), ((2, -5), (0, 1)), ((1, 1), (1, 1)), ((-700,), (1,))])
+def test_roll(shifts: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    x = floats(1000, 400)
+    np.testing.assert_array_equal(run("Roll", x, ints(*shifts), ints(*axes))[0], np.roll(x, shifts, axes))
+
+
+def test_unravel_index() -> None:
+    x = RANDOM.integers(0, 999, 400_000).astype(np.int32)
+    np.testing.assert_array_equal(run("UnravelIndex", x, ints(10, 10, 10))[0], np.unravel_index(x, (10, 10, 10)))
+
+
+@pytest.mark.parametrize("mode", ["REFLECT", "SYMMETRIC"])
+def test_mirror_pad(mode: str) -> None:
+    x, pairs = floats(700, 900, 2), [(3, 500), (0, 1), (1, 0)]
+    (made,) = run("MirrorPad", x, ints(*pairs), mode=mode)
+    numpy_mode: Any = mode.lower()
+    np.testing.assert_array_equal(made, np.pad(x, pairs, numpy_mode))
+
+
+@pytest.mark.parametrize("count", [10, 500_000])
+def test_sums_of_unsorted_segments(count: int) -> None:
+    numbers, ids = floats(400_000), RANDOM.integers(0, count, 400_000).astype(np.int32)
+    (made,) = run("UnsortedSegmentSum", numbers, ids, np.int32(count))
+    np.testing.assert_array_equal(made, np.bincount(ids, numbers, count).astype(np.float32))
+
+
+def test_few_numbers_counted_in_many_bins() -> None:
+    numbers = RANDOM.integers(0, 500_000, 10).astype(np.int32)
+    (made,) = run("Bincount", numbers, np.int32(500_000), np.zeros(0, np.int32))
+    np.testing.assert_array_equal(made, np.bincount(numbers, minlength=500_000))
+
+
+def test_rows_of_a_sparse_tensor_without_elements() -> None:
+    rows = RANDOM.integers(0, 500_000, 300_000)  # in no order
+    indices, values = np.stack([rows, np.arange(len(rows))], 1), floats(len(rows))
+    made, held, empty, places = run(
+        "SparseFillEmptyRows", indices, values, np.array([500_000, len(rows)]), np.float32(7)
+    )
+    missing = np.setdiff1d(np.arange(500_000), rows)
+    np.testing.assert_array_equal(np.flatnonzero(empty), missing)
+    np.testing.assert_array_equal(made[places], indices)
+    np.testing.assert_array_equal(held[places], values)
+    assert len(made) == len(rows) + len(missing)
+    assert (np.diff(made[:, 0]) >= 0).all()
+    assert (made[held == 7] == np.stack([missing, np.zeros_like(missing)], 1)).all()
+
+
+def test_images_resized_all_at_once_and_one_by_one() -> None:
+    images, size = floats(2, 300, 300, 3), ints(500, 400)
+    for op in ("ResizeBilinear", "ResizeNearestNeighbor"):
+        (made,) = run(op, images, size)
+        for image, channel in product(range(2), range(3)):
+            (one,) = run(op, images[image : image + 1, :, :, channel : channel + 1], size)
+            np.testing.assert_array_equal(made[image, :, :, channel], one[0, :, :, 0])
+
+
+def test_diagonals() -> None:
+    x = floats(2, 700)
+    (made,) = run("MatrixDiag", x)
+    np.testing.assert_array_equal(made, np.stack([np.diag(row) for row in x]))
+    (made,) = run("Diag", x[0])
+    np.testing.assert_array_equal(made, np.diag(x[0]))
