@@ -15,10 +15,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.kernels.blockwise import is_large
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.stopping import blocks
 
 __all__: list[str] = []
+
+_PART: Final = 1 << 14  # elements, each of which may cost microseconds
 
 
 def in_float64(*ops: str) -> Callable[[Body], Body]:
@@ -36,12 +40,18 @@ def in_float64(*ops: str) -> Callable[[Body], Body]:
 
 
 def _widened(body: Body, xp: Any, dtype: np.dtype[Any], *inputs: Any) -> Any:
-    arrays = [xp.asarray(value).astype(np.float64) for value in inputs]
+    arrays = [xp.asarray(value) for value in inputs]
     if len(arrays) > 1:
         shape = broadcast_shape(*(array.shape for array in arrays))
         arrays = [xp.broadcast_to(array, shape) for array in arrays]
-    result = body(xp, *(xp.atleast_1d(a) for a in arrays)).astype(dtype)
-    return result.reshape(arrays[0].shape)[()]
+    if not is_large(arrays[0]):
+        result = body(xp, *(xp.atleast_1d(a.astype(np.float64)) for a in arrays)).astype(dtype)
+        return result.reshape(arrays[0].shape)[()]
+    made = np.empty(arrays[0].shape, dtype)
+    into, flat = made.reshape(-1), [array.reshape(-1) for array in arrays]
+    for part in blocks(made.size, _PART):
+        into[part] = body(np, *(a[part].astype(np.float64) for a in flat))
+    return made
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:

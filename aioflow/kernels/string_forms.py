@@ -7,7 +7,7 @@ import binascii
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from aioflow.kernels.regex import compiled_pattern, compiled_rewrite, replaced
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.string_hash import murmur_hash, sip_hash
 from aioflow.kernels.strings import as_strings, each, string_values
-from aioflow.stopping import batches
+from aioflow.stopping import batches, checkpoint
 
 __all__: list[str] = []
 
@@ -32,6 +32,9 @@ def _scalar(value: Any, what: str) -> bytes:
         raise InvalidArgumentError(f"the {what} must be a scalar", expected=(), actual=array.shape)
     found: bytes = array.reshape(-1)[0]
     return found
+
+
+_LONG: Final = 1 << 18  # bytes of a text that are split at once: nothing else runs meanwhile
 
 
 # ── split and join ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -54,13 +57,38 @@ def _vector(value: Any) -> list[bytes]:
     return found
 
 
+def _split(text: bytes, separator: bytes | None, most: int) -> list[bytes]:
+    """`text.split(separator, most)`."""
+    if len(text) <= _LONG or 0 <= most < len(text):
+        return text.split(separator, most)
+    if separator is not None:
+        return _pieces(text, lambda part: part.split(separator))
+    found = _pieces(text, lambda part: [*part.split(), *[b""] * part[-1:].isspace()])
+    return found[:-1] if found and not found[-1] else found
+
+
+def _pieces(text: bytes, split: Callable[[bytes], list[bytes]]) -> list[bytes]:
+    """`split(text)`, a part of the text at a time: the last piece of one is begun again with the next."""
+    found: list[bytes] = []
+    start, size = 0, _LONG
+    while start + size < len(text):
+        *whole, last = split(text[start : start + size])
+        found += whole
+        start, size = (start + size - len(last), _LONG) if whole else (start, 2 * size)
+        checkpoint()
+    return found + split(text[start:])
+
+
 @kernel("StringSplit", device="CPU", fresh=True)
 def string_split(value: Any, delimiter: Any, *, skip_empty: bool) -> tuple[Any, Any, Any]:
     characters = _scalar(delimiter, "delimiter")
     between = re.compile(b"[" + re.escape(characters) + b"]") if characters else None
     rows: list[list[bytes]] = []
     for text in batches(_vector(value)):
-        pieces = [text[i : i + 1] for i in range(len(text))] if between is None or not text else between.split(text)
+        if between is None or not text:
+            pieces = [text[i : i + 1] for i in batches(range(len(text)))]
+        else:
+            pieces = _pieces(text, between.split)
         rows.append([piece for piece in pieces if piece] if skip_empty else pieces)
     return _rows(rows)
 
@@ -70,7 +98,7 @@ def string_split_v2(value: Any, sep: Any, *, maxsplit: int) -> tuple[Any, Any, A
     separator = _scalar(sep, "separator") or None
     if maxsplit == 0:  # TensorFlow gives the text as it is; Python strips it
         return _rows([[text] for text in batches(_vector(value))])
-    rows = [text.split(separator, maxsplit) for text in batches(_vector(value))]
+    rows = [_split(text, separator, maxsplit) for text in batches(_vector(value))]
     for row in batches(rows):
         if separator is None and len(row) == maxsplit:
             row.append(b"")  # TensorFlow gives what is left after the last split also where that is nothing

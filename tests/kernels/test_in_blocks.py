@@ -142,3 +142,31 @@ def test_diagonals() -> None:
     np.testing.assert_array_equal(made, np.stack([np.diag(row) for row in x]))
     (made,) = run("Diag", x[0])
     np.testing.assert_array_equal(made, np.diag(x[0]))
+
+
+def test_special_functions_of_many_numbers_and_of_few() -> None:
+    x, y = floats(600, 500) * 4 + 1, floats(500) + 2
+    for op, inputs in (("Lgamma", (x,)), ("Erfinv", (x / 6,)), ("Zeta", (y, x)), ("Zeta", (x, y))):
+        (made,) = run(op, *inputs)
+        rows = [run(op, *(value[i] if value.ndim == 2 else value for value in inputs))[0] for i in range(0, 600, 50)]
+        np.testing.assert_array_equal(made[::50], rows)
+
+
+@pytest.mark.parametrize(
+    ("piece", "separator"),
+    [(b"a ", b""), (b" \t  bc d\n", b""), (b"aaa", b"aa"), (b"x" * 700_000 + b",", b","), (b"ab,", b",")],
+    ids=["spaces", "blanks", "overlapping", "long pieces", "many pieces"],
+)
+@pytest.mark.parametrize("end", [b"", b"e"])
+def test_long_texts_split(piece: bytes, separator: bytes, end: bytes) -> None:
+    text = piece * (1_000_000 // len(piece) + 2) + end
+    _, pieces, shape = run("StringSplitV2", np.array([text], object), np.array(separator, object))
+    expected = text.split(separator or None)
+    assert pieces.tolist() == expected
+    assert shape.tolist() == [1, len(expected)]
+
+
+def test_a_long_text_split_at_several_characters() -> None:
+    text = b"a,b;;c" * 200_000
+    _, pieces, _ = run("StringSplit", np.array([text], object), np.array(b",;", object), skip_empty=False)
+    assert pieces.tolist() == text.replace(b";", b",").split(b",")
