@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from time import perf_counter
 from types import FrameType
 from typing import Any, Final
 
+import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.errors import DeadlineExceededError, ResourceExhaustedError
+from aioflow.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
 from aioflow.stopping import doing
+from tests.processes import SECONDS, program
 from tests.session.slow_steps import GROWING, SLOW, Slow, SlowStep, forget
+from tests.waiting import clock_put_forward
 
 _SHORT: Final = 0.1  # seconds: a time limit that every slow step exceeds
 _PATIENCE: Final = 30.0  # seconds: what a machine that is busy with other things may take for what is soon done
@@ -70,11 +75,11 @@ def _works(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-async def _until_idle() -> None:
-    """Let what was left behind come to its end, so that it is not in the way of what follows."""
+async def _until(idle: bool) -> None:
+    """Wait until something is at work, or (so that what was left behind is not in the way of what follows) nothing."""
     async with asyncio.timeout(4 * _PATIENCE):
         while True:
-            if _idle():
+            if _idle() is idle:
                 return
             await asyncio.sleep(0.01)
 
@@ -146,7 +151,7 @@ async def test_a_slow_step_ends_by_its_time_limit(row: Slow, monkeypatch: pytest
         assert row.left or not left
         assert await session.run(af.constant(1.0) + 1.0, timeout=_PATIENCE) == 2.0
     assert session.closed
-    await _until_idle()
+    await _until(idle=True)
 
 
 def test_the_typical_rows_exist() -> None:
@@ -164,7 +169,7 @@ async def test_a_slow_step_ends_right_after_its_time_limit(row: Slow) -> None:
         tries = []
         for _ in range(_TRIES):
             late, gap, left = await _tried(session, step, step.feeds())
-            await _until_idle()
+            await _until(idle=True)
             tries.append((max(late, gap), left))
             if tries[-1][0] <= _LATE and (row.left or not left):
                 return
@@ -182,3 +187,196 @@ async def test_what_grows_with_a_value_is_refused_beyond_the_limit(row: Slow) ->
         with pytest.raises(ResourceExhaustedError, match="max_value_bytes"):
             await session.run(step.node, step.feeds(), timeout=_PATIENCE)
         assert await session.run(af.constant(1.0) + 1.0) == 2.0
+
+
+async def test_a_value_beyond_what_the_machine_has_is_refused_without_a_setting() -> None:
+    async with af.Session() as session:
+        with pytest.raises(ResourceExhaustedError, match="max_value_bytes"):
+            await session.run(af.broadcast_to(True, [2**45]))
+
+
+async def test_a_fetch_counts_as_what_its_copy_takes() -> None:
+    """A variable of a megabyte may be worked on, and not be fetched."""
+    variable = af.Variable(af.zeros([1 << 18]))
+    async with af.Session(config=af.SessionConfig(max_value_bytes=(1 << 20) - 1)) as session:
+        with pytest.raises(ResourceExhaustedError, match="max_value_bytes"):
+            await session.run(variable.initializer)
+    wide = af.placeholder("bool", [1])
+    async with af.Session(config=af.SessionConfig(max_value_bytes=1 << 20)) as session:
+        seen = af.reduce_any(af.broadcast_to(wide, [1 << 20]))
+        assert await session.run(seen, {wide: [True]})
+        with pytest.raises(ResourceExhaustedError, match="max_value_bytes"):
+            await session.run(af.broadcast_to(wide, [(1 << 20) + 1]), {wide: [True]})
+
+
+# ── fetches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_large_fetch_ends_by_its_time_limit() -> None:
+    """The value takes no memory of its own; its copy takes two gigabytes."""
+    async with af.Session() as session, ticking() as ticks:
+        started = perf_counter()
+        with pytest.raises(DeadlineExceededError):
+            await session.run(af.broadcast_to(True, [2**31]), timeout=_SHORT)
+        assert perf_counter() - started < _PATIENCE
+    assert _idle()
+    assert ticks.gap < _BLOCKED
+
+
+async def test_the_loop_goes_on_while_a_fetch_is_copied() -> None:
+    """The best of a few tries counts: a busy machine may keep the loop waiting, too."""
+    variable = af.Variable(af.zeros([50_000_000]))
+    gaps = []
+    async with af.Session() as session:
+        await session.run(variable.initializer)
+        for _ in range(_TRIES):
+            async with ticking() as ticks:
+                started = perf_counter()
+                value = await session.run(variable)
+                seconds = perf_counter() - started
+            assert value.nbytes == 200_000_000
+            gaps.append((ticks.gap, seconds))
+            if ticks.gap < seconds / 2:
+                return
+    pytest.fail(f"the longest gap between two turns of the loop, and how long the fetch took: {gaps}")
+
+
+# ── compiling ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_follows_from_constants_is_not_worked_out_on_the_loop() -> None:
+    matrix = product = af.constant(np.eye(1200, dtype=np.float32))
+    for _ in range(150):
+        product = af.matmul(product, matrix)
+    async with af.Session() as session, ticking() as ticks:
+        started = perf_counter()
+        with pytest.raises(DeadlineExceededError):
+            await session.run(product, timeout=_SHORT)
+        assert perf_counter() - started < _PATIENCE
+        assert await session.run(af.constant(1.0) + 1.0) == 2.0
+    assert ticks.gap < _BLOCKED
+
+
+# ── what is not finite ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf], ids=str)
+@pytest.mark.parametrize(
+    "decompose",
+    [
+        af.svd,
+        af.self_adjoint_eig,
+        af.qr,
+        af.cholesky,
+        af.matrix_inverse,
+        af.matrix_determinant,
+        lambda x: af.matrix_solve(x, x),
+        lambda x: af.norm(x, 2, axis=(0, 1)),
+    ],
+    ids=["svd", "eig", "qr", "cholesky", "inverse", "determinant", "solve", "norm"],
+)
+async def test_what_is_made_of_a_matrix_that_is_not_finite_is_soon_there(decompose: Any, bad: float) -> None:
+    """LAPACK may search in such a one for ever."""
+    matrix = np.random.default_rng(0).random((60, 60))
+    matrix[7, 3] = matrix[3, 7] = bad
+    made = decompose(af.constant(matrix))
+    async with af.Session() as session:
+        with suppress(InvalidArgumentError):  # where TensorFlow refuses it
+            await session.run(list(made) if isinstance(made, tuple) else made, timeout=_PATIENCE)
+
+
+# ── files that never end ─────────────────────────────────────────────────────────────────────────────────────────────
+
+_LEFT_BEHIND: Final = "left behind, where it is still running: the kernel of 'slow'"
+_needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes on Windows")
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[Path]:
+    """A pipe that nobody writes to, until the test is over."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    yield pipe
+    with suppress(OSError):  # nobody reads
+        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+
+
+@_needs_pipes
+async def test_a_file_that_says_nothing_holds_up_no_run(silent: Path) -> None:
+    async with af.Session() as session, asyncio.TaskGroup() as group:
+        run = session.run(af.read_file(str(silent), name="slow"), timeout=10 * _PATIENCE)
+        task = group.create_task(_failed(run, DeadlineExceededError))
+        await _until(idle=False)
+        with clock_put_forward():
+            await asyncio.wait([task])
+        assert _LEFT_BEHIND in task.result().message
+        assert await session.run(af.constant(1.0) + 1.0) == 2.0
+
+
+@_needs_pipes
+async def test_a_file_that_says_nothing_holds_up_no_close(silent: Path) -> None:
+    session = af.Session()
+    async with asyncio.TaskGroup() as group:
+        run = session.run(af.read_file(str(silent), name="slow"))
+        task = group.create_task(_failed(run, CancelledError))
+        await _until(idle=False)
+        async with asyncio.timeout(_PATIENCE):
+            await session.close()
+    assert _LEFT_BEHIND in task.result().message
+
+
+async def _failed(run: Coroutine[Any, Any, Any], kind: type[af.OpError]) -> af.OpError:
+    with pytest.raises(kind) as raised:
+        await run
+    return raised.value
+
+
+@_needs_pipes
+async def test_many_files_that_say_nothing_do_not_use_up_the_threads(silent: Path) -> None:
+    async with af.Session() as session:
+        reads = [af.read_file(str(silent)) for _ in range(2 * (os.cpu_count() or 1) + 8)]
+        for _ in range(2):
+            with pytest.raises(DeadlineExceededError):
+                await session.run(reads, timeout=_SHORT)
+        readable = silent.with_name("file")
+        readable.write_bytes(b"text")
+        assert await session.run(af.read_file(str(readable)), timeout=_PATIENCE) == b"text"
+
+
+_READS = """
+import asyncio, sys
+import aioflow as af
+
+async def main():
+    async with af.Session() as session:
+        try:
+            await session.run(af.read_file(sys.argv[1], name="slow"), timeout=2)
+        except af.errors.DeadlineExceededError as error:
+            print(error.message)
+
+asyncio.run(main())
+"""
+
+
+@_needs_pipes
+def test_a_file_that_says_nothing_holds_up_no_end_of_the_program(silent: Path) -> None:
+    with program("-c", _READS, str(silent)) as process:
+        said, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+    assert _LEFT_BEHIND in said
+
+
+_ENDLESS = Path("/dev/zero")
+
+
+@pytest.mark.skipif(not _ENDLESS.exists(), reason="there is no endless device")
+async def test_an_endless_device() -> None:
+    async with af.Session() as session, ticking() as ticks:
+        with pytest.raises(DeadlineExceededError) as raised:
+            await session.run(af.read_file(str(_ENDLESS)), timeout=_SHORT)
+        assert "left behind" not in str(raised.value)
+        assert _idle()
+    assert ticks.gap < _BLOCKED
+    async with af.Session(config=af.SessionConfig(max_value_bytes=1 << 20)) as session:
+        with pytest.raises(ResourceExhaustedError, match="max_value_bytes"):
+            await session.run(af.read_file(str(_ENDLESS)), timeout=_PATIENCE)
