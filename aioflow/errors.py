@@ -8,16 +8,20 @@
         ├── InvalidArgumentError   (ValueError) a value, shape or attribute is wrong
         │   └── DTypeError         (TypeError) a value or tensor has the wrong type or dtype
         ├── DeadlineExceededError  (TimeoutError) `timeout=` ran out
-        ├── NotFoundError          (LookupError) no such node, op, kernel, file or tensor name
+        ├── NotFoundError          (KeyError) no such node, op, kernel, file or tensor name
+        │   └── UnknownNameError   (ValueError) a name in a call that stands for nothing; an InvalidArgumentError too
         ├── AlreadyExistsError     (ValueError) the name is taken
+        │   └── AlreadyRegisteredError (KeyError) there is a gradient, an op or a kernel of that name
         ├── PermissionDeniedError
         ├── UnauthenticatedError
         ├── ResourceExhaustedError (MemoryError) a size or a limit was exceeded
-        ├── FailedPreconditionError  the state does not allow it: uninitialised, finalised
-        │   └── ClosedSessionError   (RuntimeError) the session is closed
+        ├── FailedPreconditionError  (RuntimeError) the state does not allow it: uninitialised, finalised
+        │   ├── ClosedSessionError   the session is closed
+        │   └── NoSessionError     (ValueError) there is no default session; an InvalidArgumentError too
         ├── AbortedError
         ├── OutOfRangeError        (IndexError) a source has ended: a queue, a reader, an iterator, a counter
         ├── UnimplementedError     (NotImplementedError) no kernel, no gradient
+        │   └── NoGradientError    (LookupError) nobody has registered a gradient of the op
         ├── InternalError          a bug in aioflow
         ├── UnavailableError       a peer cannot be reached
         └── DataLossError          a file is truncated or altered
@@ -35,6 +39,7 @@ __all__ = [
     "AbortedError",
     "AioflowError",
     "AlreadyExistsError",
+    "AlreadyRegisteredError",
     "CancelledError",
     "ClientDisconnectedError",
     "ClosedSessionError",
@@ -44,6 +49,8 @@ __all__ = [
     "FailedPreconditionError",
     "InternalError",
     "InvalidArgumentError",
+    "NoGradientError",
+    "NoSessionError",
     "NotFoundError",
     "OpError",
     "OutOfRangeError",
@@ -54,6 +61,7 @@ __all__ = [
     "UnavailableError",
     "UnimplementedError",
     "UnknownError",
+    "UnknownNameError",
 ]
 
 
@@ -164,16 +172,24 @@ class DeadlineExceededError(OpError, TimeoutError):
     code = 4
 
 
-class NotFoundError(OpError, LookupError):
+class NotFoundError(OpError, KeyError):
     """Something that was named does not exist."""
 
     code = 5
+
+
+class UnknownNameError(NotFoundError, InvalidArgumentError):
+    """A name that a call was given stands for nothing: TensorFlow has a KeyError or a ValueError, by the call."""
 
 
 class AlreadyExistsError(OpError, ValueError):
     """Something of that name exists already."""
 
     code = 6
+
+
+class AlreadyRegisteredError(AlreadyExistsError, KeyError):
+    """A registry has something of that name already."""
 
 
 class PermissionDeniedError(OpError, PermissionError):
@@ -188,14 +204,18 @@ class ResourceExhaustedError(OpError, MemoryError):
     code = 8
 
 
-class FailedPreconditionError(OpError):
+class FailedPreconditionError(OpError, RuntimeError):
     """The state of the graph, the session or a resource does not allow it."""
 
     code = 9
 
 
-class ClosedSessionError(FailedPreconditionError, RuntimeError):
+class ClosedSessionError(FailedPreconditionError):
     """The session has been closed."""
+
+
+class NoSessionError(FailedPreconditionError, InvalidArgumentError):
+    """No session is given, and none is the default one."""
 
 
 class AbortedError(OpError):
@@ -217,6 +237,10 @@ class UnimplementedError(OpError, NotImplementedError):
     """There is no kernel or gradient for this."""
 
     code = 12
+
+
+class NoGradientError(UnimplementedError, LookupError):
+    """There is no gradient for an op."""
 
 
 class InternalError(OpError):

@@ -179,7 +179,7 @@ def flat_feeds(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
     for key, value in feeds.items():
         parts = feed_parts(key)
         if len(parts) == 3 and (not isinstance(value, tuple | list) or len(value) != 3):
-            raise InvalidArgumentError(
+            raise DTypeError(
                 f"cannot feed the value for {key!r}",
                 expected="a SparseTensorValue, or a tuple (indices, values, dense_shape)",
                 actual=repr(value)[:200],
@@ -195,17 +195,27 @@ def fed_tensors(graph: Graph, feeds: Iterable[Any]) -> list[Tensor]:
     """The tensors that the keys of a feed dictionary stand for.
 
     Raises:
+        DTypeError: one is no tensor of the graph, nor the name of one.
         InvalidArgumentError: one may not be fed, or is given twice.
     """
     fed: list[Tensor] = []
     for key in feeds:
-        tensor = graph.as_graph_element(key, allow_operation=False)
+        try:
+            tensor = graph.as_graph_element(key, allow_operation=False)
+        except InvalidArgumentError as error:
+            raise _not_a_feed(key, error) from error
         if not isinstance(tensor, Tensor) or not graph.is_feedable(tensor):
             raise InvalidArgumentError(f"{key!r} may not be fed", expected="a feedable tensor", actual=repr(tensor))
         if tensor in fed:
             raise InvalidArgumentError(f"{tensor.name!r} is fed twice", expected="one value a tensor", actual=repr(key))
         fed.append(tensor)
     return fed
+
+
+def _not_a_feed(key: Any, error: InvalidArgumentError) -> DTypeError:
+    wrong = DTypeError(f"cannot feed {key!r}: {error.message}", expected=error.expected, actual=error.actual)
+    wrong.at(error.node, error.op_type or "", error.source)
+    return wrong
 
 
 def convert_feeds(converters: Sequence[Callable[[Any], Any]], fed: Sequence[Any]) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys, Tensor
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims, num_elements
@@ -368,6 +369,7 @@ def _without_last(tensor: Tensor, rank: int | None) -> Tensor:
 def add_loss(loss: Tensor, loss_collection: str | None = _LOSSES) -> None:
     """Add `loss` to the collection of that name; None adds it nowhere."""
     if loss_collection:
+        check_kind(loss, Tensor, "a loss", "a tensor")
         loss.graph.add_to_collection(loss_collection, loss)
 
 

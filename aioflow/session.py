@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Any, Final
 
 from aioflow import session_signatures
@@ -26,6 +26,7 @@ from aioflow.errors import (
 )
 from aioflow.fetches import FetchPlan, fed_tensors, feed_parts, fetch_key, flat_feeds
 from aioflow.forking import check_process, generation, renew_in_child
+from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import SESSIONS
 from aioflow.graph.graph import Graph
@@ -69,6 +70,7 @@ class Session:
     def __init__(
         self, target: str | Worker = "", graph: Graph | None = None, config: SessionConfig | None = None
     ) -> None:
+        _check_arguments(target, graph, config)
         self.graph = graph if graph is not None else default_graph()
         self._id = next(_IDS)
         self._process = generation()
@@ -309,13 +311,16 @@ class Session:
 
     @session_signatures.make_callable
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] | None = None) -> Callable[..., Awaitable[Any]]:
-        """A coroutine function that runs `fetches` with its arguments fed for `feed_list`, in order."""
+        """A coroutine function that runs `fetches` with its arguments fed for `feed_list`. Raises as `run`."""
+        FetchPlan(self.graph, fetches)
+        check_list(feed_list or [], "the feeds of a callable")
         keys = list(feed_list or [])
+        fed_tensors(self.graph, [part for feed in keys for part in feed_parts(feed)])
         key = (fetch_key(fetches), *keys)
 
         async def call(*values: Any) -> Any:
             if len(values) != len(keys):
-                raise InvalidArgumentError("wrong number of feeds", expected=len(keys), actual=len(values))
+                raise DTypeError("wrong number of feeds", expected=len(keys), actual=len(values))
             prepared = self._cache.steps.get(key)
             if prepared is not None and prepared.mutations == self.graph.mutations and not self._special:
                 try:
@@ -394,6 +399,12 @@ class Session:
         _require_tensors(plan)
         limit = timeout if timeout is not None else self.config.operation_timeout
         return await self._partial_runs.advance(handle, plan, dict(zip(fed, feeds.values(), strict=True)), limit)
+
+
+def _check_arguments(target: Any, graph: Any, config: Any) -> None:
+    check_kind(target, (str, Worker), "the target of a session", "'', aioflow://host:port or a worker")
+    check_kind(graph, (Graph, NoneType), "the graph of a session", "an aioflow.Graph")
+    check_kind(config, (SessionConfig, NoneType), "the settings of a session", "an aioflow.SessionConfig")
 
 
 def _cluster_of(target: str | Worker, config: SessionConfig) -> Cluster:

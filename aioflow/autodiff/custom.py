@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
 from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.graph.opdef import gradient, not_differentiable
 from aioflow.ops.apply import apply_op, convert_to_tensor
@@ -28,12 +29,11 @@ class RegisterGradient:
     The name need not be that of an op: `Graph.gradient_override_map` can give it to nodes later.
 
     Raises:
-        AlreadyExistsError: the name has a gradient.
+        AlreadyRegisteredError: the name has a gradient; a KeyError.
     """
 
     def __init__(self, op_type: str) -> None:
-        if not isinstance(op_type, str):
-            raise DTypeError("op_type must be a string", expected="str", actual=type(op_type).__name__)
+        check_text(op_type, "the name of an op")
         self._op_type = op_type
 
     def __call__(self, f: F) -> F:
@@ -46,8 +46,9 @@ def no_gradient(op_type: str) -> None:
     """Declare that nothing flows back through ops of this type.
 
     Raises:
-        AlreadyExistsError: the op has a gradient.
+        AlreadyRegisteredError: the op has a gradient; a KeyError.
     """
+    check_text(op_type, "the name of an op")
     not_differentiable(op_type)
 
 
@@ -73,7 +74,7 @@ def custom_gradient(f: Callable[P, tuple[R, Callable[..., Any]]]) -> Callable[P,
         inputs = [identity(convert_to_tensor(a)) for a in args]
         made = build(*inputs, **kwargs)
         if not isinstance(made, tuple) or len(made) != 2 or not callable(made[1]):
-            raise InvalidArgumentError(
+            raise DTypeError(
                 f"{f.__name__} does not fit custom_gradient", expected="(result, gradient function)", actual=repr(made)
             )
         result, grad = made

@@ -13,13 +13,13 @@ from aioflow.autodiff.paths import Level
 from aioflow.autodiff.reverse import Options, ReverseWalk
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import scopes
-from aioflow.graph.default_graph import default_graph
-from aioflow.graph.graph import Graph, Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.control_flow_contexts import current_context
 from aioflow.ops.indexed import Gradient, convert_to_tensor_or_indexed_slices
+from aioflow.ops.scoping import graph_of
 
 __all__ = ["AggregationMethod", "UnconnectedGradients", "gradients"]
 
@@ -105,7 +105,7 @@ def gradients(
     seeds = [None] * len(y_list) if grad_ys is None else _listed(grad_ys)
     if len(seeds) != len(y_list):
         raise InvalidArgumentError("grad_ys does not fit ys", expected=f"{len(y_list)} items", actual=len(seeds))
-    graph = _graph_of(y_list + x_list)
+    graph = graph_of(y_list + x_list)
     with graph.as_default(), graph.name_scope(name or "gradients"):
         outputs = [convert_to_tensor(y, name=f"y_{i}") for i, y in enumerate(y_list)]
         wanted = [_source(x) for x in x_list]
@@ -123,14 +123,6 @@ def gradients(
 
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _graph_of(items: Sequence[Any]) -> Graph:
-    for item in items:
-        graph = getattr(item, "graph", None)
-        if isinstance(graph, Graph):
-            return graph
-    return default_graph()
 
 
 def _source(x: Any) -> Tensor:

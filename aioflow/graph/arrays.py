@@ -25,8 +25,8 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
     Python floats float32, NumPy values keep theirs.
 
     Raises:
-        DTypeError: the value is of another kind (a float for an int, text for a number).
-        InvalidArgumentError: the nesting is ragged, or an integer does not fit the dtype.
+        DTypeError: the value is of another kind (a float for an int, text for a number), the nesting is ragged, or an
+            integer does not fit the dtype.
     """
     if dtype is not None and isinstance(value, list | tuple) and _leaves(value) > _MANY:
         return _from_long_list(value, dtype)
@@ -75,9 +75,9 @@ def _from_long_list(value: list[Any] | tuple[Any, ...], dtype: DType) -> Array:
         raise _not_rectangular(value, dtype) from error
 
 
-def _not_rectangular(value: Any, dtype: DType | None) -> InvalidArgumentError:
+def _not_rectangular(value: Any, dtype: DType | None) -> DTypeError:
     wanted = "a rectangular nesting" if dtype is None else f"a rectangular nesting of {dtype}"
-    return InvalidArgumentError("cannot make an array of the value", expected=wanted, actual=_brief(value))
+    return DTypeError("cannot make an array of the value", expected=wanted, actual=_brief(value))
 
 
 def _as_numpy(value: Any, dtype: DType | None) -> Array:
@@ -110,7 +110,7 @@ def _cast(array: Array, dtype: DType, typed: bool) -> Array:
     with np.errstate(all="ignore"):
         copy_into(result, array)
     if dtype.is_integer and not _equal(result, array):
-        raise InvalidArgumentError(
+        raise DTypeError(
             f"a value does not fit {dtype}",
             expected=f"{dtype.min}..{dtype.max}",
             actual=f"{array.min()}..{array.max()}",
@@ -134,7 +134,9 @@ def _from_objects(value: Any, array: Array, dtype: DType | None) -> Array:
     if plain is not None:
         return to_array(plain, dtype)
     if flat.size and all(isinstance(v, int) for v in flat):
-        raise InvalidArgumentError(
+        if dtype is not None and (dtype.is_floating or dtype.is_complex):
+            return _cast(np.array([float(v) for v in flat]).reshape(array.shape), dtype, typed=False)
+        raise DTypeError(
             f"a value does not fit {dtype or 'any integer dtype'}",
             expected="at most 64 bits" if dtype is None else f"{dtype}",
             actual=_brief(value),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from aioflow.forking import Locked
+from aioflow.graph.argument_kinds import check_kind, check_text
 
 __all__ = ["Collections"]
 
@@ -25,6 +26,7 @@ class Collections(Locked):
 
     def add_to_collections(self, names: Iterable[str] | str, value: Any) -> None:
         """Append `value` to each of the collections."""
+        check_kind(names, Iterable, "the names of collections", "a list of names")
         for name in dict.fromkeys([names] if isinstance(names, str) else names):
             self.add_to_collection(name, value)
 
@@ -34,6 +36,7 @@ class Collections(Locked):
             items = list(self._collections.get(name, ()))
         if scope is None:
             return items
+        check_text(scope, "the scope of a collection")
         pattern = re.compile(scope)
         return [item for item in items if hasattr(item, "name") and pattern.match(item.name)]
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aioflow.context_stack import ContextStack
-from aioflow.errors import FailedPreconditionError
+from aioflow.errors import DTypeError, NoSessionError
 
 if TYPE_CHECKING:
     from aioflow.graph.graph import Graph
     from aioflow.session import Session
 
-__all__ = ["SESSIONS", "current_session", "session_for"]
+__all__ = ["SESSIONS", "check_session", "current_session", "session_for"]
 
 SESSIONS: Final[ContextStack[Session]] = ContextStack("aioflow_sessions", weak=True)
 
@@ -24,13 +24,19 @@ def current_session(graph: Graph | None = None) -> Session | None:
     return None
 
 
+def check_session(session: Any) -> None:
+    """Raise DTypeError if this is no session: what does not run steps."""
+    if not callable(getattr(session, "run", None)):
+        raise DTypeError("not a session", expected="an aioflow.Session", actual=repr(session))
+
+
 def session_for(session: Session | None, graph: Graph) -> Session:
-    """`session`, or the default session of `graph`. Raises FailedPreconditionError where there is none."""
+    """`session`, or the default session of `graph`. Raises NoSessionError where there is none."""
     if session is not None:
         return session
     found = current_session(graph)
     if found is None:
-        raise FailedPreconditionError(
+        raise NoSessionError(
             "there is no default session",
             expected="`async with Session()` around the call, or session=",
             actual="none open",

@@ -23,13 +23,22 @@ from aioflow.errors import (
     SourceLine,
 )
 from aioflow.graph import scopes
+from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.calls import EXPANDERS
 from aioflow.graph.collections import Collections
 from aioflow.graph.default_session import current_session
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graphdef import GraphDef, graph_def_of
 from aioflow.graph.keys import GraphKeys
-from aioflow.graph.lookup_errors import needs_tensor, no_node, no_output, no_tensor, not_a_tensor_name, of_another_graph
+from aioflow.graph.lookup_errors import (
+    needs_tensor,
+    no_node,
+    no_output,
+    no_tensor,
+    not_a_tensor_name,
+    not_an_element,
+    of_another_graph,
+)
 from aioflow.graph.opdef import OPS
 from aioflow.graph.operation import Operation
 from aioflow.graph.shapes import Dims
@@ -198,6 +207,7 @@ class Graph(Collections):
         return graph_def_of(self.get_operations(), from_version or 0, add_shapes, self.functions)
 
     def _node_name(self, name: str, scope: scopes.Scope) -> str:
+        check_text(name, "the name of a node")
         home = self._home(scope)
         if name.endswith("/"):  # an absolute name, as given by a name scope
             name = name[:-1]
@@ -227,8 +237,14 @@ class Graph(Collections):
         if tensor.op.graph is not self:
             raise of_another_graph(self, tensor.op, f"tensor {tensor.name!r}")
 
+    def add_to_collection(self, name: str, value: Any) -> None:
+        """Append `value` to the collection of that name. Raises FailedPreconditionError: the graph is finalised."""
+        self._check_open(None)
+        super().add_to_collection(name, value)
+
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
         """`name` under the current name scope, with `_1`, `_2`, … where it is taken (letter case does not count)."""
+        check_text(name, "a name")
         scope = scopes.current_scope(self)
         full = f"{scope.name}/{name}" if scope.name else name
         with self.lock:
@@ -240,7 +256,12 @@ class Graph(Collections):
             return list(self._own.nodes.values())
 
     def get_operation_by_name(self, name: str) -> Operation:
-        """The node of that name. Raises NotFoundError."""
+        """The node of that name.
+
+        Raises:
+            UnknownNameError: there is none, which is a KeyError.
+        """
+        check_text(name, "the name of a node")
         found = self._own.nodes.get(name)
         if found is None:
             raise no_node(self._own.nodes, name)
@@ -250,9 +271,10 @@ class Graph(Collections):
         """The tensor `node:index`.
 
         Raises:
-            NotFoundError: there is no such node, or it has fewer outputs.
+            UnknownNameError: there is no such node, or it has fewer outputs; a KeyError.
             InvalidArgumentError: the name has no index.
         """
+        check_text(name, "the name of a tensor")
         node, colon, index = name.rpartition(":")
         if not colon or not (index.isascii() and index.isdigit()):
             raise not_a_tensor_name(self._own.nodes, name)
@@ -268,8 +290,9 @@ class Graph(Collections):
         for.
 
         Raises:
-            NotFoundError: a name that the graph does not have.
-            InvalidArgumentError: it belongs to another graph, or is nothing of that kind.
+            UnknownNameError: a name that the graph does not have; a KeyError.
+            DTypeError: it is nothing of that kind.
+            InvalidArgumentError: it belongs to another graph.
         """
         convert = getattr(obj, "_as_graph_element", None)
         element = convert() if convert is not None else obj
@@ -287,9 +310,7 @@ class Graph(Collections):
         if isinstance(element, Operation):
             raise needs_tensor(element)
         wanted = " or ".join(w for w, ok in (("a Tensor", allow_tensor), ("an Operation", allow_operation)) if ok)
-        raise InvalidArgumentError(
-            f"{obj!r} is not an element of the graph", expected=wanted, actual=type(obj).__name__
-        )
+        raise not_an_element(obj, wanted)
 
     def _element_by_name(self, name: str, allow_operation: bool) -> Tensor | Operation:
         if ":" in name or not allow_operation:
@@ -336,6 +357,7 @@ class Graph(Collections):
         """Make new nodes wait for these nodes or tensors; None closes off the outer blocks."""
         if control_inputs is None:
             return scopes.control_dependencies(self, None)
+        check_kind(control_inputs, Iterable, "what nodes are to wait for", "a list of nodes or tensors")
         elements = [self.as_graph_element(c) for c in control_inputs]
         return scopes.control_dependencies(self, [e.op if isinstance(e, Tensor) else e for e in elements])
 

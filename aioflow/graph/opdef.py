@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import numpy as np
 
 from aioflow.errors import (
-    AlreadyExistsError,
+    AlreadyRegisteredError,
     DTypeError,
     InternalError,
     InvalidArgumentError,
+    NoGradientError,
     NotFoundError,
-    UnimplementedError,
 )
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graphdef import FunctionRef
@@ -312,9 +312,9 @@ class OpRegistry:
         self._ops: dict[str, OpDef] = {}
 
     def register(self, op_def: OpDef) -> OpDef:
-        """Add a definition. Raises AlreadyExistsError when the name is taken."""
+        """Add a definition. Raises AlreadyRegisteredError when the name is taken."""
         if op_def.name in self._ops:
-            raise AlreadyExistsError(f"op {op_def.name!r} is already registered", op_type=op_def.name)
+            raise AlreadyRegisteredError(f"op {op_def.name!r} is already registered", op_type=op_def.name)
         self._ops[op_def.name] = op_def
         return op_def
 
@@ -452,7 +452,7 @@ def gradient(*op_types: str, takes_slices: bool = False) -> Callable[[_Rule], _R
         takes_slices: Whether it knows what to do with an IndexedSlices that flows back. It gets a dense tensor if not.
 
     Raises:
-        AlreadyExistsError: the op has a gradient already.
+        AlreadyRegisteredError: the op has a gradient already.
     """
 
     def attach(fn: _Rule) -> _Rule:
@@ -473,7 +473,7 @@ def not_differentiable(*op_types: str) -> None:
 
 def _register_gradient(op_type: str, fn: GradientFn | None) -> None:
     if op_type in GRADIENTS:
-        raise AlreadyExistsError(f"op {op_type!r} has a gradient already", op_type=op_type)
+        raise AlreadyRegisteredError(f"op {op_type!r} has a gradient already", op_type=op_type)
     GRADIENTS[op_type] = fn
 
 
@@ -481,13 +481,13 @@ def lookup_gradient(op: Operation) -> GradientFn | None:
     """The gradient function for a node, None where it is declared not differentiable.
 
     Raises:
-        UnimplementedError: nobody registered one; the error names the node and how to add it.
+        NoGradientError: nobody registered one; the error names the node and how to add it.
     """
     if op.gradient_function is not None:
         return op.gradient_function
     name = _gradient_name(op)
     if name not in GRADIENTS:
-        raise UnimplementedError(
+        raise NoGradientError(
             f"no gradient is registered for op {name!r}; add one with @aioflow.RegisterGradient({name!r})"
         ).at(op.name, op.type, op.source)
     return GRADIENTS[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError, SourceLine
+from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, SourceLine, UnknownNameError
 from aioflow.graph.default_session import session_for
 from aioflow.graph.lookup_errors import of_another_graph
 from aioflow.graph.opdef import OpDef
@@ -91,10 +91,10 @@ class Operation:
         """One attribute as TensorFlow has it: text as bytes, a list as a list, a shape as a `TensorShape`.
 
         Raises:
-            NotFoundError: there is none of that name.
+            UnknownNameError: there is none of that name.
         """
         if name not in self.attrs:
-            raise NotFoundError(f"no attribute {name!r}", expected=f"one of {sorted(self.attrs)}", actual=name).at(
+            raise UnknownNameError(f"no attribute {name!r}", expected=f"one of {sorted(self.attrs)}", actual=name).at(
                 self.name, self.type, self.source
             )
         known = self.op_def.attrs.get(name)

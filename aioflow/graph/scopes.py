@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 from weakref import ref
 
 from aioflow.context_stack import ContextStack, Entry
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.device_spec import DeviceSpec
 
 if TYPE_CHECKING:
@@ -263,6 +264,8 @@ def name_scope(graph: Graph, name: str | None) -> Iterator[str]:
         The full prefix with its "/", or "".
     """
     scope = current_scope(graph)
+    if name is not None:
+        check_text(name, "the name of a scope")
     if not name:
         prefix = ""
     elif name.endswith("/"):
@@ -284,6 +287,8 @@ def device(graph: Graph, target: DeviceLike) -> Iterator[None]:
     A function gets the node, whose `device` is what the scopes inside this one ask for, and its answer takes the place
     of that; a function that wants to add to it returns it with its addition.
     """
+    if target is not None and not callable(target) and not isinstance(target, DeviceSpec):
+        check_text(target, "a device")
     if isinstance(target, str):
         target = DeviceSpec.from_string(target)
     with enter_scope(graph, lambda outer: outer._replace(devices=(*outer.devices, target))):
@@ -325,6 +330,7 @@ def colocate_with(graph: Graph, op: Operation | None, ignore_existing: bool = Fa
 @contextmanager
 def container(graph: Graph, name: str) -> Iterator[str]:
     """Keep the resources of new stateful nodes in the container of that name."""
+    check_text(name, "the name of a container")
     with enter_scope(graph, lambda outer: outer._replace(container=name)):
         yield name
 
@@ -332,6 +338,10 @@ def container(graph: Graph, name: str) -> Iterator[str]:
 @contextmanager
 def gradient_override_map(graph: Graph, overrides: Mapping[str, str]) -> Iterator[None]:
     """Give new nodes of these ops the gradients that are registered under the other names."""
+    check_kind(overrides, Mapping, "what gives ops other gradients", "a mapping of names to names")
+    for op_type, gradient in overrides.items():
+        check_text(op_type, "the name of an op")
+        check_text(gradient, "the name of a gradient")
     with enter_scope(graph, lambda outer: outer._replace(gradients={**outer.gradients, **overrides})):
         yield
 
@@ -356,7 +366,7 @@ def _spec(device: Any) -> DeviceSpec:
         return device
     if isinstance(device, str):
         return DeviceSpec.from_string(device)
-    raise InvalidArgumentError("not a device", expected="a device name or None", actual=repr(device))
+    raise DTypeError("not a device", expected="a device name or None", actual=repr(device))
 
 
 def control_inputs_for(scope: Scope, data_inputs: Iterable[Operation]) -> tuple[Operation, ...]:

@@ -44,7 +44,7 @@ class Dimension:
 
     def __int__(self) -> int:
         if self.value is None:
-            raise InvalidArgumentError("the dimension is unknown", expected="a known size", actual="?")
+            raise DTypeError("the dimension is unknown", expected="a known size", actual="?")
         return self.value
 
     __index__ = __int__

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
+from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError, UnknownNameError
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.kernels.files import file_errors
@@ -130,7 +130,7 @@ def _read_manifest(prefix: str) -> dict[str, Any]:
     try:
         raw = path.read_bytes()
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no checkpoint {prefix}", expected=f"a file {path}", actual="none") from error
+        raise UnknownNameError(f"there is no checkpoint {prefix}", expected=f"a file {path}", actual="none") from error
     try:
         content: dict[str, Any] = json.loads(raw)
         digest = content.pop("sha256")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from aioflow.errors import AlreadyExistsError, InvalidArgumentError, UnimplementedError
+from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.dtypes import DType, as_dtype, resource, string, variant
 from aioflow.graph.opdef import GROUPS, OPS
 from aioflow.graph.shapes import Dims
@@ -186,13 +186,13 @@ class KernelRegistry:
 
         Raises:
             NotFoundError: the op is not defined.
-            AlreadyExistsError: there is one for the same op, device type, dtypes, label and priority.
+            AlreadyRegisteredError: there is one for the same op, device type, dtypes, label and priority.
         """
         OPS.get(kernel_def.op)
         same = ("op", "device_type", "dtypes", "label", "priority")
         for other in self._kernels.get(kernel_def.op, ()):
             if all(getattr(other, f) == getattr(kernel_def, f) for f in same):
-                raise AlreadyExistsError(
+                raise AlreadyRegisteredError(
                     f"op {kernel_def.op!r} has a kernel for {kernel_def.device_type} already", op_type=kernel_def.op
                 )
         self._kernels.setdefault(kernel_def.op, []).append(kernel_def)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from aioflow.errors import InvalidArgumentError, NotFoundError
+from aioflow.errors import DTypeError, InvalidArgumentError, UnknownNameError
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.net.addresses import split_address, split_host
 
@@ -65,7 +65,8 @@ class ClusterSpec:
             index, in which indices may be missing.
 
     Raises:
-        InvalidArgumentError: that is something else, or not an address.
+        DTypeError: that is something else.
+        InvalidArgumentError: something in it is not an address.
     """
 
     def __init__(self, cluster: ClusterSpec | Mapping[str, Any]) -> None:
@@ -73,7 +74,7 @@ class ClusterSpec:
             self._jobs: Mapping[str, Mapping[int, str]] = cluster._jobs
             return
         if not isinstance(cluster, Mapping):
-            raise InvalidArgumentError("not a cluster", expected="{job: addresses}", actual=repr(cluster))
+            raise DTypeError("not a cluster", expected="{job: addresses}", actual=repr(cluster))
         jobs = {job: MappingProxyType(_addresses(job, tasks)) for job, tasks in sorted(cluster.items())}
         self._jobs = MappingProxyType(jobs)
 
@@ -101,22 +102,22 @@ class ClusterSpec:
         return list(self._jobs)
 
     def num_tasks(self, job_name: str) -> int:
-        """How many tasks a job has. Raises NotFoundError."""
+        """How many tasks a job has. Raises UnknownNameError."""
         return len(self._job(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
-        """The indices of a job's tasks, in order. Raises NotFoundError."""
+        """The indices of a job's tasks, in order. Raises UnknownNameError."""
         return list(self._job(job_name))
 
     def task_address(self, job_name: str, task_index: int) -> str:
-        """The address of a task. Raises NotFoundError."""
+        """The address of a task. Raises UnknownNameError."""
         tasks = self._job(job_name)
         if task_index not in tasks:
-            raise NotFoundError(f"job {job_name!r} has no such task", expected=sorted(tasks), actual=task_index)
+            raise UnknownNameError(f"job {job_name!r} has no such task", expected=sorted(tasks), actual=task_index)
         return tasks[task_index]
 
     def job_tasks(self, job_name: str) -> list[str | None]:
-        """The addresses of a job's tasks by index, None where there is no such task. Raises NotFoundError."""
+        """The addresses of a job's tasks by index, None where there is no such task. Raises UnknownNameError."""
         tasks = self._job(job_name)
         return [tasks.get(index) for index in range(max(tasks, default=-1) + 1)]
 
@@ -132,7 +133,7 @@ class ClusterSpec:
 
     def _job(self, name: str) -> Mapping[int, str]:
         if name not in self._jobs:
-            raise NotFoundError("no such job", expected=f"one of {self.jobs}", actual=name)
+            raise UnknownNameError("no such job", expected=f"one of {self.jobs}", actual=name)
         return self._jobs[name]
 
 
@@ -142,10 +143,10 @@ def _addresses(job: Any, tasks: Any) -> dict[int, str]:
     elif isinstance(tasks, Sequence) and not isinstance(tasks, str):
         found = dict(enumerate(tasks))
     else:
-        raise InvalidArgumentError("not the tasks of a job", expected="a list or dictionary", actual=repr(tasks))
+        raise DTypeError("not the tasks of a job", expected="a list or dictionary", actual=repr(tasks))
     fits = all(type(i) is int and 0 <= i < _MOST_TASKS and isinstance(a, str) for i, a in found.items())
     if not fits:
-        raise InvalidArgumentError("not the tasks of a job", expected="addresses by index", actual=repr(tasks))
+        raise DTypeError("not the tasks of a job", expected="addresses by index", actual=repr(tasks))
     parse_task(Task(str(job), 0).name)
     for address in found.values():
         comm_address(address)

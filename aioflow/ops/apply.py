@@ -14,6 +14,7 @@ import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_callable, check_kind
 from aioflow.graph.arrays import to_array
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, DTypeLike
@@ -52,6 +53,8 @@ def register_tensor_conversion_function(
 
     A lower `priority` is tried first; the function may return NotImplemented.
     """
+    check_kind(base_type, (type, tuple), "what values are to be converted", "a type, or a tuple of them")
+    check_callable(conversion_func, "what converts them")
     _CONVERSIONS.append((priority, base_type, conversion_func))
     _CONVERSIONS.sort(key=lambda entry: entry[0])
 
@@ -70,7 +73,7 @@ def constant(
         shape: Reshape to it; a single element, or the last one, is repeated to fill it unless `verify_shape`.
 
     Raises:
-        DTypeError: the value is not of that kind.
+        DTypeError: the value is not of that kind, the shape has unknown sizes, or `verify_shape` finds another.
         InvalidArgumentError: the value does not fit the shape.
     """
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
@@ -85,9 +88,9 @@ def constant(
 def _fill(array: np.ndarray[Any, Any], dims: Dims, verify: bool) -> np.ndarray[Any, Any]:
     count = num_elements(dims)
     if dims is None or count is None:
-        raise InvalidArgumentError("a constant needs a known shape", expected="known sizes", actual=format_dims(dims))
+        raise DTypeError("a constant needs a known shape", expected="known sizes", actual=format_dims(dims))
     if verify and array.shape != dims:
-        raise InvalidArgumentError("the value does not have the shape", expected=format_dims(dims), actual=array.shape)
+        raise DTypeError("the value does not have the shape", expected=format_dims(dims), actual=array.shape)
     flat = array.reshape(-1)
     if flat.size > count or (flat.size == 0 and count):
         raise InvalidArgumentError(
@@ -145,7 +148,10 @@ def convert_to_tensor(
 def convert_n_to_tensor(
     values: Iterable[TensorLike], dtype: DTypeLike | None = None, name: str | None = None
 ) -> list[Tensor]:
-    """`convert_to_tensor` of each value."""
+    """`convert_to_tensor` of each value. Raises DTypeError if `values` is one value."""
+    if isinstance(values, str | bytes):
+        raise DTypeError("one value, where a list of them is needed", expected="a list of tensors", actual=repr(values))
+    check_kind(values, Iterable, "what is to become tensors", "a list of tensors")
     return [convert_to_tensor(v, dtype, name=None if name is None else f"{name}_{i}") for i, v in enumerate(values)]
 
 
@@ -220,7 +226,7 @@ def apply_op(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) 
     try:
         op = _make_node(graph, op_def, inputs, dict(attrs), name)
     except OpError as error:
-        raise error.at(None if name is None else name.rstrip("/"), op_type, user_line()) from error.__cause__
+        raise error.at(None if name is None else str(name).rstrip("/"), op_type, user_line()) from error.__cause__
     return pack_outputs(op)
 
 
@@ -299,7 +305,7 @@ def _as_list(arg: ArgDef, value: Any) -> Sequence[Any]:
         return value
     if isinstance(value, np.ndarray) and value.ndim:
         return list(value)
-    raise InvalidArgumentError(f"input {arg.name!r} takes a sequence", expected="a list of tensors", actual=repr(value))
+    raise DTypeError(f"input {arg.name!r} takes a sequence", expected="a list of tensors", actual=repr(value))
 
 
 def _create(graph: Graph, op_def: OpDef, inputs: Sequence[Any], attrs: dict[str, Any], name: str | None) -> Operation:

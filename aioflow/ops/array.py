@@ -9,6 +9,7 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
@@ -306,6 +307,7 @@ def stack(values: TensorLike | Iterable[TensorLike], axis: int = 0, name: str = 
             return constant(given, name=name)
         except InvalidArgumentError:
             pass  # there are tensors among the values
+    check_kind(values, Iterable, "what is to be stacked", "a list of tensors")
     items = [given[i] for i in range(len(given))] if isinstance(values, np.ndarray) else given
     return make("Pack", items if isinstance(items, list | tuple) else list(items), axis=axis, name=name)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
@@ -266,6 +267,7 @@ def gather_nd(
     Raises:
         InvalidArgumentError: an index is out of bounds (with the policy "IGNORE" that slice is zero instead).
     """
+    check_kind(batch_dims, (int, np.integer), "batch_dims", "an int")
     if batch_dims == 0:
         return make("GatherNd", params, indices, bad_indices_policy=bad_indices_policy, name=name)
     tensor = convert_to_tensor(indices)

@@ -218,7 +218,7 @@ def _cast(tensor: Tensor, dtype: DType) -> Tensor:
     if tensor.dtype is dtype:
         return tensor
     value = constant_value(tensor)
-    if value is not None and tensor.op.type == "Const":
+    if value is not None and tensor.op.type == "Const" and tensor.dtype.is_numeric:
         return constant(value.astype(dtype.np_dtype))
     return make("Cast", tensor, DstT=dtype)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.arrays import Array
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Operation, Tensor
@@ -147,6 +148,7 @@ def pad(
     Raises:
         InvalidArgumentError: a padding is negative, or larger than what can be mirrored; an unknown mode.
     """
+    check_text(mode, "the mode of padding")
     kind = mode.upper()
     if kind == "CONSTANT":
         fill: Any = constant_values
@@ -374,6 +376,10 @@ def required_space_to_batch_paddings(
 
 
 def _known_paddings(sizes: Array, block: Array, base: Array | None) -> tuple[Tensor, Tensor]:
+    if block.ndim != 1 or sizes.shape != block.shape:
+        raise InvalidArgumentError(
+            "the block does not fit the shape", expected="two vectors of one length", actual=(sizes.shape, block.shape)
+        )
     edges = np.zeros((len(block), 2), np.int32) if base is None else base
     extra = -(sizes + edges.sum(axis=1)) % block
     paddings = np.stack([edges[:, 0], edges[:, 1] + extra], axis=1)

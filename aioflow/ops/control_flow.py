@@ -458,7 +458,8 @@ def while_loop(
         if not callable(what):
             raise DTypeError("not a function", expected="cond and body as functions", actual=repr(what))
     if not nest.is_nested(loop_vars) or not nest.flatten(loop_vars):
-        raise InvalidArgumentError("no loop variables", expected="a list of at least one", actual=repr(loop_vars))
+        kind = InvalidArgumentError if nest.is_nested(loop_vars) else DTypeError
+        raise kind("no loop variables", expected="a list of at least one", actual=repr(loop_vars))
     _check_parallel(parallel_iterations)
     graph = _graph_of(nest.flatten(loop_vars))
     with graph.as_default(), graph.name_scope(name or "while"):

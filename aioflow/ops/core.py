@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Graph, Operation, Tensor
@@ -149,7 +150,11 @@ def tuple_(
     control_inputs: Sequence[NodeLike] | None = None,
 ) -> list[Any]:
     """The tensors again, each available only when all of them (and `control_inputs`) are done. None passes through."""
+    check_kind(tensors, Iterable, "the tensors", "a list of tensors")
+    check_kind(control_inputs or [], Iterable, "what the tensors wait for", "a list of nodes or tensors")
     present = [t for t in tensors if t is not None]
+    if not present:
+        raise InvalidArgumentError("there are no tensors", expected="at least one", actual=tensors)
     graph = _graph_of(present)
     with graph.as_default(), graph.name_scope(name or "tuple"):
         gate = group(*present, *(control_inputs or []))

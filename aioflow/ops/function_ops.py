@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
+from aioflow.errors import DTypeError, InvalidArgumentError, NoGradientError
 from aioflow.graph import dtypes
 from aioflow.graph.calls import expander
 from aioflow.graph.graph import Operation, Tensor
@@ -114,7 +114,7 @@ def _registered_gradient(op: Operation, *grads: Any) -> Any:
     name = op.attrs["_gradient_op_type"]
     rule = GRADIENTS.get(name)
     if rule is None:
-        raise UnimplementedError(
+        raise NoGradientError(
             f"no gradient is registered for {name!r}; add one with @aioflow.RegisterGradient({name!r})"
         )
     return rule(op, *grads)

@@ -9,6 +9,7 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import whole_number
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Tensor
 from aioflow.graph.static_value import constant_value
@@ -28,6 +29,13 @@ def trace(x: TensorLike, name: str | None = None) -> Tensor:
         return reduce_by("Sum", apply_op("MatrixDiagPart", tensor), -1, False, None)
 
 
+def _sizes(*values: Any) -> list[int]:
+    sizes = [whole_number(value, "a size of a matrix") for value in values]
+    if min(sizes) < 0:
+        raise InvalidArgumentError("a size cannot be negative", expected="sizes >= 0", actual=sizes)
+    return sizes
+
+
 def eye(
     num_rows: TensorLike,
     num_columns: TensorLike | None = None,
@@ -43,7 +51,7 @@ def eye(
         known_rows, known_columns = constant_value(rows), constant_value(columns)
         result: Tensor
         if known_rows is not None and known_columns is not None:
-            result = constant(np.eye(int(known_rows), int(known_columns), dtype=kind.np_dtype), dtype=kind)
+            result = constant(np.eye(*_sizes(known_rows, known_columns), dtype=kind.np_dtype), dtype=kind)
         else:
             down, across = apply_op("Range", 0, rows, 1), apply_op("Range", 0, columns, 1)
             result = apply_op("Cast", apply_op("Equal", apply_op("ExpandDims", down, -1), across), DstT=kind)

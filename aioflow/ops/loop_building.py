@@ -170,6 +170,8 @@ def _shapes_like(structure: Any, shapes: Any) -> list[Dims]:
     if isinstance(structure, CompositeTensor):
         return structure.component_dims(dims_of(shapes))
     if not nest.is_nested(structure):
+        if isinstance(shapes, int):
+            raise DTypeError("a shape invariant is a shape", expected="a TensorShape or a list", actual=shapes)
         return [dims_of(shapes)]
     fits = nest.is_nested(shapes) and len(shapes) == len(structure)
     if not fits:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.argument_kinds import whole_numbers
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
@@ -155,7 +156,7 @@ def four(values: Ints | None, data_format: str, name: str) -> list[int]:
     Raises:
         InvalidArgumentError: another number of values.
     """
-    given = [1] if values is None else [values] if isinstance(values, int) else [int(v) for v in values]
+    given = [1] if values is None else [values] if isinstance(values, int) else whole_numbers(values, name)
     if len(given) == 4:
         return given
     if len(given) not in (1, 2):
@@ -169,10 +170,11 @@ def padding_attrs(padding: Padding | None) -> dict[str, Any]:
     if isinstance(padding, str):
         return {"padding": padding.upper()}
     if not isinstance(padding, list | tuple):
-        raise InvalidArgumentError(
+        raise DTypeError(
             "not a padding", expected="'SAME', 'VALID', or [[before, after]] for each axis", actual=repr(padding)
         )
-    return {"padding": "EXPLICIT", "explicit_paddings": [int(v) for pair in padding for v in pair]}
+    edges = [edge for pair in padding for edge in whole_numbers(pair, "a pair of paddings")]
+    return {"padding": "EXPLICIT", "explicit_paddings": edges}
 
 
 def _attrs(

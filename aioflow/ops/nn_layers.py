@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, format_dims, merge_dims
@@ -65,6 +68,8 @@ def _rate(keep_prob: Any, rate: Any) -> Any:
         raise InvalidArgumentError(
             "give one of rate and keep_prob", expected="one of them", actual="both" if rate is not None else "none"
         )
+    given = keep_prob if rate is None else rate
+    check_kind(given, (int, float, np.number, np.ndarray, Tensor), "the share that is dropped or kept", "a number")
     if rate is None:
         rate = 1 - keep_prob
     known = rate

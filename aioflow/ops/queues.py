@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes as _dtypes
+from aioflow.graph.argument_kinds import check_list
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Operation, Tensor
@@ -76,6 +77,7 @@ class QueueBase:
             DTypeError: the dtypes differ, or there are no queues.
             InvalidArgumentError: the names differ; in a run: there is no such queue.
         """
+        check_list(queues, "what a queue is chosen from")
         if {isinstance(queue, QueueBase) for queue in queues} != {True}:
             raise DTypeError("from_list takes a list of queues", expected="a list of queues", actual=list(queues))
         first = queues[0]

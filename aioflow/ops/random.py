@@ -290,6 +290,8 @@ def random_crop(value: TensorLike, size: TensorLike, seed: int | None = None, na
 
 def _check_crop(tensor: Tensor, extent: Tensor) -> None:
     wanted = extent.op.attrs["value"].tolist() if extent.op.type == "Const" else None
+    if extent.dims is not None and len(extent.dims) != 1:
+        raise InvalidArgumentError("the size of a crop is a vector", expected="rank 1", actual=format_dims(extent.dims))
     if wanted is None or tensor.dims is None:
         return
     fits = len(wanted) == len(tensor.dims) and all(

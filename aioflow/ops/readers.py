@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
@@ -216,7 +216,7 @@ class ReaderBase:
 def _queue_handle(queue: Any) -> Tensor:
     handle = getattr(queue, "queue_ref", queue)
     if not isinstance(handle, Tensor):
-        raise InvalidArgumentError("a reader takes its files from a queue", expected="a queue", actual=repr(queue))
+        raise DTypeError("a reader takes its files from a queue", expected="a queue", actual=repr(queue))
     return handle
 
 

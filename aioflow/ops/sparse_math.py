@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, overload
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
@@ -252,7 +252,7 @@ def sparse_add(a: Any, b: Any, threshold: TensorLike | None = None, thresh: Tens
     """
     kinds = [isinstance(part, SparseTensor | SparseTensorValue) for part in (a, b)]
     if kinds == [False, False]:
-        raise InvalidArgumentError("at least one input must be sparse", expected="a SparseTensor", actual=(a, b))
+        raise DTypeError("at least one input must be sparse", expected="a SparseTensor", actual=(a, b))
     if kinds != [True, True]:
         sparse, dense = (sparse_of(a), b) if kinds[0] else (sparse_of(b), a)
         other = convert_to_tensor(dense, sparse.dtype)

@@ -12,11 +12,12 @@ from aioflow.graph import dtypes
 from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DTypeLike, as_dtype
-from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.graph.static_value import partial_shape
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 from aioflow.ops.core import placeholder, placeholder_with_default
+from aioflow.ops.scoping import graph_of
 
 __all__ = [
     "SparseTensor",
@@ -60,7 +61,7 @@ class SparseTensor(CompositeTensor):
         _fetched: SparseTensorValue  # see Fetchable
 
     def __init__(self, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> None:
-        with _graph_of(indices, values, dense_shape).as_default():
+        with graph_of((indices, values, dense_shape)).as_default():
             self.indices: Tensor = convert_to_tensor(indices, dtypes.int64, name="indices")
             self.values: Tensor = convert_to_tensor(values, name="values")
             self.dense_shape: Tensor = convert_to_tensor(dense_shape, dtypes.int64, name="dense_shape")
@@ -157,10 +158,6 @@ class SparseTensor(CompositeTensor):
 
     def __repr__(self) -> str:
         return f"<aioflow.SparseTensor shape={format_dims(self._dims)} dtype={self.dtype.name} values={self.values!r}>"
-
-
-def _graph_of(*parts: Any) -> Graph:
-    return next((part.graph for part in parts if isinstance(part, Tensor)), default_graph())
 
 
 def _ranked(tensor: Tensor, rank: int, what: str) -> tuple[int | None, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
@@ -15,6 +16,7 @@ from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
 from aioflow.ops.core import identity, scalar
+from aioflow.ops.dtype_errors import another_dtype
 
 __all__ = ["TensorArray"]
 
@@ -22,6 +24,22 @@ _FLOW = "flow_in: float32"
 
 
 def _flow(ctx: ShapeContext) -> list[Dims]:
+    return [()]
+
+
+def _new_array(ctx: ShapeContext) -> list[Dims]:
+    ctx.require_rank("size", 0)
+    return [(), ()]
+
+
+def _scattered(ctx: ShapeContext) -> list[Dims]:
+    indices, value = ctx.require_rank("indices", 1), ctx.dims("value")
+    merge_dims(indices, None if value is None else value[:1])
+    return [()]
+
+
+def _cut(ctx: ShapeContext) -> list[Dims]:
+    ctx.require_rank("lengths", 1)
     return [()]
 
 
@@ -47,7 +65,7 @@ define_op(
         "identical_element_shapes: bool = False",
         "tensor_array_name: string = ''",
     ],
-    shape=lambda ctx: [(), ()],
+    shape=_new_array,
     stateful=True,
 )
 define_op(
@@ -86,7 +104,7 @@ define_op(
     f"handle: resource, indices: int32, value: T, {_FLOW}",
     "flow_out: float32",
     ["T: type"],
-    shape=_flow,
+    shape=_scattered,
     stateful=True,
 )
 define_op(
@@ -94,7 +112,7 @@ define_op(
     f"handle: resource, value: T, lengths: int64, {_FLOW}",
     "flow_out: float32",
     ["T: type"],
-    shape=_flow,
+    shape=_cut,
     stateful=True,
 )
 define_op(
@@ -193,6 +211,10 @@ class TensorArray:
         colocate_with_first_write_call: bool = True,
         name: str | None = None,
     ) -> None:
+        if handle is not None:
+            check_kind(handle, Tensor, "the handle of an array", "a tensor")
+            if tensor_array_name is not None:
+                raise InvalidArgumentError("an array has a name or a handle", expected="one of them", actual="both")
         if handle is not None and (size is not None or dynamic_size is not None or clear_after_read is not None):
             raise InvalidArgumentError(
                 "an array is made anew or from a handle", expected="size or handle", actual="both"
@@ -329,7 +351,10 @@ class TensorArray:
     def split(self, value: TensorLike, lengths: TensorLike, name: str | None = None) -> TensorArray:
         """Write parts of `value`, cut along its first axis by `lengths`; returns the array after that."""
         tensor = self._converted(value)
-        sizes = apply_op("Cast", convert_to_tensor(lengths), DstT="int64")
+        given = convert_to_tensor(lengths, dtype_hint="int64")
+        if not given.dtype.is_integer:
+            raise another_dtype(given, as_dtype("int64"))
+        sizes = apply_op("Cast", given, DstT="int64")
         learned = self._learned(None if tensor.dims is None else (None, *tensor.dims[1:]))
         flow = apply_op("TensorArraySplitV3", self._handle, tensor, sizes, self._flow, name=name)
         return self._after(flow, learned)

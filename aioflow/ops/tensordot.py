@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import Any
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.argument_kinds import check_kind, whole_numbers
 from aioflow.graph.einsum import Equation
 from aioflow.graph.graph import Tensor
 from aioflow.graph.static_value import constant_value
@@ -52,11 +54,12 @@ def _contracted(axes: Any, x_rank: int, y_rank: int) -> tuple[list[int], list[in
         if not 0 <= axes <= min(x_rank, y_rank):
             raise InvalidArgumentError("axes out of range", expected=f"0..{min(x_rank, y_rank)}", actual=axes)
         return list(range(x_rank - int(axes), x_rank)), list(range(int(axes)))
+    check_kind(axes, Sized, "axes", "an int, or two lists")
     if len(axes) != 2:
         raise InvalidArgumentError("axes are for two operands", expected="an int, or two lists", actual=axes)
     found = []
     for given, rank in zip(axes, (x_rank, y_rank), strict=True):
-        listed = [int(i) for i in np.reshape(given, -1)]
+        listed = whole_numbers(np.reshape(given, -1), "axes")
         if any(not -rank <= i < rank for i in listed):
             raise InvalidArgumentError("axes out of range", expected=f"-{rank} <= axis < {rank}", actual=listed)
         found.append([i % rank for i in listed])

@@ -252,9 +252,7 @@ def variable_scope(
 def _check_scope_arguments(name_or_scope: Any, default_name: str | None, reuse: Any, partitioner: Any) -> None:
     _refuse_partitioner(partitioner)
     if name_or_scope is None and default_name is None:
-        raise InvalidArgumentError(
-            "a variable scope needs a name", expected="name_or_scope or default_name", actual=None
-        )
+        raise DTypeError("a variable scope needs a name", expected="name_or_scope or default_name", actual=None)
     if name_or_scope is None and reuse:
         raise InvalidArgumentError(
             "reuse needs a name", expected="name_or_scope", actual=f"default_name={default_name!r}"
@@ -381,4 +379,6 @@ def get_local_variable(
 
 def _refuse_partitioner(partitioner: Any) -> None:
     if partitioner is not None:
+        if not callable(partitioner):
+            raise InvalidArgumentError("a partitioner is a function", expected="None", actual=repr(partitioner))
         raise UnimplementedError("variables are not partitioned", expected="partitioner=None", actual=repr(partitioner))

@@ -107,10 +107,12 @@ def _make_variable(name: str, dtype: DType, dims: Dims, settings: Mapping[str, A
     if initializer is None:
         initializer = _default_initializer(name, dtype)
     wanted: DType | None = dtype
+    expected: Dims = None
     if isinstance(initializer, type):
         initializer = initializer()
     if callable(initializer):
         initial = _from_initializer(name, initializer, dims, dtype)
+        expected = dims if settings.get("validate_shape", True) else None
     else:
         if dims is not None:
             raise InvalidArgumentError(
@@ -129,7 +131,8 @@ def _make_variable(name: str, dtype: DType, dims: Dims, settings: Mapping[str, A
         "aggregation",
     )
     passed = {key: settings[key] for key in keys if settings.get(key) is not None}
-    return Variable(initial, name=name, dtype=wanted, validate_shape=settings.get("validate_shape", True), **passed)
+    validate = settings.get("validate_shape", True)
+    return Variable(initial, name=name, dtype=wanted, shape=expected, validate_shape=validate, **passed)
 
 
 def _from_initializer(name: str, initializer: Callable[..., Any], dims: Dims, dtype: DType) -> Callable[[], Any]:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from aioflow.graph import scopes
 from aioflow.graph.default_graph import default_graph
+from aioflow.graph.default_session import session_for
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
@@ -151,11 +152,10 @@ class Variable(Updates):
         return initial.dims
 
     def _join(self, graph: Graph, collections: Iterable[str] | None) -> None:
-        names = [GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
-        if not all(isinstance(n, str) for n in names) or isinstance(collections, str):
-            raise InvalidArgumentError(
-                "collections are a list of names", expected="a list of str", actual=repr(collections)
-            )
+        given: Any = [GraphKeys.GLOBAL_VARIABLES] if collections is None else collections
+        names: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
+        if not all(isinstance(n, str) for n in names):
+            raise DTypeError("collections are a list of names", expected="a list of str", actual=repr(collections))
         if self._trainable and GraphKeys.TRAINABLE_VARIABLES not in names:
             names.append(GraphKeys.TRAINABLE_VARIABLES)
         graph.add_to_collections(names, self)
@@ -351,12 +351,7 @@ class Variable(Updates):
 
     async def load(self, value: TensorLike, session: Session | None = None) -> None:
         """Set the variable to `value` in `session`, or in the default session, without a new node."""
-        target = session if session is not None else self.graph.default_session()
-        if target is None:
-            raise FailedPreconditionError(
-                "there is no default session", expected="session=, or an open Session", actual="none open"
-            )
-        await target.run(self._initializer, {self._initializer.inputs[1]: value})
+        await session_for(session, self.graph).run(self._initializer, {self._initializer.inputs[1]: value})
 
     def take_shape(self, dims: Dims) -> None:
         """Have values of that shape from now on, besides those of its own: see `assign(validate_shape=False)`."""

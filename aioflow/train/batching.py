@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_list
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims
@@ -45,6 +46,7 @@ class _Elements:
     """
 
     def __init__(self, sources: Sequence[Any], shapes: Any, enqueue_many: bool, keep_input: TensorLike = True) -> None:
+        check_list(sources, "what is to be batched")
         if not sources:
             raise InvalidArgumentError("there is nothing to batch", expected="at least one list", actual="none")
         first = sources[0]
@@ -53,12 +55,16 @@ class _Elements:
         self.many = enqueue_many
         self._keep = _kept(keep_input, enqueue_many)
         given = [self._listed(source) for source in sources]
+        if len({len(items) for items in given}) > 1:
+            raise InvalidArgumentError(
+                "all lists must be as long", expected="one length", actual=[len(items) for items in given]
+            )
         self._sparse = [_merged(column) for column in zip(*given, strict=True)]
         self.sources = [[self._stored(item) for item in items] for items in given]
         self.dtypes = [t.dtype for t in self.sources[0]]
         for tensors in self.sources:
             if [t.dtype for t in tensors] != self.dtypes:
-                raise InvalidArgumentError(
+                raise DTypeError(
                     "all lists must have the same dtypes", expected=self.dtypes, actual=[t.dtype for t in tensors]
                 )
         self._shapes = None if shapes is None else [dims_of(shape) for shape in shapes]
@@ -185,6 +191,10 @@ def _shuffled(
 ) -> Any:
     """Batches by a queue of that capacity, least size, seed and shared name."""
     capacity, least, seed, shared_name = queue
+    if capacity <= least:
+        raise InvalidArgumentError(
+            "the queue has no room for more than stays in it", expected=f"capacity > {least}", actual=capacity
+        )
     made = RandomShuffleQueue(capacity, least, elements.dtypes, elements.dims(), seed=seed, shared_name=shared_name)
     elements.fill(made, threads)
     return elements.take(made, batch_size, smaller, scope)

@@ -6,11 +6,14 @@ The names and arguments are TensorFlow 1's. Everything here adds nodes and a `Qu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys, Tensor
 from aioflow.graph.shapes import ShapeLike, dims_of, format_dims, merge_dims, num_elements
@@ -59,6 +62,7 @@ def limit_epochs(tensor: TensorLike, num_epochs: int | None = None, name: str | 
     given = convert_to_tensor(tensor)
     if num_epochs is None:
         return given
+    check_kind(num_epochs, (int, np.integer), "num_epochs", "an int")
     if num_epochs <= 0:
         raise InvalidArgumentError("num_epochs must be positive", expected="> 0", actual=num_epochs)
     graph = given.op.graph
@@ -169,6 +173,7 @@ def slice_input_producer(
     Raises:
         InvalidArgumentError: the list is empty.
     """
+    check_kind(tensor_list, Iterable, "what rows are taken of", "a list of tensors")
     if not tensor_list:
         raise InvalidArgumentError("slice_input_producer needs tensors", expected="at least one", actual="none")
     with default_graph().name_scope(name or "input_producer"):

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from aioflow.errors import InvalidArgumentError, OpError, OutOfRangeError, UnimplementedError
+from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.default_session import session_for
+from aioflow.graph.default_session import check_session, session_for
 from aioflow.graph.graph import GraphKeys, Operation
 from aioflow.ops.queues import QueueBase
 from aioflow.train.coordinator import Coordinator, current_coordinator
@@ -54,6 +55,8 @@ class QueueRunner:
         self._enqueue_ops = list(enqueue_ops)
         self._close_op = close_op if close_op is not None else queue.close()
         self._cancel_op = cancel_op if cancel_op is not None else queue.close(cancel_pending_enqueues=True)
+        if queue_closed_exception_types is not None:
+            check_kind(queue_closed_exception_types, tuple, "the exceptions that close the queue", "a tuple of classes")
         types = (OutOfRangeError,) if queue_closed_exception_types is None else tuple(queue_closed_exception_types)
         self._closed_types = types
         self._exceptions: list[BaseException] = []
@@ -184,5 +187,6 @@ def start_queue_runners(
         InvalidArgumentError: there is no coordinator.
     """
     session = session_for(sess, default_graph())
+    check_session(session)
     runners = session.graph.get_collection(collection)
     return [task for runner in runners for task in runner.create_threads(session, coord, daemon, start)]

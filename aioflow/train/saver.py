@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,7 +22,9 @@ from aioflow.errors import (
     UnimplementedError,
 )
 from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_kind, check_list, check_text
 from aioflow.graph.default_graph import default_graph
+from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.kernels.checkpoint_format import CheckpointReader
 from aioflow.ops.apply import apply_op, constant
@@ -94,6 +98,7 @@ class Saver:
             )
         self._var_list = var_list
         self._reshape = reshape
+        check_kind(max_to_keep, (int, NoneType), "max_to_keep", "an int, or None for all")
         self._max_to_keep = max_to_keep or 0
         self._keep_seconds = keep_checkpoint_every_n_hours * _HOUR
         self._next_kept = time.time() + self._keep_seconds
@@ -154,6 +159,11 @@ class Saver:
             PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
         """
         nodes = self._built()
+        _check_place(sess, save_path)
+        if latest_filename is not None and Path(latest_filename).name != latest_filename:
+            raise InvalidArgumentError(
+                "latest_filename is a name, not a path", expected="no directories", actual=latest_filename
+            )
         if nodes is None:
             return None
         prefix = await self._prefix(sess, str(save_path), global_step)
@@ -211,6 +221,7 @@ class Saver:
             return
         if not save_path:
             raise InvalidArgumentError("there is no checkpoint to restore", expected="a path", actual=save_path)
+        _check_place(sess, save_path)
         path = str(save_path)
         await in_thread(nodes.check, path, self._reshape, effects=False)
         await sess.run(nodes.restored, {nodes.filename: path})
@@ -224,6 +235,7 @@ class Saver:
 
     def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
         """Say which checkpoints exist, oldest first; their age counts from now."""
+        check_list(last_checkpoints, "the checkpoints")
         self._kept = [(str(path), time.time()) for path in last_checkpoints]
 
     def set_last_checkpoints_with_time(self, last_checkpoints_with_time: Sequence[tuple[str, float]]) -> None:
@@ -242,15 +254,19 @@ def _named_variables(var_list: Sequence[Any] | Mapping[str, Any] | None) -> dict
     if var_list is None:
         var_list = default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)
     if isinstance(var_list, Mapping):
-        named = {str(name): variable for name, variable in var_list.items()}
+        for name in var_list:
+            check_text(name, "the name of a variable in a checkpoint")
+        named = dict(var_list)
     else:
+        check_kind(var_list, Iterable, "the variables to save", "a list, or a dictionary by name")
         named = {}
         for variable in var_list:
             name = _variable(variable).handle.op.name
-            if named.setdefault(name, variable) is not variable:
+            if name in named:
                 raise InvalidArgumentError(
                     f"two variables are saved as {name!r}", expected="distinct names", actual=name
                 )
+            named[name] = variable
     return {name: _variable(variable) for name, variable in sorted(named.items())}
 
 
@@ -258,6 +274,11 @@ def _variable(value: Any) -> Any:
     if not hasattr(value, "handle"):
         raise DTypeError("only variables are saved", expected="a Variable", actual=repr(value))
     return value
+
+
+def _check_place(session: Any, path: Any) -> None:
+    check_session(session)
+    check_kind(path, (str, PathLike), "the path of a checkpoint", "a str or a path")
 
 
 class _SaverNodes:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, GraphKeys, Tensor
 from aioflow.ops.initializers import zeros_initializer
@@ -27,8 +28,8 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
     """The graph's global step: the one in its collection, or the node "global_step:0"; None where there is none.
 
     Raises:
-        InvalidArgumentError: the collection has several, or it is not a scalar.
-        DTypeError: it is not an integer.
+        InvalidArgumentError: the collection has several.
+        DTypeError: it is not an integer, or not a scalar.
     """
     owner = default_graph() if graph is None else graph
     found = owner.get_collection(GraphKeys.GLOBAL_STEP)
@@ -67,11 +68,11 @@ def assert_global_step(global_step_tensor: Variable | Tensor) -> None:
     """Check that a variable or tensor can be a global step.
 
     Raises:
-        DTypeError: it is not an integer.
-        InvalidArgumentError: it is not a scalar.
+        DTypeError: it is not an integer, or not a scalar.
     """
+    check_kind(global_step_tensor, (Variable, Tensor), "the global step", "a variable or a tensor")
     if not global_step_tensor.dtype.is_integer:
         raise DTypeError("the global step must be an integer", expected="int64", actual=global_step_tensor.dtype)
     dims = global_step_tensor.shape.raw
     if dims is not None and dims != ():
-        raise InvalidArgumentError("the global step must be a scalar", expected=(), actual=dims)
+        raise DTypeError("the global step must be a scalar", expected=(), actual=dims)
