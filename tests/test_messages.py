@@ -488,3 +488,25 @@ async def test_a_stream_whose_session_is_closed() -> None:
         assert isinstance(error, errors.CancelledError)
         assert "the session was closed while" in str(error)
         assert "'result:0'" in str(error)
+
+
+# ── causes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: af.raw_ops.Concat(concat_dim=0, values=[]),
+        lambda: af.raw_ops.Cast(x=1.0, DstT="no such dtype"),
+        lambda: af.raw_ops.MatMul(a=[["a"]], b=[["b"]]),
+    ],
+)
+def test_whoever_follows_the_causes_of_a_refusal_comes_to_an_end(build: Callable[[], Any]) -> None:
+    with pytest.raises(errors.InvalidArgumentError) as caught:
+        build()
+    causes: list[BaseException] = []
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert error not in causes
+        causes.append(error)
+        error = error.__cause__

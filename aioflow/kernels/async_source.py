@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from aioflow.errors import CancelledError, DTypeError, FailedPreconditionError, OutOfRangeError
 from aioflow.graph.python_functions import PythonFunction, find_function
 from aioflow.kernels.background import Background, background_of
-from aioflow.kernels.py_func import ResultCheck, call_error
+from aioflow.kernels.py_func import ResultCheck, call_error, is_cancelled
 from aioflow.kernels.registry import Binding, binder
 
 __all__ = ["SourceCore"]
@@ -256,8 +256,7 @@ async def _next_item(iterator: AsyncIterator[Any]) -> _Item:
     except StopAsyncIteration:
         raise
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if is_cancelled():
             raise
         failed = CancelledError("what the async iterator awaited was cancelled")
         failed.__cause__ = error

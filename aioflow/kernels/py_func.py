@@ -35,7 +35,7 @@ from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.registry import Binding, binder
 from aioflow.threads import in_thread
 
-__all__ = ["ResultCheck", "call_error"]
+__all__ = ["ResultCheck", "call_error", "is_cancelled"]
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -146,7 +146,9 @@ def py_coroutine(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[
         try:
             result = await _tried(function, [read_only(v) for v in values])
         except asyncio.CancelledError as error:
-            raise not_ours(error) from error
+            if is_cancelled():
+                raise
+            raise CancelledError("what the function awaited was cancelled") from error
         except Exception as error:
             failure = call_error(error)
             raise failure from failure.__cause__
@@ -155,13 +157,11 @@ def py_coroutine(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[
     return run
 
 
-def not_ours(error: asyncio.CancelledError) -> BaseException:
-    """The cancellation itself where this task was cancelled; otherwise, something that the function awaited was, which
-    must not look to the step as if it had been stopped."""
+def is_cancelled() -> bool:
+    """Whether this task was cancelled, and not only something that the user's code awaited, which must not look to the
+    step as if it had been stopped."""
     task = asyncio.current_task()
-    if task is None or task.cancelling():
-        return error
-    return CancelledError("what the function awaited was cancelled")
+    return task is None or task.cancelling() > 0
 
 
 async def _tried(function: PythonFunction, values: Sequence[Any]) -> Any:

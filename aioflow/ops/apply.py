@@ -330,7 +330,10 @@ def infer_attrs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, An
             try:
                 found[attr.name] = attr.check(found[attr.name])
             except InvalidArgumentError as error:
-                raise refused_dtype(op_def, attr, inputs, error) from error
+                refused = refused_dtype(op_def, attr, inputs, error)
+                if refused is None:
+                    raise
+                raise refused from error
         elif attr.has_default:
             found[attr.name] = attr.default
         else:

@@ -66,8 +66,10 @@ def disagreeing_inputs(
     )
 
 
-def refused_dtype(op_def: OpDef, attr: AttrDef, inputs: Mapping[str, Any], error: InvalidArgumentError) -> Exception:
-    """What `error`, about an attribute, is to a user: a dtype that an input may not have."""
+def refused_dtype(
+    op_def: OpDef, attr: AttrDef, inputs: Mapping[str, Any], error: InvalidArgumentError
+) -> DTypeError | None:
+    """What `error`, about an attribute, is to a user, if it is about a dtype that an input may not have."""
     for arg in op_def.inputs:
         if attr.name in (arg.type_attr, arg.list_attr):
             tensors = [t for t in _listed(inputs[arg.name]) if attr.allowed is not None and t.dtype not in attr.allowed]
@@ -77,7 +79,7 @@ def refused_dtype(op_def: OpDef, attr: AttrDef, inputs: Mapping[str, Any], error
                     expected=error.expected,
                     actual=tensors[0].dtype.name,
                 )
-    return error
+    return None
 
 
 def offending(value: Any, wanted: DType, is_symbolic: Callable[[Any], bool]) -> Any:
