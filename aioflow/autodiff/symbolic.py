@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aioflow.autodiff.gradients import gradients
+from aioflow.errors import InvalidArgumentError
 from aioflow.graph.calls import expander
 from aioflow.graph.graph import Operation
 from aioflow.ops.apply import apply_op, convert_to_tensor
@@ -22,6 +23,12 @@ def _expand_gradient(op: Operation) -> None:
     check_call(function, op.inputs[:count])
     inputs = [identity(t, name="input") for t in op.inputs[:count]]  # what they were computed from is no concern of it
     results, _ = inline(function, inputs)
+    if len(op.inputs) != count + len(results):
+        raise InvalidArgumentError(
+            f"the gradient of function {function.name!r} needs its inputs and a gradient for each of its outputs",
+            expected=f"{count} + {len(results)} inputs",
+            actual=f"{len(op.inputs)} inputs",
+        )
     pairs = zip(results, op.inputs[count:], strict=True)
     given = [(y, g) for y, g in pairs if y.dtype.is_floating or y.dtype.is_complex]
     found = gradients([y for y, _ in given], inputs, [g for _, g in given]) if given else [None] * count

@@ -169,7 +169,10 @@ def _text(value: Any) -> str:
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:
-    return value if isinstance(value, np.ndarray) else np.asarray(value)
+    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    if array.dtype.hasobject and not all(isinstance(item, bytes) for item in array.reshape(-1)):
+        raise TypeError("an array of objects other than strings")
+    return array
 
 
 def _function(value: Any) -> FunctionRef:

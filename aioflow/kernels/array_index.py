@@ -177,8 +177,9 @@ def _tensor_scatter(mode: str) -> Callable[[Binding], Callable[..., Any]]:
     return bind
 
 
-for _suffix in ("Update", "Add", "Sub", "Min", "Max"):
-    binder(f"TensorScatter{_suffix}", fresh=True)(_tensor_scatter(_suffix.lower()))
+for _suffix, _kinds in {"Update": None, "Add": "numbers", "Sub": "numbers", "Min": "reals", "Max": "reals"}.items():
+    _allowed = {} if _kinds is None else {"T": _kinds}
+    binder(f"TensorScatter{_suffix}", dtypes=_allowed, fresh=True)(_tensor_scatter(_suffix.lower()))
 
 
 @kernel("Where", fresh=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -115,9 +116,9 @@ def invert_permutation(xp: Any, x: Any) -> Any:
 
 def _distinct(xp: Any, value: Any, dtype: Any, axis: int | None = None) -> tuple[Any, Any, Any]:
     """(distinct, idx, count) in the order of first appearance; NaN equals nothing, itself included."""
-    if is_large(value):
-        if axis is not None:
-            return _distinct_slices(value, dtype, axis)
+    if axis is not None and (is_large(value) or value.dtype.kind == "O"):
+        return _distinct_slices(value, dtype, axis)
+    if axis is None and is_large(value):
         return (_distinct_objects if value.dtype.kind == "O" else _distinct_numbers)(value, dtype)
     _, first, inverse, counts = xp.unique(
         value, return_index=True, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
@@ -136,9 +137,9 @@ def _distinct_objects(value: Any, dtype: Any) -> tuple[Any, Any, Any]:
 
 
 def _distinct_slices(value: Any, dtype: Any, axis: int) -> tuple[Any, Any, Any]:
-    """What NumPy sorts (as records, while nothing else can run) is counted by the bytes of each slice."""
+    """Told apart by their bytes: NumPy would sort them while nothing else can run, and strings it cannot."""
     slices = np.moveaxis(value, axis, 0)
-    rows = slices.reshape(len(slices), -1)
+    rows = slices.reshape(len(slices), math.prod(slices.shape[1:]))
     numbers: dict[Any, int] = {}
     first: list[int] = []
     places = np.empty(len(rows), dtype)
@@ -214,7 +215,6 @@ def unique_v2(binding: Binding) -> Callable[..., Any]:
     def distinct(value: Any, axis: tuple[int, ...]) -> Any:
         if not axis:
             _check_vector(value)
-        # a vector goes without an axis: only so does NumPy sort objects
         position = None if value.ndim == 1 else checked_axis(axis[0], value.ndim)
         return _distinct(xp, value, dtype, position)[:2]
 

@@ -179,6 +179,8 @@ def resize_nearest_neighbor_grad(binding: Binding) -> Callable[[Any, tuple[int, 
 def adjust_contrast(images: Any, factor: Any) -> Any:
     if images.ndim < 3 or np.ndim(factor):
         raise InvalidArgumentError("not images and a factor", expected="rank >= 3 and a scalar", actual=images.shape)
+    if not images.size:
+        return images.copy()
     floats = images.astype(np.float32)
     mean = floats.mean(axis=(-3, -2), keepdims=True)
     return ((floats - mean) * factor + mean).astype(images.dtype)

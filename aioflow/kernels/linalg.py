@@ -52,6 +52,11 @@ def _joined(xp: Any, parts: Sequence[Any], rows: tuple[int, ...]) -> Any:
     return whole.reshape(*rows, *whole.shape[1:])
 
 
+def _require_matrices(x: Any) -> None:
+    if x.ndim < 2:
+        raise InvalidArgumentError("not matrices", expected="rank >= 2", actual=x.shape)
+
+
 def _require_square(x: Any) -> None:
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise InvalidArgumentError("the matrices are not square", expected="(..., n, n)", actual=x.shape)
@@ -191,6 +196,7 @@ def _not_decomposed() -> InvalidArgumentError:
 
 @kernel("Svd", fresh=True)
 def svd(xp: Any, input: Any, *, compute_uv: bool, full_matrices: bool) -> tuple[Any, Any, Any]:
+    _require_matrices(input)
     x, own = _computable(xp, input), input.dtype
     finite = xp.isfinite(x).all(axis=(-2, -1), keepdims=True)
     if not finite.all():  # LAPACK may search for ever in what is not finite; its parts are NaN, as in TensorFlow
@@ -210,6 +216,11 @@ def svd(xp: Any, input: Any, *, compute_uv: bool, full_matrices: bool) -> tuple[
 def bind_qr(binding: Binding) -> Body:
     xp, own = binding.xp, binding.output_dtypes[0]
     decompose = partial(xp.linalg.qr, mode="complete" if binding.attrs["full_matrices"] else "reduced")
-    if own is not dtypes.float16:
-        return lambda x: tuple(_in_batches(xp, decompose, x))
-    return lambda x: tuple(part.astype(own.np_dtype) for part in _in_batches(xp, decompose, x.astype(xp.float32)))
+
+    def decomposed(x: Any) -> tuple[Any, ...]:
+        _require_matrices(x)
+        if own is not dtypes.float16:
+            return tuple(_in_batches(xp, decompose, x))
+        return tuple(part.astype(own.np_dtype) for part in _in_batches(xp, decompose, x.astype(xp.float32)))
+
+    return decomposed

@@ -94,7 +94,7 @@ def _shuffle(binding: Binding) -> Store:
 
 
 def _priority(binding: Binding) -> Store:
-    first = binding.attrs["component_types"][0]
+    first = next(iter(binding.attrs["component_types"]), None)
     if first is not int64:
         raise InvalidArgumentError("the first component is the priority", expected=int64, actual=first)
     return PriorityStore(lambda element: as_int(element[0]))

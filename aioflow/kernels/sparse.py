@@ -11,7 +11,7 @@ import numpy as np
 from aioflow.copying import row_blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, claim_array, full
-from aioflow.kernels.convert import as_int, check_rank
+from aioflow.kernels.convert import as_int, as_sizes, check_rank
 from aioflow.kernels.large_sorts import order_of
 from aioflow.kernels.registry import kernel
 from aioflow.kernels.sparse_entries import (
@@ -33,7 +33,9 @@ __all__: list[str] = []
 
 @kernel("SparseToDense", device="CPU", fresh=True, elastic=True)
 def sparse_to_dense(indices: Any, shape: Any, values: Any, default: Any, *, validate_indices: bool) -> Any:
-    sizes, values, default = int64_array(shape), as_vector(values), as_vector(default)
+    check_rank("output_shape", shape, 1)
+    sizes, values, default = int64_array(as_sizes(shape)), as_vector(values), as_vector(default)
+    claim_array(tuple(sizes.tolist()), values.dtype)
     places = int64_array(indices)
     places = places.reshape(-1, 1) if places.ndim < 2 else places
     if places.shape[1] != sizes.size:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_ints, check_rank
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.sparse_entries import check_bounds, check_columns, check_entries, group, int64_array
@@ -141,6 +142,7 @@ class _Reduction:
 
     def dense(self) -> Any:
         """The results as an array, zero where there is no entry."""
+        claim_array(tuple(self.shape), self.values.dtype)
         made = np.zeros(self.shape, dtype=self.values.dtype)
         if len(self.values):
             made[tuple(self.indices.T)] = self.values if made.ndim else self.values[0]
@@ -160,8 +162,9 @@ def _reduce(ufunc: Any, sparse: bool, binding: Binding) -> Callable[[Any, Any, A
 
 
 for _op, _ufunc in (("SparseReduceSum", np.add), ("SparseReduceMax", np.maximum)):
-    binder(_op, device="CPU", fresh=True, host={"reduction_axes": as_ints})(partial(_reduce, _ufunc, False))
-    binder(f"{_op}Sparse", device="CPU", fresh=True, host={"reduction_axes": as_ints})(partial(_reduce, _ufunc, True))
+    _axes = {"reduction_axes": as_ints}
+    binder(_op, device="CPU", fresh=True, host=_axes, elastic=True)(partial(_reduce, _ufunc, False))
+    binder(f"{_op}Sparse", device="CPU", fresh=True, host=_axes)(partial(_reduce, _ufunc, True))
 
 
 @kernel("SparseSoftmax", device="CPU", fresh=True)
@@ -221,7 +224,7 @@ def sparse_dense_cwise_div(indices: Any, values: Any, shape: Any, dense: Any) ->
     return (np.sign(values) * np.sign(met) * towards_zero).astype(values.dtype)
 
 
-@binder("SparseTensorDenseMatMul", device="CPU", fresh=True)
+@binder("SparseTensorDenseMatMul", device="CPU", fresh=True, elastic=True)
 def sparse_tensor_dense_matmul(binding: Binding) -> Callable[[Any, Any, Any, Any], Any]:
     adjoint_a, adjoint_b = binding.attrs["adjoint_a"], binding.attrs["adjoint_b"]
 
@@ -248,6 +251,7 @@ def sparse_tensor_dense_matmul(binding: Binding) -> Callable[[Any, Any, Any, Any
 def _product(rows: Any, columns: Any, values: Any, dense: Any, height: int) -> Any:
     """Sum `value * dense[column]` into each row, a block of entries at a time."""
     dtype, wide = values.dtype, _wide(values.dtype)
+    claim_array((height, dense.shape[1]), wide)
     made = np.zeros((height, dense.shape[1]), dtype=wide)
     order = np.argsort(rows, kind="stable")
     rows, columns, values = rows[order], columns[order], values[order].astype(wide)

@@ -53,6 +53,7 @@ class _Copy:
     def __init__(self, graph: Graph, function: Function, inputs: Sequence[Tensor]) -> None:
         self._graph = graph
         self._function = function
+        self._fits = all(_both(a.dims, t.dims) == t.dims for a, t in zip(function.inputs, inputs, strict=True))
         self._tensors = dict(zip(function.inputs, inputs, strict=True))
         self._operations = {t.op: self._tensors[t].op for t in self._tensors}
         self._unused = {t.op for t in (*function.arguments, *function.body.captures.values())}
@@ -136,9 +137,10 @@ class _Copy:
     def _specs(self, op: Operation, inputs: Sequence[Tensor]) -> list[Any]:
         """Dtypes and static shapes: what the inputs of the call tell besides what the body knew.
 
-        A loop keeps the shapes that hold in all its iterations.
+        A loop keeps the shapes that hold in all its iterations. Of what was made for arguments of which more was known,
+        nothing of that is sure.
         """
-        known = [(t.dtype, t.dims) for t in op.outputs]
+        known = [(t.dtype, t.dims if self._fits else None) for t in op.outputs]
         context = op.control_flow_context
         while context is not None and not context.is_loop:
             context = context.outer

@@ -325,3 +325,9 @@ def test_several_outputs_have_a_shape_each() -> None:
     op = _define("x: float32", "a: float32, b: N*float32", ("N: int",), shape=lambda ctx: [(1,), (2,), (3,)])
     a, b = apply_op(op.name, 1.0, N=2)
     assert [t.dims for t in (a, *b)] == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("value", [object(), af.int8, np.array(["text"], object), [b"a", None], {}])
+def test_a_tensor_of_python_objects_is_no_attribute(value: Any) -> None:
+    with pytest.raises(DTypeError, match="wrong kind"):
+        af.raw_ops.Const(value=value, dtype=af.string)

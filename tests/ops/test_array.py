@@ -297,3 +297,13 @@ def test_a_size_is_worked_out_where_there_are_no_elements(given: Any, wanted: An
         [af.reshape(af.zeros(given), wanted), af.reshape(af.zeros(given), sizes)], {sizes: np.array(wanted, np.int32)}
     )
     assert static.shape == fed.shape == expected
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_unique_slices_of_strings_are_those_of_numbers(axis: int) -> None:
+    numbers = np.array([[3, 1, 3], [2, 0, 2], [3, 1, 3]])
+    texts = numbers.astype(str).tolist()
+    wanted, places = evaluate([*apply_op("UniqueV2", numbers, [axis])])
+    found, same_places = evaluate([*apply_op("UniqueV2", texts, [axis])])
+    assert np.vectorize(int)(found).tolist() == wanted.tolist()
+    assert same_places.tolist() == places.tolist()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from aioflow.ops.apply import apply_op
 from aioflow.testing.evaluate import evaluate
 
@@ -207,3 +207,14 @@ def test_message_has_the_numbers() -> None:
             evaluate([af.reshape(t, s)], {t: np.zeros(6), s: ints(4)})
         with pytest.raises(InvalidArgumentError, match=r"indices\[1\] = 9 is not in \[0, 6\)"):
             evaluate([af.gather(t, s)], {t: np.zeros(6), s: ints(0, 9)})
+
+
+@pytest.mark.parametrize(
+    ("op", "values"),
+    [(op, ["a"]) for op in ("Add", "Sub", "Min", "Max")] + [("Sub", [True]), ("Min", [1j])],
+    ids=str,
+)
+def test_scattering_what_cannot_be_combined(op: str, values: list[Any]) -> None:
+    made = apply_op(f"TensorScatter{op}", af.constant(values), [[0]], af.constant(values))
+    with pytest.raises(UnimplementedError, match=f"TensorScatter{op}"):
+        evaluate(made)

@@ -637,3 +637,40 @@ def test_malformed_functions(fields: dict[str, Any]) -> None:
     FunctionDef(**good)
     with pytest.raises(errors.InvalidArgumentError):
         FunctionDef(**{**good, **fields})
+
+
+# ── called with less than it was made for ────────────────────────────────────────────────────────────────────────────
+
+
+def scalar_function(name: str, make: Any) -> Any:
+    return af.function(make, [af.TensorSpec([], F32)], name).get_concrete_function()
+
+
+def test_a_loop_tests_the_shape_of_its_condition_where_its_function_was_made_for_another() -> None:
+    scalar_function("holds", lambda x: x > 1.0)
+    scalar_function("half", lambda x: x * 0.5)
+    x = af.placeholder(F32)
+    (y,) = af.raw_ops.While(input=[x], cond="holds", body="half")
+    assert run((y, {x: np.float32(8)})) == [1.0]
+    with pytest.raises(errors.InvalidArgumentError, match="must be a scalar"):
+        run((y, {x: np.array([8, 4], np.float32)}))
+
+
+def test_nothing_is_taken_for_sure_that_a_function_was_made_for() -> None:
+    made = scalar_function(
+        "f", lambda x: [af.expand_dims(x, 0), af.while_loop(lambda v: v > 1.0, lambda v: v / 2, [x])]
+    )
+    x = af.placeholder(F32)
+    call = af.raw_ops.PartitionedCall(args=[x], f=made.name, Tout=[F32, F32])
+    assert [t.dims for t in call] == [None, None]
+    one, two = evaluate([*call], {x: np.float32(8)})
+    assert [one.tolist(), two.tolist()] == [[8.0], 1.0]
+
+
+@pytest.mark.parametrize("extra", [[], [1.0, 1.0]])
+def test_the_gradient_of_a_function_needs_one_gradient_an_output(extra: list[float]) -> None:
+    scalar_function("square", lambda x: x * x)
+    assert evaluate(af.raw_ops.SymbolicGradient(input=[3.0, 1.0], f="square", Tout=[F32])) == [6.0]
+    with pytest.raises(errors.InvalidArgumentError, match="'square'") as caught:
+        af.raw_ops.SymbolicGradient(input=[3.0, *extra], f="square", Tout=[F32])
+    assert caught.value.actual == f"{1 + len(extra)} inputs"

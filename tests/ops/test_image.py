@@ -236,3 +236,7 @@ async def test_random_brightness_and_contrast_are_within_their_bounds() -> None:
 def test_methods_that_are_missing_say_so() -> None:
     with pytest.raises(errors.UnimplementedError):
         image.resize_images(PICTURE, [2, 2], image.ResizeMethod.AREA)
+
+
+def test_contrast_of_images_without_pixels() -> None:
+    assert run(image.adjust_contrast(np.zeros((2, 0, 3, 1), np.float32), 2.0)).shape == (2, 0, 3, 1)

@@ -260,3 +260,13 @@ def test_gradients_of_matrix_norms(ord: Any) -> None:
 
 def test_gradients_of_normalize() -> None:
     check_gradients(lambda t: aioflow.linalg.normalize(t, axis=1)[0], random(3, 4))
+
+
+@pytest.mark.parametrize("decompose", [lambda x: aioflow.svd(x)[0], lambda x: aioflow.qr(x)[0]])
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_what_is_no_matrix_has_no_decomposition(decompose: Any, shape: tuple[int, ...]) -> None:
+    with aioflow.Graph().as_default():
+        x = aioflow.placeholder("float32")
+        with pytest.raises(InvalidArgumentError, match="not matrices") as caught:
+            evaluate([decompose(x)], {x: np.ones(shape, np.float32)})
+        assert caught.value.actual == shape

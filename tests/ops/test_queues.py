@@ -375,3 +375,11 @@ async def test_a_shared_padding_queue_may_be_more_open_in_the_second_graph(graph
     async with af.Session() as session:
         await session.run(first.enqueue([[1.0, 2.0]]))
         assert (await session.run(wider.dequeue())).tolist() == [1, 2]
+
+
+async def test_a_priority_queue_without_components_is_refused() -> None:
+    handle = af.raw_ops.PriorityQueueV2(component_types=[], shapes=[])
+    async with af.Session() as session:
+        error = await failure(session.run(af.raw_ops.QueueSizeV2(handle=handle)))
+    assert isinstance(error, errors.InvalidArgumentError)
+    assert "priority" in error.message

@@ -314,3 +314,33 @@ def test_reshaping_nothing_to_sizes_whose_product_is_too_large_for_64_bits() -> 
 def test_transposing_to_dimensions_that_are_not_there(perm: list[int]) -> None:
     with pytest.raises(errors.InvalidArgumentError, match="perm"):
         af.sparse_transpose(af.SparseTensor(*VALUE), perm)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda shape: af.sparse_to_dense(np.zeros((0, 2), np.int64), shape, np.zeros(0, np.float32)),
+        lambda shape: af.sparse_reduce_sum(nothing(shape), np.zeros(0, np.int32)),
+        lambda shape: af.sparse_tensor_dense_matmul(nothing(shape), np.ones((2, 3), np.float32)),
+        lambda shape: af.sparse_fill_empty_rows(nothing(shape), 0.0)[0].values,
+    ],
+    ids=["to_dense", "reduce_sum", "matmul", "fill_empty_rows"],
+)
+@pytest.mark.parametrize("rows", [2**40, 2**62])
+def test_shapes_of_which_nothing_dense_can_be_made(make: Any, rows: int) -> None:
+    shape = af.placeholder(af.int64, [2])
+    evaluate([make(shape)], {shape: np.array([2, 2])})
+    with pytest.raises(errors.ResourceExhaustedError):
+        evaluate([make(shape)], {shape: np.array([rows, 2])})
+
+
+def nothing(shape: Any) -> af.SparseTensor:
+    return af.SparseTensor(np.zeros((0, 2), np.int64), np.zeros(0, np.float32), shape)
+
+
+@pytest.mark.parametrize("shape", [[[2, 2]], [-1, 2]])
+def test_a_dense_shape_that_is_none(shape: Any) -> None:
+    fed = af.placeholder(af.int64)
+    made = af.sparse_to_dense(np.zeros((0, 2), np.int64), fed, np.zeros(0, np.float32))
+    with pytest.raises(errors.InvalidArgumentError):
+        evaluate([made], {fed: np.array(shape)})
