@@ -676,7 +676,6 @@ CONTROL_FLOW: dict[str, WrongCall] = {
     "Assert of text": lambda m: m.Assert(m.constant(True), "a"),
     "Assert of what is false": lambda m: m.Assert(False, ["a"]),
     "custom_gradient of a number": lambda m: m.gradients(custom(m), []),
-    "function, called with too many": lambda m: m.function(len)(1, 2) if hasattr(m, "function") else len(1, 2),
     "TensorArray of no dtype": lambda m: m.TensorArray("nonsense", 3),
     "TensorArray of a size that is text": lambda m: m.TensorArray("float32", "a"),
     "TensorArray of a size of floats": lambda m: m.TensorArray("float32", 1.5),
