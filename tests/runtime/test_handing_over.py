@@ -1,0 +1,116 @@
+"""Who owns a fetched value: what nobody else holds is handed over as it is, all else is copied, in a thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aioflow.copying import copied
+from aioflow.errors import CancelledError, ResourceExhaustedError
+from aioflow.runtime.handing_over import Unfinished, copied_in_thread, is_large, large_bytes
+from aioflow.runtime.step import Step
+
+NODE: Any = SimpleNamespace(name="made", op="Fill", source=None)
+SIZE = 3 << 20  # elements: some blocks of a copy
+
+
+def address(value: Any) -> int:
+    return int(value.__array_interface__["data"][0])
+
+
+def whole() -> Any:
+    return np.zeros(SIZE, np.float32)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [whole, lambda: whole().reshape(3, -1), lambda: whole().reshape(3, -1).T, lambda: whole()[: SIZE // 2 + 1]],
+    ids=["array", "reshaped", "transposed", "more than half"],
+)
+async def test_what_nobody_else_holds_is_not_copied(make: Callable[[], Any]) -> None:
+    values = [make()]
+    before = address(values[0])
+    (made,) = await Unfinished(values, {0: NODE}, None).finish()
+    assert address(made) == before
+
+
+def _read_only() -> Any:
+    made = whole()
+    made.flags.writeable = False
+    return made
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _read_only,
+        lambda: whole()[: SIZE // 8],
+        lambda: np.broadcast_to(np.zeros((), np.float32), (SIZE,)),
+        lambda: np.frombuffer(bytearray(4 * SIZE), np.float32),
+    ],
+    ids=["read-only", "a small part", "one place for many elements", "memory of something else"],
+)
+async def test_what_is_not_a_whole_array_of_its_own_is_copied(make: Callable[[], Any]) -> None:
+    values = [make()]
+    before = address(values[0])
+    (made,) = await Unfinished(values, {0: NODE}, None).finish()
+    assert address(made) != before
+    assert made.flags.writeable
+    assert made.base is None
+
+
+async def test_what_somebody_else_holds_is_copied() -> None:
+    held, behind = whole(), whole()
+    made, twin, view, other = await Unfinished(
+        [held, held, behind[::1], whole()], dict.fromkeys(range(3), NODE), None
+    ).finish()
+    assert len({address(value) for value in (held, behind, made, twin, view, other)}) == 6
+
+
+async def test_copies_are_made_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, threads = whole(), list[int]()
+
+    def noted(value: Any) -> Any:
+        threads.append(threading.get_ident())
+        return copied(value)
+
+    monkeypatch.setattr("aioflow.runtime.handing_over.copied", noted)
+    await Unfinished([held], {0: NODE}, None).finish()
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_one_that_is_too_large_names_its_node() -> None:
+    view = np.broadcast_to(np.zeros((), bool), (1 << 40,))
+    with pytest.raises(ResourceExhaustedError) as raised:
+        await Unfinished([view], {0: NODE}, 1 << 30).finish()
+    assert raised.value.node == "made"
+
+
+async def test_a_step_that_is_stopped_copies_nothing_more() -> None:
+    step = Step()
+    step.stop()
+    with pytest.raises(CancelledError):
+        await Unfinished([whole(), whole()], {0: NODE}, None).finish(step)
+    with pytest.raises(CancelledError):
+        await copied_in_thread([whole()], step, None)
+
+
+async def test_a_step_keeps_copies() -> None:
+    array = whole()
+    made, number = await copied_in_thread([array, 3], Step(), None)
+    assert number == 3
+    assert not np.shares_memory(made, array)
+
+
+def test_what_takes_longer_to_copy_than_the_inline_budget_is_large() -> None:
+    assert large_bytes(0) > 0
+    assert large_bytes(1) > large_bytes(1e-3)
+    assert is_large(whole(), large_bytes(1e-4))
+    assert not is_large(whole(), large_bytes(10))
+    assert not is_large("text", 0)

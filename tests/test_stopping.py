@@ -1,0 +1,278 @@
+"""Work that is asked to stop, what it may make, and copies that look for both."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aioflow.copying import copied, copy_into, put, row_blocks
+from aioflow.errors import ResourceExhaustedError
+from aioflow.stopping import (
+    Brief,
+    Elsewhere,
+    Stoppable,
+    Stopped,
+    Work,
+    acting,
+    batches,
+    blocks,
+    checkpoint,
+    claim,
+    current_work,
+    doing,
+    largest_value,
+    value_limit,
+)
+from tests.processes import SECONDS, program
+
+
+def stopped() -> Stoppable:
+    """Work that has been asked to stop."""
+    work = Stoppable(effects=False)
+    work.stop()
+    return work
+
+
+# -- whether to go on ------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_that_works_on_nothing_goes_on() -> None:
+    assert current_work() is None
+    checkpoint()
+    with acting():
+        checkpoint()
+
+
+def test_work_ends_at_its_next_checkpoint() -> None:
+    work = Stoppable()
+    doing(work, checkpoint)
+    work.stop()
+    with pytest.raises(Stopped):
+        doing(work, checkpoint)
+
+
+def test_no_handler_of_exceptions_holds_it_up() -> None:
+    assert not issubclass(Stopped, Exception)
+    assert not issubclass(Elsewhere, Exception)
+
+
+def test_a_thread_knows_what_it_works_on_and_no_other_thread_does() -> None:
+    outer, inner, seen = Work(), Work(), list[Any]()
+
+    def nested() -> None:
+        doing(inner, lambda: seen.append(current_work()))
+        seen.append(current_work())
+        thread = threading.Thread(target=lambda: seen.append(current_work()))
+        thread.start()
+        thread.join()
+
+    doing(outer, nested)
+    assert seen == [inner, outer, None]
+    with pytest.raises(ZeroDivisionError):
+        doing(outer, lambda: 1 / 0)
+    assert current_work() is None
+
+
+def test_who_watches_is_told() -> None:
+    work, told = Stoppable(), list[int]()
+    work.watchers += [lambda: told.append(1), lambda: told.append(2)]
+    work.stop()
+    assert told == [1, 2]
+    assert work.requested
+
+
+def test_blocks_make_up_the_whole_with_a_checkpoint_between_them() -> None:
+    assert list(blocks(7, 3)) == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert list(blocks(0, 3)) == []
+    seen: list[slice] = []
+    with pytest.raises(Stopped):
+        doing(stopped(), lambda: seen.extend(blocks(7, 3)))
+    assert seen == [slice(0, 3)]
+
+
+def test_batches_give_each_item_with_a_checkpoint_after_some() -> None:
+    assert list(batches("abcde", 2)) == list("abcde")
+    seen: list[str] = []
+    with pytest.raises(Stopped):
+        doing(stopped(), lambda: seen.extend(batches("abcde", 3)))
+    assert seen == ["a", "b"]
+
+
+# -- effects ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_has_an_effect_is_not_begun_where_the_work_is_to_stop() -> None:
+    work, done = stopped(), list[int]()
+
+    def change() -> None:
+        with acting():
+            done.append(1)
+
+    with pytest.raises(Stopped):
+        doing(work, change)
+    assert not done
+    assert not work.effects
+
+
+def test_what_has_begun_to_have_an_effect_is_not_stopped_in_the_middle() -> None:
+    work, seen = Stoppable(effects=False), list[bool]()
+
+    def change() -> str:
+        with acting():
+            seen.append(work.effects)
+            work.stop()
+            checkpoint()
+        seen.append(work.effects)
+        return "changed"
+
+    assert doing(work, change) == "changed"
+    assert seen == [True, False]
+
+
+def test_an_effect_that_fails_has_ended() -> None:
+    work = Stoppable(effects=False)
+
+    def change() -> None:
+        with acting():
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        doing(work, change)
+    assert not work.effects
+
+
+# -- on an event loop ------------------------------------------------------------------------------------------------
+
+
+def test_brief_work_that_takes_longer_is_begun_elsewhere() -> None:
+    doing(Brief(seconds=60), checkpoint)
+    with pytest.raises(Elsewhere):
+        doing(Brief(seconds=-1), checkpoint)
+
+
+def test_brief_work_that_has_had_an_effect_goes_on_where_it_is() -> None:
+    def change() -> str:
+        with acting():
+            pass
+        checkpoint()
+        claim(10**9, seconds=100)
+        return "changed"
+
+    assert doing(Brief(limit=10**10, seconds=-1), change) == "changed"
+
+
+@pytest.mark.parametrize(("size", "seconds"), [(10**9, 0), (1, 10)])
+def test_brief_work_makes_nothing_that_takes_long(size: int, seconds: float) -> None:
+    doing(Brief(limit=10**10, seconds=0.01), claim, 1000, 0.001)
+    with pytest.raises(Elsewhere):
+        doing(Brief(limit=10**10, seconds=0.01), claim, size, seconds)
+
+
+def test_what_is_too_large_is_too_large_everywhere() -> None:
+    with pytest.raises(ResourceExhaustedError):
+        doing(Brief(limit=10), claim, 11)
+
+
+# -- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_value_may_take_as_much_as_the_setting_says() -> None:
+    doing(Work(limit=10), claim, 10)
+    with pytest.raises(ResourceExhaustedError) as raised:
+        doing(Work(limit=10), claim, 11)
+    assert (raised.value.expected, raised.value.actual) == ("at most 10 bytes", "11 bytes")
+
+
+def test_the_limit_of_the_context() -> None:
+    with value_limit(10):
+        with pytest.raises(ResourceExhaustedError):
+            doing(Work(), claim, 11)
+        with value_limit(None), pytest.raises(ResourceExhaustedError):
+            doing(Work(), claim, 11)
+        doing(Work(limit=20), claim, 11)
+    doing(Work(), claim, 11)
+
+
+def test_where_nothing_is_said_the_machine_sets_the_limit() -> None:
+    claim(largest_value())
+    with pytest.raises(ResourceExhaustedError, match="max_value_bytes"):
+        claim(largest_value() + 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold a process to its address space")
+def test_the_machine_sets_it_to_half_of_what_the_process_may_use() -> None:
+    code = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+from aioflow.stopping import largest_value
+print(largest_value())
+"""
+    with program("-c", code) as process:
+        said, _ = process.communicate(timeout=SECONDS)
+    assert int(said) <= 3 << 29
+    psutil = pytest.importorskip("psutil")
+    assert largest_value() <= psutil.virtual_memory().total // 2
+
+
+# -- copies ----------------------------------------------------------------------------------------------------------
+
+LARGE = np.arange(3 << 20, dtype=np.float32)  # some blocks
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        LARGE,
+        LARGE[::-1],
+        LARGE.reshape(3, -1),
+        LARGE.reshape(-1, 3).T,
+        LARGE.reshape(2, 3, -1).swapaxes(0, 2),
+        np.broadcast_to(np.float32(7), (2000, 1000)),
+        np.array([b"a", b"bc"] * 100_000, object),
+        np.array(5.0),
+        np.zeros((0, 3)),
+    ],
+    ids=["vector", "backwards", "long rows", "transposed", "cube", "one place", "objects", "scalar", "nothing"],
+)
+def test_a_copy_has_the_same_elements_and_memory_of_its_own(source: Any) -> None:
+    made = copied(source)
+    np.testing.assert_array_equal(made, source)
+    assert made.dtype == source.dtype
+    assert made.flags.writeable
+    assert not np.shares_memory(made, source)
+    target = np.empty_like(made)
+    put(target, source)
+    np.testing.assert_array_equal(target, source)
+
+
+def test_a_copy_into_another_dtype() -> None:
+    target = np.empty(LARGE.shape, np.int16)
+    copy_into(target, LARGE)
+    np.testing.assert_array_equal(target, LARGE.astype(np.int16))
+
+
+@pytest.mark.parametrize(
+    "source", [LARGE, LARGE.reshape(2, -1), LARGE.reshape(-1, 3).T], ids=["flat", "long", "turned"]
+)
+def test_a_large_copy_can_be_stopped(source: Any) -> None:
+    with pytest.raises(Stopped):
+        doing(stopped(), copied, source)
+    assert doing(stopped(), copied, LARGE[:1000]).shape == (1000,)
+
+
+def test_a_view_is_as_large_as_its_copy() -> None:
+    view = np.broadcast_to(np.zeros((), bool), (1 << 40,))
+    with pytest.raises(ResourceExhaustedError):
+        doing(Work(limit=1 << 30), copied, view)
+
+
+def test_rows_are_taken_some_at_a_time() -> None:
+    rows = LARGE.reshape(-1, 1 << 10)
+    parts = list(row_blocks(rows))
+    assert len(parts) > 1
+    np.testing.assert_array_equal(np.concatenate([rows[part] for part in parts]), rows)
+    assert len(list(row_blocks(LARGE.reshape(3, -1)))) == 3
