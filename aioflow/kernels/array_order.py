@@ -53,7 +53,9 @@ def reverse_sequence(xp: Any, value: Any, seq_lengths: Any, *, seq_dim: int, bat
         )
     if seq_lengths.size and (int(seq_lengths.min()) < 0 or int(seq_lengths.max()) > size):
         raise InvalidArgumentError(
-            "a sequence is longer than its dimension", expected=f"lengths in 0..{size}", actual=seq_lengths.tolist()
+            "a sequence is longer than its dimension",
+            expected=f"lengths in 0..{size}",
+            actual=_first_outside(seq_lengths, 0, size + 1),
         )
     rest = [i for i in range(value.ndim) if i not in (batch, along)]
     order = [batch, along, *rest]
@@ -70,6 +72,12 @@ def reverse_sequence(xp: Any, value: Any, seq_lengths: Any, *, seq_dim: int, bat
     else:
         reversed_ = turned(slice(0, len(ordered)))
     return reversed_.transpose(np.argsort(order).tolist())
+
+
+def _first_outside(values: Any, low: int, high: int) -> int:
+    """The first of them that is not in the range. (All of them may be millions.)"""
+    flat = values.reshape(-1)
+    return int(flat[int(((flat < low) | (flat >= high)).argmax())])
 
 
 @kernel("Roll", host={"shift": as_ints, "axis": as_ints}, fresh=True)
@@ -102,12 +110,16 @@ def invert_permutation(xp: Any, x: Any) -> Any:
         raise InvalidArgumentError("a permutation is a vector", expected="rank 1", actual=list(x.shape))
     count = x.size
     if count and (int(x.min()) < 0 or int(x.max()) >= count):
-        raise InvalidArgumentError("not a permutation", expected=f"each of 0..{count - 1} once", actual=x.tolist())
+        raise InvalidArgumentError(
+            "not a permutation", expected=f"each of 0..{count - 1} once", actual=_first_outside(x, 0, count)
+        )
     result = full(xp, x.shape, -1, x.dtype)
     for part in blocks(count, BLOCK if is_large(x) else max(1, count)):
         result[x[part]] = xp.arange(part.start, part.stop, dtype=x.dtype)
     if count and int(result.min()) < 0:
-        raise InvalidArgumentError("not a permutation", expected=f"each of 0..{count - 1} once", actual=x.tolist())
+        raise InvalidArgumentError(
+            "not a permutation", expected=f"each of 0..{count - 1} once", actual=f"no {int(result.argmin())}"
+        )
     return result
 
 
@@ -276,7 +288,9 @@ def dynamic_partition(binding: Binding) -> Callable[[Any, Any], Any]:
             )
         if partitions.size and not 0 <= int(partitions.min()) <= int(partitions.max()) < count:
             raise InvalidArgumentError(
-                "a partition is out of range", expected=f"0 <= partition < {count}", actual=partitions.tolist()
+                "a partition is out of range",
+                expected=f"0 <= partition < {count}",
+                actual=_first_outside(partitions, 0, count),
             )
         flat = partitions.reshape(-1)
         rows = data.reshape((flat.size, *data.shape[partitions.ndim :]))
@@ -357,7 +371,9 @@ def unravel_index(xp: Any, indices: Any, dims: tuple[int, ...]) -> Any:
     flat = indices.reshape(-1)
     if flat.size and not 0 <= int(flat.min()) <= int(flat.max()) < total:
         raise InvalidArgumentError(
-            "a position is outside the tensor", expected=f"0 <= position < {total}", actual=flat.tolist()
+            "a position is outside the tensor",
+            expected=f"0 <= position < {total}",
+            actual=_first_outside(flat, 0, total),
         )
     result = xp.empty((len(dims), flat.size), indices.dtype)
     for part in blocks(flat.size, BLOCK if is_large(flat) else max(1, flat.size)):

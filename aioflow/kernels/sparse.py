@@ -263,7 +263,9 @@ def sparse_fill_empty_rows_grad(places: Any, grad: Any) -> tuple[Any, Any]:
     check_rank("the gradient", grad, 1)
     if places.size and (places.min() < 0 or places.max() >= len(grad)):
         raise InvalidArgumentError(
-            "the reverse index map is out of bounds", expected=f"0..{len(grad) - 1}", actual=places.tolist()
+            "the reverse index map is out of bounds",
+            expected=f"0..{len(grad) - 1}",
+            actual=f"{places.min()}..{places.max()}",
         )
     filled = np.ones(len(grad), dtype=bool)
     filled[places] = False

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from aioflow.errors import InvalidArgumentError
 from aioflow.ops.apply import apply_op
 from aioflow.testing.evaluate import evaluate
 
@@ -170,3 +171,21 @@ def test_a_long_text_split_at_several_characters() -> None:
     text = b"a,b;;c" * 200_000
     _, pieces, _ = run("StringSplit", np.array([text], object), np.array(b",;", object), skip_empty=False)
     assert pieces.tolist() == text.replace(b";", b",").split(b",")
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attrs"),
+    [
+        ("UnravelIndex", [np.full(10**6, 7, np.int32), ints(2, 3)], {}),
+        ("InvertPermutation", [np.full(10**6, 7, np.int32)], {}),
+        ("InvertPermutation", [np.full(10**6, 10**6, np.int32)], {}),
+        ("DynamicPartition", [floats(10**6), np.full(10**6, 7, np.int32)], {"num_partitions": 2}),
+        ("ReverseSequence", [floats(10**6, 1), np.full(10**6, 7, np.int32)], {"seq_dim": 1, "batch_dim": 0}),
+        ("SparseFillEmptyRowsGrad", [np.full(10**6, 7), floats(3)], {}),
+    ],
+    ids=["unravel", "repeated", "out of range", "partition", "sequence", "reverse map"],
+)
+def test_what_is_wrong_with_many_numbers_is_said_in_few_words(op: str, inputs: Any, attrs: Any) -> None:
+    with pytest.raises(InvalidArgumentError) as raised:
+        run(op, *inputs, **attrs)
+    assert len(str(raised.value)) < 1000

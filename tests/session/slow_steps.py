@@ -425,7 +425,7 @@ _ROWS += [
     ),
     Slow(
         "Einsum",
-        lambda: [(floats(3000, 3000), floats(30))],
+        lambda: [(floats(3000, 3000), floats(12))],
         {"equation": "ab,c->abc", "N": 2},
         left=LEFT,
         note="outer",
