@@ -36,7 +36,7 @@ def _as_open_sizes(value: Any) -> tuple[int, ...]:
         raise InvalidArgumentError(
             "a shape has negative sizes", expected="sizes >= 0 and at most one -1", actual=list(sizes)
         )
-    check_room(sizes)
+    check_room(size for size in sizes if size != -1)
     return sizes
 
 

@@ -7,27 +7,31 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
 import json
 import os
 import re
 import resource
+import signal
 import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import IO, Any, Final
 
 import aioflow as af
-from aioflow.errors import InternalError, OpError, UnknownError
+from aioflow.errors import DeadlineExceededError, InternalError, OpError, UnknownError
 from tests.hostile.calls import perform
 
 # What NumPy says of sizes and axes that nobody has looked at before it.
 _UNCHECKED: Final = r"negative dimensions|too big|Maximum allowed|size 1 to a Python|values to unpack|ambiguous"
 _ROOM: Final = 1 << 30  # bytes that calls may ask for
 _SOURCE: Final = str(Path(af.__file__).parents[1]) + os.sep
+_KERNELS: Final = tuple(os.path.join(_SOURCE, folder) for folder in ("aioflow/kernels", "backends"))
 
 
 def _limit_memory() -> None:
@@ -38,9 +42,7 @@ def _limit_memory() -> None:
 
 def _place(error: BaseException) -> str:
     """The line of the library where the first cause was raised, and what it was."""
-    cause = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
+    *_, cause = _chain(error)
     lines = [f for f in traceback.extract_tb(cause.__traceback__) if "tests" not in f.filename]
     own = [f for f in lines if f.filename.startswith((_SOURCE, "<aioflow"))]
     place = f"{own[-1].filename.removeprefix(_SOURCE)}:{own[-1].lineno} " if own else ""
@@ -56,17 +58,36 @@ def _is_unexplained(error: OpError) -> bool:
     return slip or re.search(_UNCHECKED, str(cause)) is not None
 
 
-async def _outcome(seed: str, op: str, index: str) -> dict[str, str]:
+def _has_reached(error: OpError, op: str) -> bool:
+    """Whether a kernel of the op had the call: it has raised, or had not answered in time."""
+    if isinstance(error, DeadlineExceededError):
+        return True
+    trace = [frame.filename for each in _chain(error) for frame in traceback.extract_tb(each.__traceback__)]
+    return error.op_type == op and any(name.startswith((*_KERNELS, "<aioflow")) for name in trace)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and its causes."""
+    seen: list[BaseException] = []
+    while error is not None:
+        if error in seen:
+            raise AssertionError(f"the cause of {error!r} is itself")
+        seen.append(error)
+        yield error
+        error = error.__cause__
+
+
+async def _outcome(seed: str, op: str, index: str) -> dict[str, Any]:
     try:
         await perform(op, Random(f"{seed}/{op}/{index}"))
     except OpError as error:
         kind = type(error).__name__
         if not isinstance(error, UnknownError | InternalError) and _is_unexplained(error):
             kind = f"unexplained {kind}"
-        return {"kind": kind, "place": _place(error)}
+        return {"kind": kind, "place": _place(error), "reached": _has_reached(error, op)}
     except Exception as error:
-        return {"kind": f"bare {type(error).__name__}", "place": _place(error)}
-    return {"kind": "ok", "place": ""}
+        return {"kind": f"bare {type(error).__name__}", "place": _place(error), "reached": False}
+    return {"kind": "ok", "place": "", "reached": True}
 
 
 async def _serve(seed: str, answers: IO[str]) -> None:
@@ -78,7 +99,7 @@ async def _serve(seed: str, answers: IO[str]) -> None:
         print("begun", file=answers, flush=True)
         found = await _outcome(seed, op, index)
         if noticed:
-            found = {"kind": "bare ignored exception", "place": " ".join(noticed)}
+            found |= {"kind": "bare ignored exception", "place": " ".join(noticed)}
             noticed.clear()
         print(json.dumps(found), file=answers, flush=True)
 
@@ -93,6 +114,8 @@ def main(arguments: list[str]) -> None:
     if given.ops:
         import_module(given.ops)
     warnings.simplefilter("error")
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
     with os.fdopen(os.dup(1), "w") as answers, tempfile.TemporaryDirectory() as folder:
         os.dup2(2, 1)  # what calls print is no answer
         os.chdir(folder)

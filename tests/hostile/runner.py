@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.processes import end, start
+from tests.processes import SECONDS, end, start
 
-__all__ = ["Outcome", "run_calls", "table"]
+__all__ = ["Outcome", "Patience", "run_calls", "table"]
 
 _ROOT: Final = Path(__file__).parents[2]
-_START: Final = 120.0  # seconds in which a child must have been started
 _FAULTS: Final = ("bare", "hang", "crash", "unexplained", "UnknownError", "InternalError")
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,8 @@ class Outcome:
     Attributes:
         kind: "ok", the class of a typed error ("unexplained …" where it only repeats what Python said), "bare …",
             "hang" or "crash …".
-        place: Where the first cause was raised, and what it was.
+        place: Where the first cause was raised, and what it was; of a hang or a crash, what each thread was at.
+        reached: Whether a kernel had the call.
     """
 
     seed: int
@@ -38,66 +44,134 @@ class Outcome:
     index: int
     kind: str
     place: str
+    reached: bool = False
 
     @property
     def is_fault(self) -> bool:
         """Whether no user should ever see it."""
         return self.kind.startswith(_FAULTS)
 
+    @property
+    def has_ended_its_child(self) -> bool:
+        """Whether the process is of no more use."""
+        return self.kind.startswith(("hang", "crash"))
+
     def __str__(self) -> str:
         return f"python -m tests.hostile.child {self.seed} {self.op} {self.index}: {self.kind}: {self.place}"
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """When a call hangs: a child that computes without end has used `busy` seconds of processor time, one that waits
+    without end has been asked `idle` seconds ago. A machine that is busy elsewhere lengthens only the second.
+    """
+
+    busy: float = 30.0
+    idle: float = 60.0
+
+
 class _Child:
-    def __init__(self, seed: int, patience: float, ops: str) -> None:
-        self._patience = patience
+    def __init__(self, seed: int, patience: Patience, ops: str) -> None:
+        self._seed, self._patience = seed, patience
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(_ROOT), *(p for p in sys.path if p)]),
             "MALLOC_ARENA_MAX": "2",  # each arena would take 64 MiB of the address space
         }
         more = ["--ops", ops] if ops else []
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the child
         self._process = start(
             *("-m", "tests.hostile.child", str(seed), *more),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._said,
             cwd=_ROOT,
             env=environment,
         )
         self._rest = b""
 
-    def call(self, op: str, index: int) -> tuple[str, str]:
-        """Kind and place of the outcome; the child is of no more use after a hang or a crash."""
+    def call(self, op: str, index: int) -> Outcome:
+        """What comes of a call."""
         try:
             self._send(f"{op} {index}\n".encode())
-            self._line(_START)
+            self._line(Patience(SECONDS, SECONDS))
             found = json.loads(self._line(self._patience))
-        except TimeoutError:
-            return "hang", f"longer than {self._patience} s"
+        except TimeoutError as error:
+            return Outcome(self._seed, op, index, "hang", f"{error}: {self._threads()}")
         except (EOFError, BrokenPipeError):
-            return f"crash {self._process.wait(_START)}", "the process ended"
-        return found["kind"], found["place"]
+            code = self._process.wait(SECONDS)
+            return Outcome(self._seed, op, index, f"crash {code}", f"the process ended: {self._last_words()}")
+        return Outcome(self._seed, op, index, found["kind"], found["place"], found["reached"])
 
     def _send(self, data: bytes) -> None:
         if self._process.stdin is not None:
             self._process.stdin.write(data)
             self._process.stdin.flush()
 
-    def _line(self, patience: float) -> bytes:
+    def _line(self, patience: Patience) -> bytes:
         stream = self._process.stdout
+        begun, used = time.monotonic(), self._processor_time()
         while stream is not None and b"\n" not in self._rest:
-            if not select.select([stream], [], [], patience)[0]:
-                raise TimeoutError
-            data = os.read(stream.fileno(), 1 << 16)
-            if not data:
-                raise EOFError
-            self._rest += data
+            if select.select([stream], [], [], 0.5)[0]:
+                data = os.read(stream.fileno(), 1 << 16)
+                if not data:
+                    raise EOFError
+                self._rest += data
+            elif self._processor_time() - used > patience.busy:
+                raise TimeoutError(f"longer than {patience.busy} s of processor time")
+            elif time.monotonic() - begun > patience.idle:
+                raise TimeoutError(f"longer than {patience.idle} s")
         line, _, self._rest = self._rest.partition(b"\n")
         return line
+
+    def _processor_time(self) -> float:
+        try:
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def _threads(self) -> str:
+        """Where its threads are, as it says itself."""
+        self._process.send_signal(signal.SIGUSR1)
+        time.sleep(2)
+        return self._last_words()
+
+    def _last_words(self) -> str:
+        self._said.seek(max(0, os.fstat(self._said.fileno()).st_size - 6000))
+        text = self._said.read().decode(errors="replace")
+        shown = text[max(text.rfind("Fatal Python"), 0) :]
+        return re.sub(r"\s*\n\s*", " | ", shown).strip()
 
     def end(self) -> None:
         """Kill it."""
         end(self._process)
+        self._said.close()
+
+
+class _Children:
+    """One child after another: the next is started when a call needs it."""
+
+    def __init__(self, seed: int, patience: Patience, ops: str) -> None:
+        self._start = partial(_Child, seed, patience, ops)
+        self._child: _Child | None = None
+
+    def call(self, op: str, index: int) -> Outcome:
+        """What comes of a call. One that hangs is made again by a new child: only one that hangs again hangs."""
+        outcome = self._call(op, index)
+        return self._call(op, index) if outcome.kind == "hang" else outcome
+
+    def _call(self, op: str, index: int) -> Outcome:
+        self._child = self._child or self._start()
+        outcome = self._child.call(op, index)
+        if outcome.has_ended_its_child:
+            self.end()
+        return outcome
+
+    def end(self) -> None:
+        """Kill the present one."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
 
 
 def run_calls(
@@ -106,13 +180,12 @@ def run_calls(
     indices: Sequence[int],
     *,
     children: int = 2,
-    patience: float = 60.0,
+    patience: Patience = Patience(),
     ops: str = "",
 ) -> list[Outcome]:
     """Make the calls of these indices of every op, in children that are started anew after a hang or a crash.
 
     Args:
-        patience: Seconds after which a call hangs.
         ops: A module that defines more ops.
     """
     work = iter([(name, index) for name in names for index in indices])
@@ -128,16 +201,12 @@ def run_calls(
             yield task
 
     def serve() -> None:
-        child = _Child(seed, patience, ops)
+        served_by = _Children(seed, patience, ops)
         try:
             for name, index in tasks():
-                kind, place = child.call(name, index)
-                found.append(Outcome(seed, name, index, kind, place))
-                if kind.startswith(("hang", "crash")):
-                    child.end()
-                    child = _Child(seed, patience, ops)
+                found.append(served_by.call(name, index))
         finally:
-            child.end()
+            served_by.end()
 
     threads = [threading.Thread(target=serve) for _ in range(children)]
     for thread in threads:
@@ -151,7 +220,7 @@ def table(outcomes: Iterable[Outcome]) -> str:
     """Op by outcome, with the number of calls of each kind."""
     counts: dict[str, Counter[str]] = {}
     for outcome in outcomes:
-        counts.setdefault(outcome.op, Counter())[outcome.kind] += 1
+        counts.setdefault(outcome.op, Counter()).update([outcome.kind, *(["(reached)"] if outcome.reached else [])])
     kinds = sorted({kind for counter in counts.values() for kind in counter}, key=lambda kind: (kind != "ok", kind))
     total = Counter({kind: sum(counter[kind] for counter in counts.values()) for kind in kinds})
     rows = [["op", *kinds]]

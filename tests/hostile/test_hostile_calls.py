@@ -12,15 +12,11 @@ from collections.abc import Sequence
 import pytest
 
 from aioflow.graph.opdef import OPS
-from tests.hostile.runner import Outcome, run_calls, table
+from tests.hostile.runner import Outcome, Patience, run_calls, table
 
-# Among the soaks until it has passed on a machine of its own: beside ten busy processes two of its parts failed.
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="the limit of the address space is Linux's"),
-    pytest.mark.soak,
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limit of the address space is Linux's")
 
-PARTS = 12  # so that each ends in time on a busy machine
+PARTS = 6  # so that each ends in time on a busy machine
 
 PLANTED = {
     "FaultyCrash": "crash -9",
@@ -49,8 +45,12 @@ def require_no_faults(outcomes: Sequence[Outcome]) -> None:
 
 def test_planted_faults_are_found() -> None:
     """And one that ends its process does not take the calls behind it along."""
-    outcomes = run_calls(PLANTED, 1, range(12), patience=10, ops="tests.hostile.faulty_ops")
-    assert len(outcomes) == 12 * len(PLANTED)
+    module = "tests.hostile.faulty_ops"
+    fatal = ["FaultyCrash", "FaultyHang"]
+    outcomes = run_calls([*fatal, "FaultyName"], 1, [0], children=1, patience=Patience(busy=1.0), ops=module)
+    assert [outcome.kind for outcome in outcomes] == [PLANTED[outcome.op] for outcome in outcomes]
+    assert "in hang" in outcomes[1].place
+    outcomes += run_calls([name for name in PLANTED if name not in fatal], 1, range(6), ops=module)
     for name, kind in PLANTED.items():
         found = {outcome.kind for outcome in outcomes if outcome.op == name}
         assert kind in found, (name, found)
@@ -60,12 +60,13 @@ def test_planted_faults_are_found() -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_op_answers_hostile_calls_with_typed_errors(part: int) -> None:
     names = all_ops()[part::PARTS]
-    outcomes = run_calls(names, 1, range(5))
+    outcomes = run_calls(names, 1, range(3))
     assert {outcome.op for outcome in outcomes} == set(names)
     require_no_faults(outcomes)
-    assert sum(outcome.kind == "ok" for outcome in outcomes) > len(outcomes) // 10, "calls that all fail try little"
+    assert sum(outcome.reached for outcome in outcomes) > len(outcomes) * 0.4, "what no kernel gets tries little"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_many_hostile_calls(seed: int, request: pytest.FixtureRequest) -> None:
     """Writes the table of op by outcome into pytest's cache folder."""

@@ -10,8 +10,12 @@ import numpy as np
 
 from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.graphdef import FunctionRef
+from aioflow.graph.opdef import AttrDef
 
-__all__ = ["JUNK", "array", "attribute", "dtype", "shape"]
+__all__ = [
+    *("JUNK", "array", "attribute", "damaged", "dtype", "fitting", "other_attribute", "shape", "usual_shape"),
+    "valid_attribute",
+]
 
 SIZES: Final = (0, 1, 2, -1, 2**31, 2**62)
 _FLOATS: Final = (0.0, 1.0, -1.0, 0.5, 2.0, -0.0, 3.5, 1e30, 1e-40, float("nan"), float("inf"), float("-inf"))
@@ -53,6 +57,12 @@ def shape(rng: Random) -> tuple[int, ...]:
     return rng.choice(_SHAPES)
 
 
+def usual_shape(rng: Random, rank: int | None = None) -> tuple[int, ...]:
+    """A shape as a user's arrays have it."""
+    rank = rng.choices((0, 1, 2, 3, 4, 5), (1, 4, 7, 3, 6, 1))[0] if rank is None else rank
+    return tuple(rng.choice((1, 2, 2, 3, 4, 0 if rng.random() < 0.2 else 2)) for _ in range(rank))
+
+
 def dtype(rng: Random, allowed: Sequence[DType] | None = None) -> DType:
     """One of the allowed dtypes; the usual ones more often."""
     pool = list(allowed or ALL)
@@ -83,6 +93,78 @@ def _element(rng: Random, kind: DType) -> Any:
     return min(max(value, int(limits.min)), int(limits.max))
 
 
+def fitting(
+    rng: Random, kind: DType, base: tuple[int, ...], is_size: bool, rank: int | None = None
+) -> np.ndarray[Any, Any]:
+    """An array that may well be right beside others of the base shape: of axes, sizes or indices, or of elements.
+
+    Args:
+        rank: What is known to be asked for.
+    """
+    if is_size and kind.is_integer:
+        made = [np.array(_sizes(rng, base)) for _ in range(1 if rank is None else 20)]
+        return next((each for each in made if each.ndim == rank), made[0]).astype(kind.np_dtype)
+    if rank is not None:
+        return _tame(rng, kind, base if len(base) == rank else usual_shape(rng, rank))
+    dims = rng.choices(
+        (base, (), (rng.choice((1, 2, *base)),), base[:-1], base[1:], usual_shape(rng)), (9, 4, 2, 1, 1, 2)
+    )
+    return _tame(rng, kind, dims[0])
+
+
+def _sizes(rng: Random, base: tuple[int, ...]) -> Any:
+    """What may be axes of the base shape, a shape, a permutation, paddings, or indices."""
+    rank = len(base)
+    length = rng.choice((1, 2, 3, 4, rank, *base))
+    small = rng.choice((0, 0, 1, 2))
+    makers: list[Callable[[], Any]] = [
+        lambda: small,
+        lambda: rng.randrange(rank) if rank else 0,
+        lambda: base,
+        lambda: rng.sample(range(rank), rank),
+        lambda: [small] * rank,
+        lambda: [rng.choice((0, 1, 2)) for _ in range(length)],
+        lambda: sorted(rng.choice((0, 1, 2)) for _ in range(length)),
+        lambda: [[rng.choice((0, 0, 1))] * 2 for _ in range(length)],
+        lambda: [[i] + [0] * (max(rank, 1) - 1) for i in range(length)],
+        lambda: np.full(base, small),
+    ]
+    return rng.choices(makers, (4, 2, 3, 1, 2, 3, 1, 1, 1, 2))[0]()
+
+
+def _tame(rng: Random, kind: DType, dims: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """An array of ordinary values."""
+    if kind.np_dtype.hasobject or rng.random() < 0.1:
+        return array(rng, kind, dims)
+    pool = (0, 1) if kind.is_bool else (0, 1, 2, 3) if kind.is_integer else (0.0, 0.5, 1.0, 2.0, -1.0)
+    return np.array([rng.choice(pool) for _ in range(int(np.prod(dims)))]).astype(kind.np_dtype).reshape(dims)
+
+
+def damaged(rng: Random, kind: DType, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array with a wrong element, nothing but wrong elements, without elements, of another rank or shape."""
+    way = rng.random()
+    if way < 0.45 and value.size:
+        other = value.copy()
+        other.reshape(-1)[slice(None) if rng.random() < 0.2 else rng.randrange(value.size)] = _wrong(rng, kind)
+        return other
+    if way < 0.65:
+        dims = list(value.shape or (1,))
+        dims[rng.randrange(len(dims))] = 0
+        return np.zeros(dims, value.dtype)
+    if way < 0.85:
+        flat = value.reshape(-1)
+        return rng.choice((value[None], value[..., None], flat, flat[:1], flat[:1].reshape(()) if flat.size else flat))
+    return array(rng, kind, shape(rng))
+
+
+def _wrong(rng: Random, kind: DType) -> Any:
+    if kind.is_integer:
+        limits = np.iinfo(kind.np_dtype)
+        return min(max(rng.choice(SIZES), int(limits.min)), int(limits.max))
+    with np.errstate(all="ignore"):
+        return array(rng, kind, ())[()]
+
+
 def attribute(rng: Random, kind: str, allowed: Sequence[Any] | None) -> Any:
     """A value for an attribute of that kind, one of the allowed ones most often; now and then something else."""
     if rng.random() < 0.04:
@@ -104,7 +186,7 @@ def _attribute(rng: Random, kind: str, allowed: Sequence[Any] | None) -> Any:
         "string": lambda: rng.choice(_WORDS),
         "shape": lambda: _partial_shape(rng),
         "tensor": lambda: array(rng, dtype(rng), shape(rng)),
-        "func": lambda: FunctionRef(rng.choice(("f", "no_such_function"))),
+        "func": lambda: FunctionRef(rng.choice(("f", "f", "f", "p", "p", "no_such_function"))),
     }
     return makers[kind]()
 
@@ -115,3 +197,43 @@ def _partial_shape(rng: Random) -> tuple[int | None, ...] | None:
     if rng.random() < 0.2:
         return tuple(rng.choice(SIZES) for _ in range(rng.choice((1, 2, 3))))
     return tuple(None if rng.random() < 0.3 else size for size in shape(rng))
+
+
+def valid_attribute(rng: Random, attr: AttrDef, base: tuple[int, ...]) -> Any:
+    """A value that the definition of the attribute allows."""
+    if not attr.kind.startswith("list("):
+        return _valid(rng, attr.kind, attr, base)
+    kind, least = attr.kind[5:-1], attr.minimum or 0
+    if kind == "int" and rng.random() < 0.6:
+        return rng.choice(([1] * max(4, least), [1, 2, 2, 1], [1] * max(len(base), least)))
+    return [_valid(rng, kind, attr, base) for _ in range(max(least, rng.choice((0, 1, 1, 2, len(base)))))]
+
+
+def _valid(rng: Random, kind: str, attr: AttrDef, base: tuple[int, ...]) -> Any:
+    if kind == "type":
+        return dtype(rng, attr.allowed)
+    if attr.allowed is not None:
+        return rng.choice(attr.allowed)
+    if kind == "int":
+        return max(attr.minimum or 0, rng.choice((0, 1, 1, 2, 2, 3)))
+    if kind == "float":
+        return rng.choice((0.0, 0.5, 1.0, 2.0, 0.1))
+    if kind == "shape":
+        return rng.choice((base, base, None, tuple(None if rng.random() < 0.3 else size for size in base)))
+    return _attribute(rng, kind, None)
+
+
+def other_attribute(rng: Random, attr: AttrDef, value: Any) -> Any:
+    """What is probably wrong in the place of the value: of a list, one item."""
+    if attr.kind.startswith("list(") and value and rng.random() < 0.7:
+        other = list(value)
+        hit = rng.randrange(len(other))
+        other[hit : hit + 1] = [] if rng.random() < 0.3 else [_other_value(rng, attr.kind[5:-1])]
+        return other
+    return _other_value(rng, attr.kind) if rng.random() < 0.7 else attribute(rng, attr.kind, attr.allowed)
+
+
+def _other_value(rng: Random, kind: str) -> Any:
+    if rng.random() < 0.1:
+        return rng.choice(JUNK)
+    return rng.choice(SIZES) if kind == "int" else attribute(rng, kind, None)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
+from aioflow.errors import DTypeError, InvalidArgumentError, ResourceExhaustedError, UnimplementedError
 from aioflow.ops.apply import apply_op
 from aioflow.testing.evaluate import evaluate
 
@@ -218,3 +218,11 @@ def test_scattering_what_cannot_be_combined(op: str, values: list[Any]) -> None:
     made = apply_op(f"TensorScatter{op}", af.constant(values), [[0]], af.constant(values))
     with pytest.raises(UnimplementedError, match=f"TensorScatter{op}"):
         evaluate(made)
+
+
+def test_reshaping_nothing_to_more_than_there_can_be() -> None:
+    shape = af.placeholder(af.int64, [3])
+    made = af.reshape(af.zeros([0, 3]), shape)
+    assert evaluate([made], {shape: np.array([0, -1, 3])})[0].shape == (0, 1, 3)
+    with pytest.raises(ResourceExhaustedError):
+        evaluate([made], {shape: np.array([0, -1, 2**62])})

@@ -35,7 +35,12 @@ async def test_a_file_is_written_and_read(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "error"),
-    [("missing", errors.NotFoundError), (".", errors.FailedPreconditionError), ("a\0b", errors.InvalidArgumentError)],
+    [
+        ("missing", errors.NotFoundError),
+        (".", errors.FailedPreconditionError),
+        ("a\0b", errors.InvalidArgumentError),
+        ("x" * 300, errors.InvalidArgumentError),
+    ],
 )
 async def test_a_file_that_cannot_be_read(name: str, error: type[errors.OpError]) -> None:
     async with af.Session() as session:

@@ -1,0 +1,139 @@
+"""Definitions, their text, and plans, of which something was lost or altered on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import aioflow as af
+from aioflow.compiler.ir import Node, Part
+from aioflow.config import SessionConfig
+from aioflow.errors import OpError, UnavailableError
+from aioflow.fetches import feed_converter
+from aioflow.graph import dtypes
+from aioflow.graph.graph import Operation
+from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
+from aioflow.net.outbox import Outbox
+from aioflow.net.plan_codec import decode_part, encode_part
+from aioflow.net.task_worker import TaskWorker, WorkerSession
+from aioflow.runtime.step import Step
+from aioflow.runtime.worker import Worker
+from tests.hostile import values
+
+__all__ = ["PREFIX", "imported", "run_damaged"]
+
+PREFIX = "import/"
+
+
+# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def imported(op: str, inputs: Sequence[str], given: Mapping[str, Any], rng: Random) -> Operation:
+    """A call as a node of a definition that is imported beside what is in the default graph.
+
+    Half of the calls have one flaw: an attribute missing or of another kind, an input missing or too many, the text
+    altered.
+
+    Args:
+        inputs: The names of the tensors.
+        given: The attributes.
+    """
+    names, attrs = list(inputs), {key: _plain(value) for key, value in given.items()}
+    way = rng.choice(("none", "none", "none", "missing", "another", "fewer", "more", "text"))
+    if attrs and way == "missing":
+        del attrs[rng.choice(list(attrs))]
+    elif attrs and way == "another":
+        attrs[rng.choice(list(attrs))] = _plain(rng.choice(values.JUNK))
+    elif names and way == "fewer":
+        names.remove(rng.choice(names))
+    elif way == "more":
+        names.append(rng.choice([*names, "call:0", "nothing:0", "^call"]))
+    definition = af.get_default_graph().as_graph_def()
+    definition = replace(definition, nodes=(*definition.nodes, NodeDef("call", op, tuple(names), "", attrs)))
+    if way == "text":
+        definition = GraphDef.from_json(_damaged_text(definition.to_json(), rng))
+    elif rng.random() < 0.2:
+        definition = GraphDef.from_bytes(definition.to_bytes())
+    (made,) = af.import_graph_def(definition, return_elements=["call"])
+    operation: Operation = made
+    return operation
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        try:
+            return TensorData.of(value)
+        except (OpError, ValueError, TypeError):
+            return 0
+    return tuple(_plain(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def _damaged_text(text: str, rng: Random) -> str:
+    """JSON with one value in the place of another."""
+    pieces = list(re.finditer(r'(?<=: )("[^"]*"|-?\d+|null|\[\]|true|false)', text))
+    piece = rng.choice(pieces)
+    other = rng.choice(("null", "[]", "{}", "-1", "1.5", '""', '"a"', "[1]", '{"$dtype": 1}', "9" * 25, "true"))
+    return text[: piece.start()] + other + text[piece.end() :]
+
+
+# ── plans ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def run_damaged(
+    session: af.Session, wanted: Sequence[Any], feeds: Mapping[str, Any], rng: Random, wait: float
+) -> None:
+    """What a worker makes of the step's plan, with one flaw."""
+    plan = session.plan(wanted, list(feeds))
+    (part,) = plan.parts.values()
+    ((device, graph),) = part.subgraphs.items()
+    hit = rng.choice(list(graph.nodes))
+    nodes = {name: _damaged(node, rng) if name == hit else node for name, node in graph.nodes.items()}
+    sent = encode_part(Part(part.task, {device: replace(graph, nodes=nodes)}))
+    received = decode_part(*sent)
+    fed = [feed_converter(session.graph.get_tensor_by_name(name))(value) for name, value in feeds.items()]
+    async with Outbox(_nobody) as outbox:
+        worker = TaskWorker(Worker(), outbox).open_session()
+        try:
+            await _run_part(worker, received, session.config, fed, rng, wait)
+        finally:
+            await worker.close()
+
+
+async def _nobody(task: str) -> Any:
+    raise UnavailableError(f"there is no {task}")
+
+
+async def _run_part(
+    worker: WorkerSession, part: Part, config: SessionConfig, fed: list[Any], rng: Random, wait: float
+) -> None:
+    handle = await worker.register(part, 1, config)
+    if rng.random() < 0.1:
+        fed = fed[1:] if fed and rng.random() < 0.5 else [*fed, np.zeros(2)]
+    step = Step(id=rng.choice((0, 1)))
+    try:
+        async with asyncio.timeout(wait):
+            await worker.run(handle, fed, step)
+    except TimeoutError:
+        pass
+    finally:
+        step.finish()
+
+
+def _damaged(node: Node, rng: Random) -> Node:
+    attrs = dict(node.attrs)
+    what = rng.random()
+    if attrs and what < 0.4:
+        del attrs[rng.choice(list(attrs))]
+    elif attrs and what < 0.8:
+        attrs[rng.choice(list(attrs))] = rng.choice((0, -1, 2**62, "a", None, (), (1,), 1.5, True, dtypes.int8))
+    elif node.inputs and what < 0.9:
+        return replace(node, inputs=node.inputs[1:])
+    elif node.outputs:
+        return replace(node, outputs=node.outputs[1:])
+    return replace(node, attrs=attrs)
