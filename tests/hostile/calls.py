@@ -40,6 +40,8 @@ _WAYS: Final = {"built": 6, "imported": 2, "planned": 2, "differentiated": 2}
 
 async def perform(name: str, rng: Random) -> None:
     """Make one call of an op and run it; raises whatever comes of it."""
+    if OPS.get(name).made_by != "user":
+        return await _perform_planted(name, rng)
     way = rng.choices(list(_WAYS), list(_WAYS.values()))[0]
     arguments = wild(OPS.get(name), rng) if rng.random() < 0.1 else accepted(OPS.get(name), rng)
     if way in ("built", "differentiated") and rng.random() < 0.6:
@@ -52,16 +54,30 @@ async def perform(name: str, rng: Random) -> None:
         wanted: list[Any] = [*made.outputs] if made.outputs else [made]
         if way == "differentiated":
             wanted += [g for g in af.gradients(made.outputs, call.tensors) if g is not None]
-    config = SessionConfig(
-        optimizations=rng.random() < 0.7,
-        executor="strands" if rng.random() < 0.8 else "reference",
-        inline_budget=rng.choice((2e-4, -1.0)),
-    )
-    async with af.Session(graph=graph, config=config) as session:
+    async with af.Session(graph=graph, config=_config(rng)) as session:
         if way == "planned":
             await damaged.run_damaged(session, wanted, feeds, rng, _WAIT)
         else:
             await session.run(wanted, feeds, timeout=_WAIT)
+
+
+async def _perform_planted(name: str, rng: Random) -> None:
+    """The same for an op whose nodes are made by the compiler."""
+    arguments = accepted(OPS.get(name), rng)
+    implied = implied_attrs(arguments.op_def)
+    attrs = {key: value for key, value in arguments.attrs.items() if key not in implied}
+    with af.Graph().as_default() as graph:
+        call = _Call(arguments, rng, plain=True)
+    async with af.Session(graph=graph, config=_config(rng)) as session:
+        await damaged.run_planted(session, arguments.op_def, call.inputs, attrs, call.feeds, rng, _WAIT)
+
+
+def _config(rng: Random) -> SessionConfig:
+    return SessionConfig(
+        optimizations=rng.random() < 0.7,
+        executor="strands" if rng.random() < 0.8 else "reference",
+        inline_budget=rng.choice((2e-4, -1.0)),
+    )
 
 
 class _Call:

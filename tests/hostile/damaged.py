@@ -12,21 +12,23 @@ from typing import Any
 import numpy as np
 
 import aioflow as af
-from aioflow.compiler.ir import Node, Part
+from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Part
 from aioflow.config import SessionConfig
 from aioflow.errors import OpError, UnavailableError
 from aioflow.fetches import feed_converter
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Operation
 from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
+from aioflow.graph.opdef import OpDef
 from aioflow.net.outbox import Outbox
 from aioflow.net.plan_codec import decode_part, encode_part
 from aioflow.net.task_worker import TaskWorker, WorkerSession
+from aioflow.ops.apply import infer_attrs, output_specs
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker
 from tests.hostile import values
 
-__all__ = ["PREFIX", "imported", "run_damaged"]
+__all__ = ["PREFIX", "imported", "run_damaged", "run_planted"]
 
 PREFIX = "import/"
 
@@ -89,13 +91,42 @@ async def run_damaged(
     session: af.Session, wanted: Sequence[Any], feeds: Mapping[str, Any], rng: Random, wait: float
 ) -> None:
     """What a worker makes of the step's plan, with one flaw."""
-    plan = session.plan(wanted, list(feeds))
-    (part,) = plan.parts.values()
-    ((device, graph),) = part.subgraphs.items()
+    task, device, graph = _only(session, wanted, feeds)
     hit = rng.choice(list(graph.nodes))
     nodes = {name: _damaged(node, rng) if name == hit else node for name, node in graph.nodes.items()}
-    sent = encode_part(Part(part.task, {device: replace(graph, nodes=nodes)}))
-    received = decode_part(*sent)
+    await _run_sent(session, Part(task, {device: replace(graph, nodes=nodes)}), feeds, rng, wait)
+
+
+async def run_planted(
+    session: af.Session, op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, Any],
+    feeds: Mapping[str, Any], rng: Random, wait: float,
+) -> None:  # fmt: skip
+    """What a worker makes of a node that no graph has, such as the compiler's passes make; every second has a flaw."""
+    resolved = infer_attrs(op_def, inputs, attrs)
+    specs = tuple(OutputSpec(*spec) for spec in output_specs(op_def, inputs, resolved))
+    read = [t for value in inputs.values() for t in (value if isinstance(value, list) else [value])]
+    task, device, graph = _only(session, read or [af.constant(0)], feeds)
+    given = {n.attrs["index"]: n.inputs[0] for n in graph.nodes.values() if n.op == "_Retval"}
+    node = Node("planted", op_def.name, tuple(given[i] for i in range(len(read))), (), resolved, specs, device)
+    nodes = {name: node for name, node in graph.nodes.items() if node.op != "_Retval"}
+    nodes["planted"] = node if rng.random() < 0.5 else _damaged(node, rng)
+    for i, spec in enumerate(specs[:1]):
+        nodes["fetched"] = Node(
+            "fetched", "_Retval", (Edge("planted", i),), (), {"T": spec.dtype, "index": i}, (), device
+        )
+    planted = replace(graph, nodes=nodes, fetches=len(specs[:1]), targets=("planted",))
+    await _run_sent(session, Part(task, {device: planted}), feeds, rng, wait)
+
+
+def _only(session: af.Session, wanted: Sequence[Any], feeds: Mapping[str, Any]) -> tuple[str, str, ClientGraph]:
+    """The one subgraph of a step, with its task and device."""
+    (part,) = session.plan(wanted, list(feeds)).parts.values()
+    ((device, graph),) = part.subgraphs.items()
+    return part.task, device, graph
+
+
+async def _run_sent(session: af.Session, part: Part, feeds: Mapping[str, Any], rng: Random, wait: float) -> None:
+    received = decode_part(*encode_part(part))
     fed = [feed_converter(session.graph.get_tensor_by_name(name))(value) for name, value in feeds.items()]
     async with Outbox(_nobody) as outbox:
         worker = TaskWorker(Worker(), outbox).open_session()
