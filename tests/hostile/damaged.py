@@ -159,7 +159,9 @@ async def _run_part(
 def _damaged(node: Node, rng: Random) -> Node:
     attrs = dict(node.attrs)
     what = rng.random()
-    if attrs and what < 0.4:
+    if node.outputs and what < 0.15:
+        return replace(node, outputs=tuple(OutputSpec(spec.dtype, values.shape(rng)) for spec in node.outputs))
+    if attrs and what < 0.5:
         del attrs[rng.choice(list(attrs))]
     elif attrs and what < 0.8:
         attrs[rng.choice(list(attrs))] = rng.choice((0, -1, 2**62, "a", None, (), (1,), 1.5, True, dtypes.int8))
