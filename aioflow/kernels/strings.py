@@ -120,6 +120,7 @@ def _cut_characters(text: bytes, pos: int, length: int) -> bytes:
     return text[starts[chosen.start] : starts[min(chosen.stop, len(starts) - 1)]]
 
 
+_LONGEST_NUMBER: Final = 2**31 - 1  # characters, as in C
 _FILLS: Final = ("", " ", "0", "-", "+")
 
 
@@ -135,11 +136,14 @@ def as_string(binding: Binding) -> Callable[[Any], Any]:
         )
     if attrs["fill"] not in _FILLS:
         raise InvalidArgumentError("no such fill", expected=f"one of {_FILLS}", actual=attrs["fill"])
+    longest = max(attrs["width"], attrs["precision"])
+    if longest > _LONGEST_NUMBER:
+        raise InvalidArgumentError("the text is too long", expected=f"<= {_LONGEST_NUMBER} characters", actual=longest)
     write = _writer(dtype, attrs)
 
     def convert(value: Any) -> Any:
         array = np.asarray(value)
-        claim(array.size * max(_LEAST_STRING, attrs["width"]))
+        claim(array.size * max(_LEAST_STRING, longest))
         return each(write, array)
 
     return (lambda value: string_values(value).copy()) if dtype.name == "string" else convert

@@ -131,3 +131,12 @@ WRONG: list[Any] = [
 def test_wrong_arguments(build: Any) -> None:
     with pytest.raises(errors.InvalidArgumentError):
         build()
+
+
+@pytest.mark.parametrize("option", ["width", "precision"])
+def test_a_number_cannot_be_written_in_any_length(option: str) -> None:
+    x = af.placeholder(af.float32)
+    with pytest.raises(errors.InvalidArgumentError, match="too long"):
+        evaluate([af.as_string(x, **{option: 2**31})], {x: 1.0})
+    with pytest.raises(errors.ResourceExhaustedError):
+        evaluate([af.as_string(x, **{option: 2**31 - 1})], {x: np.ones((1000, 1000), np.float32)})
