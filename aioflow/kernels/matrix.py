@@ -55,7 +55,9 @@ def bind_matmul(binding: Binding) -> Body:
         case _:
             body = lambda a, b: multiply(a.T, b.T)  # noqa: E731  # as above
     a_dims, b_dims = binding.input_dims
-    inner = (a_dims or (None, None))[0 if transpose_a else 1], (b_dims or (None, None))[1 if transpose_b else 0]
+    # A plan may come from anywhere, so that nothing has looked whether these are the dims of matrices.
+    a_dims, b_dims = (dims if dims is not None and len(dims) == 2 else (None, None) for dims in (a_dims, b_dims))
+    inner = a_dims[0 if transpose_a else 1], b_dims[1 if transpose_b else 0]
     if None not in inner and inner[0] == inner[1]:
         return body
     return _checked_matmul(body, 0 if transpose_a else 1, 1 if transpose_b else 0)

@@ -98,7 +98,9 @@ def _fitting(op: str, arg: str, kind: DType) -> list[str]:
     makers = _makers(kind)
     takes = [kernel.takes[arg] for kernel in KERNELS.for_op(op) if arg in kernel.takes]
     if takes:
-        return [m for m in makers if any(k.makes and issubclass(k.makes, takes[0]) for k in KERNELS.for_op(m))]
+        return [
+            m for m in makers if any(k.makes and issubclass(k.makes, takes[0]) for k in KERNELS.for_op(m))
+        ] or makers
     alike = [maker for maker in makers if _words(maker) & _words(op)]
     return alike or makers
 

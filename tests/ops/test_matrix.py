@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +11,7 @@ import pytest
 
 import aioflow
 from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.kernels.matrix import bind_matmul
 from aioflow.ops.apply import apply_op
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
@@ -276,3 +278,12 @@ def test_gradients_of_the_rest() -> None:
     check_gradients(aioflow.cross, random(2, 3), random(2, 3))
     check_gradients(aioflow.linalg.matvec, random(2, 3, 4), random(2, 4))
     check_gradients(lambda x, y: aioflow.tensordot(x, y, 2), random(2, 3, 4), random(3, 4, 2))
+
+
+@pytest.mark.parametrize("dims", [((3,), (3, 2)), ((3, 3), (2, 3, 2)), ((), ())])
+def test_a_plan_that_claims_other_ranks_of_a_product_has_them_looked_at(dims: Any) -> None:
+    attrs = {"transpose_a": False, "transpose_b": False}
+    binding: Any = SimpleNamespace(xp=np, attrs=attrs, output_dtypes=(aioflow.float32,), input_dims=dims)
+    multiply = bind_matmul(binding)
+    with pytest.raises(InvalidArgumentError, match="not matrices"):
+        multiply(*(np.ones(each, np.float32) for each in dims))

@@ -137,6 +137,8 @@ def test_wrong_arguments(build: Any) -> None:
 @pytest.mark.parametrize("option", ["width", "precision"])
 def test_a_number_cannot_be_written_in_any_length(option: str) -> None:
     x = af.placeholder(af.float32)
+    longer: Any
+    long: Any
     longer, long = ({option: size} for size in (2**31, 2**31 - 1))
     with pytest.raises(errors.InvalidArgumentError, match="too long"):
         evaluate([apply_op("AsString", x, **longer)], {x: 1.0})
