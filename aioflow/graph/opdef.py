@@ -151,7 +151,10 @@ class AttrDef:
 def _integer(value: Any) -> int:
     if isinstance(value, bool | np.bool_):
         raise TypeError("a bool is not an int")
-    return int(value.__index__()) if hasattr(value, "__index__") else _reject(value)
+    number = int(value.__index__()) if hasattr(value, "__index__") else _reject(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("an int has 64 bits")
+    return number
 
 
 def _float(value: Any) -> float:

@@ -149,7 +149,7 @@ def convert_n_to_tensor(
     values: Iterable[TensorLike], dtype: DTypeLike | None = None, name: str | None = None
 ) -> list[Tensor]:
     """`convert_to_tensor` of each value. Raises DTypeError if `values` is one value."""
-    if isinstance(values, str | bytes):
+    if isinstance(values, str | bytes | Mapping):
         raise DTypeError("one value, where a list of them is needed", expected="a list of tensors", actual=repr(values))
     check_kind(values, Iterable, "what is to become tensors", "a list of tensors")
     return [convert_to_tensor(v, dtype, name=None if name is None else f"{name}_{i}") for i, v in enumerate(values)]

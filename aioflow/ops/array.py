@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.dtypes import DType
@@ -307,6 +307,8 @@ def stack(values: TensorLike | Iterable[TensorLike], axis: int = 0, name: str = 
             return constant(given, name=name)
         except InvalidArgumentError:
             pass  # there are tensors among the values
+    if isinstance(values, Mapping):
+        raise DTypeError("what is to be stacked has the wrong kind", expected="a list of tensors", actual=repr(values))
     check_kind(values, Iterable, "what is to be stacked", "a list of tensors")
     items = [given[i] for i in range(len(given))] if isinstance(values, np.ndarray) else given
     return make("Pack", items if isinstance(items, list | tuple) else list(items), axis=axis, name=name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
@@ -133,7 +133,7 @@ def reverse_sequence(
     """
     along = seq_axis if seq_axis is not None else seq_dim
     if along is None:
-        raise InvalidArgumentError("reverse_sequence needs an axis", expected="seq_axis=", actual="none")
+        raise DTypeError("reverse_sequence needs an axis", expected="seq_axis=", actual="none")
     batch = batch_axis if batch_axis is not None else batch_dim
     return make("ReverseSequence", input, seq_lengths, seq_dim=along, batch_dim=batch or 0, name=name)
 

@@ -15,7 +15,7 @@ from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of, merge_dims
 from aioflow.graph.tensor_like import NodeLike, SupportsTensor
-from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
+from aioflow.ops.apply import TensorLike, apply_op, convert_n_to_tensor, convert_to_tensor
 
 __all__ = [
     "group",
@@ -120,7 +120,7 @@ def identity(input: TensorLike, name: str | None = None) -> Tensor:
 
 def identity_n(input: Sequence[TensorLike], name: str | None = None) -> list[Tensor]:
     """The same values in tensors of their own, all made at once."""
-    result: list[Tensor] = apply_op("IdentityN", [convert_to_tensor(t) for t in input], name=name)
+    result: list[Tensor] = apply_op("IdentityN", convert_n_to_tensor(input), name=name)
     return result
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import whole_number
+from aioflow.graph.argument_kinds import whole_number, whole_numbers
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Tensor
 from aioflow.graph.static_value import constant_value
@@ -82,6 +82,7 @@ def norm(
     x = convert_to_tensor(tensor)
     keep = bool(keepdims if keep_dims is None else keep_dims)
     axes = axis if isinstance(axis, list | tuple) else None
+    whole_numbers(axes or [0], "axis")
     if axes is not None and len(axes) not in (1, 2):
         raise InvalidArgumentError("a norm takes one axis or two", expected="an int, or a pair of ints", actual=axis)
     pair = axes is not None and len(axes) == 2

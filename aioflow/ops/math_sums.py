@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import overload
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.argument_kinds import check_list
 from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
@@ -93,7 +94,8 @@ def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
     Raises:
         InvalidArgumentError: there are none, or their shapes differ.
     """
-    if not isinstance(inputs, list | tuple) or not inputs:
+    check_list(inputs, "what is to be added")
+    if not inputs:
         raise InvalidArgumentError("add_n needs tensors", expected="a list of at least one tensor", actual=repr(inputs))
     if len(inputs) == 1:
         tensor = convert_to_tensor(inputs[0])

@@ -55,6 +55,9 @@ def _given_shape(name: str) -> Any:
     def shape(ctx: ShapeContext) -> Dims:
         Window.of(ctx.attrs)
         ctx.require_rank(name, 1)
+        for arg in ctx.op_def.inputs:
+            if arg.name != name:
+                ctx.require_rank(arg.name, 4)
         dims = ctx.partial_shape(name)
         if dims is None:
             dims = (None,) * 4

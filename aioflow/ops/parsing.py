@@ -12,7 +12,7 @@ from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, format_dims
-from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.apply import TensorLike, apply_op, constant, convert_n_to_tensor, convert_to_tensor
 from aioflow.ops.example_features import (
     FeatureSpecs,
     FixedLenFeature,
@@ -225,7 +225,7 @@ def decode_csv(
     result: list[Tensor] = apply_op(
         "DecodeCSV",
         records,
-        list(record_defaults),
+        convert_n_to_tensor(record_defaults),
         field_delim=field_delim,
         use_quote_delim=use_quote_delim,
         na_value=na_value,

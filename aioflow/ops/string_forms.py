@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
@@ -289,7 +289,7 @@ def string_to_hash_bucket(
     """
     given = string_tensor if string_tensor is not None else input
     if given is None or num_buckets is None:
-        raise InvalidArgumentError("there is nothing to hash", expected="strings and num_buckets", actual="None")
+        raise DTypeError("there is nothing to hash", expected="strings and num_buckets", actual="None")
     result: Tensor = apply_op("StringToHashBucket", given, num_buckets=num_buckets, name=name)
     return result
 

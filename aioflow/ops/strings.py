@@ -8,7 +8,7 @@ from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, broadcast_dims, merge_dims
-from aioflow.ops.apply import TensorLike, apply_op
+from aioflow.ops.apply import TensorLike, apply_op, convert_n_to_tensor
 from aioflow.ops.core import unchanged
 
 __all__ = ["as_string", "string_join", "string_to_number", "substr"]
@@ -85,7 +85,7 @@ def string_join(inputs: list[TensorLike], separator: str = "", name: str | None 
     Raises:
         InvalidArgumentError: the shapes of those that are not scalars differ.
     """
-    result: Tensor = apply_op("StringJoin", list(inputs), separator=separator, name=name)
+    result: Tensor = apply_op("StringJoin", convert_n_to_tensor(inputs, dtypes.string), separator=separator, name=name)
     return result
 
 

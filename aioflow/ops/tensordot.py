@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.argument_kinds import check_kind, whole_numbers
 from aioflow.graph.einsum import Equation
 from aioflow.graph.graph import Tensor
@@ -56,7 +56,7 @@ def _contracted(axes: Any, x_rank: int, y_rank: int) -> tuple[list[int], list[in
         return list(range(x_rank - int(axes), x_rank)), list(range(int(axes)))
     check_kind(axes, Sized, "axes", "an int, or two lists")
     if len(axes) != 2:
-        raise InvalidArgumentError("axes are for two operands", expected="an int, or two lists", actual=axes)
+        raise DTypeError("axes are for two operands", expected="an int, or two lists", actual=axes)
     found = []
     for given, rank in zip(axes, (x_rank, y_rank), strict=True):
         listed = whole_numbers(np.reshape(given, -1), "axes")
@@ -77,7 +77,7 @@ def _axes_at_run_time(x: Tensor, axes: Any) -> tuple[Tensor, Tensor]:
         return make("Range", make("Sub", order, int_constant(axes)), order, 1), int_constant(list(range(axes)))
     pair = list(axes) if not isinstance(axes, Tensor) else [make("GatherV2", axes, int_constant(i), 0) for i in (0, 1)]
     if len(pair) != 2:
-        raise InvalidArgumentError("axes are for two operands", expected="an int, or two lists", actual=axes)
+        raise DTypeError("axes are for two operands", expected="an int, or two lists", actual=axes)
     left, right = (make("Reshape", convert_to_tensor(p, "int32"), int_constant([-1])) for p in pair)
     return left, right
 

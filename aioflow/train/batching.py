@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_list
+from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims
@@ -191,6 +193,8 @@ def _shuffled(
 ) -> Any:
     """Batches by a queue of that capacity, least size, seed and shared name."""
     capacity, least, seed, shared_name = queue
+    for number in (capacity, least):
+        check_kind(number, (int, np.integer), "the size of a queue", "an int")
     if capacity <= least:
         raise InvalidArgumentError(
             "the queue has no room for more than stays in it", expected=f"capacity > {least}", actual=capacity

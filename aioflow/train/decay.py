@@ -9,6 +9,7 @@ from typing import Any
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_list
 from aioflow.graph.graph import Tensor
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
 from aioflow.ops.scoping import name_scope
@@ -125,6 +126,8 @@ def piecewise_constant(
     Raises:
         InvalidArgumentError: the counts do not fit, or the dtypes do not.
     """
+    for given in (boundaries, values):
+        check_list(given, "what a piecewise constant is made of")
     if len(boundaries) != len(values) - 1:
         raise InvalidArgumentError(
             "the number of values does not fit the boundaries", expected=len(boundaries) + 1, actual=len(values)

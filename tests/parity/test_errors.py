@@ -1,16 +1,20 @@
-"""Which error comes of what is out of range, beside TensorFlow's; and what a queue runner makes of it."""
+"""Which error comes of what is wrong, beside TensorFlow's: out of range, of a wrong kind; what ends a queue."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import aioflow
+from tests.parity.builder_table import TABLE, Call, Data
+from tests.parity.test_static_shapes import maker, named
+from tests.parity.wrong_calls import THING, WRONG, WrongCall, elsewhere
 
 GRID = np.arange(12, dtype=np.float32).reshape(4, 3)
 Build = Callable[[Any, Any, Any], Any]
@@ -187,3 +191,175 @@ def test_what_ends_a_queue_and_what_breaks_it(tf: Any, raised: Any) -> None:
     expected = read_there(tf, raised)
     assert asyncio.run(read_here(raised)) == expected
     assert (expected == "OutOfRangeError") is (raised is StopIteration)
+
+
+# ── what is wrong of itself ──────────────────────────────────────────────────────────────────────────────────────────
+
+# What users catch. Others come out of the inside of TensorFlow, where something failed before it was looked at.
+CAUGHT = (ValueError, TypeError, LookupError, KeyError, IndexError, RuntimeError, ZeroDivisionError)
+ACCIDENTS = (AttributeError, AssertionError, NotImplementedError, OverflowError)
+
+# What TensorFlow refuses while the graph is built, and we take.
+WIDER = {
+    "graph: control_dependencies of a tensor": "it is a list of the tensor's slices",
+    "value: convert a shape to floats": "a shape is numbers",
+    "value: TensorShape of -1": "-1 is open, as in a reshape",
+    "control flow: group of nothing": "nothing to wait for",
+}
+WIDER_BUILDERS = {
+    "group": "nothing to wait for",
+    "ensure_shape": "an unknown shape is one",
+    "verify_tensor_all_finite": "the message may be left out",
+    "image.random_flip_left_right": "strings are turned like anything else",
+    "image.random_flip_up_down": "strings are turned like anything else",
+    "matrix_diag": "the padding of strings is empty",
+    "matrix_diag_part": "the padding of strings is empty",
+    "meshgrid": "grids of any two dtypes",
+    "nn.atrous_conv2d": "no rate is 1",
+    "nn.conv2d_backprop_filter": "no strides are 1",
+    "nn.conv2d_backprop_input": "no strides are 1",
+    "nn.depthwise_conv2d": "no strides are 1",
+    "nn.depthwise_conv2d_native": "no strides are 1",
+    "nn.depthwise_conv2d_native_backprop_filter": "no strides are 1",
+    "nn.depthwise_conv2d_native_backprop_input": "no strides are 1",
+    "nn.separable_conv2d": "no strides are 1",
+    **dict.fromkeys(
+        [f"reduce_{kind}" for kind in ("max", "mean", "min", "prod", "sum")]
+        + [f"math.reduce_{kind}" for kind in ("euclidean_norm", "std", "variance")],
+        "it goes to the graph of the tensor",
+    ),
+}
+# What TensorFlow takes while the graph is built, and most of which fails in a run; or which it cuts to size.
+STRICTER = {
+    "feed: complex for floats",
+    "feed: a float for an integer",
+    "feed: too large integers",
+    "session: make_callable, a feed too few",
+    "session: make_callable, fed with a name of none",
+    "session: make_callable, fed with a thing",
+    "value: constant, no value",
+    "value: constant, shape of a float",
+    "value: convert 300 to uint8",
+    "value: convert a negative to unsigned",
+    "value: convert an array of floats to int",
+    "value: convert too large an integer",
+    "control flow: map_fn to another dtype",
+    "control flow: while_loop to another dtype",
+    "control flow: TensorArray, scatter of another dtype",
+    "control flow: TensorArray, unstack of another dtype",
+    "control flow: TensorArray, write of another dtype",
+    "control flow: TensorArray, write of text",
+    "variables: Variable with another shape",
+    "variables: scatter_nd_add of another rank",
+    "training: a regularization loss in a scope of a number",
+    "training: a sum of losses of nothing",
+    "training: a total loss of text",
+    "training: apply_gradients of another dtype",
+    "training: gradients with a number for grads",
+    "pipelines: batch_join of two lengths",
+    "pipelines: enqueue of a number",
+    "pipelines: enqueue of one too few",
+    "pipelines: enqueue of one too many",
+    "pipelines: range_input_producer of 1.5",
+}
+# Where both refuse, and ours is of another kind.
+OTHER_KIND = {
+    "control flow: group of text": "a text is the name of a node, which is not there",
+    "nn.avg_pool": "a list is a padding, and one that this op does not have",
+    "nn.avg_pool2d": "a list is a padding, and one that this op does not have",
+    "nn.weighted_cross_entropy_with_logits": "None is no weight, rather than one of a wrong type",
+    "meshgrid": "a KeyError: the dictionary was indexed as a list",
+    "parallel_stack": "a KeyError: the dictionary was indexed as a list",
+    "stack": "a KeyError: the dictionary was indexed as a list",
+    "train.batch_join": "a KeyError: the dictionary was indexed as a list",
+    "train.shuffle_batch_join": "a KeyError: the dictionary was indexed as a list",
+}
+
+
+def error_of(m: Any, call: WrongCall) -> Exception | None:
+    with m.Graph().as_default(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            call(m)
+        except Exception as error:
+            return error
+    return None
+
+
+def catches(tf: Any, theirs: Exception, ours: Exception) -> bool:
+    """Whether an `except` clause that is made for their error catches ours."""
+    if isinstance(theirs, tf.errors.OpError):
+        return any(kind.__name__ == type(theirs).__name__ for kind in type(ours).__mro__)
+    if isinstance(theirs, ACCIDENTS):
+        return isinstance(ours, aioflow.OpError | type(theirs))
+    return all(isinstance(ours, kind) for kind in CAUGHT if isinstance(theirs, kind))
+
+
+@pytest.fixture
+def loops_of_1(tf: Any) -> Iterator[None]:
+    """TensorFlow 1's own branches and loops."""
+    tf.disable_control_flow_v2()
+    yield
+    tf.enable_control_flow_v2()
+
+
+@pytest.mark.usefixtures("loops_of_1")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # TensorFlow's session, half made
+@pytest.mark.parametrize("name", [f"{family}: {name}" for family, rows in WRONG.items() for name in rows])
+def test_an_except_clause_catches_what_is_wrong(tf: Any, name: str) -> None:
+    family, _, row = name.partition(": ")
+    theirs, ours = (error_of(m, WRONG[family][row]) for m in (tf, aioflow))
+    assert (theirs is not None and ours is None) is (name in WIDER), f"{theirs!r}, but {ours!r}"
+    assert (theirs is None and ours is not None) is (name in STRICTER), f"{theirs!r}, but {ours!r}"
+    if theirs is not None and ours is not None:
+        assert catches(tf, theirs, ours) is (name not in OTHER_KIND), f"{theirs!r}, but {ours!r}"
+    elif ours is not None:
+        assert isinstance(ours, aioflow.OpError)
+
+
+ANY_KIND: dict[str, WrongCall] = {
+    "nothing": lambda m: None,
+    "a thing": lambda m: THING,
+    "a dictionary": lambda m: {"a": 1},
+    "a ragged list": lambda m: [[1.0], [1.0, 2.0]],
+}
+NO_SUCH_TENSOR: dict[str, WrongCall] = {
+    "strings": lambda m: m.placeholder("string"),
+    "a tensor of rank 5": lambda m: m.placeholder("float32", [1, 2, 3, 4, 5]),
+    "a tensor of another graph": elsewhere,
+}
+
+
+def spoiled(call: Call) -> Iterator[tuple[str, WrongCall]]:
+    """The call with one wrong argument, for each argument and each thing that is wrong."""
+    for place in [*range(len(call.args)), *call.kwargs]:
+        right = call.args[place] if isinstance(place, int) else call.kwargs[place]
+        for what, wrong in {**ANY_KIND, **(NO_SUCH_TENSOR if isinstance(right, Data) else {})}.items():
+            yield f"{what} at {place}", _with(call, place, wrong)
+
+
+def _with(call: Call, place: Any, wrong: WrongCall) -> WrongCall:
+    rng = random.Random(1)
+    args: list[Any] = [maker(rng, argument, 0.0) for argument in call.args]
+    kwargs = {key: maker(rng, argument, 0.0) for key, argument in call.kwargs.items()}
+    if isinstance(place, int):
+        args[place] = wrong
+    else:
+        kwargs[place] = wrong
+    return lambda m: named(m, call.name)(*(make(m) for make in args), **{k: make(m) for k, make in kwargs.items()})
+
+
+FIRST = {call.name: call for call in reversed(TABLE)}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_an_except_clause_catches_a_wrong_argument(tf: Any, name: str) -> None:
+    for what, call in spoiled(FIRST[name]):
+        theirs, ours = (error_of(m, call) for m in (tf, aioflow))
+        told = f"{what}: {theirs!r}, but {ours!r}"
+        if ours is None:
+            assert theirs is None or name in WIDER_BUILDERS, told
+        elif theirs is None:
+            assert isinstance(ours, aioflow.OpError), told
+        else:
+            assert catches(tf, theirs, ours) or name in OTHER_KIND, told

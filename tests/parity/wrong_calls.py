@@ -192,7 +192,6 @@ FEEDS: dict[str, WrongCall] = {
     "too large integers": lambda m: step(m, m.constant(1), {m.placeholder("int32", [1]): [2**40]}),
     "a negative one": lambda m: step(m, m.constant(1), {m.placeholder("uint8", []): -1}),
     "a float for an integer": lambda m: step(m, m.constant(1), {m.placeholder("int32", []): 1.5}),
-    "a number for a string": lambda m: step(m, m.constant(1), {m.placeholder("string", []): THING}),
 }
 
 SESSION: dict[str, WrongCall] = {
@@ -200,8 +199,6 @@ SESSION: dict[str, WrongCall] = {
     "a target that is none": lambda m: m.Session(3),
     "settings that are none": lambda m: m.Session(config=3),
     "run, closed": lambda m: running(m, closed(m), m.constant(1)),
-    "make_callable, closed": lambda m: done(closed(m).make_callable(m.constant(1))()),
-    "list_devices, closed": lambda m: closed(m).list_devices(),
     "partial_run_setup, closed": lambda m: done(closed(m).partial_run_setup([m.constant(1)], [])),
     "eval without a session": lambda m: done(m.constant(1).eval()),
     "run of a node without a session": lambda m: done(m.no_op().run()),
@@ -252,7 +249,6 @@ GRAPH: dict[str, WrongCall] = {
     "get_tensor_by_name of a node": lambda m: m.get_default_graph().get_tensor_by_name(fed(m).op.name),
     "get_tensor_by_name of no node": lambda m: m.get_default_graph().get_tensor_by_name("nobody"),
     "get_tensor_by_name, no number": lambda m: m.get_default_graph().get_tensor_by_name(fed(m).op.name + ":a"),
-    "get_tensor_by_name, negative": lambda m: m.get_default_graph().get_tensor_by_name(fed(m).op.name + ":-1"),
     "get_tensor_by_name, two colons": lambda m: m.get_default_graph().get_tensor_by_name(fed(m).name + ":0"),
     "get_tensor_by_name of a number": lambda m: m.get_default_graph().get_tensor_by_name(3),
     "get_tensor_by_name of a tensor": lambda m: m.get_default_graph().get_tensor_by_name(fed(m)),
@@ -313,9 +309,7 @@ GRAPH: dict[str, WrongCall] = {
     "control_dependencies of another graph": lambda m: inside(
         m.control_dependencies([elsewhere(m)]), lambda: m.constant(1)
     ),
-    "colocate_with a number": lambda m: inside(m.colocate_with(3), lambda: m.constant(1)),
     "colocate_with a thing": lambda m: inside(m.colocate_with(THING), lambda: m.constant(1)),
-    "colocate_with no node": lambda m: inside(m.get_default_graph().colocate_with("nobody"), lambda: m.constant(1)),
     "container that is no text": lambda m: inside(m.container(3), lambda: variable(m)),
     "gradient_override_map of a list": lambda m: inside(
         m.get_default_graph().gradient_override_map([1]), lambda: m.constant(1)
@@ -473,12 +467,9 @@ VALUES: dict[str, WrongCall] = {
     "as_dtype of a class": lambda m: m.as_dtype(Thing),
     "as_dtype of a record": lambda m: m.as_dtype(np.dtype([("a", "f4")])),
     "as_dtype of a date": lambda m: m.as_dtype(np.dtype("datetime64[D]")),
-    "DType of a number": lambda m: m.DType(1000),
-    "DType of text": lambda m: m.DType("float32x"),
     "smallest string": lambda m: m.string.min,
     "largest complex": lambda m: m.complex64.max,
     "limits of a string": lambda m: m.string.limits,
-    "NumPy type of a resource": lambda m: m.resource.as_numpy_dtype,
     "TensorShape of text": lambda m: m.TensorShape("ab"),
     "TensorShape of a thing": lambda m: m.TensorShape(THING),
     "TensorShape of things": lambda m: m.TensorShape([THING]),
@@ -553,7 +544,7 @@ VALUES: dict[str, WrongCall] = {
     "a sum with a thing": lambda m: fed(m) + THING,
     "a sum with nothing": lambda m: fed(m) + None,
     "a sum with a dictionary": lambda m: fed(m) + {},
-    "a sum of two shapes": lambda m: fed(m) + np.ones(3, np.float32),
+    "a sum of two shapes": lambda m: fed(m) + m.ones([3]),
     "a sum of two dtypes": lambda m: fed(m) + m.constant([1, 2]),
     "a sum of two graphs": lambda m: fed(m) + elsewhere(m),
     "text times a tensor": lambda m: "a" * fed(m),
@@ -566,7 +557,6 @@ VALUES: dict[str, WrongCall] = {
     "and of floats": lambda m: fed(m) & fed(m),
     "device of no name": lambda m: m.DeviceSpec.from_string("nonsense"),
     "device with a job that is a number": lambda m: m.DeviceSpec(job=3).to_string(),
-    "device with a task that is text": lambda m: m.DeviceSpec(task="a"),
 }
 
 CONTROL_FLOW: dict[str, WrongCall] = {
@@ -575,7 +565,6 @@ CONTROL_FLOW: dict[str, WrongCall] = {
     "group of things": lambda m: m.group(THING),
     "group of text": lambda m: m.group("a"),
     "group of another graph": lambda m: m.group(fed(m), elsewhere(m)),
-    "group with another argument": lambda m: m.group(fed(m), nothing=1),
     "tuple of nothing": lambda m: m.tuple([]),
     "tuple of None": lambda m: m.tuple([None]),
     "tuple of a thing": lambda m: m.tuple([THING]),
@@ -663,10 +652,8 @@ CONTROL_FLOW: dict[str, WrongCall] = {
     "map_fn to another structure": lambda m: m.map_fn(lambda x: (x, x), fed(m), dtype="float32"),
     "map_fn of two lengths": lambda m: m.map_fn(lambda x: x[0], (fed(m), m.ones([3])), dtype="float32"),
     "foldl of a value": lambda m: m.foldl(3, fed(m)),
-    "foldl of a scalar": lambda m: m.foldl(lambda a, x: a + x, m.constant(1.0)),
     "foldr of a function of one": lambda m: m.foldr(lambda a: a, fed(m)),
     "scan of a value": lambda m: m.scan(3, fed(m)),
-    "scan of a scalar": lambda m: m.scan(lambda a, x: a + x, m.constant(1.0)),
     "scan to another structure": lambda m: m.scan(lambda a, x: (a, x), fed(m)),
     "py_func of a value": lambda m: m.py_func(3, [fed(m)], "float32"),
     "py_func to no dtype": lambda m: m.py_func(len, [fed(m)], "nonsense"),
@@ -700,7 +687,6 @@ CONTROL_FLOW: dict[str, WrongCall] = {
     "TensorArray, scatter of another count": lambda m: array(m).scatter([0, 1], [1.0]),
     "TensorArray, split by text": lambda m: array(m).split([1.0, 2.0], ["a"]),
     "TensorArray, split of another dtype": lambda m: array(m).split(m.constant([1, 2]), [1, 1]),
-    "TensorArray, split by a matrix": lambda m: array(m).split([1.0, 2.0], [[1]]),
     "TensorArray, gather at floats": lambda m: array(m).gather([0.5]),
     "TensorArray, grad of nothing": lambda m: array(m).grad(None),
     "TensorArray in another graph": lambda m: inside(m.Graph().as_default(), lambda: array(m)).write(0, elsewhere(m)),
@@ -860,7 +846,6 @@ TRAINING: dict[str, WrongCall] = {
     "gradients with an aggregation that is none": lambda m: m.gradients(
         *(lambda x: (x * x, x))(fed(m)), aggregation_method=33
     ),
-    "gradients stopped at a number": lambda m: m.gradients(fed(m), fed(m), stop_gradients=3),
     "hessians of a vector": lambda m: m.hessians(*(lambda x: (x * x, x))(m.ones([2, 2]))),
     "hessians of what does not depend": lambda m: m.hessians(m.constant(1.0), fed(m)),
     "minimize of a number": lambda m: descent(m).minimize(3),
@@ -901,7 +886,6 @@ TRAINING: dict[str, WrongCall] = {
     ),
     "an optimizer without a name": lambda m: m.train.GradientDescentOptimizer(0.1, name=""),
     "an optimizer without a rate": lambda m: m.train.GradientDescentOptimizer(),
-    "a slot of nothing": lambda m: m.train.AdamOptimizer().get_slot(None, "m"),
     "variables of an optimizer": lambda m: m.train.Optimizer(False, "").variables(),
     "Ftrl of a positive power": lambda m: m.train.FtrlOptimizer(0.1, learning_rate_power=1.0),
     "Ftrl of a negative accumulator": lambda m: m.train.FtrlOptimizer(0.1, initial_accumulator_value=-1.0),
@@ -1073,7 +1057,6 @@ PIPELINES: dict[str, WrongCall] = {
     "a server of a job that is a number": lambda m: m.train.Server({"w": ["localhost:0"]}, job_name=3),
     "a setter of negative tasks": lambda m: m.train.replica_device_setter(ps_tasks=-1),
     "a setter of a cluster that is none": lambda m: m.train.replica_device_setter(cluster=3),
-    "write_graph to a number": lambda m: m.train.write_graph(m.Graph(), 3, "a"),
     "write_graph of a number": lambda m: m.train.write_graph(3, "/tmp", "a"),
     "parse_example of no features": lambda m: m.parse_example(["a"], {}),
     "parse_example of a number": lambda m: m.parse_example(["a"], {"x": 3}),
