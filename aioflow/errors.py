@@ -9,7 +9,7 @@
         │   └── DTypeError         (TypeError) a value or tensor has the wrong type or dtype
         ├── DeadlineExceededError  (TimeoutError) `timeout=` ran out
         ├── NotFoundError          (KeyError) no such node, op, kernel, file or tensor name
-        │   └── UnknownNameError   (ValueError) a name in a call that stands for nothing; an InvalidArgumentError too
+        │   └── UnknownNameError   (ValueError, TypeError) a name in a call that stands for nothing; a DTypeError too
         ├── AlreadyExistsError     (ValueError) the name is taken
         │   └── AlreadyRegisteredError (KeyError) there is a gradient, an op or a kernel of that name
         ├── PermissionDeniedError
@@ -178,8 +178,11 @@ class NotFoundError(OpError, KeyError):
     code = 5
 
 
-class UnknownNameError(NotFoundError, InvalidArgumentError):
-    """A name that a call was given stands for nothing: TensorFlow has a KeyError or a ValueError, by the call."""
+class UnknownNameError(NotFoundError, DTypeError):
+    """A name that a call was given stands for nothing.
+
+    For TensorFlow that is a KeyError where it is looked up, a ValueError as a fetch, a TypeError as the key of a feed.
+    """
 
 
 class AlreadyExistsError(OpError, ValueError):

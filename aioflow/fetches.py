@@ -202,6 +202,8 @@ def fed_tensors(graph: Graph, feeds: Iterable[Any]) -> list[Tensor]:
     for key in feeds:
         try:
             tensor = graph.as_graph_element(key, allow_operation=False)
+        except DTypeError:
+            raise
         except InvalidArgumentError as error:
             raise _not_a_feed(key, error) from error
         if not isinstance(tensor, Tensor) or not graph.is_feedable(tensor):

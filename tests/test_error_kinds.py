@@ -13,6 +13,9 @@ import pytest
 import aioflow
 from aioflow.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, UnimplementedError
 
+NOTHING: Any = None
+NUMBER: Any = 3
+
 
 @pytest.fixture(autouse=True)
 def graph() -> Any:
@@ -64,16 +67,16 @@ WRONG: dict[str, tuple[Callable[[], Any], tuple[type[Exception], ...]]] = {
         (KeyError, NotFoundError),
     ),
     "a tensor by name": (lambda: aioflow.get_default_graph().get_tensor_by_name("nobody:0"), (KeyError,)),
-    "a node by a number": (lambda: aioflow.get_default_graph().get_operation_by_name(3), (TypeError,)),
+    "a node by a number": (lambda: aioflow.get_default_graph().get_operation_by_name(NUMBER), (TypeError,)),
     "an element that is none": (lambda: aioflow.get_default_graph().as_graph_element(object()), (TypeError,)),
     "an attribute": (lambda: x().op.get_attr("nothing"), (ValueError, NotFoundError)),
     "a fetch by name": (lambda: run("nobody:0"), (ValueError, NotFoundError)),
-    "a feed by name": (lambda: run(x(), {"nobody:0": 1}), (TypeError,)),
+    "a feed by name": (lambda: run(x(), {"nobody:0": 1}), (TypeError, NotFoundError)),
     "a feed of a node": (lambda: run(x(), {x().op: 1}), (TypeError,)),
     "a feed too large": (lambda: run(x(), {aioflow.placeholder("int32", []): 2**40}), (TypeError,)),
     "no session": (lambda: asyncio.run(x().eval()), (ValueError, FailedPreconditionError)),
-    "a session of a number": (lambda: aioflow.Session(graph=3), (TypeError,)),
-    "a callable of nothing": (lambda: aioflow.Session().make_callable(None), (TypeError,)),
+    "a session of a number": (lambda: aioflow.Session(graph=NUMBER), (TypeError,)),
+    "a callable of nothing": (lambda: aioflow.Session().make_callable(NOTHING), (TypeError,)),
     "a callable of another graph": (lambda: aioflow.Session().make_callable(elsewhere()), (ValueError,)),
     "a node in a finalized graph": (lambda: finalized(x), (RuntimeError, FailedPreconditionError)),
     "a collection of a finalized graph": (
@@ -85,8 +88,8 @@ WRONG: dict[str, tuple[Callable[[], Any], tuple[type[Exception], ...]]] = {
     "a checkpoint": (restored, (ValueError, NotFoundError)),
     "a job": (lambda: aioflow.train.ClusterSpec({"w": ["a:1"]}).num_tasks("v"), (ValueError, NotFoundError)),
     "a ragged list": (lambda: aioflow.constant([[1], [2, 3]], "int32"), (ValueError, TypeError)),
-    "a list for a tensor": (lambda: aioflow.shape_n(3), (TypeError,)),
-    "a padding": (lambda: aioflow.nn.max_pool(aioflow.ones([1, 4, 4, 1]), 2, 1, 3), (TypeError,)),
+    "a list for a tensor": (lambda: aioflow.shape_n(NUMBER), (TypeError,)),
+    "a padding": (lambda: aioflow.nn.max_pool(aioflow.ones([1, 4, 4, 1]), 2, 1, NUMBER), (TypeError,)),
     "an attribute of 64 bits": (lambda: aioflow.as_string(x(), width=2**70), (ValueError,)),
     "a sparse tensor of two graphs": (
         lambda: aioflow.SparseTensor(aioflow.placeholder("int64", [1, 1]), elsewhere(), [3]),

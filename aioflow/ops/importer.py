@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, overload
 
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError, OpError
-from aioflow.graph.argument_kinds import check_kind, check_text
+from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.calls import EXPANDERS
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.device_spec import DeviceSpec
@@ -109,7 +109,7 @@ def import_graph_def(
     check_kind(input_map or {}, Mapping, "the input map", "a mapping of names to tensors")
     check_kind(return_elements or [], Iterable, "the elements to return", "a list of names")
     for element in (*(input_map or ()), *(return_elements or ())):
-        check_text(element, "the name of an element")
+        check_kind(element, (str, bytes), "the name of an element", "a str")
     if graph_def.version > VERSION:
         raise InvalidArgumentError(
             "the definition is for a later version of the ops", expected=f"at most {VERSION}", actual=graph_def.version
