@@ -264,7 +264,6 @@ STRICTER = {
 }
 # Where both refuse, and ours is of another kind.
 OTHER_KIND = {
-    "control flow: group of text": "a text is the name of a node, which is not there",
     "nn.avg_pool": "a list is a padding, and one that this op does not have",
     "nn.avg_pool2d": "a list is a padding, and one that this op does not have",
     "nn.weighted_cross_entropy_with_logits": "None is no weight, rather than one of a wrong type",
