@@ -35,6 +35,7 @@ _SMALL_BY_VECTOR: Final = 2**11
 _SMALL_REAL_BY_VECTOR: Final = 2**13
 _SMALL_SYSTEM: Final = 128  # elements of each operand in linear algebra
 _BLOCK: Final = 2**23  # multiplications of a block, at least
+_LONG: Final = 2**28  # multiplications that take some milliseconds, after which the step may be asked to stop
 _EVEN: Final = 4  # parts of a stack for each block: so many that the blocks are nearly equal
 
 
@@ -124,6 +125,8 @@ def _large(a: Array, b: Array, stack: tuple[int, ...], work: int) -> Array:
     product = np.empty((*stack, a.shape[-2], b.shape[-1]), np.result_type(a, b))
     axis = _axis_to_cut(product.shape, blocks)
     size = product.shape[axis]
+    if axis < -2:
+        blocks = max(blocks, min(size, work // _LONG))
 
     def multiply(number: int) -> None:
         part = slice(size * number // blocks, size * (number + 1) // blocks)

@@ -22,6 +22,7 @@ import numpy as np
 
 from aioflow.forking import in_child
 from aioflow.runtime.executor import kernel_threads
+from aioflow.stopping import checkpoint, current_work, doing
 from aioflow_numpy.blas_threads import blas_threads
 from aioflow_numpy.placing import roam, wake_elsewhere
 
@@ -32,7 +33,8 @@ def for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
     """Calls `work` with each item, in this thread and helpers, `thread_count` together.
 
     The helpers are shared: where they are busy with another kernel, this thread does what they do not come to. All work
-    has ended when this returns. The first exception of `work` is raised, and items not begun are left.
+    has ended when this returns. The first exception of `work` is raised, and items not begun are
+    left, as they are where the step is to stop.
     """
     if len(items) < 2:
         for item in items:
@@ -66,6 +68,7 @@ def _drain(work: Callable[[T], None], pending: deque[T]) -> None:
         except IndexError:
             return
         try:
+            checkpoint()
             work(item)
         except BaseException:
             pending.clear()
@@ -75,10 +78,11 @@ def _drain(work: Callable[[T], None], pending: deque[T]) -> None:
 class _Share:
     """A helper's part in one `for_each`. Bare locks: a future costs a tenth of a small block."""
 
-    __slots__ = ("_begun", "_ended", "_error", "_pending", "_processors", "_work")
+    __slots__ = ("_begun", "_ended", "_error", "_part_of", "_pending", "_processors", "_work")
 
     def __init__(self, work: Callable[[Any], None], pending: deque[Any], processors: set[int] | None) -> None:
         self._work = work
+        self._part_of = current_work()
         self._pending = pending
         self._processors = processors
         self._error: BaseException | None = None
@@ -91,7 +95,7 @@ class _Share:
         roam(self._processors)
         if self._begun.acquire(blocking=False):
             try:
-                _drain(self._work, self._pending)
+                doing(self._part_of, _drain, self._work, self._pending)
             except BaseException as error:  # it is the caller of `for_each` who gets it
                 self._error = error
             finally:

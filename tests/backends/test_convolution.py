@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from aioflow.stopping import Stoppable, Stopped, current_work, doing
 from aioflow_numpy import conv_core
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.convolution import (
@@ -288,6 +289,24 @@ def test_for_each_does_all_and_raises_the_first_error() -> None:
     with pytest.raises(RuntimeError, match="three"):
         for_each(fail, range(100))
     assert thread_count() == threads
+
+
+def test_for_each_leaves_the_rest_where_the_step_is_to_stop() -> None:
+    work, done = Stoppable(), list[int]()
+
+    def one(number: int) -> None:
+        done.append(number)
+        work.stop()
+
+    with pytest.raises(Stopped):
+        doing(work, for_each, one, range(1000))
+    assert len(done) <= thread_count()
+
+
+def test_for_each_works_on_what_its_caller_works_on() -> None:
+    work, seen = Stoppable(), list[Any]()
+    doing(work, for_each, lambda number: seen.append(current_work()), range(1000))
+    assert seen == [work] * 1000
 
 
 def test_scratch_is_aligned_and_not_kept_when_large() -> None:
