@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.number_text import number_parser
 from aioflow.kernels.registry import Binding, binder, kernel
-from aioflow.stopping import batches, blocks, claim
+from aioflow.stopping import blocks, claim
 
 __all__ = ["as_strings", "each", "string_values"]
 
@@ -69,11 +69,17 @@ def string_join(inputs: tuple[Any, ...], *, separator: str) -> Any:
             "strings of different shapes cannot be joined", expected="one shape, and scalars", actual=sorted(shapes)
         )
     shape = shapes.pop() if shapes else ()
-    columns = [np.broadcast_to(array, shape).reshape(-1).tolist() for array in arrays]
-    if not columns:
+    if not arrays:
         return as_strings([b""], shape)
     between = separator.encode()
-    return as_strings([between.join(row) for row in batches(zip(*columns, strict=True))], shape)
+    return as_strings([between.join(row) for row in _side_by_side(arrays, shape)], shape)
+
+
+def _side_by_side(arrays: Sequence[Any], shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+    """The elements in the same places of arrays that are broadcast to a shape."""
+    columns = [np.broadcast_to(array, shape).reshape(-1) for array in arrays]
+    for part in blocks(columns[0].size, _BATCH):
+        yield from zip(*(column[part].tolist() for column in columns), strict=True)
 
 
 @kernel("StringLength", device="CPU", fresh=True)
@@ -98,9 +104,8 @@ def substr(value: Any, pos: Any, length: Any, *, unit: str) -> Any:
     if np.shape(pos) != np.shape(length):
         raise InvalidArgumentError("pos and len need one shape", expected=np.shape(pos), actual=np.shape(length))
     shape = broadcast_shape(strings.shape, np.shape(pos))
-    columns = [np.broadcast_to(array, shape).reshape(-1).tolist() for array in (strings, pos, length)]
     cut = _cut if unit == "BYTE" else _cut_characters
-    return as_strings([cut(*row) for row in batches(zip(*columns, strict=True))], shape)
+    return as_strings([cut(*row) for row in _side_by_side((strings, pos, length), shape)], shape)
 
 
 def _span(size: int, pos: int, length: int) -> slice:

@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 
+from aioflow.stopping import batches
 from aioflow_numpy.conv_patches import Block, line_rows, plan, tap_rows, window_rows
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, overlap, transposed_windows
@@ -58,7 +59,7 @@ def backprop_filter(x: Array, dy: Array, g: Windows) -> Array:
     shape = (g.kh, g.kw * g.c, co) if slides else (1, g.kh * g.kw * g.c, co)
 
     def add(blocks: list[Block], total: Array) -> None:
-        for number, block in enumerate(blocks):
+        for number, block in enumerate(batches(blocks, 1)):
             parts, rows = _filter_operands(x, dy, g, block)
             for part, sum_of_part in zip(parts, total, strict=True):
                 if number == 0:
@@ -182,7 +183,7 @@ def _scatter_patches(w: Array, dy: Array, g: Windows, out: Array) -> None:
 
     def scatter(blocks: list[Block]) -> None:
         out[blocks[0].samples] = 0
-        for block in blocks:
+        for block in batches(blocks, 1):
             _add_taps(_patches(matrix, dy[block.rows], g), g, block, out[block.samples])
 
     # Lines of one image overlap in what they add to, so that all blocks of an image go to one thread.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from aioflow.stopping import batches
 from aioflow_numpy.conv_patches import Block, padded_block, plan
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, overlap, transposed_windows
@@ -56,7 +57,7 @@ def backprop_filter(x: Array, dy: Array, g: Windows, multiplier: int) -> Array:
     totals = np.zeros((parts, multiplier, g.kh, g.kw, run), x.dtype)
 
     def add(part: int) -> None:
-        for block in blocks[part::parts]:
+        for block in batches(blocks[part::parts], 1):
             taps = _taps(padded_block(x, g, block), g, block.lines.stop - block.lines.start)
             for m in range(multiplier):
                 rows = np.ascontiguousarray(gradient[block.samples, block.lines, :, :, m])
@@ -84,7 +85,7 @@ def _scatter(w: Array, dy: Array, g: Windows) -> Array:
         product = scratch("product", shape, dy.dtype)
         for m in range(w.shape[3]):
             gradient = np.ascontiguousarray(part[..., m]).reshape(shape)
-            for i, j in np.ndindex(g.kh, g.kw):
+            for i, j in batches(np.ndindex(g.kh, g.kw), 1):
                 tap = taps[:, :, :, i, j]
                 tap += np.multiply(gradient, runs[m, i, j], out=product)
         out[samples] = 0

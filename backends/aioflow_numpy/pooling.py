@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.stopping import batches
 from aioflow_numpy.conv_numbers import Numbers, float_numbers
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Padding, Pair, Windows, overlap, shape_to_nhwc, windows
@@ -129,9 +130,9 @@ def _fold_axis(ufunc: np.ufunc, source: Array, taps: list[Tap], out: Array, iden
         np.copyto(out, source[:, whole[0]])
     else:
         out.fill(identity)
-    for taken in whole[2:]:
+    for taken in batches(whole[2:], 1):
         ufunc(out, source[:, taken], out=out)
-    for given, taken in rest:
+    for given, taken in batches(rest, 1):
         ufunc(out[:, given], source[:, taken], out=out[:, given])
 
 
@@ -146,7 +147,7 @@ def _route(x: Array, y: Array, dy: Array, g: Windows, out: Array) -> None:
     if not (apart and _covers(rows, g.h) and _covers(columns, g.w)):
         out.fill(0)
     for given_h, taken_h in rows:
-        for given_w, taken_w in columns:
+        for given_w, taken_w in batches(columns, 1):
             given, taken = (slice(None), given_h, given_w), (slice(None), taken_h, taken_w)
             np.equal(x[taken], y[given], out=hit[given])
             hit[given] &= free[given]
@@ -174,7 +175,7 @@ def _spread_axis(source: Array, taps: list[Tap], out: Array, apart: bool) -> Non
     """Adds `source` [a, windows, run] to what each window reads of axis 1 of `out` [a, size, run]."""
     if not (apart and _covers(taps, out.shape[1])):
         out.fill(0)
-    for given, taken in taps:
+    for given, taken in batches(taps, 1):
         if apart:
             out[:, taken] = source[:, given]
         else:
