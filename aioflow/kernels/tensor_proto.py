@@ -13,6 +13,7 @@ from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.kernels.protobuf import MASK64, PIECE, VARINT, read_fields, read_number, write_number, write_piece
+from aioflow.stopping import batches, claim
 
 __all__ = ["decode_tensor", "encode_tensor"]
 
@@ -30,7 +31,7 @@ def encode_tensor(value: Any, dtype: DType) -> bytes:
     sizes = b"".join(write_piece(2, write_number(1 << 3) + write_number(size) if size else b"") for size in array.shape)
     head = write_number(_DTYPE << 3) + write_number(dtype.as_datatype_enum) + write_piece(_SHAPE, sizes)
     if dtype is dtypes.string:
-        return head + b"".join(write_piece(_STRINGS, item) for item in array.reshape(-1).tolist())
+        return head + b"".join(write_piece(_STRINGS, item) for item in batches(array.reshape(-1).tolist()))
     content = np.ascontiguousarray(array).tobytes()
     return head + (write_piece(_CONTENT, content) if content else b"")
 
@@ -52,7 +53,7 @@ def decode_tensor(data: bytes, dtype: DType) -> Any:
 def _decode(data: bytes, dtype: DType) -> Any:
     kind, shape = 0, tuple[int, ...]()
     content, pieces = b"", list[tuple[int, Any]]()
-    for number, wire, begin, end in read_fields(data, 0, len(data)):
+    for number, wire, begin, end in batches(read_fields(data, 0, len(data))):
         if number == _DTYPE and wire == VARINT:
             kind = begin
         elif number == _SHAPE and wire == PIECE:
@@ -64,6 +65,7 @@ def _decode(data: bytes, dtype: DType) -> Any:
     if kind != dtype.as_datatype_enum:
         raise InvalidArgumentError("the serialized tensor has another dtype", expected=dtype.name, actual=_name(kind))
     count = math.prod(shape)
+    claim(count * dtype.np_dtype.itemsize)  # one element may stand for all
     if dtype is dtypes.string:
         texts = [piece for number, piece in pieces if number == _STRINGS]
         found = _filled(_texts(content, count) if content else texts, count, np.dtype(object), b"")

@@ -11,6 +11,7 @@ from aioflow import errors
 from aioflow.graph import dtypes
 from aioflow.kernels.protobuf import write_number, write_piece
 from aioflow.kernels.tensor_proto import decode_tensor, encode_tensor
+from aioflow.stopping import Work, doing, value_limit
 
 
 def _message(kind: int, sizes: list[int], rest: bytes = b"") -> bytes:
@@ -58,3 +59,11 @@ def test_there_and_back() -> None:
     for array in (np.zeros((0, 3), np.float32), np.array(5, np.int64), np.ones((2, 2), np.float32)):
         dtype = dtypes.as_dtype(array.dtype)
         np.testing.assert_array_equal(decode_tensor(encode_tensor(array, dtype), dtype), array)
+
+
+def test_a_shape_alone_takes_no_memory_beyond_the_limit() -> None:
+    """One element may stand for all, however many a message of a few bytes says that there are."""
+    data = _message(1, [1 << 20], write_piece(5, np.float32(1).tobytes()))
+    assert decode_tensor(data, dtypes.float32).sum() == 1 << 20
+    with value_limit(1 << 20), pytest.raises(errors.ResourceExhaustedError):
+        doing(Work(), decode_tensor, data, dtypes.float32)
