@@ -18,6 +18,7 @@ from aioflow.kernels.features import DenseFeature, FeatureBatch, decoded_example
 from aioflow.kernels.number_text import number_parser
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.strings import as_strings, string_values
+from aioflow.stopping import batches
 
 __all__: list[str] = []
 
@@ -99,13 +100,13 @@ def decode_csv(binding: Binding) -> Callable[[Any, tuple[Any, ...]], tuple[Any, 
 
     def decode(records: Any, defaults: tuple[Any, ...]) -> tuple[Any, ...]:
         strings = string_values(records)
-        rows = [split_record(text, delimiter, quotes) for text in strings.reshape(-1).tolist()]
+        rows = [split_record(text, delimiter, quotes) for text in batches(strings.reshape(-1).tolist())]
         wanted = chosen[-1] + 1 if chosen else len(columns)
-        for i, row in enumerate(rows):
+        for i, row in enumerate(batches(rows)):
             if len(row) < wanted or (len(row) > wanted and not chosen):
                 raise InvalidArgumentError(f"record {i} has a wrong number of fields", expected=wanted, actual=len(row))
         return tuple(
-            column.read([row[column.number] for row in rows], absent, default, strings.shape)
+            column.read([row[column.number] for row in batches(rows)], absent, default, strings.shape)
             for column, default in zip(columns, defaults, strict=True)
         )
 
