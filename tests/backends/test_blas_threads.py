@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -222,16 +223,20 @@ def test_blocks_take_as_many_threads_as_the_user_gives() -> None:
 
 
 def in_a_child(check: Callable[[], object]) -> None:
-    """Run a check in a forked process."""
+    """Run a check in a forked process. Not traced: some thread may hold a tracer's lock, which no fork renews."""
+    tracer = sys.gettrace()
+    sys.settrace(None)
     child = os.fork()
     if child == 0:
         try:
+            threading.settrace(None)
             signal.alarm(LIMIT)
             check()
         except BaseException:
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
+    sys.settrace(tracer)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
