@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from typing import ClassVar
+from typing import Any, ClassVar, Final, TypeAlias
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.number_checks import check_number, check_seconds, check_whole, wrong_kind
 
 __all__ = ["RunOptions", "SessionConfig", "TraceLevel"]
 
@@ -71,11 +74,77 @@ class SessionConfig:
     fetch_to_host: bool = True
     max_value_bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        for name, check in _CHECKS.items():
+            check(getattr(self, name), f"SessionConfig.{name}")
+
     def over(self, others: SessionConfig) -> SessionConfig:
         """These settings, and where one is at its default that of `others`."""
         return replace(
             others, **{f.name: value for f in fields(self) if (value := getattr(self, f.name)) != _default(f)}
         )
+
+
+def _switch(value: Any, what: str) -> None:
+    if not isinstance(value, bool):
+        raise wrong_kind(value, what, "True or False")
+
+
+def _switches(value: Any, what: str) -> None:
+    names = isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+    if not (isinstance(value, bool) or (names and all(isinstance(on, bool) for on in value.values()))):
+        raise wrong_kind(value, what, "True, False, or a dict such as {'fuse_elementwise': False}")
+
+
+def _counts(value: Any, what: str) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise wrong_kind(value, what, "a dict such as {'CPU': 2}")
+    for name, count in value.items():
+        check_whole(count, f"{what}[{name!r}]", 0)
+
+
+def _text(value: Any, what: str) -> None:
+    if not isinstance(value, str):
+        raise wrong_kind(value, what, "a str")
+
+
+def _executor(value: Any, what: str) -> None:
+    _text(value, what)
+    if value not in _EXECUTORS:
+        raise InvalidArgumentError(f"{what} is not known", expected=f"one of {_EXECUTORS}", actual=repr(value))
+
+
+def _at_least(least: int) -> _Check:
+    return lambda value, what: check_whole(value, what, least)
+
+
+def _or_none(check: _Check) -> _Check:
+    return lambda value, what: None if value is None else check(value, what)
+
+
+_Check: TypeAlias = Callable[[Any, str], None]
+_EXECUTORS: Final = ("strands", "reference")
+# What a setting may be, as far as it can be told without the engine. The names of passes, of strategies and of
+# compressions are their own modules' affair, which look at them when the session is made.
+_CHECKS: Final[Mapping[str, _Check]] = {
+    "allow_soft_placement": _switch,
+    "log_device_placement": _switch,
+    "inline_budget": check_number,
+    "yield_every": check_number,
+    "threads": _at_least(0),
+    "switch_interval": _or_none(lambda value, what: check_number(value, what, above=0.0)),
+    "check_finite": _switch,
+    "plan_cache_size": _at_least(1),
+    "operation_timeout": check_seconds,
+    "executor": _executor,
+    "device_count": _counts,
+    "optimizations": _switches,
+    "placement": _text,
+    "replace_after": _at_least(0),
+    "compression": _or_none(_text),
+    "fetch_to_host": _switch,
+    "max_value_bytes": _or_none(_at_least(0)),
+}
 
 
 def _default(setting: Field[object]) -> object:
@@ -96,3 +165,8 @@ class RunOptions:
 
     trace_level: TraceLevel = TraceLevel.NO_TRACE
     timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.trace_level, TraceLevel):
+            raise wrong_kind(self.trace_level, "RunOptions.trace_level", "a TraceLevel, such as RunOptions.FULL_TRACE")
+        check_seconds(self.timeout, "RunOptions.timeout")

@@ -27,6 +27,7 @@ from aioflow.fetches import FetchPlan, convert_feeds, feed_converter
 from aioflow.graph.graph import Tensor
 from aioflow.kernels.background import Background
 from aioflow.kernels.exchange import EXCHANGE, Exchange
+from aioflow.number_checks import check_seconds
 from aioflow.ops.transfer import RECV, SEND
 from aioflow.planner import Planner
 from aioflow.prepared import described
@@ -205,6 +206,7 @@ class PartialRuns:
             DeadlineExceededError: the fetches did not come in time; they may be asked for again.
             OpError: the step failed. It is over then.
         """
+        check_seconds(limit, "the time limit of a partial run")
         try:
             async with asyncio.timeout(limit) as deadline:
                 values = await _owned_feeds(feeds)

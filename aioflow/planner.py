@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec, Plan
+from aioflow.compiler.optimize.passes import chosen_passes
 from aioflow.compiler.pipeline import CompileOptions, compile_step
 from aioflow.compiler.place.calibration import Calibration, find_calibration
 from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.place.constraints import Group
 from aioflow.compiler.place.cost_model import CostModel, observe_step, worth_replacing
 from aioflow.compiler.place.simulate import simulate_placement
-from aioflow.compiler.place.strategies import Placement, choose
+from aioflow.compiler.place.strategies import Placement, check_strategy, choose
 from aioflow.compiler.prune import StepRequest
 from aioflow.compiler.timeline import NodeSeconds, TransferSeconds
 from aioflow.config import SessionConfig
@@ -39,6 +40,8 @@ class Planner:
     def __init__(self, cluster: Cluster, config: SessionConfig) -> None:
         self._cluster = cluster
         self._config = config
+        check_strategy(config.placement)
+        chosen_passes(config.optimizations)  # which refuses names that no pass has
         compression = "" if config.compression is None else check_compression(config.compression)
         self._options = CompileOptions(optimizations=config.optimizations, evaluate=fold, compression=compression)
         self._costs: CostModel | None = None

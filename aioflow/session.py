@@ -49,6 +49,8 @@ from aioflow.time_limit import TimeLimit
 __all__ = ["Session"]
 
 _IDS: Final = itertools.count(1)
+_TARGETS: Final = "'', aioflow://host:port or a worker; a graph goes as Session(graph=graph)"
+_SETTINGS: Final = "an aioflow.SessionConfig: Session(config=aioflow.SessionConfig(threads=2))"
 _REMOTE: Final = ("aioflow", "inproc")  # schemes of targets that are servers
 
 
@@ -264,7 +266,9 @@ class Session:
                 except Elsewhere:
                     values = await prepared.convert_in_thread(list(feeds.values()))
                 return await self._running.at_once(prepared, values)
-        return await self._run_specially(fetches, feeds, timeout, options or RunOptions(), run_metadata)
+        return await self._run_specially(
+            fetches, feeds, timeout, RunOptions() if options is None else options, run_metadata
+        )
 
     async def _prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
         """The compiled step; `feeds` are plain."""
@@ -281,6 +285,8 @@ class Session:
         run_metadata: RunMetadata | None,
     ) -> Any:
         """Run with a time limit, or with somebody watching."""
+        check_kind(options, RunOptions, "the options of a run", "an aioflow.RunOptions")
+        check_kind(run_metadata, (RunMetadata, NoneType), "run_metadata", "an aioflow.RunMetadata")
         own = timeout if timeout is not None else options.timeout
         if own is None:
             self._check_open()
@@ -402,9 +408,9 @@ class Session:
 
 
 def _check_arguments(target: Any, graph: Any, config: Any) -> None:
-    check_kind(target, (str, Worker), "the target of a session", "'', aioflow://host:port or a worker")
-    check_kind(graph, (Graph, NoneType), "the graph of a session", "an aioflow.Graph")
-    check_kind(config, (SessionConfig, NoneType), "the settings of a session", "an aioflow.SessionConfig")
+    check_kind(target, (str, Worker), "the target of a session", _TARGETS)
+    check_kind(graph, (Graph, NoneType), "the graph of a session", "an aioflow.Graph: Session(graph=graph)")
+    check_kind(config, (SessionConfig, NoneType), "the settings of a session", _SETTINGS)
 
 
 def _cluster_of(target: str | Worker, config: SessionConfig) -> Cluster:

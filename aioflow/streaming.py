@@ -9,8 +9,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from contextlib import suppress
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from aioflow.errors import CancelledError, DTypeError, FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from aioflow.errors import CancelledError, DTypeError, FailedPreconditionError, OutOfRangeError
 from aioflow.kernels.background import Background
+from aioflow.number_checks import check_seconds, check_whole
 from aioflow.prepared import names_of
 
 __all__ = ["FeedSource", "Stream"]
@@ -108,8 +109,8 @@ class Stream(Generic[T]):
         prefetch: int,
         timeout: float | None,
     ) -> None:
-        if prefetch < 0:
-            raise InvalidArgumentError("prefetch is negative", expected="0 or more", actual=prefetch)
+        check_whole(prefetch, "the prefetch of a stream", 0)
+        check_seconds(timeout, "the time limit of a step")
         self._steps = _Steps(run, fetches, feeds, timeout)
         self._background = background
         self._prefetch = prefetch

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from aioflow.errors import DeadlineExceededError
+from aioflow.number_checks import check_seconds
 from aioflow.runtime.step import Step
 
 __all__ = ["TimeLimit"]
@@ -25,6 +26,7 @@ class TimeLimit:
     """
 
     def __init__(self, seconds: float | None) -> None:
+        check_seconds(seconds, "the time limit of a run")
         self._seconds = seconds
         self._timeout = asyncio.timeout(seconds)
         self.doing = "being compiled"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from aioflow.errors import DTypeError
+from aioflow.number_checks import wrong_kind
 
 __all__ = ["check_callable", "check_kind", "check_list", "check_text", "whole_number", "whole_numbers"]
 
@@ -13,7 +13,7 @@ __all__ = ["check_callable", "check_kind", "check_list", "check_text", "whole_nu
 def check_kind(value: Any, kinds: type | tuple[type, ...], what: str, expected: str) -> None:
     """Raise DTypeError if `value`, which `what` says, is none of these kinds."""
     if not isinstance(value, kinds):
-        raise _wrong_kind(value, what, expected)
+        raise wrong_kind(value, what, expected)
 
 
 def check_text(value: Any, what: str) -> None:
@@ -29,27 +29,21 @@ def check_list(value: Any, what: str) -> None:
 def check_callable(value: Any, what: str) -> None:
     """Raise DTypeError if this cannot be called."""
     if not callable(value):
-        raise _wrong_kind(value, what, "a function")
+        raise wrong_kind(value, what, "a function")
 
 
 def whole_number(value: Any, what: str) -> int:
     """The value as an int. Raises DTypeError if it is no number."""
     if isinstance(value, str | bytes):
-        raise _wrong_kind(value, what, "an int")
+        raise wrong_kind(value, what, "an int")
     try:
         return int(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise _wrong_kind(value, what, "an int") from error
+        raise wrong_kind(value, what, "an int") from error
 
 
 def whole_numbers(values: Any, what: str) -> list[int]:
     """The values as a list of ints. Raises DTypeError if this is one value, or if one is no number."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise _wrong_kind(values, what, "a list of ints")
+        raise wrong_kind(values, what, "a list of ints")
     return [whole_number(value, what) for value in values]
-
-
-def _wrong_kind(value: Any, what: str, expected: str) -> DTypeError:
-    text = repr(value)
-    shown = text if len(text) <= 80 else text[:77] + "..."
-    return DTypeError(f"{what} has the wrong kind", expected=expected, actual=f"{shown} ({type(value).__name__})")

@@ -28,6 +28,7 @@ from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.framing import ALIGNMENT, INLINE_BYTES, Kind, Message
 from aioflow.net.inbox import Dispatching
 from aioflow.net.tensor_format import brief
+from aioflow.number_checks import check_seconds
 
 __all__ = ["Channel", "Reply", "Request", "Service", "Taker"]
 
@@ -124,6 +125,7 @@ class Channel:
             UnavailableError: the connection has ended.
             OpError: of any class, with "From <peer>:" before its message, if the service has failed.
         """
+        check_seconds(timeout, "the time limit of a call")
         document = {"kind": kind, "timeout": timeout, "body": header or {}}
         try:
             async with asyncio.timeout(timeout) as deadline, self._slots:

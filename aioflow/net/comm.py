@@ -23,6 +23,7 @@ from typing import Protocol, Self, TypeAlias
 from aioflow.errors import InvalidArgumentError, OpError, UnavailableError
 from aioflow.net.framing import Message
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
+from aioflow.number_checks import check_number
 
 __all__ = ["Comm", "CommOptions", "Handler", "Listener", "gone"]
 
@@ -54,6 +55,8 @@ class CommOptions:
     incarnation: int = field(default_factory=_new_incarnation)
 
     def __post_init__(self) -> None:
+        for name in ("heartbeat", "handshake_timeout", "close_timeout"):
+            check_number(getattr(self, name), f"CommOptions.{name}")
         if not (self.heartbeat > 0 and self.misses > 0 and 0 < self.incarnation < 2**64):
             raise InvalidArgumentError("heartbeat, misses and incarnation must be positive", actual=self)
 

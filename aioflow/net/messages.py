@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from aioflow.config import SessionConfig
-from aioflow.errors import DataLossError
+from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.graph.arrays import Array
 from aioflow.net.tensor_format import brief
 from aioflow.runtime.stats import NodeStats, StepStats
@@ -221,13 +221,13 @@ def config_document(config: SessionConfig) -> dict[str, Any]:
 def config_of(document: Mapping[str, Any]) -> SessionConfig:
     """The settings in a document, all others being their defaults. Raises DataLossError."""
     for name, kind in _SETTINGS.items():
-        if type(document.get(name)) is not kind:
+        if not _fits(document.get(name), kind):
             raise DataLossError(
                 f"a malformed setting {name!r}", expected=kind.__name__, actual=brief(document.get(name))
             )
     if len(document) != len(_SETTINGS):
         raise DataLossError("malformed settings", expected=sorted(_SETTINGS), actual=brief(sorted(document)))
-    return dataclasses.replace(SessionConfig(), **document)
+    return _settings(document)
 
 
 def settings_document(config: SessionConfig) -> dict[str, Any]:
@@ -244,7 +244,16 @@ def settings_of(document: Mapping[str, Any]) -> SessionConfig:
             raise DataLossError(f"a malformed setting {name!r}", expected=hint, actual=brief(document.get(name)))
     if len(document) != len(hints):
         raise DataLossError("malformed settings", expected=sorted(hints), actual=brief(sorted(document)))
-    return SessionConfig(**document)
+    return _settings(document)
+
+
+def _settings(document: Mapping[str, Any]) -> SessionConfig:
+    try:
+        return SessionConfig(**document)
+    except InvalidArgumentError as error:
+        raise DataLossError(
+            f"a malformed setting: {error.message}", expected=error.expected, actual=error.actual
+        ) from error
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -30,6 +30,7 @@ from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.server import client_options, find_server, target_address
 from aioflow.net.task_worker import WorkerSession
 from aioflow.net.transports import connect
+from aioflow.number_checks import check_number
 from aioflow.runtime.cluster import RegisteredPlan
 from aioflow.runtime.worker import Worker, WorkerAPI
 
@@ -69,6 +70,7 @@ class RemoteCluster:
         options: CommOptions | None = None,
         step_ids: Callable[[], int] = _random_step,
     ) -> None:
+        check_number(timeout, "the time limit of a worker")
         self._address = target_address(target)
         self._target = target
         self._timeout = timeout

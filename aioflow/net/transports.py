@@ -12,6 +12,7 @@ from aioflow.net.addresses import split_address
 from aioflow.net.comm import Comm, CommOptions, Handler, Listener
 from aioflow.net.inproc import connect_inproc, listen_inproc
 from aioflow.net.tcp import connect_tcp, listen_tcp
+from aioflow.number_checks import check_seconds
 
 __all__ = ["TRANSPORTS", "Transport", "connect", "listen"]
 
@@ -70,6 +71,7 @@ async def connect(
     """
     transport, place = _transport(address)
     name = peer or address
+    check_seconds(timeout, "the time limit of a connection")
     try:
         async with asyncio.timeout(timeout) as deadline:
             return await transport.connect(place, options or CommOptions(), name)

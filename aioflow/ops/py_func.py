@@ -14,6 +14,7 @@ from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.python_functions import PythonFunction, RetryPolicy, keep_function
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of
+from aioflow.number_checks import check_number, check_whole
 from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
 
 __all__ = ["from_async_iterator", "numpy_function", "py_coroutine", "py_func"]
@@ -141,10 +142,9 @@ def py_coroutine(
         InvalidArgumentError, DTypeError: what it returned fits neither `Tout` nor `shapes`.
         NotFoundError: the node runs in another process than that in which it was made.
     """
-    if retries < 0 or (timeout is not None and timeout <= 0):
-        raise InvalidArgumentError(
-            "not a policy of attempts", expected="retries >= 0, timeout > 0", actual=f"{retries}, {timeout}"
-        )
+    check_whole(retries, "the retries of a coroutine", 0)
+    if timeout is not None:
+        check_number(timeout, "the time limit of a coroutine", "a number of seconds, or None", above=0.0)
     policy = None
     if timeout is not None or retries:
         policy = RetryPolicy(timeout, retries, tuple(retry_on), backoff, sleep)

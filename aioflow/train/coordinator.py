@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from aioflow.context_stack import ContextStack, Entry
 from aioflow.errors import DTypeError, FailedPreconditionError, OutOfRangeError
+from aioflow.number_checks import check_number, check_seconds
 
 __all__ = ["Coordinator", "current_coordinator"]
 
@@ -152,6 +153,7 @@ class Coordinator:
 
     async def wait_for_stop(self, timeout: float | None = None) -> bool:
         """Wait until a stop is requested, for at most `timeout` seconds; whether it has been."""
+        check_seconds(timeout, "the time limit of a wait")
         try:
             async with asyncio.timeout(timeout):
                 await self._event.wait()
@@ -174,6 +176,7 @@ class Coordinator:
 
         Raises: the exception with which the stop was requested, unless it is of a clean type.
         """
+        check_number(stop_grace_period_secs, "stop_grace_period_secs")
         here = asyncio.current_task()
         asked = {_task(thread) for thread in threads or ()} - self._attendants
 

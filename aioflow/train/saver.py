@@ -27,6 +27,7 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.kernels.checkpoint_format import CheckpointReader
+from aioflow.number_checks import check_number
 from aioflow.ops.apply import apply_op, constant
 from aioflow.ops.core import group, identity, no_op, placeholder_with_default
 from aioflow.ops.variables import Variable
@@ -100,6 +101,7 @@ class Saver:
         self._reshape = reshape
         check_kind(max_to_keep, (int, NoneType), "max_to_keep", "an int, or None for all")
         self._max_to_keep = max_to_keep or 0
+        check_number(keep_checkpoint_every_n_hours, "keep_checkpoint_every_n_hours", "a number of hours")
         self._keep_seconds = keep_checkpoint_every_n_hours * _HOUR
         self._next_kept = time.time() + self._keep_seconds
         self._name = name or "save"

@@ -19,7 +19,7 @@ from aioflow.compiler.place.problem import GroupLike, Problem, build_problem
 from aioflow.compiler.place.simulate import makespan
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["STRATEGIES", "Placement", "choose", "choose_for", "heft_is_affordable"]
+__all__ = ["STRATEGIES", "Placement", "check_strategy", "choose", "choose_for", "heft_is_affordable"]
 
 # Seconds a node, measured on a machine of two cores with CPython 3.11: what HEFT takes for each node and for each node
 # and device, and what the other stages take, from pruning to generated code, of which the first step has to wait.
@@ -72,6 +72,14 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
 }
 
 
+def check_strategy(name: str) -> None:
+    """Raise InvalidArgumentError if this is neither "auto" nor a name in `STRATEGIES`."""
+    if name not in ("auto", *STRATEGIES):
+        raise InvalidArgumentError(
+            "unknown placement strategy", expected=f"one of {['auto', *STRATEGIES]}", actual=name
+        )
+
+
 def choose(
     graph: ClientGraph,
     groups: Sequence[GroupLike],
@@ -104,10 +112,7 @@ def choose_for(problem: Problem, strategy: str = "auto", seed: int = 0) -> tuple
     exact that a small gain would be worth the transfers.
     """
     if strategy != "auto":
-        if strategy not in STRATEGIES:
-            raise InvalidArgumentError(
-                "unknown placement strategy", expected=f"one of {['auto', *STRATEGIES]}", actual=strategy
-            )
+        check_strategy(strategy)
         devices = STRATEGIES[strategy](problem, seed)
         return devices, makespan(problem, devices), strategy
     unsplit = _first(problem, seed)
