@@ -77,6 +77,7 @@ class Session:
         self._id = next(_IDS)
         self._process = generation()
         self._closed = False
+        self._target = target
         self._cluster = _cluster_of(target, config or SessionConfig())
         self._remote = isinstance(self._cluster, RemoteCluster)
         self._sync_runner = LoopThread() if self._remote else SyncRunner()
@@ -84,6 +85,9 @@ class Session:
         self._background = self._cluster.background(self._id)
         self._use(config or SessionConfig())
         renew_in_child(self)
+
+    def __repr__(self) -> str:
+        return f"<aioflow.Session {self._target!r}, {'closed' if self._closed else 'open'}, of {self.graph!r}>"
 
     def _use(self, config: SessionConfig) -> None:
         """Work by these settings. No step may have been prepared before."""
@@ -277,16 +281,10 @@ class Session:
         return await self._cache.prepare(fetches, feeds)
 
     async def _run_specially(
-        self,
-        fetches: Any,
-        feeds: Mapping[Any, Any],
-        timeout: float | None,
-        options: RunOptions,
-        run_metadata: RunMetadata | None,
+        self, fetches: Any, feeds: Mapping[Any, Any], timeout: float | None, options: Any, run_metadata: Any
     ) -> Any:
         """Run with a time limit, or with somebody watching."""
-        check_kind(options, RunOptions, "the options of a run", "an aioflow.RunOptions")
-        check_kind(run_metadata, (RunMetadata, NoneType), "run_metadata", "an aioflow.RunMetadata")
+        _check_options(options, run_metadata)
         own = timeout if timeout is not None else options.timeout
         if own is None:
             self._check_open()
@@ -411,6 +409,11 @@ def _check_arguments(target: Any, graph: Any, config: Any) -> None:
     check_kind(target, (str, Worker), "the target of a session", _TARGETS)
     check_kind(graph, (Graph, NoneType), "the graph of a session", "an aioflow.Graph: Session(graph=graph)")
     check_kind(config, (SessionConfig, NoneType), "the settings of a session", _SETTINGS)
+
+
+def _check_options(options: Any, run_metadata: Any) -> None:
+    check_kind(options, RunOptions, "the options of a run", "an aioflow.RunOptions")
+    check_kind(run_metadata, (RunMetadata, NoneType), "run_metadata", "an aioflow.RunMetadata")
 
 
 def _cluster_of(target: str | Worker, config: SessionConfig) -> Cluster:

@@ -160,6 +160,13 @@ def test_the_default_graph_says_that_it_is_one() -> None:
     assert "default" in repr(_PROCESS.graph)
 
 
+async def test_a_session_says_where_it_runs_what_and_whether_it_is_open(graph: af.Graph) -> None:
+    session = af.Session()
+    assert repr(session) == f"<aioflow.Session '', open, of {graph!r}>"
+    await session.close()
+    assert repr(session) == f"<aioflow.Session '', closed, of {graph!r}>"
+
+
 # ── names ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
