@@ -28,6 +28,7 @@ def _concat_shape(ctx: ShapeContext) -> Dims:
     axis_name = "axis" if ctx.op_def.name == "ConcatV2" else "concat_dim"
     shapes = ctx.dims_list("values")
     ranked = [s for s in shapes if s is not None]
+    ctx.require_rank(axis_name, 0)
     axis = ctx.scalar(axis_name)
     if not ranked:
         return None
@@ -146,11 +147,23 @@ def concat(values: TensorLike, axis: TensorLike, name: str = "concat") -> Tensor
 
     Raises:
         InvalidArgumentError: ranks or sizes differ, or `axis` is out of range.
+        DTypeError: `axis` is no whole number.
     """
     items = list(values) if isinstance(values, list | tuple) else [values]
     if len(items) == 1:
+        _check_scalar_axis(convert_to_tensor(axis, name=f"{name or 'concat'}/axis", preferred_dtype=dtypes.int32))
         return make("Identity", convert_to_tensor(items[0]), name=name)
     return make("ConcatV2", items, axis, name=name)
+
+
+def _check_scalar_axis(axis: Tensor) -> None:
+    """As ConcatV2 does: the arguments of older programs come in the other order."""
+    if axis.dtype not in (dtypes.int32, dtypes.int64):
+        raise DTypeError("the axis of concat is no whole number", expected="concat(values, axis)", actual=f"{axis!r}")
+    if axis.dims:
+        raise InvalidArgumentError(
+            "the axis of concat is no scalar", expected="concat(values, axis)", actual=f"{axis!r}"
+        )
 
 
 # -- Split --------------------------------------------------------------------------------------------------------

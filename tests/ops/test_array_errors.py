@@ -183,6 +183,12 @@ BUILT: dict[str, Callable[[Any], Any]] = {
     "vect_c": lambda t: af.space_to_depth(af.zeros([1, 2, 2, 4]), 2, data_format="NCHW_VECT_C"),
     "broadcast": lambda t: af.broadcast_static_shape([2, 3], [4]),
     "sequence axis": lambda t: af.reverse_sequence(t, [1, 1]),
+    "concat in the old order": lambda t: af.concat(0, [t, t]),
+    "concat of one along a fraction": lambda t: af.concat([t], 0.5),
+    "concat of one along text": lambda t: af.concat([t], "a"),
+    "concat of one along nothing": lambda t: af.concat([t], None),
+    "concat of one along a list": lambda t: af.concat([t], [0]),
+    "concat of two along a list": lambda t: af.concat([t, t], [0]),
     "overflow": lambda t: af.fill([2**31 - 1, 2**31 - 1, 4], 0.0),
 }
 
