@@ -178,26 +178,20 @@ async def test_nothing_else_runs_inside_a_section(graph: af.Graph) -> None:
 
 
 async def test_those_who_wait_for_a_lock_show_and_are_served_in_order(graph: af.Graph) -> None:
-    gate, order = af.FIFOQueue(9, ["int32"], shapes=[[]]), []
+    gate = af.FIFOQueue(9, ["int32"], shapes=[[]])
     section = af.CriticalSection(name="door")
     inside = section.execute(gate.dequeue)
     async with af.Session() as session, asyncio.TaskGroup() as tg:
-
-        async def enter(which: int) -> None:
-            await session.run(inside)
-            order.append(which)
-
         tasks = []
-        for which in range(4):
-            tasks.append(tg.create_task(enter(which)))
-            waiting = await until_waiting(session, which + 1)
+        for number in range(1, 5):
+            tasks.append(tg.create_task(session.run(inside)))
+            waiting = await until_waiting(session, number)
         assert "queue 'fifo_queue'" in waiting[0]
         assert waiting[3].endswith("MutexLock on lock 'door/mutex' (busy; waiting: 3)")
         await gone(tasks.pop(2))
-        for _ in range(3):
-            await session.run(gate.enqueue(1))
-        await asyncio.gather(*tasks)
-        assert order == [0, 1, 3]
+        for number in range(3):
+            await session.run(gate.enqueue(number))
+        assert await asyncio.gather(*tasks) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("how", ["fails", "cancelled", "times out", "is not consumed"])

@@ -56,9 +56,6 @@ SUITES: Final[tuple[ModuleType, ...]] = (
     test_optimizers,
 )
 
-# In one process, since the last tests look at what all others have run.
-pytestmark = pytest.mark.xdist_group("fake")
-
 # Tests that are about something else than values on a device.
 LEFT_OUT: Final = {
     "test_array.test_views_share_memory": "which NumPy arrays share memory",
