@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -117,9 +118,19 @@ def test_the_readmes_web_service_starts_on_the_model_that_the_program_before_it_
                 answer = client.post("/predict", content=body)
                 assert answer.status_code == 400, answer.text
                 assert text in answer.text
+                assert str(tmp_path) not in answer.text
+                assert "service.py" not in answer.text
+            _begin_a_request_and_go(httpx.URL(url))
+            assert client.post("/predict", json=[[0.5] * 64]).status_code == 200
         process.terminate()
         rest, _ = process.communicate(timeout=SECONDS)
     assert "Traceback" not in rest
+    assert "Warning" not in rest
+
+
+def _begin_a_request_and_go(url: httpx.URL) -> None:
+    with socket.create_connection((url.host, url.port or 80)) as client:
+        client.sendall(b"POST /predict HTTP/1.1\r\nHost: here\r\nContent-Length: 1000\r\n\r\n[[0.5, ")
 
 
 BAD_INPUT = {
@@ -129,7 +140,11 @@ BAD_INPUT = {
     '{"rows": []}': "not 'dict'",
     '[["a"]]': "'a'",
     f"[[1{'0' * 400}]]": "int too large",
-    f"[{[1e39] * 64}]": "float values",
+    f"[{[1e39] * 64}]": "overflow",
+    "[[1e300, 1]]": "overflow",
+    f"[{'[NaN' + ', NaN' * 63}]]": "float values",
+    "[" * 200_000: "recursion depth",
+    "[[1], [1, 2]]": "inhomogeneous",
 }
 
 

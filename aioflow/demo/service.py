@@ -13,8 +13,8 @@ import httpx
 import numpy as np
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import aioflow as af
@@ -38,10 +38,14 @@ def make_app(model: Model, session: af.Session) -> Starlette:
     """`POST /predict` takes {"pixels": [[64 numbers in 0..1], …]} and answers {"digits": […], "probabilities": […]}."""
     predict = session.make_callable(model.probabilities, [model.images])
 
-    async def answer(request: Request) -> JSONResponse:
+    async def answer(request: Request) -> Response:
         try:
-            pixels = np.asarray((await request.json())["pixels"], np.float32).reshape(-1, PIXELS)
-        except (KeyError, TypeError, ValueError) as error:
+            body = await request.json()
+            with np.errstate(over="raise"):
+                pixels = np.asarray(body["pixels"], np.float32).reshape(-1, PIXELS)
+        except ClientDisconnect:
+            return Response(status_code=499)  # which nobody reads
+        except (ArithmeticError, KeyError, RecursionError, TypeError, ValueError) as error:
             return JSONResponse({"error": f"expected {{'pixels': rows of {PIXELS} numbers}}: {error}"}, status_code=400)
         probabilities = await predict(pixels)
         best = probabilities.argmax(axis=1)

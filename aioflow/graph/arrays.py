@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -135,7 +136,8 @@ def _from_objects(value: Any, array: Array, dtype: DType | None) -> Array:
         return to_array(plain, dtype)
     if flat.size and all(isinstance(v, int) for v in flat):
         if dtype is not None and (dtype.is_floating or dtype.is_complex):
-            return _cast(np.array([float(v) for v in flat]).reshape(array.shape), dtype, typed=False)
+            with suppress(OverflowError):  # of an int that no float is as large as
+                return _cast(np.array([float(v) for v in flat]).reshape(array.shape), dtype, typed=False)
         raise DTypeError(
             f"a value does not fit {dtype or 'any integer dtype'}",
             expected="at most 64 bits" if dtype is None else f"{dtype}",

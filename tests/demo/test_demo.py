@@ -52,6 +52,8 @@ async def test_the_service_refuses_what_is_not_an_image() -> None:
         ):
             assert (await client.post("/predict", json={"pixels": [1, 2, 3]})).status_code == 400
             assert (await client.post("/predict", json={"rows": []})).status_code == 400
+            for body in ("[" * 200_000, f'{{"pixels": [[{"1" * 400}]]}}', f'{{"pixels": {[[1e300] * 64]}}}'):
+                assert (await client.post("/predict", content=body)).status_code == 400
             answer = (await client.post("/predict", json={"pixels": [[0.5] * 64] * 3})).json()
             assert len(answer["digits"]) == 3
             assert (await client.get("/step")).json() == {"global_step": 0}

@@ -45,6 +45,7 @@ BAD_FEEDS: list[tuple[str, Any, Any, Any, type[errors.OpError]]] = [
     ("a float array for ints", "int64", [None], np.array([1.5]), errors.DTypeError),
     ("an int out of range", "uint8", [], 300, errors.InvalidArgumentError),
     ("a large int out of range", "int32", [], 2**40, errors.InvalidArgumentError),
+    ("an int larger than any float", "float32", [], 10**400, errors.DTypeError),
     ("the wrong size", "float32", [2], [1, 2, 3], errors.InvalidArgumentError),
     ("the wrong rank", "float32", [2, None], [1, 2], errors.InvalidArgumentError),
     ("a ragged list", "float32", [None, None], [[1], [2, 3]], errors.InvalidArgumentError),
