@@ -16,6 +16,7 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.number_checks import wrong_kind
 from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
 from aioflow.ops.core import group, tuple_
 from aioflow.ops.indexed import Gradient, convert_to_tensor_or_indexed_slices
@@ -262,8 +263,16 @@ class Optimizer:
 
 
 def setting(param: Setting, name: str) -> Tensor:
-    """A setting of an optimizer (a number, a tensor, a variable or a callable that makes one) as a tensor."""
-    return convert_to_tensor(param() if callable(param) else param, name=name)
+    """A setting of an optimizer (a number, a tensor, a variable or a callable that makes one) as a tensor.
+
+    Raises:
+        DTypeError: it is no number.
+    """
+    value = param() if callable(param) else param
+    tensor = convert_to_tensor(value, name=name)
+    if not (tensor.dtype.is_floating or tensor.dtype.is_integer):
+        raise wrong_kind(value, f"the setting {name!r} of an optimizer", "a number, a tensor of one, or a callable")
+    return tensor
 
 
 def cast_to(tensor: Tensor, dtype: DType) -> Tensor:

@@ -155,6 +155,23 @@ def test_settings_out_of_range(make: Any) -> None:
         make(aioflow.train)
 
 
+NO_NUMBERS = {
+    "a rate of text": lambda t: t.GradientDescentOptimizer("a"),
+    "a rate of truth": lambda t: t.AdagradOptimizer(True),
+    "a rate of text from a function": lambda t: t.AdamOptimizer(lambda: "a"),
+    "no rate": lambda t: t.RMSPropOptimizer(None),
+    "a momentum of text": lambda t: t.MomentumOptimizer(0.1, "a"),
+    "a beta of text": lambda t: t.AdamOptimizer(0.1, beta1="a"),
+}
+
+
+@pytest.mark.parametrize("case", NO_NUMBERS)
+def test_a_setting_that_is_no_number_is_refused_before_anything_is_placed(case: str) -> None:
+    w = aioflow.Variable([1.0], name="w")
+    with pytest.raises(DTypeError):
+        NO_NUMBERS[case](aioflow.train).minimize(quadratic(w))
+
+
 def test_a_setting_that_is_only_wrong_at_run_time() -> None:
     w = aioflow.Variable([1.0], name="w")
     rate = aioflow.placeholder_with_default(aioflow.constant(-1.0), [])
