@@ -58,8 +58,14 @@ def parse_cluster(jobs: Sequence[str]) -> ClusterSpec:
     found: dict[str, list[str]] = {}
     for text in jobs:
         job, equals, addresses = text.partition("=")
-        if not equals or not job or job in found or not all(addresses.split(",")):
+        if not equals or not job or not all(addresses.split(",")):
             raise InvalidArgumentError("--cluster", expected="JOB=HOST:PORT[,…], once a job", actual=text)
+        if job in found:
+            raise InvalidArgumentError(
+                f"--cluster has the job {job!r} twice",
+                expected=f"its tasks in one, as {job}=HOST:PORT,HOST:PORT",
+                actual=text,
+            )
         found[job] = addresses.split(",")
     return ClusterSpec(found)
 

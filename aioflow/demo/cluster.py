@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 import aioflow as af
-from aioflow.cli.arguments import Parser, count
+from aioflow.cli.arguments import Parser, positive
 from aioflow.cli.program import Stopped, run
 from aioflow.data import Digits, load_digits
 from aioflow.demo.model import PIXELS
@@ -55,7 +55,7 @@ class _Model:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo, or one worker of it; returns the exit status."""
     parser = Parser(prog="python -m aioflow.worker demo", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--steps", type=count, default=500, help="of each worker (default %(default)s)")
+    parser.add_argument("--steps", type=positive, default=500, help="of each worker (default %(default)s)")
     parser.add_argument("--cluster", action="append", help=argparse.SUPPRESS)  # of a worker that the demo has started
     parser.add_argument("--task", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

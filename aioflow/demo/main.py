@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import aioflow as af
-from aioflow.cli.arguments import Parser, count, file, port
+from aioflow.cli.arguments import Parser, file, port, positive
 from aioflow.cli.program import Stopped, run
 from aioflow.data import Digits, load_digits
 from aioflow.demo.model import Model, build
@@ -74,7 +74,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
         prog="python -m aioflow demo",
         description="Train a classifier of handwritten digits while a web service answers from its live variables.",
     )
-    parser.add_argument("--steps", type=count, default=3000, help="training steps of this run (default %(default)s)")
+    parser.add_argument("--steps", type=positive, default=3000, help="training steps of this run (default %(default)s)")
     parser.add_argument(
         "--dir", type=file, default=Path("aioflow-demo"), help="checkpoint and plot (default %(default)s)"
     )
