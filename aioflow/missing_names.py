@@ -51,6 +51,7 @@ def _public(module: str) -> Sequence[str]:
 
 
 def _is_tensorflows(module: str, name: str) -> bool:
-    from aioflow.tensorflow_names import MODULES, NAMES
+    from aioflow.tensorflow_names import INNER_MODULES, MODULES, NAMES
 
-    return name in NAMES.get(module, "").split() or (not module and name in MODULES.split())
+    modules = INNER_MODULES.get(module, "") if module else MODULES
+    return name in NAMES.get(module, "").split() or name in modules.split()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["MODULES", "NAMES"]
+__all__ = ["INNER_MODULES", "MODULES", "NAMES"]
 
 MODULES: Final = """
 app audio autograph bitwise compat config contrib data debugging distribute distributions dtypes errors estimator
@@ -17,6 +17,17 @@ losses manip math metrics mixed_precision mlir nest nn profiler python_io quanti
 resource_loader saved_model sets signal sparse spectral strings summary sysconfig test tpu train types user_ops
 version xla
 """
+
+# Those of the modules that aioflow has.
+INNER_MODULES: Final[Mapping[str, str]] = {
+    "dtypes": "experimental",
+    "io": "gfile",
+    "linalg": "experimental",
+    "math": "special",
+    "nn": "experimental rnn_cell",
+    "random": "experimental",
+    "train": "experimental queue_runner",
+}
 
 # Without the modules. The key "" stands for TensorFlow itself.
 NAMES: Final[Mapping[str, str]] = {

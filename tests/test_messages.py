@@ -199,6 +199,12 @@ def test_a_feed_by_the_name_of_a_node_suggests_the_tensor(form: str) -> None:
     assert "did you mean" not in message(fed("zzzzzzz"))
 
 
+@pytest.mark.parametrize(("wrong", "right"), [("yy", "y"), ("yy:0", "y:0"), ("Y:0", "y:0")])
+def test_a_short_name_has_neighbours_too(wrong: str, right: str) -> None:
+    af.constant(1.0, name="y")
+    assert f"did you mean {right!r}?" in message(lambda: run(wrong))
+
+
 def test_a_fetch_by_a_wrong_name(graph: af.Graph) -> None:
     af.placeholder("float32", [], name="layer/weights")
     assert "did you mean 'layer/weights'?" in message(lambda: graph.as_graph_element("layer/wieghts"))
@@ -209,6 +215,8 @@ def test_a_fetch_by_a_wrong_name(graph: af.Graph) -> None:
 
 MISSING = {
     "summary": "aioflow has no 'summary' yet: see docs/compatibility.md",
+    "nn.rnn_cell": "aioflow.nn has no 'rnn_cell' yet: see docs/compatibility.md",
+    "io.gfile": "aioflow.io has no 'gfile' yet: see docs/compatibility.md",
     "placeholders": "module 'aioflow' has no attribute 'placeholders'; did you mean 'placeholder'",
     "Placeholder": "module 'aioflow' has no attribute 'Placeholder'; did you mean 'placeholder'",
     "relu": "module 'aioflow' has no attribute 'relu'; did you mean 'aioflow.nn.relu'?",
@@ -327,6 +335,8 @@ def test_what_is_not_a_graph_definition() -> None:
     text = message(lambda: af.import_graph_def(GraphDef()), errors.InvalidArgumentError)  # type: ignore[call-overload]  # wrong on purpose
     assert "a GraphDef of TensorFlow, a protocol buffer" in text
     assert "train.read_graph" in message(lambda: af.import_graph_def("graph.pb"), errors.DTypeError)  # type: ignore[call-overload]  # wrong on purpose
+    for nothing in ("", "hello", "[1,"):
+        assert "no graph definition of aioflow" in message(lambda n=nothing: af.GraphDef.from_json(n))  # type: ignore[misc]  # bound at once
     definition: Any = af.GraphDef()
     assert "from_bytes" in message(lambda: definition.ParseFromString(b""), AttributeError)
     assert not hasattr(definition, "anything")

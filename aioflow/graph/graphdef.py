@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.errors import DataLossError, DTypeError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.graph import encoding
 from aioflow.graph.arrays import Array
 from aioflow.graph.calls import visible
@@ -314,7 +314,11 @@ class GraphDef:
     def from_json(cls, text: str | bytes) -> GraphDef:
         """Decode what `to_json` wrote. Raises as `from_bytes`."""
         refuse_foreign(text)
-        return _from_document(encoding.from_text(text))
+        try:
+            return _from_document(encoding.from_text(text))
+        except DataLossError as error:
+            error.message = f"no graph definition of aioflow: {error.message}"
+            raise
 
     if not TYPE_CHECKING:
 
