@@ -148,10 +148,12 @@ BAD_INPUT = {
 }
 
 
-def test_the_readmes_programs_pass_the_type_checker(tmp_path: Path) -> None:
+def test_the_programs_of_the_documents_pass_the_type_checker(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is of the extra `types`: `tox -e types` runs this")
-    files = [tmp_path / f"readme_{number}.py" for number in range(len(README))]
-    for file, code in zip(files, README, strict=True):
+    extending = "\n\n".join(code for _, code in _blocks((ROOT / "docs" / "extending.md").read_text("utf-8"), "python"))
+    programs = [*README, extending]
+    files = [tmp_path / f"program_{number}.py" for number in range(len(programs))]
+    for file, code in zip(files, programs, strict=True):
         file.write_text(code, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", *map(str, files)],
