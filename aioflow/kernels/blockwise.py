@@ -7,15 +7,30 @@ A device with memory of its own works beside the interpreter, so that its arrays
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from aioflow.copying import copy_into, row_blocks
 from aioflow.kernels.convert import check_room
 from aioflow.stopping import blocks, claim
 
-__all__ = ["BLOCK", "claim_array", "full", "is_large", "on_host", "rows_written", "taken", "written"]
+__all__ = [
+    "BLOCK",
+    "claim_array",
+    "counted",
+    "folded_in",
+    "full",
+    "is_large",
+    "joined",
+    "on_host",
+    "put_rows",
+    "rows_chosen",
+    "rows_written",
+    "taken",
+    "written",
+]
 
 BLOCK: Final = 1 << 18  # elements, each of which costs some nanoseconds
 _OBJECTS: Final = 1 << 14  # elements that keep others waiting
@@ -79,3 +94,47 @@ def taken(xp: Any, values: Any, indices: Any, axis: int = 0) -> Any:
         found = rows_written((flat.size, *shape[indices.ndim :]), values.dtype, lambda part: values.take(flat[part], 0))
         return found.reshape(shape)
     return rows_written(shape, values.dtype, lambda part: values[part].take(indices, axis))
+
+
+def joined(arrays: Sequence[Any]) -> Any:
+    """`np.concatenate(arrays)`, of one dtype."""
+    if not any(is_large(array) for array in arrays):
+        return np.concatenate(arrays)
+    result = np.empty((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
+    begin = 0
+    for array in arrays:
+        copy_into(result[begin : begin + len(array)], array)
+        begin += len(array)
+    return result
+
+
+def rows_chosen(array: Any, kept: Any) -> Any:
+    """`array[kept]`, for a flag for each row."""
+    if not is_large(array):
+        return array[kept]
+    found = [array[part][kept[part]] for part in row_blocks(array)]
+    return joined(found)
+
+
+def folded_in(ufunc: Any, target: Any, places: Any, values: Any) -> None:
+    """`ufunc.at(target, places, values)`, for a vector of places, or a tuple of them, and one of values."""
+    rows = places if isinstance(places, tuple) else (places,)
+    for part in blocks(len(values), BLOCK if is_large(values) else max(1, len(values))):
+        ufunc.at(target, tuple(column[part] for column in rows), values[part])
+
+
+def put_rows(target: Any, places: Any, values: Any) -> None:
+    """`target[places] = values`, for a vector of places, or a tuple of them, and one of values."""
+    rows = places if isinstance(places, tuple) else (places,)
+    for part in blocks(len(values), BLOCK if is_large(values) else max(1, len(values))):
+        target[tuple(column[part] for column in rows)] = values[part]
+
+
+def counted(numbers: Any, total: int) -> Any:
+    """`np.bincount(numbers, minlength=total)`, for numbers below that."""
+    if not is_large(numbers):
+        return np.bincount(numbers, minlength=total)
+    counts = np.zeros(total, np.int64)
+    for part in blocks(len(numbers), BLOCK):
+        np.add.at(counts, numbers[part], 1)
+    return counts

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from aioflow.copying import row_blocks
 from aioflow.errors import InvalidArgumentError
-from aioflow.kernels.blockwise import BLOCK, claim_array, full
+from aioflow.kernels.blockwise import BLOCK, claim_array, full, joined, put_rows, rows_chosen, taken, written
 from aioflow.kernels.convert import as_int, as_sizes, check_rank
 from aioflow.kernels.large_sorts import order_of
 from aioflow.kernels.registry import kernel
@@ -21,6 +22,7 @@ from aioflow.kernels.sparse_entries import (
     check_entries,
     group,
     int64_array,
+    overlapping,
     row_major,
 )
 from aioflow.stopping import blocks
@@ -62,15 +64,19 @@ def sparse_to_dense(indices: Any, shape: Any, values: Any, default: Any, *, vali
 
 def _check_order(indices: Any) -> None:
     """Each row must come after the one before it in row-major order."""
-    steps = np.diff(indices, axis=0)
-    moved = steps != 0
+    for part in overlapping(indices):
+        _check_steps(indices, part)
+
+
+def _check_steps(indices: Any, part: slice) -> None:
+    steps = np.diff(indices[part], axis=0)
     if not len(steps):
         return
-    column = moved.argmax(axis=1) if steps.shape[1] else np.zeros(len(steps), dtype=np.int64)
+    column = (steps != 0).argmax(axis=1) if steps.shape[1] else np.zeros(len(steps), dtype=np.int64)
     decisive = np.take_along_axis(steps, column[:, None], axis=1)[:, 0] if steps.shape[1] else np.zeros(len(steps))
     wrong = np.flatnonzero(decisive <= 0)
     if wrong.size:
-        row = int(wrong[0]) + 1
+        row = part.start + int(wrong[0]) + 1
         what = "is out of order" if decisive[wrong[0]] < 0 else "is repeated"
         raise InvalidArgumentError(
             f"index {row} of a sparse tensor {what}",
@@ -87,7 +93,7 @@ def sparse_reorder(indices: Any, values: Any, shape: Any) -> tuple[Any, Any]:
     check_entries(indices, values, shape)
     check_bounds(indices, shape)
     order = row_major(indices)
-    return indices[order], values[order]
+    return taken(np, indices, order), taken(np, values, order)
 
 
 @kernel("SparseReshape", device="CPU", fresh=True)
@@ -106,10 +112,12 @@ def sparse_reshape(indices: Any, shape: Any, new_shape: Any) -> tuple[Any, Any]:
     check_bounds(indices, shape)
     if not len(indices):  # then the product of some sizes may exceed 64 bits
         return np.zeros((0, len(new)), dtype=np.int64), np.array(new, dtype=np.int64)
-    linear = np.add.reduce(indices * _strides(old), axis=1)
-    strides = _strides(new)
-    made = linear[:, None] // np.maximum(strides, 1) % np.maximum(np.array(new, dtype=np.int64), 1)
-    return made.reshape(len(indices), len(new)), np.array(new, dtype=np.int64)
+    old_strides, strides, most = _strides(old), np.maximum(_strides(new), 1), np.maximum(int64_array(new), 1)
+    made = np.empty((len(indices), len(new)), np.int64)
+    for part in row_blocks(indices):
+        linear = np.add.reduce(indices[part] * old_strides, axis=1)
+        made[part] = linear[:, None] // strides % most
+    return made, np.array(new, dtype=np.int64)
 
 
 def _inferred(sizes: list[int], total: int) -> list[int]:
@@ -154,14 +162,17 @@ def sparse_concat(
                 actual=size.tolist(),
             )
     lengths = [int(size[axis]) for size in sizes]
-    moved = [part.copy() for part in indices]
-    for number, part in enumerate(moved):
-        part[:, axis] += sum(lengths[:number])
+    whole, held = joined(indices), joined(values)
+    begin = 0
+    for number, part in enumerate(indices):
+        moved = whole[begin : begin + len(part), axis]
+        for some in blocks(len(moved), BLOCK):
+            moved[some] += sum(lengths[:number])
+        begin += len(part)
     shape = sizes[0].copy()
     shape[axis] = sum(lengths)
-    joined, held = np.concatenate(moved), np.concatenate(values)
-    order = row_major(joined)
-    return joined[order], held[order], shape
+    order = row_major(whole)
+    return taken(np, whole, order), taken(np, held, order), shape
 
 
 @kernel("SparseSplit", device="CPU", fresh=True, host={"split_dim": as_int})
@@ -180,14 +191,18 @@ def sparse_split(axis: int, indices: Any, values: Any, shape: Any, *, num_split:
     begin = 0
     for number in range(num_split):
         end = begin + small + (number < larger)
-        inside = (indices[:, axis] >= begin) & (indices[:, axis] < end)
-        part, size = indices[inside], shape.copy()
+        inside = written((len(indices),), np.dtype(bool), partial(_within, indices[:, axis], begin, end))
+        part, size = rows_chosen(indices, inside), shape.copy()
         part[:, axis] -= begin
         size[axis] = end - begin
-        for parts, item in zip(found, (part, values[inside], size), strict=True):
+        for parts, item in zip(found, (part, rows_chosen(values, inside), size), strict=True):
             parts.append(item)
         begin = end
     return (*found[0], *found[1], *found[2])
+
+
+def _within(places: Any, begin: int, end: int, part: slice) -> Any:
+    return (places[part] >= begin) & (places[part] < end)
 
 
 @kernel("SparseSlice", device="CPU", fresh=True)
@@ -203,9 +218,14 @@ def sparse_slice(indices: Any, values: Any, shape: Any, start: Any, size: Any) -
         )
     room = np.maximum(shape - start, 0)
     made = np.minimum(size, room)
-    local = indices - start
-    inside = ((local >= 0) & (local < made)).all(axis=1)
-    return local[inside], values[inside], made
+    found = []
+    for part in row_blocks(indices):
+        local = indices[part] - start
+        inside = ((local >= 0) & (local < made)).all(axis=1)
+        found.append((local[inside], values[part][inside]))
+    if not found:
+        return indices.copy(), values.copy(), made
+    return joined([item[0] for item in found]), joined([item[1] for item in found]), made
 
 
 @kernel("SparseSliceGrad", device="CPU", fresh=True)
@@ -216,10 +236,10 @@ def sparse_slice_grad(grad: Any, indices: Any, start: Any, output_indices: Any) 
     if len(grad) != len(output_indices):
         raise InvalidArgumentError("each entry needs a gradient", expected=len(output_indices), actual=len(grad))
     count = len(output_indices)
-    groups = group(np.concatenate([output_indices + start, indices]))
+    groups = group(joined([output_indices + start, indices]))
     table = np.zeros(groups.total, dtype=grad.dtype)
-    table[groups.number[:count]] = grad
-    return table[groups.number[count:]]
+    put_rows(table, groups.number[:count], grad)
+    return taken(np, table, groups.number[count:])
 
 
 # ── rows without entries ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from aioflow.copying import row_blocks
 from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.blockwise import is_large, joined, taken
+from aioflow.kernels.large_sorts import order_of
 
-__all__ = ["Groups", "as_vector", "check_bounds", "check_columns", "check_entries", "group", "int64_array", "row_major"]
+__all__ = [
+    "Groups",
+    "as_vector",
+    "check_bounds",
+    "check_columns",
+    "check_entries",
+    "group",
+    "int64_array",
+    "overlapping",
+    "row_major",
+]
 
 
 def as_vector(value: Any) -> Any:
@@ -55,14 +69,16 @@ def check_bounds(indices: Any, shape: Any) -> None:
     """
     if not indices.size:
         return
-    wrong = ((indices < 0) | (indices >= shape)).any(axis=1)
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        raise InvalidArgumentError(
-            f"index {row} of a sparse tensor is out of bounds",
-            expected=f"inside of {shape.tolist()}",
-            actual=indices[row].tolist(),
-        )
+    for part in row_blocks(indices):
+        rows = indices[part]
+        wrong = (rows < 0) | (rows >= shape)
+        if wrong.any():
+            row = part.start + int(np.flatnonzero(wrong.any(axis=1))[0])
+            raise InvalidArgumentError(
+                f"index {row} of a sparse tensor is out of bounds",
+                expected=f"inside of {shape.tolist()}",
+                actual=indices[row].tolist(),
+            )
 
 
 def check_columns(*parts: Any) -> None:
@@ -84,7 +100,24 @@ def row_major(indices: Any) -> Any:
     """The stable order of the rows that sorts them; without the product of sizes, which may exceed 64 bits."""
     if indices.shape[1] == 0:
         return np.arange(indices.shape[0])
-    return np.lexsort(indices.T[::-1])
+    if not is_large(indices):
+        return np.lexsort(indices.T[::-1])
+    order = np.arange(len(indices))
+    for column in reversed(range(indices.shape[1])):
+        keys = taken(np, indices[:, column], order)
+        if not _ascends(keys):
+            order = taken(np, order, order_of(keys))
+    return order
+
+
+def _ascends(keys: Any) -> bool:
+    """Whether no number is smaller than the one before it."""
+    return all((keys[part][1:] >= keys[part][:-1]).all() for part in overlapping(keys))
+
+
+def overlapping(array: Any) -> Iterator[slice]:
+    """Blocks of rows, each with the row before it."""
+    return (slice(max(part.start - 1, 0), part.stop) for part in row_blocks(array))
 
 
 class Groups(NamedTuple):
@@ -107,9 +140,15 @@ class Groups(NamedTuple):
 def group(indices: Any) -> Groups:
     """Put the rows into groups of equal ones."""
     order = row_major(indices)
-    ordered = indices[order]
-    begins = np.ones(len(ordered), dtype=bool)
-    begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    number = np.empty(len(ordered), dtype=np.int64)
-    number[order] = np.cumsum(begins) - 1
-    return Groups(number, order[begins])
+    number = np.empty(len(order), dtype=np.int64)
+    first = [order[:1]]
+    total = len(first[0])
+    number[first[0]] = 0
+    for part in overlapping(indices):
+        own = order[part]
+        rows = indices.take(own, 0)
+        begins = (rows[1:] != rows[:-1]).any(axis=1)
+        number[own[1:]] = np.cumsum(begins) + (total - 1)
+        first.append(own[1:][begins])
+        total += len(first[-1])
+    return Groups(number, joined(first))

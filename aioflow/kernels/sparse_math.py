@@ -8,11 +8,23 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.copying import copied
 from aioflow.errors import InvalidArgumentError
-from aioflow.kernels.blockwise import claim_array
+from aioflow.kernels.blockwise import (
+    claim_array,
+    counted,
+    folded_in,
+    joined,
+    put_rows,
+    rows_chosen,
+    taken,
+    written,
+)
 from aioflow.kernels.convert import as_ints, check_rank
+from aioflow.kernels.large_sorts import order_of
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.sparse_entries import check_bounds, check_columns, check_entries, group, int64_array
+from aioflow.stopping import blocks
 
 __all__: list[str] = []
 
@@ -40,13 +52,18 @@ def sparse_add(
     a_indices: Any, a_values: Any, a_shape: Any, b_indices: Any, b_values: Any, b_shape: Any, thresh: Any
 ) -> tuple[Any, Any, Any]:
     _two((a_indices, a_values, a_shape), (b_indices, b_values, b_shape))
-    indices, values = np.concatenate([a_indices, b_indices]), np.concatenate([a_values, b_values])
+    indices, values = joined([a_indices, b_indices]), joined([a_values, b_values])
     groups = group(indices)
     sums = np.zeros(groups.total, dtype=values.dtype)
-    np.add.at(sums, groups.number, values)
-    alone = np.bincount(groups.number, minlength=groups.total) == 1
-    kept = alone | (np.abs(sums) >= thresh)  # as in TensorFlow, only true sums can be too small
-    return indices[groups.first][kept], sums[kept], a_shape.copy()
+    folded_in(np.add, sums, groups.number, values)
+    count = counted(groups.number, groups.total)
+    kept = written(sums.shape, np.dtype(bool), lambda part: _stays(count[part], sums[part], thresh))
+    return taken(np, indices, rows_chosen(groups.first, kept)), rows_chosen(sums, kept), a_shape.copy()
+
+
+def _stays(count: Any, sums: Any, thresh: Any) -> Any:
+    """As in TensorFlow, only true sums can be too small."""
+    return (count == 1) | (np.abs(sums) >= thresh)
 
 
 @kernel("SparseAddGrad", device="CPU", fresh=True)
@@ -59,11 +76,11 @@ def sparse_add_grad(grad: Any, a_indices: Any, b_indices: Any, sum_indices: Any)
         raise InvalidArgumentError(
             "each entry of the sum needs a gradient", expected=len(sum_indices), actual=len(grad)
         )
-    groups = group(np.concatenate([sum_indices, a_indices, b_indices]))
+    groups = group(joined([sum_indices, a_indices, b_indices]))
     table = np.zeros(groups.total, dtype=grad.dtype)
     of_sum, of_a, of_b = np.split(groups.number, [len(sum_indices), len(sum_indices) + len(a_indices)])
-    table[of_sum] = grad
-    return table[of_a], table[of_b]
+    put_rows(table, of_sum, grad)
+    return taken(np, table, of_a), taken(np, table, of_b)
 
 
 @kernel("SparseTensorDenseAdd", device="CPU", fresh=True)
@@ -72,8 +89,8 @@ def sparse_tensor_dense_add(indices: Any, values: Any, shape: Any, dense: Any) -
     if tuple(shape.tolist()) != np.shape(dense):
         raise InvalidArgumentError("the shapes differ", expected=tuple(shape.tolist()), actual=np.shape(dense))
     check_bounds(indices, shape)
-    made = np.array(dense)
-    np.add.at(made, tuple(indices.T), values)
+    made = copied(np.asarray(dense))
+    folded_in(np.add, made, tuple(indices.T), values)
     return made[()] if made.ndim == 0 else made
 
 
@@ -81,14 +98,14 @@ def _combined(combine: Callable[[Any, Any], Any], *parts: Any) -> tuple[Any, Any
     """The union of two sets of entries; what one of them lacks counts as zero."""
     a_indices, a_values, a_shape, b_indices, b_values, b_shape = parts
     _two((a_indices, a_values, a_shape), (b_indices, b_values, b_shape))
-    indices = np.concatenate([a_indices, b_indices])
+    indices = joined([a_indices, b_indices])
     groups = group(indices)
     sides = []
     for values, numbers in ((a_values, groups.number[: len(a_values)]), (b_values, groups.number[len(a_values) :])):
         side = np.zeros(groups.total, dtype=values.dtype)
-        side[numbers] = values
+        put_rows(side, numbers, values)
         sides.append(side)
-    return indices[groups.first], combine(*sides)
+    return taken(np, indices, groups.first), combine(*sides)
 
 
 @kernel("SparseSparseMaximum", device="CPU", fresh=True)
@@ -129,12 +146,11 @@ class _Reduction:
         groups = group(indices[:, kept])
         made = np.zeros(groups.total, dtype=_wide(values.dtype))
         if groups.total:
-            made[groups.number] = values  # something to begin with
-            if ufunc is np.add:
-                made.fill(0)
-            ufunc.at(made, groups.number, values.astype(made.dtype))
-        self.values = made.astype(values.dtype)
-        own = indices[groups.first]
+            if ufunc is not np.add:
+                put_rows(made, groups.number, values)  # something to begin with
+            folded_in(ufunc, made, groups.number, values.astype(made.dtype, copy=False))
+        self.values = made.astype(values.dtype, copy=False)
+        own = taken(np, indices, groups.first)
         own[:, sorted(reduced)] = 0
         self.indices = own if keep else own[:, kept]
         sizes = [1 if axis in reduced else int(shape[axis]) for axis in range(rank)]
@@ -145,7 +161,10 @@ class _Reduction:
         claim_array(tuple(self.shape), self.values.dtype)
         made = np.zeros(self.shape, dtype=self.values.dtype)
         if len(self.values):
-            made[tuple(self.indices.T)] = self.values if made.ndim else self.values[0]
+            if made.ndim:
+                put_rows(made, tuple(self.indices.T), self.values)
+            else:
+                made[...] = self.values[0]
         return made[()] if made.ndim == 0 else made
 
 
@@ -176,13 +195,13 @@ def sparse_softmax(indices: Any, values: Any, shape: Any) -> Any:
     if not len(values):
         return values.copy()
     groups = group(indices[:, :-1])
-    wide = values.astype(_wide(values.dtype))
+    wide = values.astype(_wide(values.dtype), copy=False)
     largest = np.full(groups.total, -np.inf, dtype=wide.dtype)
-    np.maximum.at(largest, groups.number, wide)
-    powers = np.exp(wide - largest[groups.number])
+    folded_in(np.maximum, largest, groups.number, wide)
+    powers = written(wide.shape, wide.dtype, lambda part: np.exp(wide[part] - largest[groups.number[part]]))
     sums = np.zeros(groups.total, dtype=wide.dtype)
-    np.add.at(sums, groups.number, powers)
-    return (powers / sums[groups.number]).astype(values.dtype)
+    folded_in(np.add, sums, groups.number, powers)
+    return written(wide.shape, values.dtype, lambda part: powers[part] / sums[groups.number[part]])
 
 
 # ── with dense tensors ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -198,9 +217,9 @@ def _met(indices: Any, values: Any, shape: Any, dense: Any) -> Any:
         raise InvalidArgumentError(
             "the dense tensor does not broadcast to the sparse one", expected=shape.tolist(), actual=sizes
         )
-    columns = indices[:, len(shape) - len(sizes) :]
-    places = np.minimum(columns, np.array(sizes, dtype=np.int64) - 1)
-    return np.asarray(dense)[tuple(places.T)]
+    columns, last = indices[:, len(shape) - len(sizes) :], np.array(sizes, dtype=np.int64) - 1
+    elements = np.asarray(dense)
+    return written(values.shape, elements.dtype, lambda part: elements[tuple(np.minimum(columns[part], last).T)])
 
 
 @kernel("SparseDenseCwiseAdd", device="CPU", fresh=True)
@@ -253,12 +272,11 @@ def _product(rows: Any, columns: Any, values: Any, dense: Any, height: int) -> A
     dtype, wide = values.dtype, _wide(values.dtype)
     claim_array((height, dense.shape[1]), wide)
     made = np.zeros((height, dense.shape[1]), dtype=wide)
-    order = np.argsort(rows, kind="stable")
-    rows, columns, values = rows[order], columns[order], values[order].astype(wide)
+    order = order_of(rows)
+    rows, columns, values = (taken(np, part, order) for part in (rows, columns, values.astype(wide, copy=False)))
     dense = dense.astype(wide, copy=False)
     block = max(1, _BLOCK // max(1, dense.shape[1]))
-    for begin in range(0, len(rows), block):
-        part = slice(begin, begin + block)
+    for part in blocks(len(rows), block):
         own = rows[part]
         begins = np.flatnonzero(np.concatenate([[True], own[1:] != own[:-1]]))
         products = values[part, None] * dense[columns[part]]

@@ -18,7 +18,8 @@ RANDOM = np.random.default_rng(0)
 
 def run(op: str, *inputs: Any, **attrs: Any) -> list[Any]:
     made = apply_op(op, *inputs, **attrs)
-    return evaluate(list(made) if isinstance(made, list | tuple) else [made])
+    outputs = list(made) if isinstance(made, list | tuple) else [made]
+    return evaluate([tensor for item in outputs for tensor in (item if isinstance(item, list) else [item])])
 
 
 def ints(*values: Any) -> Any:
@@ -189,3 +190,58 @@ def test_what_is_wrong_with_many_numbers_is_said_in_few_words(op: str, inputs: A
     with pytest.raises(InvalidArgumentError) as raised:
         run(op, *inputs, **attrs)
     assert len(str(raised.value)) < 1000
+
+
+def _some_entries(count: int, shape: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    """Entries in no order, some of them at one index."""
+    indices = np.stack([RANDOM.integers(0, size, count) for size in shape], 1)
+    return indices, floats(count), np.array(shape)
+
+
+def _summed(indices: Any, values: Any) -> tuple[Any, Any]:
+    distinct, places = np.unique(indices, axis=0, return_inverse=True)
+    sums = np.zeros(len(distinct), values.dtype)
+    np.add.at(sums, places.reshape(-1), values)
+    return distinct, sums
+
+
+@pytest.mark.parametrize("shape", [(1 << 20, 9), (3, 500, 700)], ids=str)
+def test_entries_of_sparse_tensors_sorted_and_summed(shape: tuple[int, ...]) -> None:
+    indices, values, sizes = _some_entries(1_200_000, shape)
+    order = np.lexsort(indices.T[::-1])
+    made, held = run("SparseReorder", indices, values, sizes)
+    np.testing.assert_array_equal(made, indices[order])
+    np.testing.assert_array_equal(held, values[order])
+
+    half = len(values) // 2
+    first, second = (indices[:half], values[:half]), (indices[half:], values[half:])
+    distinct, sums = _summed(indices, values)
+    made, held, _ = run("SparseAdd", *first, sizes, *second, sizes, np.float32(0))
+    np.testing.assert_array_equal(made, distinct)
+    np.testing.assert_array_equal(held, sums)
+
+    last = len(shape) - 1
+    distinct, sums = _summed(indices[:, :last], values)
+    made, held, _ = run("SparseReduceSumSparse", indices, values, sizes, ints(last))
+    np.testing.assert_array_equal(made, distinct)
+    np.testing.assert_array_equal(held, sums)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sparse_tensors_joined_and_cut(axis: int) -> None:
+    indices, values, sizes = _some_entries(600_000, (1000, 2000))
+    made, held, shape = run("SparseConcat", (indices, indices), (values, values), (sizes, sizes), concat_dim=axis)
+    whole, both = np.concatenate([indices, indices]), np.concatenate([values, values])
+    whole[len(indices) :, axis] += sizes[axis]
+    order = np.lexsort(whole.T[::-1])
+    np.testing.assert_array_equal(made, whole[order])
+    np.testing.assert_array_equal(held, both[order])
+    assert shape[axis] == 2 * sizes[axis]
+
+    parts = run("SparseSplit", np.int64(axis), made, held, shape, num_split=2)
+    for number in range(2):
+        inside = made[:, axis] // sizes[axis] == number
+        expected = made[inside]
+        expected[:, axis] -= number * sizes[axis]
+        np.testing.assert_array_equal(parts[number], expected)
+        np.testing.assert_array_equal(parts[2 + number], held[inside])
