@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims
+from aioflow.kernels.blockwise import written
 from aioflow.kernels.convert import as_bytes
 from aioflow.kernels.csv_format import split_record
 from aioflow.kernels.example_format import Layouts, Place, find_sequence_example
@@ -18,9 +19,12 @@ from aioflow.kernels.features import DenseFeature, FeatureBatch, decoded_example
 from aioflow.kernels.number_text import number_parser
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.strings import as_strings, string_values
-from aioflow.stopping import batches
+from aioflow.stopping import batches, blocks
 
 __all__: list[str] = []
+
+_RECORDS: Final = 1 << 16  # strings, or as many as make up so many bytes, that are read between two checkpoints
+_BYTES: Final = 4 << 20
 
 # ── raw bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -35,7 +39,7 @@ def decode_raw(binding: Binding) -> Callable[[Any], Any]:
         strings = string_values(value)
         texts = strings.reshape(-1).tolist()
         size = len(texts[0]) if texts else 0
-        if any(len(text) != size for text in texts):
+        if any(len(text) != size for text in batches(texts, _RECORDS)):
             raise InvalidArgumentError(
                 "the strings must have one length", expected=size, actual=sorted({len(text) for text in texts})
             )
@@ -43,11 +47,17 @@ def decode_raw(binding: Binding) -> Callable[[Any], Any]:
             raise InvalidArgumentError(
                 "the length is no multiple of the size of an element", expected=dtype.itemsize, actual=size
             )
-        raw = np.frombuffer(bytearray().join(texts), np.uint8)  # of bytes it would be read-only
-        if not little:
-            raw = np.ascontiguousarray(raw.reshape(-1, part)[:, ::-1]).reshape(-1)  # a view of another dtype needs that
-        found = raw != 0 if dtype.kind == "b" else raw.view(dtype)
+        raw = np.empty(len(texts) * size, np.uint8)
+        for some in blocks(len(texts), max(1, min(_RECORDS, _BYTES // max(1, size)))):
+            raw[some.start * size : some.stop * size] = np.frombuffer(b"".join(texts[some]), np.uint8)
+        found = written((raw.size // dtype.itemsize,), dtype, lambda place: elements(raw, place))
         return found.reshape((*strings.shape, size // dtype.itemsize))
+
+    def elements(raw: Any, place: slice) -> Any:
+        own = raw[place.start * dtype.itemsize : place.stop * dtype.itemsize]
+        if not little:
+            own = np.ascontiguousarray(own.reshape(-1, part)[:, ::-1]).reshape(-1)  # a view of another dtype needs that
+        return own != 0 if dtype.kind == "b" else own.view(dtype)
 
     return decode
 

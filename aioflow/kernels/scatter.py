@@ -15,8 +15,9 @@ import numpy as np
 from aioflow.copying import row_blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.arrays import Array
-from aioflow.kernels.blockwise import is_large
+from aioflow.kernels.blockwise import BLOCK, is_large
 from aioflow.kernels.large_sorts import is_long, order_of
+from aioflow.stopping import blocks
 
 __all__ = ["checked_rows", "flat_rows", "in_bounds", "scatter_rows"]
 
@@ -62,12 +63,7 @@ def flat_rows(xp: Any, indices: Any, sizes: tuple[int, ...], skip_bad: bool = Fa
     given = xp.asarray(indices)
     count = math.prod(given.shape[:-1])
     vectors = given.reshape(count, len(sizes))
-    rows = xp.zeros(count, dtype=xp.int64)
-    good = xp.ones(count, dtype=bool)
-    for axis, size in enumerate(sizes):
-        column = vectors[:, axis]
-        good &= (column >= 0) & (column < size)
-        rows = rows * size + column
+    rows, good = _numbered(xp, vectors, sizes)
     if bool(good.all()):
         return rows, None
     if skip_bad:
@@ -79,6 +75,21 @@ def flat_rows(xp: Any, indices: Any, sizes: tuple[int, ...], skip_bad: bool = Fa
         expected=f"index vectors in [0, {list(sizes)})",
         actual=vectors[bad].tolist(),
     )
+
+
+def _numbered(xp: Any, vectors: Any, sizes: tuple[int, ...]) -> tuple[Array, Array]:
+    """For each index vector the row, and whether it is in bounds."""
+    rows = xp.zeros(len(vectors), dtype=xp.int64)
+    good = xp.ones(len(vectors), dtype=bool)
+    if is_large(vectors):
+        for part in blocks(len(vectors), max(1, BLOCK // len(sizes))):
+            rows[part], good[part] = _numbered(xp, vectors[part], sizes)
+        return rows, good
+    for axis, size in enumerate(sizes):
+        column = vectors[:, axis]
+        good &= (column >= 0) & (column < size)
+        rows = rows * size + column
+    return rows, good
 
 
 def scatter_rows(xp: Any, mode: str, target: Array, rows: Array, updates: Array) -> None:

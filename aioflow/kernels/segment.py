@@ -9,7 +9,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
-from aioflow.kernels.blockwise import BLOCK, claim_array, full, is_large, on_host, taken, written
+from aioflow.kernels.blockwise import BLOCK, claim_array, full, is_large, joined, on_host, taken, written
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.large_sorts import is_long, order_of
 from aioflow.kernels.registry import Binding, Body, binder
@@ -40,7 +40,7 @@ class _Reducer:
         result = full(self.xp, shape, self.empty, self.wide)
         if not data.size:
             return result
-        starts = self.xp.flatnonzero(self.xp.concatenate([ids[:1] >= 0, ids[1:] != ids[:-1]]))
+        starts = _starts(self.xp, ids)
         if self.has_reduceat:
             rows = len(starts) if not is_large(data) else max(1, BLOCK // max(1, data.size // len(starts)))
             for part in blocks(len(starts), rows):  # some whole segments at a time
@@ -54,6 +54,17 @@ class _Reducer:
             rest[starts] = False
             self.ufunc.at(result, ids[rest], data[rest].astype(self.wide, copy=False))
         return result
+
+
+def _starts(xp: Any, ids: Any) -> Any:
+    """Where each of the ascending ids stands first."""
+    if not is_large(ids):
+        return xp.flatnonzero(xp.concatenate([ids[:1] >= 0, ids[1:] != ids[:-1]]))
+    found = [np.zeros(1, np.int64)]
+    for part in blocks(len(ids) - 1, BLOCK):
+        later = slice(part.start + 1, part.stop + 1)
+        found.append(later.start + np.flatnonzero(ids[later] != ids[part]))
+    return joined(found)
 
 
 # ── sorted ids ───────────────────────────────────────────────────────────────────────────────────────────────────────

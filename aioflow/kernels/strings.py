@@ -16,7 +16,7 @@ from aioflow.stopping import blocks, claim
 
 __all__ = ["as_strings", "each", "string_values"]
 
-_BATCH: Final = 1024  # strings between two checkpoints
+_BATCH: Final = 256  # strings between two checkpoints
 _OBJECTS: Final = 1 << 16  # that are put in place while nothing else can run
 _LEAST_STRING: Final = 64  # bytes that a short one takes, with the place where it is kept
 

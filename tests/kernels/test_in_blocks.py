@@ -245,3 +245,32 @@ def test_sparse_tensors_joined_and_cut(axis: int) -> None:
         expected[:, axis] -= number * sizes[axis]
         np.testing.assert_array_equal(parts[number], expected)
         np.testing.assert_array_equal(parts[2 + number], held[inside])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "complex64", "bool", "uint8"])
+@pytest.mark.parametrize("little_endian", [True, False])
+def test_raw_bytes(dtype: str, little_endian: bool) -> None:
+    raw = RANDOM.integers(0, 2, (200_000, 16)).astype(np.uint8)
+    texts = np.array([row.tobytes() for row in raw], object)
+    (made,) = run("DecodeRaw", texts, out_type=dtype, little_endian=little_endian)
+    flat = np.dtype(dtype if dtype != "bool" else "uint8").newbyteorder("<" if little_endian else ">")
+    np.testing.assert_array_equal(made, raw.view(flat).astype(dtype))
+
+
+def test_rows_by_index_vectors() -> None:
+    x, places = floats(700, 900), np.stack([RANDOM.integers(0, 700, 400_000), RANDOM.integers(0, 900, 400_000)], 1)
+    np.testing.assert_array_equal(run("GatherNd", x, places)[0], x[tuple(places.T)])
+    (made,) = run("TensorScatterAdd", x, places, updates := floats(400_000))
+    expected = x.copy()
+    np.add.at(expected, tuple(places.T), updates)
+    np.testing.assert_array_equal(made, expected)
+    places[300_000] = (700, 0)
+    with pytest.raises(InvalidArgumentError, match="300000"):
+        run("GatherNd", x, places)
+
+
+def test_sums_of_segments() -> None:
+    ids, numbers = np.sort(RANDOM.integers(0, 200_000, 600_000)).astype(np.int32), floats(600_000)
+    (made,) = run("SegmentSum", numbers, ids)
+    distinct, starts = np.unique(ids, return_index=True)
+    np.testing.assert_array_equal(made[distinct], np.add.reduceat(numbers, starts))
