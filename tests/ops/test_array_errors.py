@@ -186,7 +186,7 @@ BUILT: dict[str, Callable[[Any], Any]] = {
     "concat in the old order": lambda t: af.concat(0, [t, t]),
     "concat of one along a fraction": lambda t: af.concat([t], 0.5),
     "concat of one along text": lambda t: af.concat([t], "a"),
-    "concat of one along nothing": lambda t: af.concat([t], None),
+    "concat of one along nothing": lambda t: af.concat([t], None),  # type: ignore[arg-type]  # which is tried
     "concat of one along a list": lambda t: af.concat([t], [0]),
     "concat of two along a list": lambda t: af.concat([t, t], [0]),
     "overflow": lambda t: af.fill([2**31 - 1, 2**31 - 1, 4], 0.0),
