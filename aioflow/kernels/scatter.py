@@ -111,7 +111,7 @@ def _update(xp: Any, target: Array, rows: Array, updates: Array) -> None:
     if xp is not np:
         updates = xp.broadcast_to(updates, rows.shape + target.shape[1:])[_last(xp, rows, target)]
     if is_large(updates):
-        for part in row_blocks(updates):
+        for part in blocks(len(updates), max(1, BLOCK * len(updates) // updates.size)):
             target[rows[part]] = updates[part]
     else:
         target[rows] = updates
