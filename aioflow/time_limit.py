@@ -33,6 +33,8 @@ class TimeLimit:
         self.step: Step | None = None
 
     async def __aenter__(self) -> Self:
+        if self._seconds is not None and self._seconds <= 0:
+            raise self._exceeded()
         await self._timeout.__aenter__()
         return self
 
@@ -42,11 +44,15 @@ class TimeLimit:
         try:
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError as expired:
-            raise DeadlineExceededError(
-                f"the step did not finish in time{self._where()}",
-                expected=f"at most {self._seconds} s",
-                actual="stopped",
-            ) from expired
+            raise self._exceeded() from expired
+        until = self._timeout.when()
+        if kind is None and until is not None and asyncio.get_running_loop().time() >= until:
+            raise self._exceeded()  # what never waits cannot be interrupted, but is late all the same
+
+    def _exceeded(self) -> DeadlineExceededError:
+        return DeadlineExceededError(
+            f"the step did not finish in time{self._where()}", expected=f"at most {self._seconds} s", actual="stopped"
+        )
 
     def _where(self) -> str:
         if self.step is None:

@@ -13,10 +13,11 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, can_cast_feed
 from aioflow.stopping import batches, blocks
 
-__all__ = ["Array", "holds_bytes", "string_array", "takes_long", "to_array"]
+__all__ = ["Array", "brief", "check_depth", "holds_bytes", "string_array", "takes_long", "to_array"]
 
 _MANY: Final = 1 << 12  # Python values, which become an array in some hundred microseconds
 _LARGE: Final = 1 << 18  # bytes of an array, which are cast in that time
+_DEEPEST: Final = 64  # dimensions that an array of NumPy may have
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -29,7 +30,7 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
         DTypeError: the value is of another kind (a float for an int, text for a number), the nesting is ragged, or an
             integer does not fit the dtype.
     """
-    if dtype is not None and isinstance(value, list | tuple) and _leaves(value) > _MANY:
+    if isinstance(value, list | tuple) and _leaves(value) > _MANY and dtype is not None:
         return _from_long_list(value, dtype)
     if dtype is dtypes.string:
         return string_array(value)
@@ -55,12 +56,20 @@ def takes_long(value: Any, dtype: DType) -> bool:
 
 
 def _leaves(value: Any) -> int:
-    """How many elements a nesting has, if it is as regular as it begins."""
-    count = 1
+    """How many elements a nesting has, if it is as regular as it begins. Raises DTypeError where it does not end."""
+    count, depth = 1, 0
     while isinstance(value, list | tuple) and value:
+        depth += 1
+        check_depth(depth)
         count *= len(value)
         value = value[0]
     return count * int(getattr(value, "size", 1)) if isinstance(value, np.ndarray) else count
+
+
+def check_depth(depth: int) -> None:
+    """Raise DTypeError where lists are nested deeper than any array, as one is that contains itself."""
+    if depth > _DEEPEST:
+        raise DTypeError("the value is nested too deeply", expected=f"at most {_DEEPEST} levels", actual="more")
 
 
 def _from_long_list(value: list[Any] | tuple[Any, ...], dtype: DType) -> Array:
@@ -78,7 +87,7 @@ def _from_long_list(value: list[Any] | tuple[Any, ...], dtype: DType) -> Array:
 
 def _not_rectangular(value: Any, dtype: DType | None) -> DTypeError:
     wanted = "a rectangular nesting" if dtype is None else f"a rectangular nesting of {dtype}"
-    return DTypeError("cannot make an array of the value", expected=wanted, actual=_brief(value))
+    return DTypeError("cannot make an array of the value", expected=wanted, actual=brief(value))
 
 
 def _as_numpy(value: Any, dtype: DType | None) -> Array:
@@ -141,7 +150,7 @@ def _from_objects(value: Any, array: Array, dtype: DType | None) -> Array:
         raise DTypeError(
             f"a value does not fit {dtype or 'any integer dtype'}",
             expected="at most 64 bits" if dtype is None else f"{dtype}",
-            actual=_brief(value),
+            actual=brief(value),
         )
     raise _wrong_dtype(value, dtype)
 
@@ -174,9 +183,8 @@ def string_array(value: Any) -> Array:
         InvalidArgumentError: a text has no UTF-8 form (a lone surrogate).
     """
     # dtype=object keeps trailing NUL bytes, which NumPy's own "S" dtype would drop
-    array = np.asarray(value, dtype=object)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "SU":
-        array = value.astype(object)
+    is_text = isinstance(value, np.ndarray) and value.dtype.kind in "SU"
+    array = np.asarray(value).astype(object) if is_text else np.asarray(value, dtype=object)
     result = np.empty(array.size, dtype=object)
     for index, item in enumerate(batches(array.reshape(-1))):
         result[index] = _as_bytes(item)
@@ -187,7 +195,7 @@ def _as_bytes(item: Any) -> bytes:
     if isinstance(item, str):
         item = _encoded(item)
     if not isinstance(item, bytes):
-        raise DTypeError("not a string", expected="str or bytes", actual=_brief(item))
+        raise DTypeError("not a string", expected="str or bytes", actual=brief(item))
     return bytes(item)  # not a subclass, such as NumPy's
 
 
@@ -195,7 +203,7 @@ def _encoded(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidArgumentError("not valid text", expected="text with a UTF-8 form", actual=_brief(text)) from error
+        raise InvalidArgumentError("not valid text", expected="text with a UTF-8 form", actual=brief(text)) from error
 
 
 def _wrong_dtype(value: Any, dtype: DType | None) -> DTypeError:
@@ -203,12 +211,16 @@ def _wrong_dtype(value: Any, dtype: DType | None) -> DTypeError:
     return DTypeError(
         "the value has the wrong dtype",
         expected="numbers, bools or strings" if dtype is None else dtype.name,
-        actual=f"{_brief(value)} ({kind})",
+        actual=f"{brief(value)} ({kind})",
     )
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any, most: int = 80) -> str:
+    """How a value is shown in a message: `repr`, cut off after `most` characters."""
     if isinstance(value, list | tuple) and len(value) > 80:
         value = value[:80]  # all of it would take its time, and is not shown
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = f"a {type(value).__name__}, nested too deeply"
+    return text if len(text) <= most else text[: most - 3] + "..."

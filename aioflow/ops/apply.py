@@ -15,7 +15,7 @@ import numpy as np
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_callable, check_kind
-from aioflow.graph.arrays import to_array
+from aioflow.graph.arrays import check_depth, to_array
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Graph, Operation, Tensor, user_line
@@ -135,7 +135,7 @@ def convert_to_tensor(
             converted = convert(value, dtype=wanted, name=name, as_ref=False)
             if converted is not NotImplemented:
                 return _checked(converted, wanted)
-    if isinstance(value, list | tuple) and _contains_tensor(value):
+    if isinstance(value, list | tuple) and _first_symbolic(value) is not None:
         return _pack(value, wanted, name or "packed")
     if wanted is None and hint is not None:
         try:
@@ -161,12 +161,6 @@ def _checked(tensor: Tensor, dtype: DType | None) -> Tensor:
     return tensor
 
 
-def _contains_tensor(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return any(_contains_tensor(v) for v in value)
-    return _symbolic(value)
-
-
 def _symbolic(value: Any) -> bool:
     return isinstance(value, Tensor) or any(isinstance(value, base) for _, base, _ in _CONVERSIONS)
 
@@ -179,11 +173,12 @@ def _pack(values: Sequence[Any], dtype: DType | None, name: str) -> Tensor:
     return packed
 
 
-def _first_symbolic(values: Any) -> Any:
+def _first_symbolic(values: Any, depth: int = 1) -> Any:
     """The first tensor or variable in a value or nested list; None where there is none."""
+    check_depth(depth)
     for value in values if isinstance(values, list | tuple) else [values]:
         if isinstance(value, list | tuple):
-            found = _first_symbolic(value)
+            found = _first_symbolic(value, depth + 1)
             if found is not None:
                 return found
         elif _symbolic(value):

@@ -8,6 +8,7 @@ from typing import Any
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
+from aioflow.graph.arrays import check_depth
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Graph, Operation, Tensor
@@ -167,9 +168,10 @@ def _gated(graph: Graph, tensor: Any) -> Tensor:
         return identity(tensor, name="control_dependency")
 
 
-def _flatten(items: Any) -> list[Any]:
+def _flatten(items: Any, depth: int = 1) -> list[Any]:
+    check_depth(depth)
     if isinstance(items, list | tuple):
-        return [leaf for item in items for leaf in _flatten(item)]
+        return [leaf for item in items for leaf in _flatten(item, depth + 1)]
     return [items]
 
 

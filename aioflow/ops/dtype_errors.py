@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.arrays import brief
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ArgDef, AttrDef, OpDef
@@ -105,8 +106,7 @@ def _described(value: Any) -> str:
         return f"{name!r} is {_dtype_name(value)}"
     if isinstance(value, np.ndarray) and value.ndim:
         return f"an array of shape {value.shape} is {_dtype_name(value)}"
-    text = repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} is {_dtype_name(value)}"
+    return f"{brief(value, 60)} is {_dtype_name(value)}"
 
 
 def _dtype_name(value: Any) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+import aioflow as af
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import string_array, to_array
@@ -195,3 +197,39 @@ def test_numbers_and_text_do_not_mix() -> None:
         to_array([1, "a"])
     with pytest.raises(DTypeError):
         to_array(["a", None])
+
+
+def _nested(levels: int) -> Any:
+    value: Any = 1.0
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def _of_itself(times: int) -> Any:
+    value: list[Any] = []
+    value += [value] * times
+    return value
+
+
+@pytest.mark.parametrize("value", [_nested(5000), _of_itself(1), _of_itself(2), [1.0, _nested(5000)]], ids=range(4))
+@pytest.mark.parametrize(
+    "make", [to_array, af.constant, af.convert_to_tensor, lambda v: af.add(v, af.zeros([])), af.group]
+)
+def test_what_is_nested_without_end_is_refused(make: Callable[[Any], Any], value: Any) -> None:
+    with pytest.raises(DTypeError):
+        make(value)
+
+
+async def test_what_is_nested_without_end_is_no_feed() -> None:
+    """A conversion on the event loop would hold it up beyond any time limit."""
+    x = af.placeholder("float32")
+    async with af.Session() as session:
+        for value in (_nested(5000), _of_itself(1), _of_itself(2)):
+            with pytest.raises(DTypeError, match="nested too deeply"):
+                await session.run(x, {x: value}, timeout=10)
+
+
+def test_an_array_of_characters_keeps_its_spaces() -> None:
+    """NumPy's own class for them takes them away at the end of each."""
+    assert to_array(np.char.array(["a ", "b"]), dtypes.string).tolist() == [b"a ", b"b"]

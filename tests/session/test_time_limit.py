@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 
+import aioflow as af
 from aioflow.errors import DeadlineExceededError
 from aioflow.runtime.step import Step
 from aioflow.time_limit import TimeLimit
@@ -46,3 +48,23 @@ async def test_a_time_out_of_something_else_stays_what_it_is() -> None:
     with pytest.raises(TimeoutError, match="mine"):
         async with TimeLimit(3600):
             raise TimeoutError("mine")
+
+
+async def test_what_never_waits_is_late_all_the_same() -> None:
+    with ExitStack() as stack, pytest.raises(DeadlineExceededError):
+        async with TimeLimit(3600):
+            stack.enter_context(clock_put_forward())
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0])
+async def test_no_time_at_all_begins_nothing(seconds: float) -> None:
+    """However often the step has run before, so that it would not wait for anything."""
+    v = af.Variable(0)
+    count = v.assign_add(1)
+    async with af.Session() as session:
+        await session.run(v.initializer)
+        for done in range(1, 12):
+            await session.run(count)
+            with pytest.raises(DeadlineExceededError):
+                await session.run(count, timeout=seconds)
+            assert await session.run(v) == done
