@@ -254,6 +254,7 @@ STRICTER = {
     "training: a regularization loss in a scope of a number",
     "training: a sum of losses of nothing",
     "training: a total loss of text",
+    "training: an optimizer of text",
     "training: apply_gradients of another dtype",
     "training: gradients with a number for grads",
     "pipelines: batch_join of two lengths",
