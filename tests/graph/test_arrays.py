@@ -230,6 +230,7 @@ async def test_what_is_nested_without_end_is_no_feed() -> None:
                 await session.run(x, {x: value}, timeout=10)
 
 
+@pytest.mark.filterwarnings("ignore:The chararray class:DeprecationWarning")  # of NumPy 2.5
 def test_an_array_of_characters_keeps_its_spaces() -> None:
     """NumPy's own class for them takes them away at the end of each."""
     assert to_array(np.char.array(["a ", "b"]), dtypes.string).tolist() == [b"a ", b"b"]
