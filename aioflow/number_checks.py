@@ -6,6 +6,7 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+from aioflow.brief import brief
 from aioflow.errors import DTypeError, InvalidArgumentError
 
 __all__ = ["check_number", "check_seconds", "check_whole", "wrong_kind"]
@@ -46,6 +47,5 @@ def check_whole(value: Any, what: str, least: int) -> None:
 
 def wrong_kind(value: Any, what: str, expected: str) -> DTypeError:
     """The error about a value, which `what` says, of another kind than is expected."""
-    text = repr(value)
-    shown = text if len(text) <= 80 else text[:77] + "..."
-    return DTypeError(f"{what} has the wrong kind", expected=expected, actual=f"{shown} ({type(value).__name__})")
+    actual = f"{brief(value)} ({type(value).__name__})"
+    return DTypeError(f"{what} has the wrong kind", expected=expected, actual=actual)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 # module's second name ("" is aioflow/__init__.py); whatever is not listed here fails `ranks`.
 RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("errors", "config", "preload", "forking", "context_stack", "stopping", "threads", "copying"), 0),
-    **dict.fromkeys(("number_checks",), 0),
+    **dict.fromkeys(("brief", "number_checks"), 0),
     **dict.fromkeys(("graph",), 1),
     **dict.fromkeys(("ops", "kernels"), 2),
     **dict.fromkeys(("autodiff", "compiler"), 3),

@@ -7,13 +7,14 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aioflow.brief import brief
 from aioflow.copying import copy_into, row_blocks
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, can_cast_feed
 from aioflow.stopping import batches, blocks
 
-__all__ = ["Array", "brief", "check_depth", "holds_bytes", "string_array", "takes_long", "to_array"]
+__all__ = ["Array", "check_depth", "holds_bytes", "string_array", "takes_long", "to_array"]
 
 _MANY: Final = 1 << 12  # Python values, which become an array in some hundred microseconds
 _LARGE: Final = 1 << 18  # bytes of an array, which are cast in that time
@@ -213,14 +214,3 @@ def _wrong_dtype(value: Any, dtype: DType | None) -> DTypeError:
         expected="numbers, bools or strings" if dtype is None else dtype.name,
         actual=f"{brief(value)} ({kind})",
     )
-
-
-def brief(value: Any, most: int = 80) -> str:
-    """How a value is shown in a message: `repr`, cut off after `most` characters."""
-    if isinstance(value, list | tuple) and len(value) > 80:
-        value = value[:80]  # all of it would take its time, and is not shown
-    try:
-        text = repr(value)
-    except RecursionError:
-        text = f"a {type(value).__name__}, nested too deeply"
-    return text if len(text) <= most else text[: most - 3] + "..."

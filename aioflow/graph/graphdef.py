@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from aioflow.brief import brief
 from aioflow.errors import DataLossError, DTypeError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.graph import encoding
 from aioflow.graph.arrays import Array
@@ -192,7 +193,7 @@ class NodeDef:
                 raise InvalidArgumentError(
                     f"attribute {key!r} is not plain data",
                     expected="numbers, text, dtypes, shapes, TensorData, or tuples of those",
-                    actual=_brief(value),
+                    actual=brief(value),
                 )
 
     @property
@@ -333,16 +334,11 @@ class GraphDef:
 
 def _require(condition: bool, what: str, actual: Any) -> None:
     if not condition:
-        raise InvalidArgumentError(f"not a valid {what}", actual=_brief(actual))
+        raise InvalidArgumentError(f"not a valid {what}", actual=brief(actual))
 
 
 def _require_text(value: Any, pattern: re.Pattern[str], what: str) -> None:
     _require(isinstance(value, str) and len(value) <= _MAX_NAME and pattern.fullmatch(value) is not None, what, value)
-
-
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _is_plain(value: Any, depth: int = _MAX_DEPTH) -> bool:
@@ -538,7 +534,7 @@ def _node(item: Any) -> NodeDef:
     try:
         values = {key: _value(value, _MAX_DEPTH) for key, value in attrs.items()}
     except OpError as error:
-        raise error.at(_brief(fields["name"]), _brief(fields["op"]), None) from error.__cause__
+        raise error.at(brief(fields["name"]), brief(fields["op"]), None) from error.__cause__
     return NodeDef(
         fields["name"], fields["op"], tuple(_list(fields["inputs"], "list of inputs")), fields["device"], values
     )
@@ -566,7 +562,7 @@ def _value(value: Any, depth: int) -> Any:
 def _dtype(name: Any) -> DType:
     found = _DTYPES.get(name) if isinstance(name, str) else None
     if found is None:
-        raise InvalidArgumentError("no such dtype", expected=f"one of {sorted(_DTYPES)}", actual=_brief(name))
+        raise InvalidArgumentError("no such dtype", expected=f"one of {sorted(_DTYPES)}", actual=brief(name))
     return found
 
 

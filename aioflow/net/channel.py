@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
+from aioflow.brief import brief
 from aioflow.errors import (
     DataLossError,
     DeadlineExceededError,
@@ -27,7 +28,6 @@ from aioflow.net.comm import Comm, gone
 from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.framing import ALIGNMENT, INLINE_BYTES, Kind, Message
 from aioflow.net.inbox import Dispatching
-from aioflow.net.tensor_format import brief
 from aioflow.number_checks import check_seconds
 
 __all__ = ["Channel", "Reply", "Request", "Service", "Taker"]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aioflow import errors
+from aioflow.brief import brief
 from aioflow.errors import CancelledError, DataLossError, DeadlineExceededError, OpError, SourceLine, UnknownError
 from aioflow.net.limits import DEFAULT_LIMITS
-from aioflow.net.tensor_format import brief
 
 __all__ = ["decode_error", "encode_error"]
 

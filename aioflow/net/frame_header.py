@@ -7,9 +7,10 @@ from typing import Any
 
 import msgpack
 
+from aioflow.brief import brief
 from aioflow.errors import DataLossError, InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.net.limits import Limits
-from aioflow.net.tensor_format import Buffer, TensorSpec, brief, parse_spec
+from aioflow.net.tensor_format import Buffer, TensorSpec, parse_spec
 
 __all__ = ["check_counts", "decode_header", "encode_header"]
 

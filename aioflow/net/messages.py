@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from aioflow.brief import brief
 from aioflow.config import SessionConfig
 from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.graph.arrays import Array
-from aioflow.net.tensor_format import brief
 from aioflow.runtime.stats import NodeStats, StepStats
 
 __all__ = [

@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
+from aioflow.brief import brief
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Part
 from aioflow.compiler.verify import verify
 from aioflow.errors import (
@@ -35,7 +36,7 @@ from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.graphdef import FunctionRef
 from aioflow.graph.opdef import OPS
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
-from aioflow.net.tensor_format import Destination, brief, parse_spec, to_wire
+from aioflow.net.tensor_format import Destination, parse_spec, to_wire
 
 __all__ = ["PartMessage", "decode_part", "encode_part"]
 

@@ -12,13 +12,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from aioflow.brief import brief
 from aioflow.errors import DataLossError, DTypeError, ResourceExhaustedError
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import ALL, DType, string
 from aioflow.net.limits import Limits
 from aioflow.net.recycling import RECEIVED
 
-__all__ = ["Buffer", "Destination", "TensorSpec", "brief", "parse_spec", "to_wire"]
+__all__ = ["Buffer", "Destination", "TensorSpec", "parse_spec", "to_wire"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -110,12 +111,6 @@ def parse_spec(document: Any, limits: Limits) -> TensorSpec:
             actual=brief(nbytes),
         )
     return TensorSpec(dtype, tuple(shape), nbytes)
-
-
-def brief(value: Any) -> str:
-    """A value of a peer, for an error's text: no longer than a line."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _string_bytes_fit(count: int, nbytes: int, limits: Limits) -> bool:

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.brief import brief
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.graph.arrays import brief
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ArgDef, AttrDef, OpDef
