@@ -1,11 +1,11 @@
 """`aioflow.bitwise`: functions of the bits of integers, under TensorFlow 1's names for them."""
 
-from aioflow.ops.bitwise import bitwise_and as bitwise_and
-from aioflow.ops.bitwise import bitwise_or as bitwise_or
-from aioflow.ops.bitwise import bitwise_xor as bitwise_xor
-from aioflow.ops.bitwise import invert as invert
-from aioflow.ops.bitwise import left_shift as left_shift
-from aioflow.ops.bitwise import right_shift as right_shift
+from aioflow.ops.math.bitwise import bitwise_and as bitwise_and
+from aioflow.ops.math.bitwise import bitwise_or as bitwise_or
+from aioflow.ops.math.bitwise import bitwise_xor as bitwise_xor
+from aioflow.ops.math.bitwise import invert as invert
+from aioflow.ops.math.bitwise import left_shift as left_shift
+from aioflow.ops.math.bitwise import right_shift as right_shift
 
 __all__ = [
     "bitwise_and",

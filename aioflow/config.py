@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, TypeAlias
 
+from aioflow.checks.numbers import check_number, check_seconds, check_whole, wrong_kind
 from aioflow.errors import InvalidArgumentError
-from aioflow.number_checks import check_number, check_seconds, check_whole, wrong_kind
 
 __all__ = ["RunOptions", "SessionConfig", "TraceLevel"]
 
@@ -31,16 +31,17 @@ class SessionConfig:
         inline_budget: Seconds. A strand that is expected to take less runs on the event loop itself; a longer one runs
             in the device's threads.
         yield_every: Seconds of inline work after which a run lets the event loop serve others.
-        threads: Threads of each CPU device's executor, and of each kernel that it runs; 0 means one a processor, which
-            devices of one process then share.
-        switch_interval: Seconds. The interpreter's thread switch interval is lowered to it, for the whole process: a
-            kernel's thread that runs Python keeps the event loop waiting for that long, which is 5 ms by Python's own
-            setting. None leaves it as it is.
+        threads: Threads of each CPU device's executor, and of each kernel that it runs; 0 means one per processor,
+            which devices of one process then share.
+        switch_interval: Seconds. The interpreter's thread switch interval is lowered to it, for the whole process and
+            beyond the end of the session: a kernel's thread that runs Python keeps the event loop waiting for that
+            long, which is 5 ms by Python's own setting. It is lowered once: where the program sets it afterwards, later
+            sessions leave it alone. `restore_switch_interval` takes it back. None leaves it as it is.
         check_finite: Check every floating result of every node, and fail on the first that is NaN or infinite.
         plan_cache_size: How many compiled steps are kept; the oldest goes first.
         operation_timeout: Seconds that a run may take unless it is given its own `timeout`; None for no limit.
-        executor: "strands", or "reference" for the plain node-by-node executor, in which branches and loops stay in
-            their primitive form.
+        executor: "strands", or "reference" for the plain executor, which is slow: one coroutine per node. With it
+            branches and loops stay in their primitive form.
         device_count: How many devices of a type the process has, such as {"CPU": 4}. One CPU without it, and the GPUs
             that are found.
         optimizations: Whether steps are optimized; or switches by the name of the pass (`compiler/optimize/passes.py`),

@@ -1,7 +1,9 @@
 """What a package needs to add ops of its own: see docs/extending.md.
 
-An op is a definition (`define_op`), a gradient (`gradient`, or `not_differentiable`), and any number of kernels
-(`kernel`, `binder`, `elementwise`); `apply_op` makes its nodes. The `as_…` converters are for `host=` inputs.
+An op is a definition (`define_op`, with traits from `aioflow.traits`), a gradient (`gradient`, or
+`not_differentiable`), and any number of kernels (`kernel`, `binder`, `elementwise`). Builders make its nodes: `make`
+gives the one output tensor, `make_list` all of them, `make_tuple` a named tuple, and `make_op` the node; `apply_op`
+gives what fits, for an op that may be any. The `as_…` converters are for `host=` inputs.
 """
 
 from aioflow.graph.opdef import OpDef as OpDef
@@ -25,6 +27,10 @@ from aioflow.kernels.registry import binder as binder
 from aioflow.kernels.registry import elementwise as elementwise
 from aioflow.kernels.registry import kernel as kernel
 from aioflow.ops.apply import apply_op as apply_op
+from aioflow.ops.apply import make as make
+from aioflow.ops.apply import make_list as make_list
+from aioflow.ops.apply import make_op as make_op
+from aioflow.ops.apply import make_tuple as make_tuple
 
 __all__ = [
     "ArrayBackend",
@@ -46,6 +52,10 @@ __all__ = [
     "elementwise",
     "gradient",
     "kernel",
+    "make",
+    "make_list",
+    "make_op",
+    "make_tuple",
     "merge_dims",
     "not_differentiable",
 ]

@@ -1,37 +1,39 @@
 """Images: the public namespace `aioflow.image`, after `tf.image` of the TensorFlow 1 API."""
 
-from aioflow.ops.image import ResizeMethod as ResizeMethod
-from aioflow.ops.image import decode_bmp as decode_bmp
-from aioflow.ops.image import decode_gif as decode_gif
-from aioflow.ops.image import decode_image as decode_image
-from aioflow.ops.image import decode_jpeg as decode_jpeg
-from aioflow.ops.image import decode_png as decode_png
-from aioflow.ops.image import encode_jpeg as encode_jpeg
-from aioflow.ops.image import encode_png as encode_png
-from aioflow.ops.image import extract_jpeg_shape as extract_jpeg_shape
-from aioflow.ops.image import is_jpeg as is_jpeg
-from aioflow.ops.image import resize_bilinear as resize_bilinear
-from aioflow.ops.image import resize_images as resize
-from aioflow.ops.image import resize_images as resize_images
-from aioflow.ops.image import resize_nearest_neighbor as resize_nearest_neighbor
-from aioflow.ops.image_adjust import adjust_brightness as adjust_brightness
-from aioflow.ops.image_adjust import adjust_contrast as adjust_contrast
-from aioflow.ops.image_adjust import adjust_gamma as adjust_gamma
-from aioflow.ops.image_adjust import central_crop as central_crop
-from aioflow.ops.image_adjust import convert_image_dtype as convert_image_dtype
-from aioflow.ops.image_adjust import crop_to_bounding_box as crop_to_bounding_box
-from aioflow.ops.image_adjust import flip_left_right as flip_left_right
-from aioflow.ops.image_adjust import flip_up_down as flip_up_down
-from aioflow.ops.image_adjust import grayscale_to_rgb as grayscale_to_rgb
-from aioflow.ops.image_adjust import pad_to_bounding_box as pad_to_bounding_box
-from aioflow.ops.image_adjust import per_image_standardization as per_image_standardization
-from aioflow.ops.image_adjust import random_brightness as random_brightness
-from aioflow.ops.image_adjust import random_contrast as random_contrast
-from aioflow.ops.image_adjust import random_flip_left_right as random_flip_left_right
-from aioflow.ops.image_adjust import random_flip_up_down as random_flip_up_down
-from aioflow.ops.image_adjust import resize_image_with_crop_or_pad as resize_image_with_crop_or_pad
-from aioflow.ops.image_adjust import resize_image_with_crop_or_pad as resize_with_crop_or_pad
-from aioflow.ops.image_adjust import rgb_to_grayscale as rgb_to_grayscale
+from aioflow.ops.image.adjust import adjust_brightness as adjust_brightness
+from aioflow.ops.image.adjust import adjust_contrast as adjust_contrast
+from aioflow.ops.image.adjust import adjust_gamma as adjust_gamma
+from aioflow.ops.image.adjust import central_crop as central_crop
+from aioflow.ops.image.adjust import convert_image_dtype as convert_image_dtype
+from aioflow.ops.image.adjust import crop_to_bounding_box as crop_to_bounding_box
+from aioflow.ops.image.adjust import flip_left_right as flip_left_right
+from aioflow.ops.image.adjust import flip_up_down as flip_up_down
+from aioflow.ops.image.adjust import grayscale_to_rgb as grayscale_to_rgb
+from aioflow.ops.image.adjust import pad_to_bounding_box as pad_to_bounding_box
+from aioflow.ops.image.adjust import per_image_standardization as per_image_standardization
+from aioflow.ops.image.adjust import random_brightness as random_brightness
+from aioflow.ops.image.adjust import random_contrast as random_contrast
+from aioflow.ops.image.adjust import random_flip_left_right as random_flip_left_right
+from aioflow.ops.image.adjust import random_flip_up_down as random_flip_up_down
+from aioflow.ops.image.adjust import resize_image_with_crop_or_pad as resize_image_with_crop_or_pad
+from aioflow.ops.image.adjust import resize_image_with_crop_or_pad as resize_with_crop_or_pad
+from aioflow.ops.image.adjust import rgb_to_grayscale as rgb_to_grayscale
+from aioflow.ops.image.images import ResizeMethod as ResizeMethod
+from aioflow.ops.image.images import crop_and_resize as crop_and_resize
+from aioflow.ops.image.images import decode_bmp as decode_bmp
+from aioflow.ops.image.images import decode_gif as decode_gif
+from aioflow.ops.image.images import decode_image as decode_image
+from aioflow.ops.image.images import decode_jpeg as decode_jpeg
+from aioflow.ops.image.images import decode_png as decode_png
+from aioflow.ops.image.images import encode_jpeg as encode_jpeg
+from aioflow.ops.image.images import encode_png as encode_png
+from aioflow.ops.image.images import extract_jpeg_shape as extract_jpeg_shape
+from aioflow.ops.image.images import is_jpeg as is_jpeg
+from aioflow.ops.image.images import resize_bilinear as resize_bilinear
+from aioflow.ops.image.images import resize_images as resize
+from aioflow.ops.image.images import resize_images as resize_images
+from aioflow.ops.image.images import resize_nearest_neighbor as resize_nearest_neighbor
+from aioflow.ops.math.random import random_crop as random_crop
 
 __all__ = [
     "ResizeMethod",
@@ -40,6 +42,7 @@ __all__ = [
     "adjust_gamma",
     "central_crop",
     "convert_image_dtype",
+    "crop_and_resize",
     "crop_to_bounding_box",
     "decode_bmp",
     "decode_gif",
@@ -57,6 +60,7 @@ __all__ = [
     "per_image_standardization",
     "random_brightness",
     "random_contrast",
+    "random_crop",
     "random_flip_left_right",
     "random_flip_up_down",
     "resize",

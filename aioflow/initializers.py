@@ -1,21 +1,21 @@
 """The namespace `aioflow.initializers`."""
 
-from aioflow.ops.initializers import constant_initializer as constant
-from aioflow.ops.initializers import glorot_normal_initializer as glorot_normal
-from aioflow.ops.initializers import glorot_uniform_initializer as glorot_uniform
-from aioflow.ops.initializers import he_normal, he_uniform, lecun_normal, lecun_uniform
-from aioflow.ops.initializers import identity_initializer as identity
-from aioflow.ops.initializers import ones_initializer as ones
-from aioflow.ops.initializers import orthogonal_initializer as orthogonal
-from aioflow.ops.initializers import random_normal_initializer as random_normal
-from aioflow.ops.initializers import random_uniform_initializer as random_uniform
-from aioflow.ops.initializers import truncated_normal_initializer as truncated_normal
-from aioflow.ops.initializers import uniform_unit_scaling_initializer as uniform_unit_scaling
-from aioflow.ops.initializers import variance_scaling_initializer as variance_scaling
-from aioflow.ops.initializers import zeros_initializer as zeros
-from aioflow.ops.variable_collections import global_variables_initializer as global_variables
-from aioflow.ops.variable_collections import local_variables_initializer as local_variables
-from aioflow.ops.variable_collections import variables_initializer as variables
+from aioflow.ops.variables.collections import global_variables_initializer as global_variables
+from aioflow.ops.variables.collections import local_variables_initializer as local_variables
+from aioflow.ops.variables.collections import variables_initializer as variables
+from aioflow.ops.variables.initializers import constant_initializer as constant
+from aioflow.ops.variables.initializers import glorot_normal_initializer as glorot_normal
+from aioflow.ops.variables.initializers import glorot_uniform_initializer as glorot_uniform
+from aioflow.ops.variables.initializers import he_normal, he_uniform, lecun_normal, lecun_uniform
+from aioflow.ops.variables.initializers import identity_initializer as identity
+from aioflow.ops.variables.initializers import ones_initializer as ones
+from aioflow.ops.variables.initializers import orthogonal_initializer as orthogonal
+from aioflow.ops.variables.initializers import random_normal_initializer as random_normal
+from aioflow.ops.variables.initializers import random_uniform_initializer as random_uniform
+from aioflow.ops.variables.initializers import truncated_normal_initializer as truncated_normal
+from aioflow.ops.variables.initializers import uniform_unit_scaling_initializer as uniform_unit_scaling
+from aioflow.ops.variables.initializers import variance_scaling_initializer as variance_scaling
+from aioflow.ops.variables.initializers import zeros_initializer as zeros
 
 __all__ = [
     "constant",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from aioflow.ops.array_diag import diag as tensor_diag
-from aioflow.ops.array_diag import diag_part as tensor_diag_part
-from aioflow.ops.array_diag import matrix_band_part as band_part
-from aioflow.ops.array_diag import matrix_diag as diag
-from aioflow.ops.array_diag import matrix_diag_part as diag_part
-from aioflow.ops.array_diag import matrix_set_diag as set_diag
-from aioflow.ops.array_shape import matrix_transpose
-from aioflow.ops.clip import global_norm
-from aioflow.ops.linalg_norm import eye, norm, normalize, trace
-from aioflow.ops.linalg_ops import (
+from aioflow.ops.array.diagonals import diag as tensor_diag
+from aioflow.ops.array.diagonals import diag_part as tensor_diag_part
+from aioflow.ops.array.diagonals import matrix_band_part as band_part
+from aioflow.ops.array.diagonals import matrix_diag as diag
+from aioflow.ops.array.diagonals import matrix_diag_part as diag_part
+from aioflow.ops.array.diagonals import matrix_set_diag as set_diag
+from aioflow.ops.array.shape import matrix_transpose
+from aioflow.ops.linalg.decompositions import (
     adjoint,
     cholesky,
     cholesky_solve,
@@ -20,15 +18,17 @@ from aioflow.ops.linalg_ops import (
     slogdet,
     svd,
 )
-from aioflow.ops.linalg_ops import matrix_determinant as det
-from aioflow.ops.linalg_ops import matrix_inverse as inv
-from aioflow.ops.linalg_ops import matrix_solve as solve
-from aioflow.ops.linalg_ops import matrix_triangular_solve as triangular_solve
-from aioflow.ops.linalg_ops import self_adjoint_eig as eigh
-from aioflow.ops.linalg_ops import self_adjoint_eigvals as eigvalsh
-from aioflow.ops.matrix import cross, einsum, matmul, matvec
-from aioflow.ops.nn_norm import l2_normalize
-from aioflow.ops.tensordot import tensordot
+from aioflow.ops.linalg.decompositions import matrix_determinant as det
+from aioflow.ops.linalg.decompositions import matrix_inverse as inv
+from aioflow.ops.linalg.decompositions import matrix_solve as solve
+from aioflow.ops.linalg.decompositions import matrix_triangular_solve as triangular_solve
+from aioflow.ops.linalg.decompositions import self_adjoint_eig as eigh
+from aioflow.ops.linalg.decompositions import self_adjoint_eigvals as eigvalsh
+from aioflow.ops.linalg.norms import eye, norm, normalize, trace
+from aioflow.ops.linalg.products import cross, einsum, matmul, matvec
+from aioflow.ops.linalg.tensordot import tensordot
+from aioflow.ops.math.clip import global_norm
+from aioflow.ops.nn.normalization import l2_normalize
 
 transpose = matrix_transpose
 

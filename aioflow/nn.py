@@ -1,10 +1,8 @@
 """Neural network ops: the public namespace `aioflow.nn`, after `tf.nn` of the TensorFlow 1 API."""
 
-from aioflow.kernels import nn as _nn_kernels  # noqa: F401  # importing registers the kernels
-from aioflow.kernels import nn_loss as _nn_loss_kernels  # noqa: F401
-from aioflow.kernels import nn_norm as _nn_norm_kernels  # noqa: F401
-from aioflow.ops.math_unary import sigmoid, tanh
-from aioflow.ops.nn import (
+from aioflow.ops.math.sorting import in_top_k, top_k
+from aioflow.ops.math.unary import sigmoid, tanh
+from aioflow.ops.nn.activations import (
     bias_add,
     crelu,
     elu,
@@ -18,7 +16,7 @@ from aioflow.ops.nn import (
     softplus,
     softsign,
 )
-from aioflow.ops.nn_conv import (
+from aioflow.ops.nn.convolution import (
     atrous_conv2d,
     conv2d,
     conv2d_backprop_filter,
@@ -30,8 +28,7 @@ from aioflow.ops.nn_conv import (
     depthwise_conv2d_native_backprop_input,
     separable_conv2d,
 )
-from aioflow.ops.nn_layers import dropout, embedding_lookup, relu_layer, xw_plus_b, zero_fraction
-from aioflow.ops.nn_loss import (
+from aioflow.ops.nn.cross_entropy import (
     log_poisson_loss,
     sigmoid_cross_entropy_with_logits,
     softmax_cross_entropy_with_logits,
@@ -39,7 +36,8 @@ from aioflow.ops.nn_loss import (
     sparse_softmax_cross_entropy_with_logits,
     weighted_cross_entropy_with_logits,
 )
-from aioflow.ops.nn_norm import (
+from aioflow.ops.nn.layers import dropout, embedding_lookup, relu_layer, xw_plus_b, zero_fraction
+from aioflow.ops.nn.normalization import (
     batch_normalization,
     fused_batch_norm,
     l2_normalize,
@@ -50,8 +48,7 @@ from aioflow.ops.nn_norm import (
     sufficient_statistics,
     weighted_moments,
 )
-from aioflow.ops.nn_pool import avg_pool, avg_pool2d, max_pool, max_pool2d
-from aioflow.ops.sorting import in_top_k, top_k
+from aioflow.ops.nn.pooling import avg_pool, avg_pool2d, max_pool, max_pool2d
 
 __all__ = [
     "atrous_conv2d",

@@ -1,15 +1,14 @@
 """Random tensors: the public namespace `aioflow.random`, after `tf.random` of the TensorFlow 1 API."""
 
-from aioflow.kernels import random as _random_kernels  # noqa: F401  # importing registers the kernels
-from aioflow.ops.random import get_seed, multinomial, set_random_seed, truncated_normal
-from aioflow.ops.random import random_gamma as gamma
-from aioflow.ops.random import random_normal as normal
-from aioflow.ops.random import random_poisson as poisson
-from aioflow.ops.random import random_shuffle as shuffle
-from aioflow.ops.random import random_uniform as uniform
-from aioflow.ops.random import stateless_random_normal as stateless_normal
-from aioflow.ops.random import stateless_random_uniform as stateless_uniform
-from aioflow.ops.random import stateless_truncated_normal as stateless_truncated_normal
+from aioflow.ops.math.random import get_seed, multinomial, set_random_seed, truncated_normal
+from aioflow.ops.math.random import random_gamma as gamma
+from aioflow.ops.math.random import random_normal as normal
+from aioflow.ops.math.random import random_poisson as poisson
+from aioflow.ops.math.random import random_shuffle as shuffle
+from aioflow.ops.math.random import random_uniform as uniform
+from aioflow.ops.math.random import stateless_random_normal as stateless_normal
+from aioflow.ops.math.random import stateless_random_uniform as stateless_uniform
+from aioflow.ops.math.random import stateless_truncated_normal as stateless_truncated_normal
 
 __all__ = [
     "gamma",

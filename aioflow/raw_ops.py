@@ -1,4 +1,4 @@
-"""One builder an op, straight from its definition: `raw_ops.MatMul(a=x, b=y, transpose_a=True, name="product")`.
+"""One builder per op, straight from its definition: `raw_ops.MatMul(a=x, b=y, transpose_a=True, name="product")`.
 
 Inputs and attributes are keyword arguments under the names of the signature; attributes that the inputs imply (dtypes,
 counts) are left out. The builders are made on first use from the registry, so ops that users register are here too.

@@ -1,32 +1,32 @@
 """Sparse tensors: the public namespace `aioflow.sparse`, after `tf.sparse` of the TensorFlow 1 API."""
 
-from aioflow.ops.sparse import sparse_concat as concat
-from aioflow.ops.sparse import sparse_expand_dims as expand_dims
-from aioflow.ops.sparse import sparse_fill_empty_rows as fill_empty_rows
-from aioflow.ops.sparse import sparse_reorder as reorder
-from aioflow.ops.sparse import sparse_reset_shape as reset_shape
-from aioflow.ops.sparse import sparse_reshape as reshape
-from aioflow.ops.sparse import sparse_retain as retain
-from aioflow.ops.sparse import sparse_slice as slice
-from aioflow.ops.sparse import sparse_split as split
-from aioflow.ops.sparse import sparse_transpose as transpose
-from aioflow.ops.sparse_dense import sparse_eye as eye
-from aioflow.ops.sparse_dense import sparse_from_dense as from_dense
-from aioflow.ops.sparse_dense import sparse_merge as merge
-from aioflow.ops.sparse_dense import sparse_tensor_to_dense as to_dense
-from aioflow.ops.sparse_dense import sparse_to_indicator as to_indicator
-from aioflow.ops.sparse_math import sparse_add as add
-from aioflow.ops.sparse_math import sparse_maximum as maximum
-from aioflow.ops.sparse_math import sparse_minimum as minimum
-from aioflow.ops.sparse_math import sparse_reduce_max as reduce_max
-from aioflow.ops.sparse_math import sparse_reduce_max_sparse as reduce_max_sparse
-from aioflow.ops.sparse_math import sparse_reduce_sum as reduce_sum
-from aioflow.ops.sparse_math import sparse_reduce_sum_sparse as reduce_sum_sparse
-from aioflow.ops.sparse_math import sparse_softmax as softmax
-from aioflow.ops.sparse_math import sparse_tensor_dense_matmul as matmul
-from aioflow.ops.sparse_math import sparse_tensor_dense_matmul as sparse_dense_matmul
-from aioflow.ops.sparse_tensor import SparseTensor as SparseTensor
-from aioflow.ops.sparse_tensor import sparse_placeholder as placeholder
+from aioflow.ops.sparse.dense import sparse_eye as eye
+from aioflow.ops.sparse.dense import sparse_from_dense as from_dense
+from aioflow.ops.sparse.dense import sparse_merge as merge
+from aioflow.ops.sparse.dense import sparse_tensor_to_dense as to_dense
+from aioflow.ops.sparse.dense import sparse_to_indicator as to_indicator
+from aioflow.ops.sparse.forms import sparse_concat as concat
+from aioflow.ops.sparse.forms import sparse_expand_dims as expand_dims
+from aioflow.ops.sparse.forms import sparse_fill_empty_rows as fill_empty_rows
+from aioflow.ops.sparse.forms import sparse_reorder as reorder
+from aioflow.ops.sparse.forms import sparse_reset_shape as reset_shape
+from aioflow.ops.sparse.forms import sparse_reshape as reshape
+from aioflow.ops.sparse.forms import sparse_retain as retain
+from aioflow.ops.sparse.forms import sparse_slice as slice
+from aioflow.ops.sparse.forms import sparse_split as split
+from aioflow.ops.sparse.forms import sparse_transpose as transpose
+from aioflow.ops.sparse.math import sparse_add as add
+from aioflow.ops.sparse.math import sparse_maximum as maximum
+from aioflow.ops.sparse.math import sparse_minimum as minimum
+from aioflow.ops.sparse.math import sparse_reduce_max as reduce_max
+from aioflow.ops.sparse.math import sparse_reduce_max_sparse as reduce_max_sparse
+from aioflow.ops.sparse.math import sparse_reduce_sum as reduce_sum
+from aioflow.ops.sparse.math import sparse_reduce_sum_sparse as reduce_sum_sparse
+from aioflow.ops.sparse.math import sparse_softmax as softmax
+from aioflow.ops.sparse.math import sparse_tensor_dense_matmul as matmul
+from aioflow.ops.sparse.math import sparse_tensor_dense_matmul as sparse_dense_matmul
+from aioflow.ops.sparse.tensor import SparseTensor as SparseTensor
+from aioflow.ops.sparse.tensor import sparse_placeholder as placeholder
 
 __all__ = [
     "SparseTensor",

@@ -1,6 +1,6 @@
 """For web services: a step that ends with the client who asked for it.
 
-Servers of ASGI do not cancel a handler whose client has gone: they only tell whoever asks. No framework is needed here.
+ASGI servers do not cancel a handler whose client has gone: they only tell whoever asks. No framework is needed here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def until_disconnect(receive: Callable[[], Awaitable[Mapping[str, Any]]], 
     handler is cancelled if the application runs with `handler_cancellation=True`.
 
     Args:
-        receive: The channel of ASGI; `request.receive` in Starlette and FastAPI.
+        receive: The ASGI receive channel; `request.receive` in Starlette and FastAPI.
         work: Whatever can be awaited.
 
     Raises:

@@ -14,13 +14,12 @@ from typing import Final
 
 import aioflow
 from aioflow.cli.arguments import Parser, count, positive
+from aioflow.cli.cluster import parse_cluster
 from aioflow.cli.program import Stopped, loop_factory, run, run_command, run_demo
 from aioflow.config import SessionConfig
-from aioflow.errors import InvalidArgumentError
-from aioflow.net.cluster_spec import ClusterSpec
 from aioflow.net.server import Server
 
-__all__ = ["loop_factory", "main", "parse_cluster"]
+__all__ = ["loop_factory", "main"]
 
 _PROGRAM: Final = "python -m aioflow.worker"
 
@@ -38,7 +37,11 @@ def _run(given: Sequence[str]) -> int:
     parser = Parser(prog=_PROGRAM, description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--version", action="version", version=f"aioflow {aioflow.__version__}")
     parser.add_argument(
-        "--cluster", action="append", required=True, metavar="JOB=HOST:PORT[,…]", help="the tasks of a job; once a job"
+        "--cluster",
+        action="append",
+        required=True,
+        metavar="JOB=HOST:PORT[,…]",
+        help="the tasks of a job; once per job",
     )
     parser.add_argument("--job", help="the job of this task")
     parser.add_argument("--task", type=count, help="its number in the job")
@@ -51,23 +54,6 @@ def _run(given: Sequence[str]) -> int:
     except Stopped as stopped:  # which is how a worker ends, so there is nothing to say
         return 0 if stopped.number == signal.SIGTERM else stopped.status
     return 0
-
-
-def parse_cluster(jobs: Sequence[str]) -> ClusterSpec:
-    """The cluster of "ps=host:port,host:port" and so on. Raises InvalidArgumentError."""
-    found: dict[str, list[str]] = {}
-    for text in jobs:
-        job, equals, addresses = text.partition("=")
-        if not equals or not job or not all(addresses.split(",")):
-            raise InvalidArgumentError("--cluster", expected="JOB=HOST:PORT[,…], once a job", actual=text)
-        if job in found:
-            raise InvalidArgumentError(
-                f"--cluster has the job {job!r} twice",
-                expected=f"its tasks in one, as {job}=HOST:PORT,HOST:PORT",
-                actual=text,
-            )
-        found[job] = addresses.split(",")
-    return ClusterSpec(found)
 
 
 async def _serve(server: Server) -> None:

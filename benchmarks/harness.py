@@ -36,7 +36,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Measured:
-    """The result of a case; times in seconds a step."""
+    """The result of a case; times in seconds per step."""
 
     case: Case
     ours: float

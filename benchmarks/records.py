@@ -127,6 +127,6 @@ def measure(together: int, what: str) -> str:
 
 
 RECORD_ROWS: tuple[Callable[[], str], ...] = (
-    partial(measure, 1, "one record a step"),
-    partial(measure, 64, "64 records a step"),
+    partial(measure, 1, "one record per step"),
+    partial(measure, 64, "64 records per step"),
 )

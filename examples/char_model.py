@@ -2,7 +2,7 @@
 
 The text is cut into as many streams as the batch has rows; the state of the LSTM goes on from batch to batch. The last
 tenth of the text is held out. At the end the model writes some text of its own, in a `while_loop` again, whose every
-iteration draws a character and feeds it back. On a megabyte of Shakespeare it falls below 2 nats a character within a
+iteration draws a character and feeds it back. On a megabyte of Shakespeare it falls below 2 nats per character within a
 minute on two cores.
 """
 

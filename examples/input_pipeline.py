@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import aioflow as af
-from aioflow.data import load_digits
+from aioflow.demo.digits import load_digits
 
 Array = np.ndarray[Any, Any]
 

@@ -15,7 +15,7 @@ import socket
 import numpy as np
 
 import aioflow as af
-from aioflow.data import load_digits
+from aioflow.demo.digits import load_digits
 
 STEPS = 150
 BATCH = 128

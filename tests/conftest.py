@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import logging
+import importlib
 import os
 import signal
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import TextIO
 
@@ -15,8 +16,9 @@ import hypothesis
 import pytest
 
 import aioflow as af
+from aioflow import kernels
+from tests.loop_watch import BUSY, IDLE, watched
 
-_SLOW = 0.5  # seconds: far above what any step may take on the loop, far below what a blocking bug takes
 _STDERR = pytest.StashKey[TextIO]()
 
 # An example may take as long as it takes on a busy machine: the limit is that of the test.
@@ -25,8 +27,10 @@ hypothesis.settings.load_profile("aioflow")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the error output as it is before it is captured."""
+    """Keep the error output as it is before it is captured, and import what the first session would, on its loop."""
     config.stash[_STDERR] = os.fdopen(os.dup(2), "w")
+    kernels.load()
+    importlib.import_module("aioflow_numpy.backend")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -38,13 +42,44 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     """Watch over the teardown: a failed test has switched off every other watch, and may have left what never ends."""
     limit = float(item.config.getini("faulthandler_timeout"))
-    if not limit:  # -o faulthandler_timeout=0: somebody debugs
+    with _unblocked(item):
+        if not limit:  # -o faulthandler_timeout=0: somebody debugs
+            return (yield)
+        faulthandler.dump_traceback_later(limit, file=item.config.stash[_STDERR], exit=True)
+        try:
+            return (yield)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """Asynchronous fixtures run on the loop, too."""
+    for mark in item.iter_markers("blocks_loop"):
+        if not (mark.args and isinstance(mark.args[0], str)):
+            pytest.fail("blocks_loop needs a reason, as in blocks_loop('it compiles in place')", pytrace=False)
+    with _unblocked(item):
         return (yield)
-    faulthandler.dump_traceback_later(limit, file=item.config.stash[_STDERR], exit=True)
-    try:
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Fail a test whose loop was held."""
+    with _unblocked(item):
         return (yield)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
+def _unblocked(item: pytest.Item) -> Iterator[None]:
+    """A block in which nothing may hold an event loop, unless the test says why it does."""
+    if item.get_closest_marker("blocks_loop"):
+        yield
+        return
+    with watched() as found:
+        yield
+    if found:
+        limits = f"{BUSY} s of the processor, or {IDLE} s without it"
+        pytest.fail("\n".join([f"an event loop was held for more than {limits}:", *found]), pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True, optionalhook=True)
@@ -86,15 +121,3 @@ def graph() -> Iterator[af.Graph]:
     """A new default graph."""
     with af.Graph().as_default() as graph:
         yield graph
-
-
-@pytest.fixture
-def blocked_loop(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Fail the test if one callback held the loop for long."""
-    loop = asyncio.get_running_loop()
-    loop.set_debug(True)
-    loop.slow_callback_duration = _SLOW
-    with caplog.at_level(logging.WARNING, logger="asyncio"):
-        yield
-    slow = [r.getMessage() for r in caplog.records if "took" in r.getMessage()]
-    assert not slow, slow

@@ -16,6 +16,8 @@ from typing import Final, TypeAlias
 
 import pytest
 
+from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
+from aioflow.graph.opdef import OPS
 from aioflow_numpy.namespace import OTHERS
 
 ROOT = Path(__file__).parent.parent
@@ -23,33 +25,58 @@ ROOT = Path(__file__).parent.parent
 # Imports point downhill: a module imports from lower ranks, and within its own package from its own. The key is the
 # module's second name ("" is aioflow/__init__.py); whatever is not listed here fails `ranks`.
 RANKS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("errors", "config", "preload", "forking", "context_stack", "stopping", "threads", "copying"), 0),
-    **dict.fromkeys(("brief", "number_checks"), 0),
-    **dict.fromkeys(("graph",), 1),
-    **dict.fromkeys(("ops", "kernels"), 2),
-    **dict.fromkeys(("autodiff", "compiler"), 3),
-    **dict.fromkeys(("runtime",), 4),
-    **dict.fromkeys(("net", "fetches", "planner", "prepared", "time_limit", "running"), 5),
-    **dict.fromkeys(("session", "session_signatures", "streaming", "partial_run", "cluster", "checkpoint"), 6),
-    **dict.fromkeys(("train", "serve", "interop", "observe", "layers", "dataset", "data"), 6),
+    **dict.fromkeys(("errors", "preload"), 0),
+    **dict.fromkeys(("checks",), 1),
+    **dict.fromkeys(("config", "work"), 2),
+    **dict.fromkeys(("graph",), 3),
+    **dict.fromkeys(("formats", "sync"), 4),
+    **dict.fromkeys(("ops", "kernels"), 5),
+    **dict.fromkeys(("autodiff", "compiler"), 6),
+    **dict.fromkeys(("runtime",), 7),
+    **dict.fromkeys(("net",), 8),
+    **dict.fromkeys(("session",), 9),
+    **dict.fromkeys(("train",), 10),
     # The public namespaces, which re-export, and the entry points.
-    **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "random", "losses", "initializers"), 7),
-    **dict.fromkeys(("dtypes", "io", "raw_ops", "extend", "strings", "sparse", "image", "typing", "web"), 7),
-    **dict.fromkeys(("missing_names", "tensorflow_names"), 7),
-    **dict.fromkeys(("__main__", "cli", "demo", "worker", "testing"), 7),
+    **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "random", "losses", "initializers"), 11),
+    **dict.fromkeys(("dtypes", "io", "raw_ops", "extend", "strings", "sparse", "image", "traits", "typing", "web"), 11),
+    **dict.fromkeys(("__main__", "cli", "compatibility", "demo", "worker", "testing"), 11),
 }
 TOP: Final = max(RANKS.values())
 # A backend sees the engine up to the runtime (its devices) and nothing of what is built on that.
 BACKEND_RANK: Final = RANKS["runtime"] + 1
 
 BACKENDS: Final = ("aioflow_numpy", "aioflow_cupy")
+BACKEND_NAMES: Final = ("numpy", "cupy")  # their entry points
 BACKEND_LIBRARIES: Final = ("cupy", "cupyx")
+REPORTS_VERSIONS: Final = "aioflow.cli.doctor"
 DOOR: Final = ("aioflow_numpy.products", "aioflow_numpy.namespace")
 BESIDE_THE_DOOR: Final = ("aioflow_cupy", "aioflow.testing")  # no BLAS of the host's; NumPy as the oracle
 _BLAS: Final = "|".join(("dot", "einsum", "matmul", "linalg", *OTHERS))
 BLAS_NAME: Final = re.compile(rf"^(np|numpy)\.({_BLAS})$|^(?!xp\.|products\.|(.*\.)xp\.).*\.(dot|multivariate_normal)$")
-BLAS_IMPORT: Final = re.compile(rf"^(from|import) scipy\b|^from numpy import .*\b({_BLAS})\b|numpy\.(linalg|matlib)")
+BLAS_IMPORT: Final = re.compile(rf"^from numpy import .*\b({_BLAS})\b|numpy\.(linalg|matlib)")
+BLAS_LIBRARY: Final = re.compile(r"scipy(?!\.special\b)(\.\w+)*")  # of SciPy, the special functions call no BLAS
+LIBRARIES: Final = ast.Import | ast.ImportFrom | ast.Constant
 PRINTS: Final = ("aioflow.cli", "aioflow.__main__", "aioflow.demo", "aioflow.worker")
+
+KERNEL_FILES: Final = ("aioflow_numpy.fused_blocks",)  # besides those that register some
+# Collections of op names that are no facts: what a rewrite rule looks for and puts in its place, and samples.
+PATTERNS: Final = frozenset(
+    {
+        "aioflow.compiler.optimize.arithmetic._RULES",
+        "aioflow.compiler.optimize.fold_batch_norm._CONVOLUTIONS",
+        "aioflow.compiler.optimize.fold_batch_norm._NORMS",
+        "aioflow.compiler.optimize.fuse_bias._EPILOGUE_OPS",
+        "aioflow.compiler.optimize.fuse_bias._FUSED",
+        "aioflow.compiler.optimize.fuse_bias._ADDITIONS",
+        "aioflow.compiler.optimize.fuse_bias._ACTIVATIONS",
+        "aioflow.compiler.optimize.shapes._REDUCTIONS",
+        "aioflow.compiler.optimize.shapes._RULES",
+        "aioflow.compiler.optimize.shapes._VALUES",
+        "aioflow.compiler.optimize.transposes._RULES",
+        "aioflow.runtime.calibrate._RATES",
+        "aioflow.testing.check_backend._KERNELS",
+    }
+)
 
 MODULE_LINES, CLASS_LINES, FUNCTION_LINES = 700, 350, 60
 
@@ -145,6 +172,14 @@ def package(module: Module) -> str:
     return parts[0] if not module.in_core else parts[1] if len(parts) > 2 else ""
 
 
+def ranks_exist(modules: Modules) -> Iterator[str]:
+    """What has a rank is there."""
+    areas = {module.area for module in modules.values() if module.in_core}
+    yield from (
+        f"{area!r} has a rank in tests/test_architecture.py, and no module" for area in RANKS if area not in areas
+    )
+
+
 def cycles(modules: Modules) -> Iterator[str]:
     """No module imports itself by way of others, not even inside functions."""
     edges = {name: {t for _, t in imports(module, modules) if t in modules} for name, module in modules.items()}
@@ -172,7 +207,7 @@ def relative_imports(modules: Modules) -> Iterator[str]:
 
 def core_names_no_backend(modules: Modules) -> Iterator[str]:
     """The core finds its backends by entry point: neither an import nor a string of it names one."""
-    wanted = re.compile("|".join(BACKENDS))
+    wanted = re.compile("|".join((*BACKENDS, *(f"^{name}$" for name in BACKEND_NAMES))))
     for module in modules.values():
         if not module.in_core:
             continue
@@ -180,6 +215,8 @@ def core_names_no_backend(modules: Modules) -> Iterator[str]:
             if target.partition(".")[0] in (*BACKENDS, *BACKEND_LIBRARIES):
                 yield module.at(node, f"the core imports {target}")
         for string in ast.walk(module.tree):
+            if module.name == REPORTS_VERSIONS and isinstance(string, ast.Constant) and string.value == "numpy":
+                continue  # the distribution
             if isinstance(string, ast.Constant) and isinstance(string.value, str) and wanted.search(string.value):
                 yield module.at(string, f"the core names a backend: {string.value[:40]!r}")
 
@@ -230,12 +267,23 @@ def docstrings(modules: Modules) -> Iterator[str]:
 
 def tasks(modules: Modules) -> Iterator[str]:
     """Only TaskGroups own tasks; a TaskGroup is called `tg` or `…group`, which is how they are told from loops here."""
+    gatherers = {module.name: gathering(module) for module in modules.values()}
     for module, call in calls(modules):
         name = ast.unparse(call.func)
         owner, _, method = name.rpartition(".")
         owned = method == "create_task" and re.search(r"(^|[._])(tg|(\w*_)?group)$", owner)
         if method in ("create_task", "ensure_future") and not owned:
             yield module.at(call, f"{name}(…) makes a task that nobody owns")
+        elif name in gatherers[module.name]:
+            yield module.at(call, f"{name}(…) makes tasks that nobody owns")
+
+
+def gathering(module: Module) -> set[str]:
+    """What the functions of asyncio that make tasks of coroutines on the way are called in a module."""
+    made = {"gather", "as_completed"}
+    found = [n for n in ast.walk(module.tree) if isinstance(n, ast.ImportFrom) and n.module == "asyncio"]
+    local = {alias.asname or alias.name for node in found for alias in node.names if alias.name in made}
+    return local | {f"asyncio.{name}" for name in made}
 
 
 def asserts(modules: Modules) -> Iterator[str]:
@@ -276,8 +324,69 @@ def products(modules: Modules) -> Iterator[str]:
                 yield module.at(node, "a product by the operator @")
             elif isinstance(node, ast.ImportFrom | ast.Import) and BLAS_IMPORT.search(ast.unparse(node)):
                 yield module.at(node, ast.unparse(node))
+            elif isinstance(node, LIBRARIES) and any(map(BLAS_LIBRARY.fullmatch, libraries(node))):
+                yield module.at(node, f"{ast.unparse(node)} names a library that calls a BLAS of its own")
             elif isinstance(node, ast.Attribute) and node not in harmless and BLAS_NAME.search(ast.unparse(node)):
                 yield module.at(node, f"{ast.unparse(node)} may call the BLAS")
+
+
+def libraries(node: ast.Import | ast.ImportFrom | ast.Constant) -> list[str]:
+    """The modules that an import names, or a text, as `import_module` takes it."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return [node.value] if isinstance(node.value, str) else []
+
+
+def op_names(modules: Modules) -> Iterator[str]:
+    """What must be known of an op stands on its definition or its kernel; nobody keeps a list of names elsewhere.
+
+    The names in all collections of a module count together, so that a list in pieces is a list.
+    """
+    for module in modules.values():
+        if module.name.startswith(("aioflow.ops", "aioflow.kernels", *KERNEL_FILES)) or registers_kernels(module):
+            continue
+        found: dict[str, ast.expr | ast.stmt] = {}
+        for name, node in collections(module.tree):
+            if f"{module.name}.{name}" not in PATTERNS:
+                found.update(dict.fromkeys(op_strings(node), node))
+        if len(found) > 3:
+            yield module.at(next(iter(found.values())), f"facts about {', '.join(sorted(found))} by name")
+
+
+def registers_kernels(module: Module) -> bool:
+    called = {ast.unparse(n.func) for n in ast.walk(module.tree) if isinstance(n, ast.Call)}
+    return not module.in_core and bool(called & {"kernel", "binder", "KERNELS.register"})
+
+
+def collections(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Every collection of literals, with the name of the constant that it belongs to, if it does."""
+    for statement in tree.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        name = next((t.id for t in targets if isinstance(t, ast.Name)), "")
+        for node in ast.walk(statement):
+            if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
+                yield name, node
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                words = node.value.split()
+                if len(words) > 1 and all(word.isidentifier() for word in words):
+                    yield name, node
+
+
+def op_strings(node: ast.AST) -> set[str]:
+    strings = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    return {word for text in strings for word in text.split() if word in OPS}
+
+
+def boundary_names(modules: Modules) -> Iterator[str]:
+    """The ends of a step and of an edge are named by their constants."""
+    for module in modules.values():
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Constant) or module.name == "aioflow.graph.boundary":
+                continue
+            if node.value in (ARG, RETVAL, SEND, RECV):
+                yield module.at(node, "an end of a step or an edge as text: aioflow.graph.boundary has its name")
 
 
 def calls(modules: Modules) -> Iterator[tuple[Module, ast.Call]]:
@@ -289,6 +398,7 @@ def calls(modules: Modules) -> Iterator[tuple[Module, ast.Call]]:
 
 RULES: Final[tuple[Rule, ...]] = (
     ranks,
+    ranks_exist,
     cycles,
     relative_imports,
     core_names_no_backend,
@@ -300,10 +410,14 @@ RULES: Final[tuple[Rule, ...]] = (
     prints,
     unsafe_calls,
     products,
+    op_names,
+    boundary_names,
 )
 
 _LONG_FUNCTION = "def f():\n" + "    pass\n" * (FUNCTION_LINES + 1)
 _LONG_CLASS = "class C:\n" + "    x = 1\n" * (CLASS_LINES + 1)
+
+_EVERY_RANK: Final = [f"aioflow.{area}" if area else "aioflow" for area in RANKS]
 
 # Programs that break a rule: the rule, the sources, and how many findings there are.
 WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
@@ -312,14 +426,17 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
     (ranks, {"aioflow.ops.a": "from aioflow.kernels import b", "aioflow.kernels.b": ""}, 1),
     (ranks, {"aioflow.errors": "import aioflow", "aioflow": ""}, 1),
     (ranks, {"aioflow.novelty": ""}, 1),
-    (ranks, {"aioflow_numpy.a": "from aioflow.session import Session", "aioflow.session": ""}, 1),
+    (ranks, {"aioflow_numpy.a": "from aioflow.session.session import Session", "aioflow.session.session": ""}, 1),
     (ranks, {"aioflow_numpy.a": "import aioflow_cupy.b", "aioflow_cupy.b": ""}, 1),
+    (ranks_exist, {name: "" for name in _EVERY_RANK if name != "aioflow.net"}, 1),
+    (ranks_exist, {name: "" for name in _EVERY_RANK if name != "aioflow"}, 1),
     (cycles, {"aioflow.a": "import aioflow.b", "aioflow.b": "def f():\n    from aioflow.a import x"}, 1),
     (cycles, {"aioflow.a": "import aioflow.a"}, 1),
     (relative_imports, {"aioflow.a": "from . import b\nfrom .b import c"}, 2),
     (core_names_no_backend, {"aioflow.a": "def f():\n    import aioflow_numpy.blas"}, 1),
     (core_names_no_backend, {"aioflow.a": "import cupy"}, 1),
     (core_names_no_backend, {"aioflow.a": "__import__('aioflow_cupy')"}, 1),
+    (core_names_no_backend, {"aioflow.a": "load_backend('numpy')", "aioflow.cli.doctor": "('numpy', 'cupy')"}, 2),
     (sizes, {"aioflow.a": "x = 1\n" * (MODULE_LINES + 1)}, 1),
     (sizes, {"aioflow.a": _LONG_FUNCTION + "async " + _LONG_FUNCTION}, 2),
     (sizes, {"aioflow.a": _LONG_CLASS}, 1),
@@ -331,6 +448,11 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
         {"aioflow.a": "create_task(f())\nasyncio.get_running_loop().create_task(f())\nregroup.create_task(f())"},
         3,
     ),
+    (
+        tasks,
+        {"aioflow.a": "asyncio.gather(f())\nfrom asyncio import gather as g\ng(f())\nasyncio.as_completed(c)"},
+        3,
+    ),
     (asserts, {"aioflow.a": "assert x", "aioflow_numpy.a": "def f():\n    assert x"}, 2),
     (prints, {"aioflow.a": "print(1)", "aioflow_numpy.a": "print(1)"}, 2),
     (unsafe_calls, {"aioflow.a": "import pickle\neval('1')"}, 2),
@@ -338,6 +460,15 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
     (products, {"aioflow.a": "np.matmul(a, b)\nnumpy.dot(a, b)\na.dot(b)\nself.rows.dot(b)"}, 4),
     (products, {"aioflow.a": "np.linalg.inv(a)\nf = np.linalg\nrng.multivariate_normal(m, c)\nnp.einsum(e, a, b)"}, 4),
     (products, {"aioflow_numpy.a": "from numpy import matmul as m\nimport numpy.linalg\nfrom scipy import linalg"}, 3),
+    (products, {"aioflow.a": "import scipy\nimport scipy.linalg as l\nimport_module('scipy.sparse')"}, 3),
+    (op_names, {"aioflow.compiler.a": "CHEAP = ('Add', 'Sub', 'Mul', 'Neg')"}, 1),
+    (
+        op_names,
+        {"aioflow.compiler.a": "A = {'Add': 1, 'Sub': 2}\nB = ['Mul']\ndef f(op):\n    return op in ('Neg',)"},
+        1,
+    ),
+    (op_names, {"aioflow.runtime.a": "FREE = frozenset('Add Sub Mul Neg'.split())"}, 1),
+    (boundary_names, {"aioflow.compiler.a": "x.op == '_Arg' or x.op in ('_Send',)"}, 2),
 )
 
 # The look-alikes that are right.
@@ -348,10 +479,16 @@ RIGHT: Final[tuple[tuple[Rule, dict[str, str]], ...]] = (
     (ranks, {"aioflow_numpy.a": "from aioflow.kernels import x", "aioflow.kernels": ""}),
     (cycles, {"aioflow.a": "import aioflow.b\nimport aioflow.c", "aioflow.b": "import aioflow.c", "aioflow.c": ""}),
     (tasks, {"aioflow.a": "tg.create_task(f())\nself._group.create_task(f())\nself.task_group.create_task(f())"}),
+    (tasks, {"aioflow.a": "from aioflow.runtime.bind import gather\ngather(x)\nbind.gather(x)"}),
+    (ranks_exist, dict.fromkeys(_EVERY_RANK, "")),
     (prints, {"aioflow.cli.ops": "print(1)", "aioflow.__main__": "print(1)"}),
     (products, {"aioflow.a": "xp.matmul(a, b)\nself.xp.dot(a, b)\nbinding.xp.linalg.inv(a)\nf = xp.einsum"}),
     (products, {"aioflow.a": "try: f()\nexcept np.linalg.LinAlgError: np.einsum_path(e)\naf.matmul(a, b)"}),
     (products, {"aioflow_numpy.a": "products.dot(a, b)", "aioflow_numpy.products": "np.dot(a, b)"}),
+    (
+        products,
+        {"aioflow.a": "import scipy.special\nfrom scipy import special\nf(import_module('scipy.special'), 'SciPy')"},
+    ),
     (products, {"aioflow.testing.a": "a @ b", "aioflow_cupy.a": "a @ b"}),
     (sizes, {"aioflow.a": 'def f():\n    """' + "\n" * FUNCTION_LINES + '    """\n    pass\n'}),
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
-from aioflow.data import Digits, load_digits
+from aioflow.demo.digits import Digits, load_digits
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,6 @@ def test_split_refuses_an_empty_side(digits: Digits, fraction: float) -> None:
 
 
 def test_the_file_is_small_and_carries_its_licence() -> None:
-    folder = importlib.resources.files("aioflow.data")
+    folder = importlib.resources.files("aioflow.demo.digits")
     assert len(folder.joinpath("optdigits.npz").read_bytes()) < 300_000
     assert "CC BY 4.0" in folder.joinpath("README.md").read_text(encoding="utf-8")

@@ -45,11 +45,11 @@ def test_an_op_of_ones_own() -> None:
         return grad * 0.5
 
     x = af.placeholder(af.float32, [None, 2])
-    y = extend.apply_op("Halve", x, name="half")
+    y = extend.make("Halve", x, name="half")
     assert y.name == "half:0"
     assert y.get_shape().as_list() == [None, 2]
     assert evaluate([y], {x: [[1.0, 2.0]]})[0].tolist() == [[0.5, 1.0]]
-    check_gradients(lambda v: extend.apply_op("Halve", v), np.array([1.0, 2.0]))
+    check_gradients(lambda v: extend.make("Halve", v), np.array([1.0, 2.0]))
     assert af.raw_ops.Halve(x=1.0).dtype is af.float32
 
 
@@ -62,14 +62,14 @@ def test_a_kernel_for_each_kind_of_node() -> None:
         return lambda x: x * factor
 
     extend.elementwise({"Halve": extend.Ufunc("sqrt", dtypes={"T": "float64"})})
-    found = evaluate([extend.apply_op("Halve", np.array([4.0], kind)) for kind in (np.float32, np.float64)])
+    found = evaluate([extend.make("Halve", np.array([4.0], kind)) for kind in (np.float32, np.float64)])
     assert [v.item() for v in found] == [2.0, 2.0]
     assert [v.dtype for v in found] == [np.float32, np.float64]
 
 
 def test_an_unknown_op_says_what_exists() -> None:
     with pytest.raises(errors.NotFoundError) as caught:
-        extend.apply_op("MatMull", 1.0)
+        extend.make("MatMull", 1.0)
     assert caught.value.op_type == "MatMull"
     assert "'MatMul'" in str(caught.value)
     assert f"one of {len(OPS)} ops" in str(caught.value)
@@ -79,7 +79,7 @@ def test_an_unknown_op_says_what_exists() -> None:
 
 def test_a_missing_kernel_says_what_exists_and_names_the_node() -> None:
     define()
-    y = extend.apply_op("Halve", np.float64(1.0), name="mine")
+    y = extend.make("Halve", np.float64(1.0), name="mine")
     with pytest.raises(errors.UnimplementedError) as caught:
         evaluate([y])
     assert caught.value.expected == "no kernel at all"
@@ -98,7 +98,7 @@ def test_a_missing_gradient_says_how_to_add_one() -> None:
     define()
     x = af.placeholder(af.float32)
     with pytest.raises(errors.UnimplementedError, match=r"RegisterGradient\('Halve'\)"):
-        af.gradients(extend.apply_op("Halve", x), x)
+        af.gradients(extend.make("Halve", x), x)
 
 
 def test_nothing_is_registered_twice() -> None:
@@ -126,7 +126,7 @@ def test_a_kernel_that_fails_is_one_error_of_the_tree() -> None:
     table: dict[str, float] = {}
     extend.kernel("Halve")(lambda x: table["missing"])
     with pytest.raises(errors.UnknownError) as caught:
-        evaluate([extend.apply_op("Halve", 1.0, name="mine")])
+        evaluate([extend.make("Halve", 1.0, name="mine")])
     assert caught.value.node == "mine"
     assert isinstance(caught.value.__cause__, KeyError)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -12,11 +15,18 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what is in the wheel."""
     folder = tmp_path_factory.mktemp("wheel")
     [wheel] = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
     with zipfile.ZipFile(wheel) as archive:
-        return set(archive.namelist())
+        archive.extractall(folder / "installed")
+    return folder / "installed"
+
+
+@pytest.fixture(scope="module")
+def names(installed: Path) -> set[str]:
+    return {path.relative_to(installed).as_posix() for path in installed.rglob("*") if path.is_file()}
 
 
 def test_holds_the_packages_at_the_top(names: set[str]) -> None:
@@ -26,7 +36,12 @@ def test_holds_the_packages_at_the_top(names: set[str]) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["aioflow/py.typed", "aioflow_numpy/py.typed", "aioflow/data/optdigits.npz", "aioflow/data/README.md"],
+    [
+        "aioflow/py.typed",
+        "aioflow_numpy/py.typed",
+        "aioflow/demo/digits/optdigits.npz",
+        "aioflow/demo/digits/README.md",
+    ],
 )
 def test_holds_what_the_code_reads(names: set[str], name: str) -> None:
     assert name in names
@@ -41,3 +56,32 @@ def test_holds_every_module(names: set[str]) -> None:
 def test_holds_the_licence_and_the_entry_points(names: set[str]) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert any(name.endswith(".dist-info/entry_points.txt") for name in names)
+
+
+_ASKS = """
+import aioflow
+for ask in (
+    lambda: aioflow.summary,
+    lambda: aioflow.GraphDef().SerializeToString,
+    lambda: aioflow.GraphDef.from_json("node {"),
+):
+    try:
+        ask()
+    except (AttributeError, aioflow.errors.InvalidArgumentError) as error:
+        print(str(error).splitlines()[0])
+"""
+
+
+def test_messages_name_documents_that_are_there(installed: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", _ASKS],
+        cwd=installed,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    document = installed / "aioflow/docs/compatibility.md"
+    assert document.is_file()
+    assert [str(document) in line for line in process.stdout.splitlines()] == [True] * 3

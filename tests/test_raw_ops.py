@@ -1,4 +1,4 @@
-"""`aioflow.raw_ops`: one builder an op, made from its definition."""
+"""`aioflow.raw_ops`: one builder per op, made from its definition."""
 
 from __future__ import annotations
 

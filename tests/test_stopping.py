@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aioflow.copying import copied, copy_into, put, row_blocks
 from aioflow.errors import ResourceExhaustedError
-from aioflow.stopping import (
+from aioflow.work.copying import copied, copy_into, put, row_blocks
+from aioflow.work.stopping import (
     Brief,
     Elsewhere,
     Stoppable,
@@ -208,7 +208,7 @@ def test_the_machine_sets_it_to_half_of_what_the_process_may_use() -> None:
     code = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-from aioflow.stopping import largest_value
+from aioflow.work.stopping import largest_value
 print(largest_value())
 """
     with program("-c", code) as process:

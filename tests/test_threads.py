@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from aioflow.stopping import Stoppable, Stopped, acting, checkpoint, current_work
-from aioflow.threads import LeftBehind, Threads, in_thread
+from aioflow.work.stopping import Stoppable, Stopped, acting, checkpoint, current_work
+from aioflow.work.threads import LeftBehind, Threads, in_thread
 from tests.processes import SECONDS, program
 
 PATIENCE = 30.0  # seconds
@@ -199,7 +199,7 @@ async def test_the_loop_goes_on_while_many_calls_wait(gate: Gate) -> None:
 def test_a_call_that_never_ends_holds_up_no_end_of_the_program() -> None:
     code = """
 import asyncio, threading
-from aioflow.threads import in_thread
+from aioflow.work.threads import in_thread
 
 async def main():
     entered = threading.Event()

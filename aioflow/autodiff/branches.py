@@ -12,10 +12,10 @@ from typing import Any
 from aioflow.autodiff.paths import Level
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.ops.apply import apply_op, constant, convert_to_tensor
-from aioflow.ops.control_flow_contexts import CondContext, ControlFlowContext, placed
+from aioflow.ops.apply import constant, convert_to_tensor, make, make_list
+from aioflow.ops.control.contexts import CondContext, ControlFlowContext, placed
 from aioflow.ops.core import identity
-from aioflow.ops.state import handle_dtype
+from aioflow.ops.variables.state import handle_dtype
 
 __all__ = ["Branches", "merge_gradients", "switch_gradients", "zeros_for"]
 
@@ -57,7 +57,7 @@ class Branches:
     def _make(self, context: CondContext) -> None:
         with placed(self._graph, self.of(context.outer)):
             pred = identity(context.pred, name="pred")
-            pivots = [identity(side, name="pivot") for side in apply_op("Switch", pred, pred)]
+            pivots = [identity(side, name="pivot") for side in make_list("Switch", pred, pred)]
             sides = CondContext.pair(pred, [p.op for p in pivots])
         for forward in (context, context.other):
             side = self._found[forward] = sides[forward.branch]
@@ -86,23 +86,20 @@ def switch_gradients(branches: Branches, op: Operation, incoming: Sequence[Any])
     with branches.around(branch.other):
         absent = zeros_for(data)
     sides = [absent, taken] if branch.branch else [taken, absent]
-    return [apply_op("Merge", sides)[0], None]
+    return [make_list("Merge", sides)[0], None]
 
 
 def zeros_for(tensor: Tensor) -> Tensor:
     """Zeros of the tensor's shape; of the variable's, if it is the handle of one."""
     dtype = handle_dtype(tensor)
     if dtype is None:
-        zeros: Tensor = apply_op("ZerosLike", tensor)
-        return zeros
-    filled: Tensor = apply_op("Fill", apply_op("VariableShape", tensor), constant(0, dtype))
-    return filled
+        return make("ZerosLike", tensor)
+    return make("Fill", make("VariableShape", tensor), constant(0, dtype))
 
 
 def dense_shape_of(tensor: Tensor) -> Tensor:
     """The shape of the tensor, or of the variable behind it, as `IndexedSlices` want it."""
-    shape: Tensor = apply_op("Shape" if handle_dtype(tensor) is None else "VariableShape", tensor)
-    return shape
+    return make("Shape" if handle_dtype(tensor) is None else "VariableShape", tensor)
 
 
 def as_dense(gradient: Tensor | IndexedSlices | None, like: Tensor) -> Tensor:

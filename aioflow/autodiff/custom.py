@@ -12,7 +12,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.graph.opdef import gradient, not_differentiable
-from aioflow.ops.apply import apply_op, convert_to_tensor
+from aioflow.ops.apply import convert_to_tensor, make_list
 from aioflow.ops.core import identity
 
 __all__ = ["NoGradient", "NotDifferentiable", "RegisterGradient", "custom_gradient", "grad_pass_through", "no_gradient"]
@@ -25,8 +25,8 @@ R = TypeVar("R")
 class RegisterGradient:
     """Decorator: the function is the gradient of `op_type`.
 
-    It gets the node and one gradient an output, and returns one gradient an input (a tensor, IndexedSlices or None).
-    The name need not be that of an op: `Graph.gradient_override_map` can give it to nodes later.
+    It gets the node and one gradient per output, and returns one gradient per input (a tensor, IndexedSlices or None).
+    The name need not be that of an op: `Graph.gradient_override_map` can assign it to nodes later.
 
     Raises:
         AlreadyRegisteredError: the name has a gradient; a KeyError.
@@ -59,11 +59,12 @@ NoGradient: Final = no_gradient
 def custom_gradient(f: Callable[P, tuple[R, Callable[..., Any]]]) -> Callable[P, R]:
     """Decorator: `f(*args)` returns its result and the function that computes the gradient.
 
-    The second, `grad(*dys)`, gets one gradient a result and returns one gradient an argument. When `f` reads trainable
-    variables, it must take `variables=` as well and return a pair: gradients by the arguments, and by those variables.
+    The second, `grad(*dys)`, gets one gradient per result and returns one gradient per argument. When `f` reads
+    trainable variables, it must take `variables=` as well and return a pair: the gradients with respect to the
+    arguments, and with respect to those variables.
 
     Raises:
-        InvalidArgumentError: `f` does not return a pair, or `grad` another number of gradients.
+        InvalidArgumentError: `f` does not return a pair, or `grad` returns the wrong number of gradients.
         DTypeError: `f` reads variables, and `grad` takes no `variables`.
     """
 
@@ -86,7 +87,7 @@ def custom_gradient(f: Callable[P, tuple[R, Callable[..., Any]]]) -> Callable[P,
                 expected="grad(*dys, variables=None)",
                 actual=f"grad{inspect.signature(grad)}",
             )
-        outputs = apply_op("IdentityN", [*results, *inputs, *(v.handle for v in variables)])
+        outputs = make_list("IdentityN", [*results, *inputs, *(v.handle for v in variables)])
         outputs[0].op.gradient_function = _node_gradient(grad, len(results), len(inputs), variables)
         mine = outputs[: len(results)]
         return type(result)(mine) if isinstance(result, list | tuple) else mine[0]

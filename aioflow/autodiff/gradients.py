@@ -13,13 +13,13 @@ from aioflow.autodiff.paths import Level
 from aioflow.autodiff.reverse import Options, ReverseWalk
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import scopes
+from aioflow.graph.default_graph import graph_of
 from aioflow.graph.graph import Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.shapes import format_dims, is_compatible
-from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
-from aioflow.ops.control_flow_contexts import current_context
-from aioflow.ops.indexed import Gradient, convert_to_tensor_or_indexed_slices
-from aioflow.ops.scoping import graph_of
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make
+from aioflow.ops.control.contexts import current_context
+from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices
 
 __all__ = ["AggregationMethod", "UnconnectedGradients", "gradients"]
 
@@ -80,13 +80,13 @@ def gradients(
     stop_gradients: TensorLike | None = None,
     unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
 ) -> list[Any]:
-    """The derivatives of the sum of `ys` by each of `xs`.
+    """The derivatives of the sum of `ys` with respect to each of `xs`.
 
     Args:
         ys, xs: A tensor or variable, or a list of them.
         grad_ys: The gradient that flows into each of `ys`; None, or a None in the list, is all ones.
         colocate_gradients_with_ops: Put each gradient on the device of its node.
-        gate_gradients: Give out the gradients of a node only when all of them are computed.
+        gate_gradients: Release the gradients of a node only when all of them are computed.
         aggregation_method: Accepted for compatibility: see `AggregationMethod`.
         stop_gradients: Tensors to treat as constants.
         unconnected_gradients: None or zeros for the xs that no y depends on.
@@ -126,7 +126,9 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _source(x: Any) -> Tensor:
-    """The tensor that gradients by `x` flow to: a variable's handle, since every read of the variable passes it."""
+    """The tensor that gradients with respect to `x` flow to: a variable's handle, since every read of the variable
+    passes it.
+    """
     handle = getattr(x, "handle", None)
     return handle if isinstance(handle, Tensor) else convert_to_tensor(x)
 
@@ -138,8 +140,7 @@ def _seed(y: Tensor, given: Any, position: int) -> Gradient:
     if given is None:
         if y.dtype.is_complex:
             raise _wrong_seed("the gradient of a complex tensor needs grad_ys", y, "an entry in grad_ys", "None")
-        ones: Tensor = apply_op("OnesLike", y, name=f"grad_ys_{position}")
-        return ones
+        return make("OnesLike", y, name=f"grad_ys_{position}")
     hint = None if isinstance(given, Tensor | IndexedSlices) else y.dtype
     seed = convert_to_tensor_or_indexed_slices(given, hint, name=f"grad_ys_{position}")
     if seed.dtype.is_complex != y.dtype.is_complex or not seed.dtype.is_numeric:
@@ -159,8 +160,7 @@ def _wrong_seed(message: str, y: Tensor, expected: str, actual: str) -> DTypeErr
 
 
 def _zeros(x: Any) -> Tensor:
-    zeros: Tensor = apply_op("ZerosLike", convert_to_tensor(x))
-    return zeros
+    return make("ZerosLike", convert_to_tensor(x))
 
 
 def _unconnected(value: UnconnectedGradients | str) -> UnconnectedGradients:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from aioflow.autodiff.gradients import gradients
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.shapes import format_dims, num_elements
-from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 
 if TYPE_CHECKING:
     from aioflow.graph.graph import Tensor
@@ -46,11 +46,10 @@ def _hessian(first: Any, x: Any, tensor: Tensor, options: tuple[Any, ...]) -> Te
     dims, count = tensor.dims, num_elements(tensor.dims)
     if dims is None or count is None:
         raise UnimplementedError("hessians need a known shape", expected="known sizes", actual=format_dims(dims))
-    flat = apply_op("Reshape", convert_to_tensor(first), [-1])
+    flat = make("Reshape", convert_to_tensor(first), [-1])
     rows = []
     for i in range(count):
         (row,) = gradients(flat[i], x, None, f"row_{i}", *options)
-        rows.append(apply_op("ZerosLike", tensor) if row is None else convert_to_tensor(row))
+        rows.append(make("ZerosLike", tensor) if row is None else convert_to_tensor(row))
     shape = [d for d in dims if d is not None]
-    result: Tensor = apply_op("Reshape", apply_op("Pack", rows) if rows else [], shape + shape)
-    return result
+    return make("Reshape", make("Pack", rows) if rows else [], shape + shape)

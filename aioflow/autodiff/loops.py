@@ -9,25 +9,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aioflow.autodiff.branches import as_dense, dense_shape_of, zeros_for
 from aioflow.autodiff.paths import Level, find_paths, is_trainable
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.ops.apply import apply_op, constant
-from aioflow.ops.array_node import known_dims
-from aioflow.ops.control_flow_contexts import LoopVariable, WhileContext, placed
-from aioflow.ops.tensor_list import empty_list, joined, pop, push
+from aioflow.graph.opdef import traits_of
+from aioflow.ops.apply import constant, make
+from aioflow.ops.array.static_shapes import known_dims
+from aioflow.ops.array.tensor_list import empty_list, joined, pop, push
+from aioflow.ops.control.contexts import Copies, LoopVariable, WhileContext, placed
 
 if TYPE_CHECKING:
-    from aioflow.autodiff.reverse import Gradient, ReverseWalk
+    from aioflow.ops.sparse.indexed_slices import Gradient
 
 __all__ = ["GradientLoop", "loop_gradients"]
 
-_SHAPES: Final = ("Shape", "Size", "Rank")
 _FILLS: Final[Mapping[str, int]] = {"ZerosLike": 0, "OnesLike": 1}
+
+
+class Walk(Protocol):
+    """The reverse walk that comes to a loop, as far as the loop has to do with it: see `reverse.ReverseWalk`."""
+
+    graph: Graph
+
+    def inner(self, ys: Sequence[Tensor], xs: Sequence[Tensor], level: Level) -> Walk:
+        """A walk of the same call through the body of a loop."""
+
+    def run(self, seeds: Sequence[Gradient]) -> None:
+        """Visit every step between, given what flows into `ys`."""
+
+    def gradient_of(self, x: Tensor) -> Gradient | None:
+        """What has flowed to x."""
+
+    def leads_on(self, tensor: Tensor) -> bool:
+        """Whether there is an x from here on."""
+
+    def summed(self, tensor: Tensor) -> Gradient | None:
+        """All that has flowed to the tensor."""
 
 
 class GradientLoop(WhileContext):
@@ -41,6 +62,21 @@ class GradientLoop(WhileContext):
         self._forward = forward
         self._recalled: dict[Tensor, Tensor] = {}
         self._shapes: dict[tuple[str, Tensor, Any], Tensor] = {}
+
+    def begin_copy(self, made: Any, copies: Copies) -> None:
+        """Besides what every loop has, the loop whose gradients it computes."""
+        super().begin_copy(made, copies)
+        made._forward = copies.context(self._forward)
+        made._recalled, made._shapes = {}, {}
+
+    def end_copy(self, made: Any, copies: Copies) -> None:
+        """Besides what every loop has, what it has of the forward iterations."""
+        super().end_copy(made, copies)
+        made._recalled.update((copies.tensor(t), copies.tensor(inside)) for t, inside in self._recalled.items())
+        made._shapes.update(
+            ((op_type, copies.tensor(t), out), copies.tensor(shape))
+            for (op_type, t, out), shape in self._shapes.items()
+        )
 
     def capture(self, tensor: Tensor, reader: str = "") -> Tensor:
         """The tensor as it is to be read inside."""
@@ -68,15 +104,15 @@ class GradientLoop(WhileContext):
         self.carry(self._forward.stack(tensor), take)
         return found[0]
 
-    def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Tensor | None:
         """For what depends only on a forward tensor's shape: the shape is kept then, and not the tensor."""
         tensor = inputs[0] if inputs else None
-        if op_type not in _SHAPES and op_type not in _FILLS:
+        if not traits_of(op_type).only_shapes:
             return None
         if not isinstance(tensor, Tensor) or tensor.dtype is dtypes.variant or not self._forward.holds(tensor.op):
             return super().stand_in(op_type, inputs, attrs)
         if op_type in _FILLS:
-            return apply_op("Fill", self._shape("Shape", tensor, {}), constant(_FILLS[op_type], tensor.dtype))
+            return make("Fill", self._shape("Shape", tensor, {}), constant(_FILLS[op_type], tensor.dtype))
         return self._shape(op_type, tensor, attrs)
 
     def _shape(self, op_type: str, tensor: Tensor, attrs: Mapping[str, Any]) -> Tensor:
@@ -86,11 +122,11 @@ class GradientLoop(WhileContext):
             if op_type == "Shape" and sizes is not None:
                 return constant(sizes, attrs.get("out_type", dtypes.int32))
             with placed(self.graph, tensor.op.control_flow_context):
-                self._shapes[key] = apply_op(op_type, tensor, **attrs)
+                self._shapes[key] = make(op_type, tensor, **attrs)
         return self._shapes[key]
 
 
-def loop_gradients(walk: ReverseWalk, loop: WhileContext) -> list[tuple[Tensor, Gradient]]:
+def loop_gradients(walk: Walk, loop: WhileContext) -> list[tuple[Tensor, Gradient]]:
     """What flows to the tensors that enter the loop, given what has flowed to those that leave it."""
     given = {v: g for v in loop.variables if (g := walk.summed(v.leaving)) is not None}
     carried, invariants = _between(walk, loop, given)
@@ -102,8 +138,8 @@ def loop_gradients(walk: ReverseWalk, loop: WhileContext) -> list[tuple[Tensor, 
         starts = [loop.trip_count(), *(as_dense(given.get(v), v.exit) for v in carried)]
         count, *grads = back.begin(starts, [(), *(v.merge.dims for v in carried)])
         with back.opened():
-            back.decide(apply_op("Greater", count.merge, constant(0, count.merge.dtype)))
-            back.close(count, apply_op("Sub", count.inside, constant(1, count.inside.dtype)))
+            back.decide(make("Greater", count.merge, constant(0, count.merge.dtype)))
+            back.close(count, make("Sub", count.inside, constant(1, count.inside.dtype)))
             body = walk.inner(
                 [v.following for v in carried], [*(v.merge for v in carried), *invariants], Level(loop, back)
             )
@@ -118,7 +154,7 @@ def loop_gradients(walk: ReverseWalk, loop: WhileContext) -> list[tuple[Tensor, 
 
 
 def _between(
-    walk: ReverseWalk, loop: WhileContext, given: Mapping[LoopVariable, Any]
+    walk: Walk, loop: WhileContext, given: Mapping[LoopVariable, Any]
 ) -> tuple[list[LoopVariable], list[Tensor]]:
     """The variables and invariants on a path from what leads on to xs to what has a gradient."""
 
@@ -143,12 +179,11 @@ def _sum(back: GradientLoop, outside: Tensor, gradient: Gradient | None) -> Grad
         zeros.set_shape(outside.dims)
     if outside.dtype is dtypes.variant:
         return back.carry(zeros, lambda total: _sum_of_lists(total, gradient)).exit
-    return back.carry(zeros, partial(apply_op, "AddV2", gradient)).exit
+    return back.carry(zeros, partial(make, "AddV2", gradient)).exit
 
 
 def _sum_of_lists(total: Tensor, gradient: Gradient) -> Tensor:
-    summed: Tensor = apply_op("AddN", [total, gradient])
-    return summed
+    return make("AddN", [total, gradient])
 
 
 def _collected(back: GradientLoop, outside: Tensor, slices: IndexedSlices) -> IndexedSlices:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Operation
-from aioflow.ops.control_flow_contexts import ControlFlowContext, WhileContext
+from aioflow.ops.control.contexts import ControlFlowContext, WhileContext
 
 if TYPE_CHECKING:
     from aioflow.graph.dtypes import DType

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from aioflow.autodiff.branches import Branches, merge_gradients, switch_gradients
+from aioflow.autodiff.lookup import lookup_gradient, takes_slices
 from aioflow.autodiff.loops import loop_gradients
 from aioflow.autodiff.paths import Level, Step, find_paths, is_own
 from aioflow.errors import InternalError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.graph.opdef import lookup_gradient, takes_slices
 from aioflow.graph.shapes import format_dims
-from aioflow.ops.apply import apply_op, convert_to_tensor
-from aioflow.ops.control_flow_contexts import ControlFlowContext, WhileContext
+from aioflow.ops.apply import convert_to_tensor, make
+from aioflow.ops.control.contexts import ControlFlowContext, WhileContext
 from aioflow.ops.core import tuple_
-from aioflow.ops.indexed import Gradient, convert_to_tensor_or_indexed_slices, sum_gradients
+from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices, sum_gradients
 
 __all__ = ["Gradient", "Options", "ReverseWalk"]
 
@@ -37,7 +37,7 @@ class Options:
     Attributes:
         stop: Nodes to treat as constants.
         colocate: Put each gradient on the device of its node.
-        gate: Give out the gradients of a node only when all of them are computed.
+        gate: Release the gradients of a node only when all of them are computed.
     """
 
     stop: frozenset[Operation]
@@ -89,8 +89,8 @@ class ReverseWalk:
         for op in left:
             if isinstance(op, Operation) and op.type == "NextIteration":
                 raise UnimplementedError(
-                    "the gradient of a loop is known only where `while_loop` made it",
-                    expected="a loop of while_loop",
+                    "a loop has a gradient only if `while_loop` made it",
+                    expected="a loop made by while_loop",
                     actual=op.name,
                 ).at(op.name, op.type, op.source)
 
@@ -163,12 +163,12 @@ def _by_rule(op: Operation, incoming: list[Gradient | None]) -> list[Gradient | 
         incoming = [convert_to_tensor(g) if isinstance(g, IndexedSlices) else g for g in incoming]
     for i, tensor in enumerate(op.outputs):
         if incoming[i] is None and (tensor.dtype.is_floating or tensor.dtype.is_complex):
-            incoming[i] = apply_op("ZerosLike", tensor)
+            incoming[i] = make("ZerosLike", tensor)
     return _as_gradients(op, function(op, *incoming))
 
 
 def _as_gradients(op: Operation, result: Any) -> list[Gradient | None]:
-    """What a gradient function returned, as one gradient an input."""
+    """What a gradient function returned, as one gradient per input."""
     listed = list(result) if isinstance(result, list | tuple) else [result]
     if len(listed) == 1 and listed[0] is None:
         return [None] * len(op.inputs)
@@ -182,7 +182,7 @@ def _as_gradients(op: Operation, result: Any) -> list[Gradient | None]:
 
 
 def _fitted(op: Operation, tensor: Tensor, gradient: Gradient) -> Gradient:
-    """The gradient, checked against the input that it belongs to, with what is known of the input's shape."""
+    """The gradient, checked against the input that it belongs to, with what is known about the input's shape."""
     if isinstance(gradient, IndexedSlices) or tensor.dtype.name in ("resource", "variant"):
         return gradient
     try:

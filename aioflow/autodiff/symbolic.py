@@ -6,11 +6,11 @@ from aioflow.autodiff.gradients import gradients
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.calls import expander
 from aioflow.graph.graph import Operation
-from aioflow.ops.apply import apply_op, convert_to_tensor
+from aioflow.ops.apply import convert_to_tensor, make
 from aioflow.ops.core import identity
-from aioflow.ops.function_copy import inline
-from aioflow.ops.function_import import check_call, find_function
-from aioflow.ops.function_ops import stand_for
+from aioflow.ops.function.calls import stand_for
+from aioflow.ops.function.copying import inline
+from aioflow.ops.function.library import check_call, find_function
 
 __all__: list[str] = []
 
@@ -32,5 +32,5 @@ def _expand_gradient(op: Operation) -> None:
     pairs = zip(results, op.inputs[count:], strict=True)
     given = [(y, g) for y, g in pairs if y.dtype.is_floating or y.dtype.is_complex]
     found = gradients([y for y, _ in given], inputs, [g for _, g in given]) if given else [None] * count
-    made = [apply_op("ZerosLike", x) if g is None else convert_to_tensor(g) for x, g in zip(inputs, found, strict=True)]
+    made = [make("ZerosLike", x) if g is None else convert_to_tensor(g) for x, g in zip(inputs, found, strict=True)]
     stand_for(op, made, [t.op for t in made])

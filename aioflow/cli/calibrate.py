@@ -9,8 +9,9 @@ from pathlib import Path
 from aioflow.cli.arguments import output_file, seconds
 from aioflow.compiler.place.calibration import RATES, Calibration, Link, calibration_path, write_calibration
 from aioflow.config import SessionConfig
+from aioflow.kernels.registry import HOST
 from aioflow.runtime.calibrate import calibrate
-from aioflow.runtime.device import cards, load_backend
+from aioflow.runtime.device import host, present_devices
 
 __all__ = ["add_parser", "table"]
 
@@ -18,11 +19,11 @@ __all__ = ["add_parser", "table"]
 def table(calibration: Calibration) -> Iterator[str]:
     """The calibration in lines that people read."""
     for device_type, speeds in calibration.speeds.items():
-        yield f"{device_type}: {speeds.overhead * 1e6:.2f} µs a node"
+        yield f"{device_type}: {speeds.overhead * 1e6:.2f} µs per node"
         for name, rate in speeds.rates.items():
             yield f"  {name:<15} {rate / 1e9:9.2f} G/s  {RATES[name]}"
         for dtype, rate in speeds.products.items():
-            yield f"  {dtype:<15} {rate / 1e9:9.2f} G/s  multiply-adds a second of a matrix product"
+            yield f"  {dtype:<15} {rate / 1e9:9.2f} G/s  multiply-adds per second of a matrix product"
     for kind, link in calibration.links.items():
         yield f"link {kind}: {_link_text(link)}"
 
@@ -44,8 +45,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.output or calibration_path()
-    first = {backend.device_type: backend.device(index) for backend, index in reversed([*cards(SessionConfig())])}
-    calibration = calibrate(load_backend("numpy"), list(first.values()), seconds=arguments.seconds)
+    first = {backend.device_type: backend.device(i) for backend, i in present_devices(SessionConfig()) if i == 0}
+    cards = [device for device_type, device in first.items() if device_type != HOST]
+    calibration = calibrate(host(), cards, seconds=arguments.seconds)
     write_calibration(calibration, path)
     for line in table(calibration):
         print(line)

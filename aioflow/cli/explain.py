@@ -27,9 +27,9 @@ from aioflow.compiler.place.report import Explanation, explain
 from aioflow.compiler.place.strategies import STRATEGIES
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.errors import InvalidArgumentError, NotFoundError
-from aioflow.kernels.files import file_errors
-from aioflow.planner import cost_model
+from aioflow.formats.files import file_errors
 from aioflow.runtime.device_list import list_devices
+from aioflow.session.planner import cost_model
 from aioflow.train.graph_io import read_graph
 
 __all__ = ["add_parser"]

@@ -1,23 +1,27 @@
-"""`aioflow ops`: every registered op with the dtypes and devices of its kernels, and its gradient."""
+"""`aioflow ops`: every registered op with the dtypes and devices of its kernels, its gradient, and its traits."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
 # The whole package: that is what registers the ops and the portable kernels.
 import aioflow  # noqa: F401  # imported for its effect
 from aioflow.cli.backends import load_backends
+from aioflow.graph.costs import Cost
 from aioflow.graph.opdef import GRADIENTS, OPS
+from aioflow.graph.traits import UNSTATED
 from aioflow.kernels.registry import ANY_DEVICE, KERNELS
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from aioflow.graph.dtypes import DType
     from aioflow.graph.opdef import OpDef
+    from aioflow.graph.traits import Traits
     from aioflow.kernels.registry import KernelDef
 
 __all__ = ["OpRow", "add_parser", "list_ops"]
@@ -31,12 +35,14 @@ class OpRow:
         dtypes: For each type attribute the dtypes that some kernel takes; an empty list means any.
         devices: The device types with a kernel; "any" is a portable one.
         gradient: "none" where the op is declared not differentiable.
+        traits: What the compiler, placement and backends go by, as text: the kind first, then what is not as usual.
     """
 
     op: str
     dtypes: dict[str, list[str]]
     devices: list[str]
     gradient: Literal["yes", "none", "missing"]
+    traits: dict[str, str]
 
 
 def list_ops() -> list[OpRow]:
@@ -54,7 +60,28 @@ def _row(op_def: OpDef) -> OpRow:
         {attr.name: _dtypes(attr.name, attr.allowed, kernels) for attr in types},
         sorted(devices),
         "missing" if op_def.name not in GRADIENTS else "none" if GRADIENTS[op_def.name] is None else "yes",
+        dict(_stated(op_def.traits)),
     )
+
+
+def _stated(traits: Traits) -> Iterator[tuple[str, str]]:
+    """What the traits say that is not said by default."""
+    for field in dataclasses.fields(traits):
+        value = getattr(traits, field.name)
+        if value != getattr(UNSTATED, field.name):
+            yield field.name, _shown(value)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Cost):
+        return "free" if value.is_free else f"{value.factor:g} x {value.rate} ({value.work.__name__.strip('_')})"
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if isinstance(value, frozenset):
+        return " ".join(sorted(value))
+    if dataclasses.is_dataclass(value):
+        return ", ".join(f"{f.name}={v}" for f in dataclasses.fields(value) if (v := getattr(value, f.name)))
+    return str(value)
 
 
 def _dtypes(attr: str, allowed: Sequence[DType] | None, kernels: Sequence[KernelDef]) -> list[str]:
@@ -70,6 +97,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command to the command line."""
     parser = commands.add_parser("ops", help="list the ops with their dtypes, devices and gradients")
     parser.add_argument("--json", action="store_true", help="as a JSON array")
+    parser.add_argument("--traits", action="store_true", help="what the compiler and placement know of each op")
     parser.set_defaults(run=_run)
 
 
@@ -79,6 +107,11 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
         return 0
     width = max((len(row.op) for row in rows), default=0)
+    if arguments.traits:
+        for row in rows:
+            rest = "; ".join(f"{name}: {text}" for name, text in row.traits.items() if name != "kind")
+            print(f"{row.op:<{width}}  {row.traits.get('kind', '-'):<16} {rest}".rstrip())
+        return 0
     print(f"{'op':<{width}}  gradient  devices   dtypes")
     for row in rows:
         dtypes = "; ".join(f"{name}: {' '.join(names) or 'any'}" for name, names in row.dtypes.items())

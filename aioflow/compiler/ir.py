@@ -6,15 +6,18 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
 from aioflow.errors import SourceLine
+from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims
 
-__all__ = ["ClientGraph", "Edge", "Node", "OutputSpec", "Part", "Plan"]
+__all__ = ["ClientGraph", "Edge", "Node", "OutputSpec", "Part", "Plan", "worth_a_thread"]
+
+_MANY: Final = 256  # nodes
 
 
 class Edge(NamedTuple):
@@ -45,7 +48,7 @@ class Node:
     source: SourceLine | None = None
 
     def predecessors(self) -> Iterator[str]:
-        """Names of the nodes that must finish first; a name may come twice."""
+        """Names of the nodes that must finish first; a name may occur twice."""
         for edge in self.inputs:
             yield edge.node
         yield from self.control
@@ -90,19 +93,28 @@ class Part:
     @property
     def feeds(self) -> tuple[int, ...]:
         """The indices of the step's feeds that it takes, in order."""
-        return self._indices("_Arg")
+        return self._indices(ARG)
 
     @property
     def fetches(self) -> tuple[int, ...]:
         """The indices of the step's fetches that it gives, in order."""
-        return self._indices("_Retval")
+        return self._indices(RETVAL)
 
     @property
     def feed_specs(self) -> tuple[OutputSpec, ...]:
         """What is known of each of `feeds`."""
-        nodes = [node for graph in self.subgraphs.values() for node in graph.nodes.values() if node.op == "_Arg"]
-        found = {int(node.attrs["index"]): node.outputs[0] for node in nodes}
+        found = {int(node.attrs["index"]): node.outputs[0] for node in self.nodes() if node.op == ARG}
         return tuple(found[index] for index in self.feeds)
+
+    @property
+    def size(self) -> int:
+        """How many nodes it has."""
+        return sum(len(graph.nodes) for graph in self.subgraphs.values())
+
+    def nodes(self) -> Iterator[Node]:
+        """The nodes on all of its devices."""
+        for graph in self.subgraphs.values():
+            yield from graph.nodes.values()
 
     @property
     def all_feeds(self) -> int:
@@ -110,13 +122,12 @@ class Part:
         return max((graph.feeds for graph in self.subgraphs.values()), default=0)
 
     def _indices(self, op: str) -> tuple[int, ...]:
-        nodes = (node for graph in self.subgraphs.values() for node in graph.nodes.values())
-        return tuple(sorted({int(node.attrs["index"]) for node in nodes if node.op == op}))
+        return tuple(sorted({int(node.attrs["index"]) for node in self.nodes() if node.op == op}))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole step, cut up: one part a task.
+    """A whole step, cut up: one part per task.
 
     Attributes:
         predicted_seconds: How long the simulator expects a step to take; None where there was nothing to choose.
@@ -126,3 +137,32 @@ class Plan:
     feeds: int
     fetches: int
     predicted_seconds: float | None = None
+
+    def by_device(self) -> Iterator[tuple[str, ClientGraph]]:
+        """Each device of all tasks with its subgraph."""
+        for part in self.parts.values():
+            yield from part.subgraphs.items()
+
+    def nodes(self) -> Iterator[Node]:
+        """The nodes on all devices of all tasks."""
+        for part in self.parts.values():
+            yield from part.nodes()
+
+    def placed_nodes(self) -> Iterator[tuple[str, Node]]:
+        """The nodes on all devices of all tasks, each with its device."""
+        for device, graph in self.by_device():
+            for node in graph.nodes.values():
+                yield device, node
+
+    def changed(self, change: Callable[[str, ClientGraph], ClientGraph]) -> Plan:
+        """The plan with what `change` makes of each device and its subgraph in the place of that."""
+        parts = {
+            task: replace(part, subgraphs={d: change(d, graph) for d, graph in part.subgraphs.items()})
+            for task, part in self.parts.items()
+        }
+        return replace(self, parts=parts)
+
+
+def worth_a_thread(nodes: int) -> bool:
+    """Whether compiling, binding or encoding so many nodes would hold up an event loop, so that a thread does it."""
+    return nodes > _MANY

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.place.colocation import is_everywhere
+from aioflow.graph.boundary import RETVAL
 
 __all__ = ["LoopFrame", "frames_behind", "settled"]
 
@@ -27,7 +28,7 @@ class LoopFrame:
 
 
 def frames_behind(graph: ClientGraph) -> dict[str, LoopFrame | None]:
-    """For each node the loop in which its outputs are; None outside of all loops."""
+    """For each node the loop in which its outputs are; None outside all loops."""
     known: dict[tuple[LoopFrame | None, str], LoopFrame] = {}
     behind: dict[str, LoopFrame | None] = {}
     for name, node in graph.nodes.items():
@@ -59,7 +60,7 @@ def settled(graph: ClientGraph) -> ClientGraph:
         elif node.op in ("Switch", "Exit") and not is_everywhere(graph.nodes[node.inputs[0].node]):
             devices[node.name] = devices[node.inputs[0].node]
     for node in graph.nodes.values():
-        if node.op == "_Retval":
+        if node.op == RETVAL:
             devices[node.name] = devices[node.inputs[0].node]
     moved = {
         n: node if node.device == devices[n] else replace(node, device=devices[n]) for n, node in graph.nodes.items()

@@ -1,4 +1,4 @@
-"""Stage 5: cut the placed graph into one subgraph a device, grouped by the task that owns it (whitepaper, 3.2.2).
+"""Stage 5: cut the placed graph into one subgraph per device, grouped by the task that owns it (whitepaper, 3.2.2).
 
 An edge between devices becomes a Send and a Recv, one pair for each value and destination. A control edge becomes a
 pair that carries an empty tensor, unless a value of the same node goes that way too. Feeds, constants and loop
@@ -21,14 +21,15 @@ from aioflow.compiler.loops import LoopFrame, frames_behind, settled
 from aioflow.compiler.ordering import in_order
 from aioflow.compiler.place.colocation import is_everywhere
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import task_of
 from aioflow.graph.dtypes import float32, int32
-from aioflow.graph.opdef import CONTROL_FLOW, OPS
-from aioflow.ops.transfer import COMPRESSIONS, RECV, SEND
+from aioflow.graph.opdef import OPS, traits_of
+from aioflow.ops.transfer import COMPRESSIONS
 
 __all__ = ["partition"]
 
-_EVERYWHERE: Final = ("_Arg", "Const")  # copied to whoever reads them, if nothing holds them back
+_EVERYWHERE: Final = (ARG, "Const")  # copied to whoever reads them, if nothing holds them back
 
 
 # Says whether a node, with its inputs, is computed on the second device, too, rather than sent there from the first.
@@ -90,7 +91,7 @@ class _Cut:
         for node in self._graph.nodes.values():
             if not is_everywhere(node):
                 self._put(node)
-        unused = [n for n in self._graph.nodes.values() if n.op == "_Arg" and not self._is_on_some_device(n.name)]
+        unused = [n for n in self._graph.nodes.values() if n.op == ARG and not self._is_on_some_device(n.name)]
         for node in unused:
             self._nodes.setdefault(node.device, {})[node.name] = node
         return {device: self._subgraph(nodes) for device, nodes in self._nodes.items() if nodes}
@@ -256,7 +257,7 @@ def _repeatable(graph: ClientGraph) -> frozenset[str]:
     """Nodes that give the same wherever and however often they run: of feeds and constants alone, and no effects."""
     found: set[str] = set()
     for node in graph.nodes.values():
-        if node.control or node.op in CONTROL_FLOW or node.op == "_Retval":
+        if node.control or traits_of(node.op).steers or node.op == RETVAL:
             continue
         if node.op in _EVERYWHERE or (not OPS.get(node.op).stateful and all(e.node in found for e in node.inputs)):
             found.add(node.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from aioflow.compiler.ir import ClientGraph, Part, Plan
+from aioflow.compiler.ir import ClientGraph, Plan
 from aioflow.compiler.optimize.order_memory import order_memory
 from aioflow.compiler.optimize.passes import (
     ORDER_MEMORY,
@@ -72,17 +72,8 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     if chosen.times is not None and is_on(SCHEDULE_RECEIVES, chosen.optimizations):
         plan = schedule_receives(plan, *chosen.times(graph))
     if is_on(ORDER_MEMORY, chosen.optimizations):
-        plan = _by_device(plan, lambda subgraph: order_memory(subgraph, chosen.evaluate))
-    return _by_device(plan, lambda subgraph: verify(subgraph, whole=False)) if chosen.verify else plan
-
-
-def _by_device(plan: Plan, change: Callable[[ClientGraph], ClientGraph]) -> Plan:
-    """The plan with each subgraph changed."""
-    parts = {
-        task: Part(task, {device: change(graph) for device, graph in part.subgraphs.items()})
-        for task, part in plan.parts.items()
-    }
-    return replace(plan, parts=parts)
+        plan = plan.changed(lambda _, subgraph: order_memory(subgraph, chosen.evaluate))
+    return plan.changed(lambda _, subgraph: verify(subgraph, whole=False)) if chosen.verify else plan
 
 
 def _pinned(graph: ClientGraph, pins: Mapping[str, str]) -> ClientGraph:

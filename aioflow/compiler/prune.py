@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
+from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.calls import waited_for
 from aioflow.graph.graph import Operation, Tensor
 
@@ -41,14 +42,14 @@ def prune(request: StepRequest) -> ClientGraph:
         attrs = {"T": tensor.dtype, "index": i}
         spec = OutputSpec(tensor.dtype, tensor.dims)
         nodes[f"_arg_{i}"] = Node(
-            f"_arg_{i}", "_Arg", attrs=attrs, outputs=(spec,), device=tensor.op.device, source=tensor.op.source
+            f"_arg_{i}", ARG, attrs=attrs, outputs=(spec,), device=tensor.op.device, source=tensor.op.source
         )
     for op in needed_operations(roots, fed, skipped):
         nodes[op.name] = _node(op, fed, skipped)
     for i, tensor in enumerate(fetched):
         attrs = {"T": tensor.dtype, "index": i}
         edge = fed.get(tensor) or Edge(tensor.op.name, tensor.value_index)
-        nodes[f"_retval_{i}"] = Node(f"_retval_{i}", "_Retval", (edge,), attrs=attrs, source=tensor.op.source)
+        nodes[f"_retval_{i}"] = Node(f"_retval_{i}", RETVAL, (edge,), attrs=attrs, source=tensor.op.source)
     targets = dict.fromkeys(op.name for op in _waits(request.targets, skipped))
     return ClientGraph(nodes, len(request.feeds), len(request.fetches), tuple(targets))
 

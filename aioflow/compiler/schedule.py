@@ -21,8 +21,6 @@ import numpy as np
 from aioflow.compiler.deadness import may_be_dead
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Plan
 from aioflow.compiler.optimize.facts import is_pure_op
-from aioflow.compiler.place.colocation import BOUNDARY
-from aioflow.compiler.place.op_costs import RESIDENT_OPS
 from aioflow.compiler.timeline import (
     Key,
     NodeSeconds,
@@ -31,13 +29,12 @@ from aioflow.compiler.timeline import (
     forecast,
     known_bytes,
     share_memory,
-    subgraphs_of,
 )
+from aioflow.graph.boundary import BOUNDARY, RECV, SEND
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import float32
-from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import KERNELS
-from aioflow.ops.transfer import RECV, SEND
 
 __all__ = ["ScheduleOptions", "schedule_receives"]
 
@@ -73,7 +70,7 @@ def schedule_receives(
 ) -> Plan:
     """The plan in which large values are sent when they are asked for; the same plan where that gains nothing.
 
-    No request can close a circle or make the predicted step longer. All are taken from one order: the predicted
+    No request can close a cycle or make the predicted step longer. All are taken from one order: the predicted
     timeline, in which some nodes (those that make a value for one Send, and do nothing else) are put off to free times
     of their device so late that the value is there just before its first reader starts. Nobody else moves, so this is a
     schedule of the same length. A request goes from a node to one whose start in it is later than the finish of the
@@ -91,7 +88,7 @@ def schedule_receives(
         seconds, transfer_seconds: As for `forecast`.
     """
     chosen = options or ScheduleOptions()
-    if not any(_is_large(node, chosen) for _, graph in subgraphs_of(plan) for node in graph.nodes.values()):
+    if not any(_is_large(node, chosen) for node in plan.nodes()):
         return plan
     before = Timeline(plan, seconds, transfer_seconds)
     if len(before.order) < len(before.members):  # parts of a loop wait for what waits for the loop
@@ -154,7 +151,7 @@ class _Choice:
         self._timeline = timeline
         self._transfer_seconds = transfer_seconds
         self._options = options
-        self._graphs = dict(subgraphs_of(plan))
+        self._graphs = dict(plan.by_device())
         self._starts = timeline.starts
         self._position = {unit: i for i, unit in enumerate(timeline.order)}
         self._roots = timeline.roots
@@ -217,7 +214,12 @@ class _Choice:
     def _is_alone(self, device: str, name: str, alone: set[str]) -> bool:
         graph = self._graphs[device]
         node = graph.nodes[name]
-        if not is_pure_op(node.op) or node.op in RESIDENT_OPS or name in graph.targets or name in self._dead[device]:
+        if (
+            not is_pure_op(node.op)
+            or traits_of(node.op).is_resident
+            or name in graph.targets
+            or name in self._dead[device]
+        ):
             return False
         if self._timeline.unit_of[device, name] in self._timeline.loops:
             return False
@@ -315,7 +317,7 @@ class _Busy:
 
 
 def _waits(timeline: Timeline) -> list[int]:
-    """By unit the nodes before it, a bit each, that may wait for what others do, and not only for their inputs."""
+    """By unit the nodes before it, one bit each, that may wait for what others do, and not only for their inputs."""
     found = [0] * len(timeline.members)
     bit = 1
     for unit in timeline.order:
@@ -328,7 +330,7 @@ def _waits(timeline: Timeline) -> list[int]:
 
 
 def _may_wait(device: str, node: Node) -> bool:
-    if node.op in (SEND, RECV, *BOUNDARY) or node.op in CONTROL_FLOW:
+    if node.op in (SEND, RECV, *BOUNDARY) or traits_of(node.op).steers:
         return False
     kernel = KERNELS.find(node.op, DeviceSpec.from_string(device).device_type or "CPU", node.attrs)
     return kernel is not None and kernel.is_async
@@ -347,7 +349,7 @@ def _may_be_dead(graph: ClientGraph) -> set[str]:
 
 
 def _with_requests(plan: Plan, requests: Sequence[_Request]) -> Plan:
-    graphs = {device: dict(graph.nodes) for device, graph in subgraphs_of(plan)}
+    graphs = {device: dict(graph.nodes) for device, graph in plan.by_device()}
     behind: dict[Key, list[Node]] = {}  # what is sent when a node has finished
     waits: dict[Key, list[Node]] = {}  # the requests that a node waits for
     made: dict[tuple[Key, str], Node] = {}
@@ -359,11 +361,7 @@ def _with_requests(plan: Plan, requests: Sequence[_Request]) -> Plan:
         for name in request.gated:
             waits.setdefault((request.device, name), []).append(made[pair])
     nodes = {device: _rewritten(device, graph, behind, waits) for device, graph in graphs.items()}
-    parts = {
-        task: replace(part, subgraphs={d: replace(g, nodes=nodes[d]) for d, g in part.subgraphs.items()})
-        for task, part in plan.parts.items()
-    }
-    return replace(plan, parts=parts)
+    return plan.changed(lambda device, graph: replace(graph, nodes=nodes[device]))
 
 
 def _request_nodes(number: int, request: _Request, source: Node) -> tuple[Node, Node, Node]:
@@ -375,7 +373,6 @@ def _request_nodes(number: int, request: _Request, source: Node) -> tuple[Node, 
         "send_device": device,
         "recv_device": request.device,
         "maybe_dead": False,
-        "compression": "",
     }
     empty = {"value": np.zeros((0,), np.float32), "dtype": float32}
     token = Node(f"{name}/_token", "Const", (), (source.name,), empty, (_EMPTY,), device, source.source)

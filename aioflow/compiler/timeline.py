@@ -8,7 +8,7 @@ time, the most urgent of those that are ready (whitepaper, 5.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from heapq import heappop, heappush
@@ -16,10 +16,10 @@ from typing import Final, TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Plan
 from aioflow.compiler.loops import LoopFrame, frames_behind
-from aioflow.compiler.place.op_costs import RESIDENT_OPS, SHARING_OPS
 from aioflow.errors import InternalError
+from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec
-from aioflow.ops.transfer import RECV, SEND
+from aioflow.graph.opdef import traits_of
 
 __all__ = [
     "Forecast",
@@ -30,7 +30,6 @@ __all__ = [
     "forecast",
     "known_bytes",
     "share_memory",
-    "subgraphs_of",
 ]
 
 # A node of a plan: its device and its name there. Constants, feeds and loop invariants are on several devices.
@@ -38,7 +37,7 @@ Key: TypeAlias = tuple[str, str]
 NodeSeconds: TypeAlias = Callable[[Node], float]
 TransferSeconds: TypeAlias = Callable[[OutputSpec, str, str], float]  # of a value from a device to another one
 
-_INSTANT: Final = frozenset({SEND, RECV, "_Arg", "_Retval", "Const"})
+_INSTANT: Final = frozenset({SEND, RECV, ARG, RETVAL, "Const"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +62,12 @@ def forecast(plan: Plan, seconds: NodeSeconds, transfer_seconds: TransferSeconds
         transfer_seconds: Of a value on its way between two devices.
 
     Raises:
-        InternalError: nodes wait for one another in a circle.
+        InternalError: nodes wait for one another in a cycle.
     """
     timeline = Timeline(plan, seconds, transfer_seconds)
     if len(timeline.order) < len(timeline.members):
         raise InternalError("the nodes of a plan wait for one another", expected="a partial order", actual="a cycle")
     return timeline.forecast()
-
-
-def subgraphs_of(plan: Plan) -> Iterator[tuple[str, ClientGraph]]:
-    """Each device of a plan with its subgraph."""
-    for part in plan.parts.values():
-        yield from part.subgraphs.items()
 
 
 def known_bytes(spec: OutputSpec) -> int | None:
@@ -121,7 +114,7 @@ class Timeline:
         self.sends: dict[str, Key] = {}
         self.recvs: dict[str, Key] = {}
         loops: dict[str, int] = {}
-        for device, graph in subgraphs_of(plan):
+        for device, graph in plan.by_device():
             self._add(device, graph, loops)
         self.device: list[str] = []
         self.seconds: list[float] = []
@@ -256,10 +249,12 @@ class Timeline:
         here: tuple[str, Edge],
         roots: Mapping[tuple[str, Edge], tuple[str, Edge] | None],
     ) -> tuple[str, Edge] | None:
-        if node.op in RESIDENT_OPS:
+        traits = traits_of(node.op)
+        origin = traits.origin(here[1].port)
+        if traits.is_resident:
             return None
-        if node.op in SHARING_OPS and node.inputs:
-            return roots.get((device, node.inputs[0]), here)
+        if origin is not None and origin < len(node.inputs):
+            return roots.get((device, node.inputs[origin]), here)
         send = self.sends.get(node.attrs["tensor_name"]) if node.op == RECV else None
         if send is not None and share_memory(send[0], device):
             sent = (send[0], self.nodes[send].inputs[0])
@@ -277,7 +272,7 @@ class Timeline:
                 begin = self._begin((here[0], here[1].node), starts, finishes)
                 lives[here] = [begin, finishes[self.unit_of[here[0], here[1].node]]]
         for key, node in self.nodes.items():
-            until = end if node.op == "_Retval" else finishes[self.unit_of[key]]
+            until = end if node.op == RETVAL else finishes[self.unit_of[key]]
             for edge in node.inputs:
                 root = roots[key[0], edge]
                 if root is not None:

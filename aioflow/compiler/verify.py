@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec
 from aioflow.errors import InternalError
+from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import OPS, ArgDef
 from aioflow.graph.shapes import is_compatible
 
 __all__ = ["verify"]
-
-# The two ops that are not in the registry.
-_BOUNDARY: Final = {
-    "_Arg": ((), (ArgDef("output", type_attr="T"),)),
-    "_Retval": ((ArgDef("input", type_attr="T"),), ()),
-}
 
 
 def verify(graph: ClientGraph, whole: bool = True) -> ClientGraph:
@@ -42,7 +37,7 @@ def verify(graph: ClientGraph, whole: bool = True) -> ClientGraph:
                 raise _broken(graph, node, f"{edge.node!r} has no output {edge.port}")
         _check_signature(graph, node)
         seen.add(name)
-    for op, count in (("_Arg", graph.feeds), ("_Retval", graph.fetches)):
+    for op, count in ((ARG, graph.feeds), (RETVAL, graph.fetches)):
         found = sorted((n.attrs.get("index") for n in graph.nodes.values() if n.op == op), key=repr)
         wanted = sorted(range(count), key=repr)
         if found != wanted and (whole or not set(found).issubset(wanted)):
@@ -58,16 +53,16 @@ def _is_back_edge(graph: ClientGraph, node: Node, source: str) -> bool:
 
 
 def _check_signature(graph: ClientGraph, node: Node) -> None:
-    if node.op in _BOUNDARY:
-        inputs, outputs = _BOUNDARY[node.op]
-    elif node.op in OPS:
-        inputs, outputs = OPS.get(node.op).inputs, OPS.get(node.op).outputs
-    else:
+    if node.op not in OPS:
         raise _broken(graph, node, f"there is no op {node.op!r}")
-    missing = [name for name in _declared(node) if name not in node.attrs]
+    definition = OPS.get(node.op)
+    missing = [name for name in definition.attrs if name not in node.attrs]  # kernels are bound to them as they are
     if missing:
         raise _broken(graph, node, f"it has no attribute {', '.join(map(repr, missing))}")
-    wanted = [list(_dtypes(args, node.attrs)) for args in (inputs, outputs)]
+    unknown = [name for name in node.attrs if name not in definition.attrs and not name.startswith("_")]
+    if unknown:
+        raise _broken(graph, node, f"{node.op} defines no attribute {', '.join(map(repr, unknown))}")
+    wanted = [list(_dtypes(args, node.attrs)) for args in (definition.inputs, definition.outputs)]
     actual = [[graph.spec(edge).dtype for edge in node.inputs], [spec.dtype for spec in node.outputs]]
     for kind, expected, found in zip(("input", "output"), wanted, actual, strict=True):
         if len(expected) != len(found):
@@ -76,17 +71,12 @@ def _check_signature(graph: ClientGraph, node: Node) -> None:
             if have is not dtype:
                 raise _broken(graph, node, f"{kind} {name!r} is {have}, not {dtype}")
     if node.op == "Const" and not _holds(node.outputs[0], node.attrs["value"]):
-        raise _broken(graph, node, "its value has not the dtype or shape of its output")
+        raise _broken(graph, node, "its value does not have the dtype or shape of its output")
 
 
 def _holds(spec: OutputSpec, value: Any) -> bool:
     """Whether a constant has the dtype and shape that others rely on."""
     return bool(value.dtype == spec.dtype.np_dtype) and is_compatible(spec.dims, value.shape)
-
-
-def _declared(node: Node) -> Iterable[str]:
-    """Names of the attributes that a node must have: kernels are bound to them without a second look."""
-    return ("T",) if node.op in _BOUNDARY else OPS.get(node.op).attrs
 
 
 def _dtypes(args: Sequence[ArgDef], attrs: Mapping[str, Any]) -> Iterator[tuple[str, DType | None]]:

@@ -19,11 +19,11 @@ import numpy as np
 
 import aioflow as af
 from aioflow.cli.arguments import Parser, positive
+from aioflow.cli.cluster import parse_cluster
 from aioflow.cli.program import Stopped, run
-from aioflow.data import Digits, load_digits
+from aioflow.demo.digits import Digits, load_digits
 from aioflow.demo.model import PIXELS
 from aioflow.net.cluster_spec import free_addresses
-from aioflow.worker import parse_cluster
 
 __all__ = ["main", "run_demo"]
 
@@ -31,7 +31,7 @@ _WORKERS: Final = 2
 _BATCH: Final = 64
 _HIDDEN: Final = 96
 _CLASSES: Final = 10
-_REPORTS: Final = 4  # lines of progress a worker
+_REPORTS: Final = 4  # lines of progress per worker
 _SECONDS_TO_END: Final = 5.0
 # `python -m aioflow.worker`, but a Ctrl-C while it imports, which all processes of a terminal get, is left to the demo.
 _AS_MODULE: Final = (

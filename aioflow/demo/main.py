@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 import aioflow as af
 from aioflow.cli.arguments import Parser, file, port, positive
 from aioflow.cli.program import Stopped, run
-from aioflow.data import Digits, load_digits
+from aioflow.demo.digits import Digits, load_digits
 from aioflow.demo.model import Model, build
 from aioflow.demo.report import History, Lag, percentile_ms, watch_lag
 from aioflow.demo.service import Traffic, ask_again_and_again, make_app, serving

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import aioflow as af
-from aioflow.data import Digits
+from aioflow.demo.digits import Digits
 from aioflow.demo.model import PIXELS, Model
 
 __all__ = ["Traffic", "ask_again_and_again", "make_app", "serving"]

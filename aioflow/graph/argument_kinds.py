@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from aioflow.number_checks import wrong_kind
+from aioflow.checks.numbers import wrong_kind
 
 __all__ = ["check_callable", "check_kind", "check_list", "check_text", "whole_number", "whole_numbers"]
 
 
 def check_kind(value: Any, kinds: type | tuple[type, ...], what: str, expected: str) -> None:
-    """Raise DTypeError if `value`, which `what` says, is none of these kinds."""
+    """Raise DTypeError unless `value`, which `what` names, is of one of these kinds."""
     if not isinstance(value, kinds):
         raise wrong_kind(value, what, expected)
 
 
 def check_text(value: Any, what: str) -> None:
-    """Raise DTypeError if this is no text."""
+    """Raise DTypeError if this is not a str."""
     check_kind(value, str, what, "a str")
 
 
@@ -33,7 +33,7 @@ def check_callable(value: Any, what: str) -> None:
 
 
 def whole_number(value: Any, what: str) -> int:
-    """The value as an int. Raises DTypeError if it is no number."""
+    """The value as an int. Raises DTypeError if it is not a number."""
     if isinstance(value, str | bytes):
         raise wrong_kind(value, what, "an int")
     try:
@@ -43,7 +43,7 @@ def whole_number(value: Any, what: str) -> int:
 
 
 def whole_numbers(values: Any, what: str) -> list[int]:
-    """The values as a list of ints. Raises DTypeError if this is one value, or if one is no number."""
+    """The values as a list of ints. Raises DTypeError if this is a single value, or if one is not a number."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise wrong_kind(values, what, "a list of ints")
     return [whole_number(value, what) for value in values]

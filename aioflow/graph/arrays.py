@@ -7,12 +7,12 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aioflow.brief import brief
-from aioflow.copying import copy_into, row_blocks
+from aioflow.checks.brief import brief
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, can_cast_feed
-from aioflow.stopping import batches, blocks
+from aioflow.work.copying import copy_into, row_blocks
+from aioflow.work.stopping import batches, blocks
 
 __all__ = ["Array", "check_depth", "holds_bytes", "string_array", "takes_long", "to_array"]
 
@@ -28,8 +28,8 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
     Python floats float32, NumPy values keep theirs.
 
     Raises:
-        DTypeError: the value is of another kind (a float for an int, text for a number), the nesting is ragged, or an
-            integer does not fit the dtype.
+        DTypeError: the value is of a different kind (a float for an int, text for a number), the nesting is ragged, or
+            an integer does not fit the dtype.
     """
     if isinstance(value, list | tuple) and _leaves(value) > _MANY and dtype is not None:
         return _from_long_list(value, dtype)
@@ -181,7 +181,7 @@ def string_array(value: Any) -> Array:
 
     Raises:
         DTypeError: an element is neither text nor bytes.
-        InvalidArgumentError: a text has no UTF-8 form (a lone surrogate).
+        InvalidArgumentError: text has no UTF-8 form (a lone surrogate).
     """
     # dtype=object keeps trailing NUL bytes, which NumPy's own "S" dtype would drop
     is_text = isinstance(value, np.ndarray) and value.dtype.kind in "SU"

@@ -1,15 +1,18 @@
-"""The default graph: the innermost `as_default` block's, or else one that the process shares."""
+"""The default graph: the innermost `as_default` block's, or else one that the process shares; and that of values."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
-from aioflow.errors import FailedPreconditionError
-from aioflow.forking import Locked
+from aioflow.errors import FailedPreconditionError, InvalidArgumentError
 from aioflow.graph.graph import Graph
+from aioflow.graph.lookup_errors import of_another_graph
+from aioflow.graph.operation import Operation
 from aioflow.graph.scopes import innermost_graph
+from aioflow.work.forking import Locked
 
-__all__ = ["default_graph", "get_default_graph", "reset_default_graph"]
+__all__ = ["default_graph", "get_default_graph", "graph_of", "reset_default_graph"]
 
 
 class _ProcessDefault(Locked):
@@ -36,9 +39,39 @@ def default_graph() -> Graph:
 
 get_default_graph: Final = default_graph  # its public name
 
+_SEVERAL: Final = (list, tuple)  # a name, because `list | tuple` would be made anew for each input of each node
+
+
+def graph_of(values: Iterable[Any]) -> Graph:
+    """The graph that these values belong to, or the default one where none belongs to any.
+
+    Args:
+        values: Tensors, nodes, variables and the like; lists and tuples of them; and anything else, which has no say.
+
+    Raises:
+        InvalidArgumentError: they are of several graphs.
+    """
+    found: Graph | None = None
+    for value in values:
+        for each in value if isinstance(value, _SEVERAL) else (value,):
+            graph = getattr(each, "graph", None)
+            if graph is None or graph is found or not isinstance(graph, Graph):
+                continue
+            if found is not None:
+                raise _of_another(found, each, graph)
+            found = graph
+    return default_graph() if found is None else found
+
+
+def _of_another(graph: Graph, value: Any, actual: Graph) -> InvalidArgumentError:
+    op = getattr(value, "op", value)
+    if isinstance(op, Operation):
+        return of_another_graph(graph, op, f"{'node' if op is value else 'tensor'} {value.name!r}")
+    return InvalidArgumentError(f"{value!r} is from another graph", expected=repr(graph), actual=repr(actual))
+
 
 def reset_default_graph() -> None:
-    """Put a new, empty graph in the place of the process's default one.
+    """Replace the process's default graph with a new, empty one.
 
     Raises:
         FailedPreconditionError: a `with graph.as_default()` is open here.

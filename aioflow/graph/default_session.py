@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from aioflow.context_stack import ContextStack
 from aioflow.errors import DTypeError, NoSessionError
+from aioflow.work.context_stack import ContextStack
 
 if TYPE_CHECKING:
     from aioflow.graph.graph import Graph
-    from aioflow.session import Session
+    from aioflow.session.session import Session
 
 __all__ = ["SESSIONS", "check_session", "current_session", "session_for"]
 
@@ -25,7 +25,7 @@ def current_session(graph: Graph | None = None) -> Session | None:
 
 
 def check_session(session: Any) -> None:
-    """Raise DTypeError if this is no session: what does not run steps."""
+    """Raise DTypeError if this is not a session: something that runs steps."""
     if not callable(getattr(session, "run", None)):
         raise DTypeError("not a session", expected="an aioflow.Session", actual=repr(session))
 

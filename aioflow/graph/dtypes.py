@@ -115,12 +115,12 @@ class DType:
 
     @property
     def min(self) -> Any:
-        """The least finite value."""
+        """The smallest finite value."""
         return self._limits().min
 
     @property
     def max(self) -> Any:
-        """The greatest finite value."""
+        """The largest finite value."""
         return self._limits().max
 
     def _limits(self) -> Any:
@@ -145,7 +145,7 @@ class DType:
         return self._kind not in "rv"
 
     def is_compatible_with(self, other: Any) -> bool:
-        """Whether `other` is this type, in whatever form. Raises DTypeError: it is no type."""
+        """Whether `other` is this type, in whatever form. Raises DTypeError if it is not a type."""
         return as_dtype(other) is self
 
     def __eq__(self, other: object) -> bool:
@@ -239,7 +239,9 @@ def as_dtype(type_value: DTypeLike) -> DType:
     if found is None:
         found = _from_numpy(type_value)
     if found is None:
-        raise DTypeError(f"no dtype for {type_value!r}", expected=f"one of {sorted(_BY_NAME)}", actual=repr(type_value))
+        raise DTypeError(
+            f"cannot convert {type_value!r} to a dtype", expected=f"one of {sorted(_BY_NAME)}", actual=repr(type_value)
+        )
     return found
 
 

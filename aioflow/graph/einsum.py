@@ -81,7 +81,7 @@ def parse_equation(text: str, count: int) -> Equation:
     unknown = sorted(set(output).difference(*terms))
     if unknown:
         raise InvalidArgumentError(
-            f"the output of {text!r} names what no operand has", expected="labels of the operands", actual=unknown
+            f"the output of {text!r} has a label that no operand has", expected="labels of the operands", actual=unknown
         )
     return Equation(terms, output)
 
@@ -91,7 +91,7 @@ def _read_term(part: str, text: str) -> tuple[str, ...]:
     for letter in head + tail:
         if letter not in string.ascii_letters:
             raise InvalidArgumentError(
-                f"{text!r} is not an equation", expected='letters, ",", "->" and one "..." an operand', actual=letter
+                f"{text!r} is not an equation", expected='letters, ",", "->" and one "..." per operand', actual=letter
             )
     return (*head, ELLIPSIS, *tail) if dots else tuple(head)
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from aioflow.checks.documents import document
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.names import NAME
 
 __all__ = ["refuse_foreign", "refuse_foreign_object"]
 
 _LENGTH: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"  # a varint
 _FORMS: Final = (
     # NodeDef: its name, then its op.
-    ("a TensorFlow GraphDef (.pb)", rb"\n%b\n%b[A-Za-z0-9.][\w.\\/>-]*\x12%b[A-Za-z_]" % (_LENGTH, _LENGTH, _LENGTH)),
+    ("a TensorFlow GraphDef (.pb)", rb"\n%b\n%b%b\x12%b[A-Za-z_]" % (_LENGTH, _LENGTH, NAME.encode(), _LENGTH)),
     # MetaInfoDef: the list of ops, which begins with the name of one.
     ("a TensorFlow MetaGraphDef (.meta)", rb"\n%b\x12%b\n%b\n%b[A-Za-z_]" % (_LENGTH, _LENGTH, _LENGTH, _LENGTH)),
     ("a TensorFlow SavedModel (saved_model.pb)", rb"\x08\x01\x12%b\n" % _LENGTH),
@@ -24,7 +26,6 @@ _FORMS: Final = (
         rb"\s*(?:#[^\n]*\n\s*)*(?:node|versions|library|meta_info_def|meta_graphs|saved_model_schema_version)\s*[:{]",
     ),
 )
-_ADVICE: Final = "docs/compatibility.md says how to bring such a graph over"
 
 
 def refuse_foreign(data: bytes | str) -> None:
@@ -47,7 +48,8 @@ def refuse_foreign_object(value: Any) -> None:
 
 def _not_ours(what: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"this is {what}, which aioflow does not read: {_ADVICE}",
+        f"this is {what}, which aioflow does not read: "
+        f"{document('compatibility.md')} says how to bring such a graph over",
         expected="a graph definition of aioflow, as train.write_graph writes it",
         actual=what,
     )

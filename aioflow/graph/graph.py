@@ -1,14 +1,13 @@
 """`Graph`, `Operation` and `Tensor`: building never computes, it appends nodes.
 
 A graph only grows. Existing nodes keep their inputs and attributes, so whatever was compiled from them stays valid when
-the graph is extended; the few exceptions (a device set later, an added control input) count up `Graph.mutations`.
+the graph is extended; the few exceptions (a device set later, an added control input) increment `Graph.mutations`.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -39,6 +38,7 @@ from aioflow.graph.lookup_errors import (
     not_an_element,
     of_another_graph,
 )
+from aioflow.graph.names import NODE_NAME
 from aioflow.graph.opdef import OPS
 from aioflow.graph.operation import Operation
 from aioflow.graph.shapes import Dims
@@ -46,13 +46,12 @@ from aioflow.graph.tensor import OPERATORS, Tensor
 
 if TYPE_CHECKING:
     from aioflow.graph.tensor_like import NodeLike
-    from aioflow.session import Session
+    from aioflow.session.session import Session
 
 __all__ = ["OPERATORS", "Graph", "GraphKeys", "Operation", "Tensor"]
 
 _ENGINE: Final = str(Path(__file__).parents[1]) + os.sep  # with the separator: `aioflow_more` is somebody else's
 _NUMBERS: Final = itertools.count(1)  # of graphs, so that messages tell them apart
-_NODE_NAME: Final = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 
 class Graph(Collections):
@@ -212,11 +211,11 @@ class Graph(Collections):
         if name.endswith("/"):  # an absolute name, as given by a name scope
             name = name[:-1]
             if name in home.nodes:
-                raise AlreadyExistsError(f"a node {name!r} exists already", node=name)
+                raise AlreadyExistsError(f"there is already a node {name!r}", node=name)
             home.names.setdefault(name.lower(), 1)
             return name
         full = f"{scope.name}/{name}" if scope.name else name
-        if not name or not _NODE_NAME.fullmatch(full):
+        if not name or not NODE_NAME.fullmatch(full):
             raise InvalidArgumentError(
                 f"{name!r} is not a valid node name", expected="letters, digits, _.-/", actual=name
             )
@@ -251,7 +250,7 @@ class Graph(Collections):
             return self._home(scope).unique(full, mark_as_used)
 
     def get_operations(self) -> list[Operation]:
-        """All nodes, in the order of their making."""
+        """All nodes, in the order in which they were made."""
         with self.lock:
             return list(self._own.nodes.values())
 
@@ -291,7 +290,7 @@ class Graph(Collections):
 
         Raises:
             UnknownNameError: a name that the graph does not have; a KeyError.
-            DTypeError: it is nothing of that kind.
+            DTypeError: it is none of these.
             InvalidArgumentError: it belongs to another graph.
         """
         convert = getattr(obj, "_as_graph_element", None)
@@ -350,14 +349,14 @@ class Graph(Collections):
         return scopes.current_scope(self).name
 
     def device(self, target: scopes.DeviceLike) -> AbstractContextManager[None]:
-        """Ask for a device for new nodes: a name, a function of the node, or None to close off the outer scopes."""
+        """Request a device for new nodes: a name, a function of the node, or None to close off the outer scopes."""
         return scopes.device(self, target)
 
     def control_dependencies(self, control_inputs: Iterable[NodeLike] | None) -> AbstractContextManager[None]:
         """Make new nodes wait for these nodes or tensors; None closes off the outer blocks."""
         if control_inputs is None:
             return scopes.control_dependencies(self, None)
-        check_kind(control_inputs, Iterable, "what nodes are to wait for", "a list of nodes or tensors")
+        check_kind(control_inputs, Iterable, "control_inputs", "a list of nodes or tensors")
         elements = [self.as_graph_element(c) for c in control_inputs]
         return scopes.control_dependencies(self, [e.op if isinstance(e, Tensor) else e for e in elements])
 

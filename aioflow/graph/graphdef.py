@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from aioflow.brief import brief
+from aioflow.checks.brief import brief
+from aioflow.checks.documents import document
 from aioflow.errors import DataLossError, DTypeError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.graph import encoding
 from aioflow.graph.arrays import Array
 from aioflow.graph.calls import visible
 from aioflow.graph.dtypes import ALL, DType, as_dtype, string
 from aioflow.graph.foreign import refuse_foreign
+from aioflow.graph.names import NAME, NODE_NAME
 from aioflow.graph.shapes import Dims
 
 if TYPE_CHECKING:
-    from aioflow.graph.graph import Operation
+    from aioflow.graph.operation import Operation
 
 __all__ = [
     "FunctionArg",
@@ -44,13 +46,12 @@ __all__ = [
 AttrValue: TypeAlias = "bool | int | float | str | DType | TensorData | FunctionRef | tuple[AttrValue, ...] | None"
 
 VERSION: Final = 1
-_NAME: Final = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 _OP: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.>]*")
 _FUNCTION: Final = re.compile(r"[\x21-\x7e]+")  # Python puts "<lambda>" into names
 _ARGUMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _ATTR: Final = re.compile(r"\w+", re.ASCII)
 _DEVICE: Final = re.compile(r"[A-Za-z0-9_.:/@*-]*")
-_INPUT: Final = re.compile(r"(\^?)([A-Za-z0-9.][A-Za-z0-9_.\\/>-]*)(?::([0-9]{1,9}))?")
+_INPUT: Final = re.compile(rf"(\^?)({NAME})(?::([0-9]{{1,9}}))?")
 _MAX_NAME: Final = 4096
 _MAX_RANK: Final = 64  # what NumPy can hold
 _MAX_BYTES: Final = 2**63 - 1
@@ -170,7 +171,7 @@ class NodeDef:
     attrs: Mapping[str, AttrValue] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        _require_text(self.name, _NAME, "node name")
+        _require_text(self.name, NODE_NAME, "node name")
         _require_text(self.op, _OP, "op name")
         try:
             self._check_fields()
@@ -284,7 +285,7 @@ class GraphDef:
         _require(type(self.version) is int and 0 < self.version <= 2**31, "version", self.version)
         _require(isinstance(self.functions, tuple), "tuple of functions", self.functions)
         names = [function.name for function in self.functions]
-        _require(len(set(names)) == len(names), "library: a function comes twice", names)
+        _require(len(set(names)) == len(names), "library: a function occurs twice", names)
 
     @property
     def node(self) -> tuple[NodeDef, ...]:
@@ -318,7 +319,7 @@ class GraphDef:
         try:
             return _from_document(encoding.from_text(text))
         except DataLossError as error:
-            error.message = f"no graph definition of aioflow: {error.message}"
+            error.message = f"not a graph definition of aioflow: {error.message}"
             raise
 
     if not TYPE_CHECKING:
@@ -326,8 +327,8 @@ class GraphDef:
         def __getattr__(self, name):
             if name in _PROTOBUF:
                 raise AttributeError(
-                    f"a GraphDef of aioflow is no protocol buffer and has no {name!r}: it has to_bytes and from_bytes; "
-                    "docs/compatibility.md says how to bring a graph of TensorFlow over"
+                    f"a GraphDef of aioflow is not a protocol buffer and has no {name!r}, but to_bytes and from_bytes; "
+                    f"{document('compatibility.md')} says how to bring a graph of TensorFlow over"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -21,23 +22,23 @@ from aioflow.errors import (
     DTypeError,
     InternalError,
     InvalidArgumentError,
-    NoGradientError,
     NotFoundError,
 )
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graphdef import FunctionRef
 from aioflow.graph.shapes import Dims, dims_of, format_dims, num_elements
-from aioflow.graph.static_value import constant_value, partial_shape, partial_value
+from aioflow.graph.static_value import StaticValue, constant_value, partial_shape, partial_value
 from aioflow.graph.suggestions import did_you_mean, near_names
+from aioflow.graph.traits import UNSTATED, Effect, Traits
 
 if TYPE_CHECKING:
-    from aioflow.graph.graph import Operation, Tensor
     from aioflow.graph.indexed_slices import IndexedSlices
+    from aioflow.graph.tensor import Tensor
 
 __all__ = [
-    "CONTROL_FLOW",
     "GRADIENTS",
     "OPS",
+    "TAKES_SLICES",
     "ArgDef",
     "AttrDef",
     "OpDef",
@@ -46,6 +47,9 @@ __all__ = [
     "define_op",
     "gradient",
     "not_differentiable",
+    "per_argument",
+    "places",
+    "traits_of",
 ]
 
 # Named groups of dtypes for the allowed lists, in the notation "{numeric}".
@@ -63,6 +67,10 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "numbertype": _FLOATS + _INTS + _COMPLEX + _QUANTIZED,
     "index": ("int32", "int64"),
 }
+
+
+_Flat = TypeVar("_Flat")  # what the inputs or outputs of a node are given as
+_Split: TypeAlias = "tuple[ArgDef, Sequence[_Flat]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,17 @@ class ArgDef:
         return 1 if self.list_attr is None else len(attrs[self.list_attr])
 
 
+def per_argument(args: Sequence[ArgDef], attrs: Mapping[str, Any], flat: Sequence[_Flat]) -> Iterator[_Split[_Flat]]:
+    """The flat inputs or outputs of a node with these attributes, argument by argument of its signature."""
+    yield from zip(args, (flat[place] for place in places(arg.count(attrs) for arg in args)), strict=True)
+
+
+def places(counts: Iterable[int]) -> list[slice]:
+    """Where each argument lies in a flat list, from how many values each of them is."""
+    ends = accumulate(counts := list(counts))
+    return [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class AttrDef:
     """One attribute: its kind ("int", "type", "list(shape)", …), default, allowed values and minimum."""
@@ -107,7 +126,7 @@ class AttrDef:
         """The value in its canonical form.
 
         Raises:
-            DTypeError: it is of another kind, or a dtype that is not allowed.
+            DTypeError: it is of a different kind, or a dtype that is not allowed.
             InvalidArgumentError: it is out of range.
         """
         if self.kind.startswith("list("):
@@ -144,7 +163,7 @@ class AttrDef:
         except (TypeError, ValueError, OverflowError) as error:
             error_type = DTypeError if isinstance(error, TypeError) else InvalidArgumentError
             raise error_type(
-                f"attribute {self.name!r} has the wrong kind", expected=kind, actual=repr(value)
+                f"attribute {self.name!r} has the wrong type", expected=kind, actual=repr(value)
             ) from error
 
 
@@ -282,21 +301,28 @@ class OpDef:
     """The definition of an op: signature, flags and shape function.
 
     Attributes:
-        stateful: Never merged, folded or run twice: it reads or changes something outside the graph.
+        traits: What passes, placement and backends must know of it.
         commutative: The order of the inputs does not matter.
         made_by: Who makes nodes of it: "user" (builders, and definitions that are imported); "compiler", whose passes
             do: plans have such nodes, and graphs have none; "worker": nothing that was sent to it has them either.
         shape_fn: Maps a ShapeContext to the dims of the outputs: one `Dims` for a single output, otherwise a list.
+        value: What it gives where its inputs are known while the graph is built.
     """
 
     name: str
     inputs: tuple[ArgDef, ...]
     outputs: tuple[ArgDef, ...]
     attrs: Mapping[str, AttrDef] = field(default_factory=dict)
-    stateful: bool = False
+    traits: Traits = UNSTATED
     commutative: bool = False
     made_by: str = "user"
     shape_fn: ShapeFn | None = None
+    value: StaticValue | None = None
+
+    @property
+    def stateful(self) -> bool:
+        """Whether its nodes are never merged, folded or run twice: it reads or changes something outside the graph."""
+        return self.traits.effect.is_stateful
 
     def attr(self, name: str) -> AttrDef:
         """The definition of one attribute. Raises NotFoundError."""
@@ -348,11 +374,15 @@ class OpRegistry:
 
 
 OPS: Final = OpRegistry()
-GRADIENTS: Final[dict[str, GradientFn | None]] = {}
-_TAKES_SLICES: Final[set[str]] = set()  # the ops whose gradient functions take IndexedSlices as they are
 
-# Ops that steer values instead of computing them: the runtime interprets them, so they have no kernels.
-CONTROL_FLOW: Final = frozenset({"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger"})
+
+def traits_of(op: str) -> Traits:
+    """The traits of an op; of one that is not registered (a loop that was made one node) nothing is known."""
+    return OPS.get(op).traits if op in OPS else UNSTATED
+
+
+GRADIENTS: Final[dict[str, GradientFn | None]] = {}
+TAKES_SLICES: Final[set[str]] = set()  # the ops whose gradient functions take IndexedSlices as they are
 
 
 def define_op(
@@ -362,6 +392,8 @@ def define_op(
     attrs: Sequence[str] = (),
     *,
     shape: ShapeFn | None = None,
+    value: StaticValue | None = None,
+    traits: Traits = UNSTATED,
     stateful: bool = False,
     commutative: bool = False,
     made_by: str = "user",
@@ -371,14 +403,17 @@ def define_op(
     Args:
         inputs, outputs: Comma-separated "name: kind", where kind is a dtype ("int32"), a type attribute ("T"), a
             sequence "N*T" or "N*int32", or "list:Tin" for a list(type) attribute.
-        attrs: One string an attribute: "keep_dims: bool = False", "T: {floats}", "T: {int32, int64} = int32",
+        attrs: One string per attribute: "keep_dims: bool = False", "T: {floats}", "T: {int32, int64} = int32",
             "N: int >= 1", "padding: {'SAME', 'VALID'}", "strides: list(int)", "dtype: type". Groups of dtypes are
             named in `GROUPS`.
         shape: The shape function; without one the outputs' shapes are unknown.
-        stateful, commutative, made_by: As of `OpDef`.
+        value: What it gives where its inputs are known while the graph is built; see `static_value`.
+        traits: A kind with what is unusual about this op, such as `elementwise(cost=transcendental())`.
+        stateful: Short for an effect: it changes what others see. Traits that say more about it are not contradicted.
+        commutative, made_by: As of `OpDef`.
 
     Raises:
-        AlreadyExistsError: the name is taken.
+        AlreadyRegisteredError: the name is taken.
     """
     parsed = dict(_parse_attr(a) for a in attrs)
     op_def = OpDef(
@@ -386,12 +421,17 @@ def define_op(
         tuple(_parse_args(inputs, parsed)),
         tuple(_parse_args(outputs, parsed)),
         parsed,
-        stateful=stateful,
-        commutative=commutative,
-        made_by=made_by,
-        shape_fn=shape,
+        _with_state(traits) if stateful else traits,
+        commutative,
+        made_by,
+        shape,
+        value,
     )
     return OPS.register(op_def)
+
+
+def _with_state(traits: Traits) -> Traits:
+    return traits if traits.effect.is_stateful else replace(traits, effect=Effect.CHANGES)
 
 
 def _parse_args(text: str, attrs: Mapping[str, AttrDef]) -> Iterator[ArgDef]:
@@ -451,21 +491,21 @@ def _parse_default(kind: str, text: str) -> Any:
 def gradient(*op_types: str, takes_slices: bool = False) -> Callable[[_Rule], _Rule]:
     """Attach a gradient function to ops.
 
-    The function gets the `Operation` and one gradient an output (a Tensor, or None where nothing flows back) and
-    returns one gradient an input: a Tensor, an IndexedSlices, or None. With a single input it may return it bare.
+    The function gets the `Operation` and one gradient per output (a Tensor, or None where nothing flows back) and
+    returns one gradient per input: a Tensor, an IndexedSlices, or None. With a single input it may return it bare.
 
     Args:
         takes_slices: Whether it knows what to do with an IndexedSlices that flows back. It gets a dense tensor if not.
 
     Raises:
-        AlreadyRegisteredError: the op has a gradient already.
+        AlreadyRegisteredError: the op already has a gradient.
     """
 
     def attach(fn: _Rule) -> _Rule:
         for op_type in op_types:
             _register_gradient(op_type, fn)
             if takes_slices:
-                _TAKES_SLICES.add(op_type)
+                TAKES_SLICES.add(op_type)
         return fn
 
     return attach
@@ -479,31 +519,5 @@ def not_differentiable(*op_types: str) -> None:
 
 def _register_gradient(op_type: str, fn: GradientFn | None) -> None:
     if op_type in GRADIENTS:
-        raise AlreadyRegisteredError(f"op {op_type!r} has a gradient already", op_type=op_type)
+        raise AlreadyRegisteredError(f"op {op_type!r} already has a gradient", op_type=op_type)
     GRADIENTS[op_type] = fn
-
-
-def lookup_gradient(op: Operation) -> GradientFn | None:
-    """The gradient function for a node, None where it is declared not differentiable.
-
-    Raises:
-        NoGradientError: nobody registered one; the error names the node and how to add it.
-    """
-    if op.gradient_function is not None:
-        return op.gradient_function
-    name = _gradient_name(op)
-    if name not in GRADIENTS:
-        raise NoGradientError(
-            f"no gradient is registered for op {name!r}; add one with @aioflow.RegisterGradient({name!r})"
-        ).at(op.name, op.type, op.source)
-    return GRADIENTS[name]
-
-
-def takes_slices(op: Operation) -> bool:
-    """Whether the gradient function of a node takes IndexedSlices: one of the user's own for this very node does."""
-    return op.gradient_function is not None or _gradient_name(op) in _TAKES_SLICES
-
-
-def _gradient_name(op: Operation) -> str:
-    name: str = op.attrs.get("_gradient_op_type", op.type)
-    return name

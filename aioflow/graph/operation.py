@@ -14,7 +14,7 @@ from aioflow.graph.tensor import Tensor
 
 if TYPE_CHECKING:
     from aioflow.graph.graph import Graph
-    from aioflow.session import Session
+    from aioflow.session.session import Session
 
 __all__ = ["Operation"]
 
@@ -91,7 +91,7 @@ class Operation:
         """One attribute as TensorFlow has it: text as bytes, a list as a list, a shape as a `TensorShape`.
 
         Raises:
-            UnknownNameError: there is none of that name.
+            UnknownNameError: there is none with that name.
         """
         if name not in self.attrs:
             raise UnknownNameError(f"no attribute {name!r}", expected=f"one of {sorted(self.attrs)}", actual=name).at(
@@ -102,7 +102,7 @@ class Operation:
 
     @property
     def colocated_with(self) -> tuple[str, ...]:
-        """Names of the nodes that this one shares its device with; itself when it has no constraint."""
+        """Names of the nodes that this one shares its device with; its own name when it has no constraint."""
         found: tuple[str, ...] = self.attrs.get("_class", ())
         return tuple(g.removeprefix("loc:@") for g in found if g.startswith("loc:@")) or (self.name,)
 
@@ -129,7 +129,7 @@ class Operation:
 
         Raises:
             InvalidArgumentError: there is no such input, or the tensor belongs to another graph.
-            DTypeError: it is of another dtype.
+            DTypeError: it has a different dtype.
             FailedPreconditionError: the graph is finalised.
         """
         if not 0 <= index < len(self.inputs):

@@ -1,6 +1,6 @@
 """Python functions that nodes call, by token.
 
-A function is no plain data, so a node holds a token and the process a table. An entry lives as long as the graph that
+A function is not plain data, so a node holds a token and the process a table. An entry lives as long as the graph that
 uses it: the table is weak, the graph holds the entry. In another process there is no such entry, and the token, which
 has a random part for each process, cannot stand for another function there.
 """
@@ -15,8 +15,8 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from aioflow.errors import NotFoundError
-from aioflow.forking import in_child
 from aioflow.graph.graph import Graph
+from aioflow.work.forking import in_child
 
 __all__ = ["PythonFunction", "RetryPolicy", "find_function", "keep_function"]
 

@@ -7,17 +7,17 @@ entered, those that are still open hold as if the others had never been.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 from weakref import ref
 
-from aioflow.context_stack import ContextStack, Entry
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.names import NODE_NAME, SCOPE_NAME
+from aioflow.work.context_stack import ContextStack, Entry
 
 if TYPE_CHECKING:
     from aioflow.graph.graph import Graph, Operation, Tensor
@@ -127,7 +127,7 @@ class Context(Protocol):
             InvalidArgumentError: one of them is inside a loop that the node is not in.
         """
 
-    def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+    def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Tensor | None:
         """What such a node would give, if that can be had without it; otherwise None."""
 
     def check_readable(self, source: Operation) -> None:
@@ -148,6 +148,10 @@ class Scope(NamedTuple):
     call: Operation | None = None
     gradients: Mapping[str, str] = MappingProxyType({})
     differentiation: str = ""  # the name of the call of `gradients` that makes the node
+
+    def bare(self, context: Context | None) -> Scope:
+        """The same in that branch or loop (None: at the top), where nodes wait for nothing and may be on any device."""
+        return self._replace(context=context, controllers=(), colocation=(), colocated_device="", devices=())
 
 
 _EMPTY: Final = Scope()
@@ -179,10 +183,6 @@ class _Block:
 
 _SCOPES: Final[ContextStack[_Block]] = ContextStack("aioflow_scopes", weak=False)
 GRAPHS: Final[ContextStack[Graph]] = ContextStack("aioflow_default_graphs", weak=True)
-
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_.\\/>-]*")  # under another scope any of these may be the first
-_ROOT_NAME: Final = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 
 def innermost_graph() -> Graph | None:
@@ -241,7 +241,7 @@ def enter_scope(graph: Graph, change: Change) -> Iterator[Scope]:
 
 
 def in_loop(scope: Scope) -> bool:
-    """Whether new nodes run once an iteration of some loop."""
+    """Whether new nodes run once per iteration of some loop."""
     context = scope.context
     while context is not None and not context.is_loop:
         context = context.outer
@@ -271,7 +271,7 @@ def name_scope(graph: Graph, name: str | None) -> Iterator[str]:
     elif name.endswith("/"):
         prefix = name[:-1]
     else:
-        if not (_NAME if scope.name else _ROOT_NAME).fullmatch(name):
+        if not (SCOPE_NAME if scope.name else NODE_NAME).fullmatch(name):
             raise InvalidArgumentError(
                 f"{name!r} is not a valid scope name", expected="letters, digits, _.-/", actual=name
             )
@@ -282,7 +282,7 @@ def name_scope(graph: Graph, name: str | None) -> Iterator[str]:
 
 @contextmanager
 def device(graph: Graph, target: DeviceLike) -> Iterator[None]:
-    """Ask for a device for new nodes. None closes off the outer scopes.
+    """Request a device for new nodes. None closes off the outer scopes.
 
     A function gets the node, whose `device` is what the scopes inside this one ask for, and its answer takes the place
     of that; a function that wants to add to it returns it with its addition.
@@ -338,7 +338,7 @@ def container(graph: Graph, name: str) -> Iterator[str]:
 @contextmanager
 def gradient_override_map(graph: Graph, overrides: Mapping[str, str]) -> Iterator[None]:
     """Give new nodes of these ops the gradients that are registered under the other names."""
-    check_kind(overrides, Mapping, "what gives ops other gradients", "a mapping of names to names")
+    check_kind(overrides, Mapping, "op_type_map", "a mapping of names to names")
     for op_type, gradient in overrides.items():
         check_text(op_type, "the name of an op")
         check_text(gradient, "the name of a gradient")

@@ -2,22 +2,72 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from aioflow.graph.shapes import num_elements
-from aioflow.graph.static_rules import ELEMENTS, FACTS, RULES
 
 if TYPE_CHECKING:
     from aioflow.graph.arrays import Array
+    from aioflow.graph.operation import Operation
     from aioflow.graph.shapes import Dims
     from aioflow.graph.tensor import Tensor
 
-__all__ = ["constant_value", "partial_shape", "partial_value"]
+__all__ = [
+    "LONGEST_KNOWN",
+    "StaticValue",
+    "constant_value",
+    "integers_only",
+    "known_by",
+    "moving",
+    "partial_shape",
+    "partial_value",
+]
+
+# The outputs, given the values of the inputs. It may give None, or raise what NumPy raises: then nothing is known,
+# and the step that runs the op says what is wrong with it.
+Rule: TypeAlias = "Callable[[Operation, list[Array]], Array | list[Array] | None]"
+Fact: TypeAlias = "Callable[[Tensor], Array | None]"
 
 _LIMIT: Final = 4096  # elements: shapes, axes and permutations are small; larger values are data
+LONGEST_KNOWN: Final = 4096  # elements of a range or a fill: more is data
 _DEPTH: Final = 100  # nodes between a value and the constants it follows from; each takes a few Python frames
+
+
+@dataclass(frozen=True, slots=True)
+class StaticValue:
+    """How an op's value follows while the graph is built, with NumPy's own functions on arrays of a few elements.
+
+    Attributes:
+        rule: What it gives, where the values of its inputs are known.
+        moves: The inputs whose elements it only moves: there the rule holds for elements that are not known, too.
+        fact: What is known of an output without the inputs' values; None stands for a size that is not known.
+    """
+
+    rule: Rule | None = None
+    moves: slice | None = None
+    fact: Fact | None = None
+
+
+def known_by(function: Callable[..., Any]) -> StaticValue:
+    """A function of the inputs' values alone."""
+    return StaticValue(lambda op, inputs: function(*inputs))
+
+
+def moving(rule: Rule, moves: slice = slice(1)) -> StaticValue:
+    """A rule for an op that only moves the elements of some inputs; of the first, unless it is said."""
+    return StaticValue(rule, moves)
+
+
+def integers_only(value: StaticValue) -> StaticValue:
+    """Nothing is known of floats, which a kernel may round differently."""
+    rule = value.rule
+    if rule is None:
+        return value
+    return replace(value, rule=lambda op, inputs: None if inputs[0].dtype.kind not in "iu" else rule(op, inputs))
 
 
 def constant_value(tensor: Tensor) -> Array | None:
@@ -61,17 +111,20 @@ class _Search:
             if self._depth >= _DEPTH:
                 return None
             self._depth += 1
-            fact = FACTS.get(tensor.op.type)
-            self._found[tensor] = self._by_rule(tensor) if fact is None else fact(tensor)
+            known = tensor.op.op_def.value
+            if known is not None:
+                self._found[tensor] = self._by_rule(tensor, known) if known.fact is None else known.fact(tensor)
+            else:
+                self._found[tensor] = None
             self._depth -= 1
         return self._found[tensor]
 
-    def _by_rule(self, tensor: Tensor) -> Array | None:
+    def _by_rule(self, tensor: Tensor, known: StaticValue) -> Array | None:
         op = tensor.op
         count = num_elements(tensor.dims)
-        if op.type not in RULES or (count is not None and count > _LIMIT):
+        if known.rule is None or (count is not None and count > _LIMIT):
             return None
-        moved = range(len(op.inputs))[ELEMENTS.get(op.type, slice(0))] if tensor.dtype.is_integer else ()
+        moved = range(len(op.inputs))[known.moves] if known.moves and tensor.dtype.is_integer else ()
         inputs: list[Array] = []
         for i, source in enumerate(op.inputs):
             value = self.value(source)
@@ -82,7 +135,7 @@ class _Search:
             if value is None or value.size > _LIMIT:
                 return None
             inputs.append(value)
-        return _computed(tensor, inputs)
+        return _computed(tensor, known.rule, inputs)
 
 
 def _is_partial(tensor: Tensor, value: Array) -> bool:
@@ -90,18 +143,18 @@ def _is_partial(tensor: Tensor, value: Array) -> bool:
 
 
 def _nothing(tensor: Tensor) -> Array | None:
-    """An element of the tensor each, of which nothing is known."""
+    """One unknown element for each element of the tensor."""
     count = num_elements(tensor.dims)
     if count is None or count > _LIMIT or not tensor.dtype.is_integer:
         return None
     return np.full([d for d in tensor.dims or () if d is not None], None, dtype=object)
 
 
-def _computed(tensor: Tensor, inputs: list[Array]) -> Array | None:
+def _computed(tensor: Tensor, rule: Rule, inputs: list[Array]) -> Array | None:
     """What the op gives for these inputs; None where it cannot be worked out: a step says what is wrong with it."""
     try:
         with np.errstate(all="ignore"):
-            result = RULES[tensor.op.type](tensor.op, inputs)
+            result = rule(tensor.op, inputs)
     except (ValueError, IndexError, TypeError, ArithmeticError):
         return None
     found = result[tensor.value_index] if isinstance(result, list) else result

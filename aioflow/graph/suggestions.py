@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Final
 
@@ -15,6 +14,8 @@ _COUNT: Final = 3
 
 def near_names(name: str, names: Iterable[str]) -> list[str]:
     """The names that are most like `name`, the nearest first; letter case does not count."""
+    import difflib  # of every hundred milliseconds that aioflow takes to be imported it would take one
+
     by_lower = {known.lower(): known for known in names}
     cutoff = _CUTOFF if len(name) > 3 else _SHORT_CUTOFF
     return [by_lower[n] for n in difflib.get_close_matches(name.lower(), by_lower, _COUNT, cutoff)]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aioflow.graph.graph import Graph
     from aioflow.graph.operation import Operation
     from aioflow.graph.tensor_like import IndexLike, TensorLike
-    from aioflow.session import Session
+    from aioflow.session.session import Session
 
 __all__ = ["OPERATORS", "Tensor"]
 

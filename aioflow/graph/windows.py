@@ -64,8 +64,8 @@ class Window:
         """The window of a node with these attributes.
 
         Raises:
-            InvalidArgumentError: a list has not four elements, a stride or dilation is not positive, or the explicit
-                paddings do not go with the padding scheme.
+            InvalidArgumentError: a list does not have four elements, a stride or dilation is not positive, or the
+                explicit paddings do not match the padding scheme.
             UnimplementedError: windows that move over batch or channels.
         """
         layout = layout_of(attrs["data_format"])
@@ -118,7 +118,7 @@ class Window:
 def _spatial_only(name: str, values: Sequence[int], layout: Layout) -> Pair:
     if len(values) != 4:
         raise InvalidArgumentError(
-            f"attribute {name!r} needs one value an axis", expected="4 values", actual=list(values)
+            f"attribute {name!r} needs one value per axis", expected="4 values", actual=list(values)
         )
     if min(values) < 1:
         raise InvalidArgumentError(f"attribute {name!r} must be positive", expected=">= 1", actual=list(values))
@@ -135,7 +135,7 @@ def _explicit(padding: str, values: Sequence[int], layout: Layout) -> tuple[Pair
     if padding != "EXPLICIT":
         if values:
             raise InvalidArgumentError(
-                "explicit_paddings goes with padding EXPLICIT only",
+                "explicit_paddings can only be given with padding EXPLICIT",
                 expected="no explicit_paddings",
                 actual=list(values),
             )

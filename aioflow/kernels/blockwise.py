@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.copying import copy_into, row_blocks
 from aioflow.kernels.convert import check_room
-from aioflow.stopping import blocks, claim
+from aioflow.work.copying import copy_into, row_blocks
+from aioflow.work.stopping import blocks, claim
 
 __all__ = [
     "BLOCK",

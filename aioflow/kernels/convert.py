@@ -1,5 +1,8 @@
 """Converters of inputs: from the small arrays that carry axes, shapes and sizes to plain Python values, and from a
 handle to the resource that a kernel needs.
+
+They are given values in host memory. Where a device has memory of its own its values are fetched first, but not for
+those of `OF_ONE_ELEMENT` (`runtime/bind.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError, ResourceExhaustedEr
 from aioflow.graph.shapes import broadcast_dims
 
 __all__ = [
+    "OF_ONE_ELEMENT",
     "Handle",
     "as_array",
     "as_bool",
@@ -26,7 +30,6 @@ __all__ = [
     "broadcast_shape",
     "check_rank",
     "check_room",
-    "on_host",
 ]
 
 _ADDRESSES: Final = 2**47  # bytes that a process can address: no array has more elements
@@ -62,27 +65,28 @@ class Handle:
         self.kind = kind
 
     def __call__(self, value: Any) -> Any:
-        """`value`. Raises InvalidArgumentError where it is of another kind."""
+        """`value`. Raises InvalidArgumentError where it is of a different kind."""
         if isinstance(value, self.kind):
             return value
         raise InvalidArgumentError(
-            "the handle is of another kind of resource", expected=self.kind.__name__, actual=type(value).__name__
+            "the handle belongs to a different kind of resource",
+            expected=self.kind.__name__,
+            actual=type(value).__name__,
         )
-
-
-def on_host(value: Any) -> Any:
-    """The value in host memory: an array of a device (they all have a method `get`) is copied, which waits for it."""
-    return value if isinstance(value, np.ndarray) or not hasattr(value, "get") else value.get()
 
 
 def as_int(value: Any) -> int:
     """A scalar (or a one-element array) as int. Raises InvalidArgumentError."""
-    return int(value) if np.ndim(value) == 0 else int(_only(on_host(value)))
+    return int(value) if np.ndim(value) == 0 else int(_only(value))
 
 
 def as_bool(value: Any) -> bool:
     """A scalar (or a one-element array) as bool. Raises InvalidArgumentError."""
-    return bool(value) if np.ndim(value) == 0 else bool(_only(on_host(value)))
+    return bool(value) if np.ndim(value) == 0 else bool(_only(value))
+
+
+# Those that Python's `int` and `bool` do, which arrays of every library can be given to.
+OF_ONE_ELEMENT: Final = frozenset({as_int, as_bool})
 
 
 def _only(array: Any) -> Any:
@@ -93,7 +97,7 @@ def _only(array: Any) -> Any:
 
 def as_ints(value: Any) -> tuple[int, ...]:
     """A vector, or a scalar, as a tuple of ints."""
-    return tuple(np.asarray(on_host(value)).reshape(-1).tolist())
+    return tuple(np.asarray(value).reshape(-1).tolist())
 
 
 def as_number(value: Any) -> int | float:
@@ -126,7 +130,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def as_text(value: Any) -> str:
-    """A string scalar as str. Raises InvalidArgumentError where it is none, or not UTF-8."""
+    """A string scalar as str. Raises InvalidArgumentError if it is not one, or not UTF-8."""
     item = as_bytes(value)
     try:
         return item.decode()
@@ -136,4 +140,4 @@ def as_text(value: Any) -> str:
 
 def as_array(value: Any) -> np.ndarray[Any, Any]:
     """The value as a NumPy array."""
-    return np.asarray(on_host(value))
+    return np.asarray(value)

@@ -206,7 +206,7 @@ def _members(
     """The members, bound; the name and line of member i are those of fused node `first + i`.
 
     Raises:
-        InvalidArgumentError: the attributes are no program, as the optimizer writes them.
+        InvalidArgumentError: the attributes are not a program as the optimizer writes it.
     """
     remaining = iter(operands)
     nodes, sources = binding.attrs["nodes"][first:], binding.attrs["sources"][first:]

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Generator
 from typing import Any
 
-from aioflow.kernels.exchange import EXCHANGE
-from aioflow.kernels.registry import kernel
+from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.sync.partial_run import EXCHANGE
 
 __all__: list[str] = []
 
 
-@kernel("_PartialFeed", fresh=True)
-async def partial_feed(*, index: int) -> Any:
-    return await EXCHANGE.get().feeds[index]
+class _Feed:
+    """The wait for a value that is to be fed."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._future.__await__()
+
+    @staticmethod
+    def describe() -> str:
+        """As of whatever waits."""
+        return "a value that has not been fed yet"
+
+
+@binder("_PartialFeed", is_async=True, fresh=True)
+def partial_feed(binding: Binding) -> Callable[[], _Feed]:
+    index: int = binding.attrs["index"]
+    return lambda: _Feed(EXCHANGE.get().feeds[index])
 
 
 @kernel("_PartialFetch", retains=True, opaque=True)

@@ -1,8 +1,8 @@
 """The kernel registry, keyed by op, device type and dtypes.
 
-A kernel body is an ordinary function. Its parameters follow the op's signature, one an input (a sequence for a sequence
-input); keyword-only parameters are attributes of the op; a first parameter called `xp` gets the backend's array
-namespace. `kernel` registers a body, `binder` a function that returns the body for one node (for kernels that
+A kernel body is an ordinary function. Its parameters follow the op's signature, one per input (a sequence for a
+sequence input); keyword-only parameters are attributes of the op; a first parameter called `xp` gets the backend's
+array namespace. `kernel` registers a body, `binder` a function that returns the body for one node (for kernels that
 specialise on attributes, constants, resources or random state), `elementwise` a whole table of ufuncs.
 
 A value at run time is an array of the backend or, on the CPU, a NumPy scalar in the place of a 0-d array.
@@ -11,10 +11,12 @@ A value at run time is an array of the backend or, on the CPU, a NumPy scalar in
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from importlib import import_module
+from typing import Any, Final, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.dtypes import DType, as_dtype, resource, string, variant
@@ -23,6 +25,7 @@ from aioflow.graph.shapes import Dims
 
 __all__ = [
     "ANY_DEVICE",
+    "HOST",
     "KERNELS",
     "ArrayBackend",
     "Binding",
@@ -34,6 +37,7 @@ __all__ = [
 ]
 
 ANY_DEVICE: Final = "*"
+HOST: Final = "CPU"  # the device type whose arrays are NumPy's, in the host's memory
 _HANDLES: Final = frozenset({resource, variant})
 Converter: TypeAlias = Callable[[Any], Any]
 Body: TypeAlias = Callable[..., Any]
@@ -41,23 +45,45 @@ T = TypeVar("T")
 
 
 class ArrayBackend(Protocol):
-    """What a kernel may ask of the backend that it runs on."""
+    """What a kernel may ask of the device that it runs on: a part of `runtime.backend_api.BackendDevice`."""
 
     @property
     def device_type(self) -> str:
-        """ "CPU", "GPU", …"""
+        """ "CPU", "GPU", …; `HOST` where arrays are NumPy's own, in the host's memory, and nowhere else."""
 
     @property
     def xp(self) -> Any:
         """The array namespace: NumPy's functions, of NumPy or another library. Products and linear algebra come from it
-        alone, as methods and operators of arrays do not tell the backend.
+        alone, as methods and operators of arrays do not tell the backend. Its arrays have NumPy's methods, and where
+        they have one element, `bool` and `int` give its value.
         """
 
     def generator(self, seed: int, seed2: int) -> Any:
         """A random generator with NumPy's `Generator` methods; (0, 0) seeds from the operating system."""
 
     def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
-        """The callable of a kernel for one node, and the definition that holds for it; most often the kernel's own."""
+        """The callable of a kernel for one node, and the definition that holds for it: on the host the kernel's own.
+
+        Small values, such as constants and shapes, are NumPy's on every device. A device with memory of its own brings
+        them to its arrays where they meet; `runtime.host_values.HostValues` does all of that.
+        """
+
+    def to_device(self, value: Any) -> Awaitable[Any]:
+        """A copy of a host array (or NumPy scalar) on the device."""
+
+    def to_host(self, value: Any) -> Awaitable[Any]:
+        """A copy of a device array in host memory, which is the caller's."""
+
+    def on_host(self, value: Any) -> Any:
+        """A value as NumPy has it, for a kernel that must look at it: an array of the device is copied, which waits
+        until it has been computed. What is on the host goes through.
+        """
+
+    def copy_from(self, array: Any, other: Any) -> Any:
+        """This device's copy of an array of another device of the backend, from card to card where that can be."""
+
+    def share(self, array: Any) -> Any:
+        """The array as an object with `__dlpack__`, for other libraries that use the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +138,7 @@ class KernelDef:
         opaque: The body does not look at its inputs: handles and lists of tensors may be among them, too. Other kernels
             are not given any for inputs of any dtype, unless `dtypes` says so.
         is_async: The body is a coroutine function, or one that returns its result where it need not wait, and else an
-            awaitable; a method `describe` of that says what it waits for (see `kernels/waiting.py`).
+            awaitable; a method `describe` of that says what it waits for (see `sync/waiting.py`).
         fresh: Every output is a new buffer: no input, resource or constant shares its memory.
         retains: The body may keep an input beyond the call (a variable assigned, an element enqueued).
         takes_out: The body accepts a keyword argument `out`: None, or the buffer for its (single) output, which may be
@@ -126,10 +152,11 @@ class KernelDef:
         elastic: What it takes follows from the values of its inputs (a shape, a count), and not only from their sizes.
             The body calls `stopping.claim` before it does anything else that could be told from outside: a step on the
             event loop is begun again in a thread where the claim is too large for that.
-        reads_only: The op is stateful because of what it reads. The body changes nothing that others see.
-        only_shapes: The outputs follow from the shapes of the inputs, whatever their values are.
         acts_itself: The body says when it has an effect (`stopping.acting`). At other times it may be stopped, as a
             body without effects may be at any time; one that says nothing is waited for.
+        synchronises: The body looks at a value (a size that depends on values, a check), so the host waits there for a
+            device that computes ahead, and what it is part of cannot be captured.
+        host_results: The outputs are in host memory, wherever the inputs are.
     """
 
     op: str
@@ -150,15 +177,15 @@ class KernelDef:
     makes: type | None = None
     opaque: bool = False
     elastic: bool = False
-    reads_only: bool = False
-    only_shapes: bool = False
     acts_itself: bool = False
+    synchronises: bool = False
+    host_results: bool = False
 
     def accepts(self, device_type: str, attrs: Mapping[str, Any]) -> bool:
         """Whether the kernel serves a node with these attributes on that kind of device."""
         if self.device_type not in (ANY_DEVICE, device_type) or self.label != attrs.get("_kernel", ""):
             return False
-        if self.device_type == ANY_DEVICE and device_type != "CPU" and _has_strings(attrs):
+        if self.device_type == ANY_DEVICE and device_type != HOST and _has_strings(attrs):
             return False  # strings live in host memory alone
         if not self.opaque and self._reads_handles(attrs):
             return False
@@ -176,10 +203,29 @@ class KernelDef:
 
 
 class KernelRegistry:
-    """All kernels, by op."""
+    """All kernels, by op.
 
-    def __init__(self) -> None:
-        self._kernels: dict[str, list[KernelDef]] = {}
+    Args:
+        load: Registers those that come with aioflow. It is called when the registry is first asked for a kernel, so
+            that a program that builds graphs, or only imports aioflow, need not wait for it.
+    """
+
+    def __init__(self, load: Callable[[], None] | None = None) -> None:
+        self._known: dict[str, list[KernelDef]] = {}
+        self._load = load
+        self._loading = threading.local()
+
+    @property
+    def _kernels(self) -> dict[str, list[KernelDef]]:
+        load = self._load
+        if load is not None and not getattr(self._loading, "here", False):
+            self._loading.here = True
+            try:
+                load()  # importing has locks: whoever comes meanwhile waits for them
+                self._load = None
+            finally:
+                self._loading.here = False
+        return self._known
 
     def register(self, kernel_def: KernelDef) -> KernelDef:
         """Add a kernel.
@@ -190,12 +236,12 @@ class KernelRegistry:
         """
         OPS.get(kernel_def.op)
         same = ("op", "device_type", "dtypes", "label", "priority")
-        for other in self._kernels.get(kernel_def.op, ()):
+        for other in self._known.get(kernel_def.op, ()):
             if all(getattr(other, f) == getattr(kernel_def, f) for f in same):
                 raise AlreadyRegisteredError(
-                    f"op {kernel_def.op!r} has a kernel for {kernel_def.device_type} already", op_type=kernel_def.op
+                    f"op {kernel_def.op!r} already has a kernel for {kernel_def.device_type}", op_type=kernel_def.op
                 )
-        self._kernels.setdefault(kernel_def.op, []).append(kernel_def)
+        self._known.setdefault(kernel_def.op, []).append(kernel_def)
         return kernel_def
 
     def find(self, op_type: str, device_type: str, attrs: Mapping[str, Any]) -> KernelDef | None:
@@ -237,7 +283,11 @@ def _describe(kernel_def: KernelDef) -> str:
     return f"{device} ({limits})" if limits else device
 
 
-KERNELS: Final = KernelRegistry()
+def _load_built_in() -> None:
+    import_module("aioflow.kernels").load()
+
+
+KERNELS: Final = KernelRegistry(_load_built_in)
 
 
 def _dtype_sets(dtypes: Mapping[str, Iterable[Any] | str] | None) -> dict[str, frozenset[DType]]:
@@ -255,25 +305,31 @@ def _handles(op: str, takes: type | Mapping[str, type] | None) -> Mapping[str, t
     return {arg.name: takes for arg in OPS.get(op).inputs if arg.dtype is resource}
 
 
+class KernelOptions(TypedDict, total=False):
+    """What may be said of a kernel when it is registered: see `KernelDef`."""
+
+    fresh: bool
+    retains: bool
+    takes_out: bool
+    label: str
+    priority: int
+    makes: type | None
+    opaque: bool
+    elastic: bool
+    acts_itself: bool
+    synchronises: bool
+    host_results: bool
+
+
 def kernel(
     op: str,
     *,
     device: str = ANY_DEVICE,
     dtypes: Mapping[str, Iterable[Any] | str] | None = None,
     host: Mapping[str, Converter] | None = None,
-    fresh: bool = False,
-    retains: bool = False,
-    takes_out: bool = False,
-    expression: str | None = None,
-    label: str = "",
-    priority: int = 0,
     takes: type | Mapping[str, type] | None = None,
-    makes: type | None = None,
-    opaque: bool = False,
-    elastic: bool = False,
-    reads_only: bool = False,
-    only_shapes: bool = False,
-    acts_itself: bool = False,
+    expression: str | None = None,
+    **options: Unpack[KernelOptions],
 ) -> Callable[[Body], Body]:
     """Register a body for `op`; the body itself is returned. See `KernelDef` for the arguments.
 
@@ -292,19 +348,9 @@ def kernel(
                 _dtype_sets(dtypes),
                 dict(host or {}),
                 inspect.iscoroutinefunction(body),
-                fresh,
-                retains,
-                takes_out,
-                expression,
-                label,
-                priority,
+                expression=expression,
                 takes=_handles(op, takes),
-                makes=makes,
-                opaque=opaque,
-                elastic=elastic,
-                reads_only=reads_only,
-                only_shapes=only_shapes,
-                acts_itself=acts_itself,
+                **options,
             )
         )
         return body
@@ -318,19 +364,9 @@ def binder(
     device: str = ANY_DEVICE,
     dtypes: Mapping[str, Iterable[Any] | str] | None = None,
     host: Mapping[str, Converter] | None = None,
-    is_async: bool = False,
-    fresh: bool = False,
-    retains: bool = False,
-    takes_out: bool = False,
-    label: str = "",
-    priority: int = 0,
     takes: type | Mapping[str, type] | None = None,
-    makes: type | None = None,
-    opaque: bool = False,
-    elastic: bool = False,
-    reads_only: bool = False,
-    only_shapes: bool = False,
-    acts_itself: bool = False,
+    is_async: bool = False,
+    **options: Unpack[KernelOptions],
 ) -> Callable[[Callable[[Binding], Body]], Callable[[Binding], Body]]:
     """Register a function that makes the body for one node, given its `Binding`. See `kernel` for the arguments."""
 
@@ -343,19 +379,8 @@ def binder(
                 _dtype_sets(dtypes),
                 dict(host or {}),
                 is_async,
-                fresh,
-                retains,
-                takes_out,
-                None,
-                label,
-                priority,
                 takes=_handles(op, takes),
-                makes=makes,
-                opaque=opaque,
-                elastic=elastic,
-                reads_only=reads_only,
-                only_shapes=only_shapes,
-                acts_itself=acts_itself,
+                **options,
             )
         )
         return bind

@@ -233,7 +233,7 @@ class ResourceManager:
 def resource_finder(kind: type[T], binding: Binding, make: Callable[[str], T]) -> Callable[[], T]:
     """A function that finds the resource which a node names by its attributes; `make(name)` makes it the first time.
 
-    The function raises InvalidArgumentError where the resource of that name is of another kind.
+    The function raises InvalidArgumentError where the resource of that name is of a different kind.
     """
     resources, container = binding.resources, binding.attrs["container"]
     name: str = binding.attrs["shared_name"] or binding.name
@@ -242,7 +242,7 @@ def resource_finder(kind: type[T], binding: Binding, make: Callable[[str], T]) -
         found = resources.get_or_create(container, name, lambda: make(name))
         if not isinstance(found, kind):
             raise InvalidArgumentError(
-                f"resource {name!r} is of another kind", expected=kind.__name__, actual=type(found).__name__
+                f"resource {name!r} is of a different kind", expected=kind.__name__, actual=type(found).__name__
             )
         return found
 

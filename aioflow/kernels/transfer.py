@@ -9,8 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
+import numpy as np
+
+from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.device_spec import task_of
-from aioflow.kernels.registry import KERNELS, Binding, Body, KernelDef
+from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, KernelDef
 
 __all__ = ["TransferStep"]
 
@@ -47,22 +50,26 @@ def _recv(binding: Binding) -> Body:
     return recv
 
 
-KERNELS.register(KernelDef("_Send", _send, takes_step=True, sends=True, opaque=True))
-KERNELS.register(KernelDef("_Recv", _recv, is_async=True, takes_step=True))
+KERNELS.register(KernelDef(SEND, _send, takes_step=True, sends=True, opaque=True))
+KERNELS.register(KernelDef(RECV, _recv, is_async=True, takes_step=True))
 
 
 class _Lent(NamedTuple):
-    """An array on its way from a device to another one of the same kind."""
+    """A value on its way between devices of one kind. The device is the host's where the value never left that."""
 
     device: Any
     array: Any
 
 
 def _to_device(binding: Binding) -> Body:
-    device: Any = binding.backend  # one that has memory of its own
+    device = binding.backend  # one that has memory of its own
 
     def to_device(value: Any) -> Any:
-        return device.copy_from(value.array, value.device) if type(value) is _Lent else device.to_device(value)
+        if type(value) is not _Lent:
+            return device.to_device(value)
+        if value.device.device_type == HOST:
+            return np.array(value.array)
+        return device.copy_from(value.array, value.device)
 
     return to_device
 
@@ -72,13 +79,11 @@ def _lend(binding: Binding) -> Body:
 
 
 def _to_host(binding: Binding) -> Body:
-    body: Body = binding.backend.to_host  # type: ignore[attr-defined]  # as above
-    return body
+    return binding.backend.to_host
 
 
 def _share(binding: Binding) -> Body:
-    body: Body = binding.backend.share  # type: ignore[attr-defined]  # as above
-    return body
+    return binding.backend.share
 
 
 KERNELS.register(KernelDef("_Share", _share))

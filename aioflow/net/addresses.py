@@ -71,7 +71,7 @@ class PortReservation:
 
     Raises:
         UnavailableError: there is none.
-        PermissionDeniedError: the host is another.
+        PermissionDeniedError: it is a different host.
     """
 
     def __init__(self, host: str) -> None:

@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
-from aioflow.brief import brief
+from aioflow.checks.brief import brief
+from aioflow.checks.numbers import check_seconds
 from aioflow.errors import (
     DataLossError,
     DeadlineExceededError,
@@ -28,7 +29,6 @@ from aioflow.net.comm import Comm, gone
 from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.framing import ALIGNMENT, INLINE_BYTES, Kind, Message
 from aioflow.net.inbox import Dispatching
-from aioflow.number_checks import check_seconds
 
 __all__ = ["Channel", "Reply", "Request", "Service", "Taker"]
 

@@ -49,7 +49,7 @@ def comm_address(address: str) -> str:
 
 
 def free_addresses(count: int) -> list[str]:
-    """So many addresses "127.0.0.1:port" at which nobody listens now: for a cluster on this machine."""
+    """That many addresses "127.0.0.1:port" at which nothing listens now: for a cluster on this machine."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:

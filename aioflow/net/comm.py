@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
+from aioflow.checks.numbers import check_number
 from aioflow.errors import InvalidArgumentError, OpError, UnavailableError
 from aioflow.net.framing import Message
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
-from aioflow.number_checks import check_number
 
 __all__ = ["Comm", "CommOptions", "Handler", "Listener", "gone"]
 

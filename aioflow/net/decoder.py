@@ -76,7 +76,7 @@ def _tensors_in(payload: memoryview, specs: Sequence[TensorSpec]) -> tuple[Array
 
 def _check_pad(pad: Buffer) -> None:
     if any(pad):
-        raise DataLossError("something else than zeros between tensors")
+        raise DataLossError("something other than zeros between tensors")
 
 
 class _Assembly:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aioflow import errors
-from aioflow.brief import brief
+from aioflow.checks.brief import brief
 from aioflow.errors import CancelledError, DataLossError, DeadlineExceededError, OpError, SourceLine, UnknownError
 from aioflow.net.limits import DEFAULT_LIMITS
 
@@ -27,7 +27,7 @@ _CLASSES: Final[Mapping[str, type[OpError]]] = {
 def encode_error(error: BaseException, room: int = DEFAULT_LIMITS.header_bytes) -> dict[str, Any]:
     """An error as a document for a header of at most `room` bytes, of which it takes three quarters.
 
-    What is no OpError becomes an UnknownError that names its class.
+    What is not an OpError becomes an UnknownError that names its class.
     """
     known = error if isinstance(error, OpError) else _translated(error)
     source = known.source

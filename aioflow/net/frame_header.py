@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 
-from aioflow.brief import brief
+from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.net.limits import Limits
 from aioflow.net.tensor_format import Buffer, TensorSpec, parse_spec
@@ -32,7 +32,7 @@ def encode_header(specs: Sequence[TensorSpec], document: Mapping[str, Any], limi
     except DataLossError as error:
         raise InvalidArgumentError(f"the header of a message is not a plain document: {error.message}") from error
     if type(unpacked) is not dict:
-        raise InvalidArgumentError("the header of a message is no map", actual=type(document).__name__)
+        raise InvalidArgumentError("the header of a message is not a map", actual=type(document).__name__)
     return header
 
 

@@ -1,7 +1,7 @@
 """The first 32 bytes each way: a fixed hello with the protocol's version, before anything that has a length.
 
-A peer of another version, or something that is no peer at all, is told apart here. The incarnation is a random number
-for each start of a process, so that a restarted peer is not taken for the one before.
+A peer of another version, or something that is not a peer at all, is told apart here. The incarnation is a random
+number for each start of a process, so that a restarted peer is not taken for the one before.
 """
 
 from __future__ import annotations

@@ -17,13 +17,13 @@ from typing import Any, Final, Self
 import numpy as np
 
 from aioflow.errors import AlreadyExistsError, OpError, ResourceExhaustedError, UnavailableError
-from aioflow.forking import in_child
 from aioflow.graph.arrays import Array
 from aioflow.net.accepting import Connections
 from aioflow.net.comm import CommOptions, Handler, gone
 from aioflow.net.frame_header import decode_header
 from aioflow.net.framing import Encoded, Message, encode
 from aioflow.net.inbox import Inbox
+from aioflow.work.forking import in_child
 
 __all__ = ["InprocComm", "InprocListener", "connect_inproc", "listen_inproc"]
 
@@ -171,7 +171,7 @@ class InprocListener:
 async def listen_inproc(place: str, handler: Handler, options: CommOptions) -> AsyncIterator[InprocListener]:
     """Accept connections to a name for as long as the block runs."""
     if place in _LISTENERS:
-        raise AlreadyExistsError(f"somebody listens at inproc://{place}", expected="a free name", actual=place)
+        raise AlreadyExistsError(f"something already listens at inproc://{place}", expected="a free name", actual=place)
     async with Connections(handler) as connections:
         listener = _LISTENERS[place] = InprocListener(place, connections, options)
         try:
@@ -184,11 +184,11 @@ async def connect_inproc(place: str, options: CommOptions, peer: str) -> InprocC
     """Connect to a name.
 
     Raises:
-        UnavailableError: nobody listens at it on this event loop.
+        UnavailableError: nothing listens at it on this event loop.
     """
     listener = _LISTENERS.get(place)
     if listener is None or listener.loop is not asyncio.get_running_loop():
-        raise UnavailableError(f"nobody listens at inproc://{place} on this event loop")
+        raise UnavailableError(f"nothing listens at inproc://{place} on this event loop")
     names = (peer, f"inproc://{place}#{next(_NUMBERS)}")
     ours, theirs = InprocComm.pair(names, (options, listener.options))
     listener.accept(theirs)

@@ -99,7 +99,7 @@ class LoopThread:
 
 
 async def _pass_on(coroutine: Coroutine[Any, Any, Any], done: Future[Any]) -> None:
-    """What comes of the coroutine goes to who waits for it, if he still does."""
+    """What comes of the coroutine goes to whoever waits for it, if they still do."""
     try:
         result = await coroutine
     except BaseException as error:

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from aioflow.brief import brief
+from aioflow.checks.brief import brief
 from aioflow.config import SessionConfig
 from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.graph.arrays import Array
@@ -192,7 +192,7 @@ def parse(kind: type[_T], header: Mapping[str, Any]) -> _T:
     """The header of a message as what it is.
 
     Raises:
-        DataLossError: a field is missing, of another type, or one too many.
+        DataLossError: a field is missing, of the wrong type, or one too many.
     """
     fields = _ACCEPTS[kind]
     for name, accepts in fields.items():

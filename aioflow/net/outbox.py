@@ -1,4 +1,4 @@
-"""Values on their way to the workers of other tasks: pushed as soon as they exist, one connection a task.
+"""Values on their way to the workers of other tasks: pushed as soon as they exist, one connection per task.
 
 A Send never waits, so values queue here. How many bytes of large values are handed to a connection at a time is
 bounded, small values overtake large ones, and a value that cannot be delivered stops its step with an error that names

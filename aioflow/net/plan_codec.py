@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
-from aioflow.brief import brief
+from aioflow.checks.brief import brief
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Part
 from aioflow.compiler.verify import verify
 from aioflow.errors import (
@@ -32,6 +32,7 @@ from aioflow.errors import (
     UnimplementedError,
 )
 from aioflow.graph.arrays import Array
+from aioflow.graph.boundary import BOUNDARY
 from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.graphdef import FunctionRef
 from aioflow.graph.opdef import OPS
@@ -49,7 +50,6 @@ _MOST_FEEDS: Final = 1 << 20
 _INLINE_CONSTANT: Final = 4096  # bytes; a larger constant is a tensor of its own
 _NAME: Final = re.compile(r"[\x21-\x7e]{1,4096}")
 _DTYPES: Final = {dtype.name: dtype for dtype in ALL}
-_BOUNDARY: Final = frozenset({"_Arg", "_Retval"})  # the two ops that are not in the registry
 
 # What stands before the content of a value that msgpack has no form for.
 _DTYPE, _TUPLE, _LIST, _FUNCTION, _ARRAY, _SCALAR, _TENSOR = range(7)
@@ -62,7 +62,7 @@ def encode_part(part: Part, limits: Limits = DEFAULT_LIMITS) -> PartMessage:
     """The header and tensors of a message that `decode_part` makes the part of again.
 
     Raises:
-        InvalidArgumentError: an attribute is no plain data; the error names the node.
+        InvalidArgumentError: an attribute is not plain data; the error names the node.
         ResourceExhaustedError: the part is larger than `Limits.plan_bytes`, or one node of it is too large.
     """
     writer = _Writer(limits)
@@ -136,7 +136,7 @@ class _Writer:
         if isinstance(value, np.ndarray | np.generic):
             return self._array(value)
         raise InvalidArgumentError(
-            "an attribute is no plain data, and cannot be sent to another process",
+            "an attribute is not plain data and cannot be sent to another process",
             expected="numbers, text, dtypes, shapes, arrays, or lists of those",
             actual=brief(value),
         )
@@ -165,8 +165,8 @@ def decode_part(header: Mapping[str, Any], tensors: Sequence[Array], limits: Lim
 
     Raises:
         DataLossError: the message is malformed.
-        InvalidArgumentError: it is well formed, but no part that could be run: an unknown op, an edge that leads
-            nowhere, an attribute of another kind. The error names the node.
+        InvalidArgumentError: it is well formed, but not a part that could be run: an unknown op, an edge that leads
+            nowhere, an attribute of a different kind. The error names the node.
         ResourceExhaustedError: it is over a limit.
         UnimplementedError: it was written by another version.
     """
@@ -224,8 +224,8 @@ class _Reader:
         except msgpack.OutOfData:
             return
         except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
-            raise DataLossError("something behind the last record of a plan") from error
-        raise DataLossError("something behind the last record of a plan")
+            raise DataLossError("something after the last record of a plan") from error
+        raise DataLossError("something after the last record of a plan")
 
     def _list(self, value: Any, length: int, what: str) -> list[Any]:
         _require(isinstance(value, list) and len(value) == length, what, value)
@@ -270,7 +270,7 @@ class _Reader:
     def _node(self, record: list[Any], names: Sequence[str]) -> Node:
         name, op_number, inputs, control, attrs, outputs, device, source = record
         op = self._text(op_number)
-        if op not in _BOUNDARY and (op not in OPS or OPS.get(op).made_by == "worker"):
+        if op not in OPS or OPS.get(op).made_by == "worker":
             raise InvalidArgumentError(f"there is no op {brief(op)}", node=name, expected="a registered op", actual=op)
         try:
             node = Node(
@@ -300,7 +300,8 @@ class _Reader:
 
     def _attr(self, op: str, key: str, value: Any) -> Any:
         found = self._value(value, _MOST_DEPTH)
-        declared = OPS.get(op).attrs.get(key) if op in OPS else None
+        own = op in BOUNDARY or op not in OPS  # the plan's own nodes: `_check_attrs` looks at them
+        declared = None if own else OPS.get(op).attrs.get(key)
         return found if declared is None else declared.check(found)
 
     def _value(self, value: Any, depth: int) -> Any:
@@ -352,7 +353,7 @@ _DECODERS: Final[Mapping[int, Callable[[_Reader, list[Any]], Any]]] = {
 
 def _check_attrs(node: Node) -> None:
     """What `verify` takes for granted: the attributes of feeds and fetches, and numbers of tensors that are there."""
-    if node.op in _BOUNDARY:
+    if node.op in BOUNDARY:
         dtype, index = node.attrs.get("T"), node.attrs.get("index")
         _require(isinstance(dtype, DType) and type(index) is int, f"node {node.op}", dict(node.attrs))
         return

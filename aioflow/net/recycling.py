@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
-from aioflow.forking import renew_in_child
 from aioflow.graph.arrays import Array
+from aioflow.work.forking import renew_in_child
 
 __all__ = ["RECEIVED", "Blocks"]
 

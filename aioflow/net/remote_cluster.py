@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
+from aioflow.checks.numbers import check_number
 from aioflow.compiler.ir import Part, Plan
 from aioflow.config import SessionConfig
 from aioflow.errors import (
@@ -21,7 +22,6 @@ from aioflow.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from aioflow.kernels.background import Background
 from aioflow.net.channel import Channel
 from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address, parse_task
 from aioflow.net.comm import Comm, CommOptions
@@ -30,11 +30,13 @@ from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.server import client_options, find_server, target_address
 from aioflow.net.task_worker import WorkerSession
 from aioflow.net.transports import connect
-from aioflow.number_checks import check_number
 from aioflow.runtime.cluster import RegisteredPlan
 from aioflow.runtime.worker import Worker, WorkerAPI
+from aioflow.sync.background import Background
 
 __all__ = ["RemoteCluster"]
+
+T = TypeVar("T")
 
 _STEP_BITS: Final = 57
 _LOCAL: Final = frozenset({"_PartialFeed", "_PartialFetch"})
@@ -139,7 +141,7 @@ class RemoteCluster:
                     try:
                         await self._find_all()
                     except BaseException:
-                        self._hang_up("the session has not come about")
+                        self._hang_up("the session could not be set up")
                         self._loop = None
                         raise
 
@@ -167,7 +169,7 @@ class RemoteCluster:
         self.settings = settings_of(hello.settings)
         self._cluster = ClusterSpec({job: dict(tasks) for job, tasks in hello.cluster.items()})
         others = [task for task in self._cluster.tasks() if task.name != hello.task]
-        found = await asyncio.gather(*map(self._find, others), return_exceptions=True)
+        found = await _outcomes(map(self._find, others))
         devices = {hello.task: tuple(hello.devices)}
         for task, result in zip(others, found, strict=True):
             if isinstance(result, BaseException):
@@ -260,8 +262,7 @@ class RemoteCluster:
             OpError: one cannot, or cannot be reached; the first cause. What the others have prepared is forgotten.
             UnimplementedError: the plan is of a partial run, whose values meet in the memory of this process.
         """
-        graphs = (graph for part in plan.parts.values() for graph in part.subgraphs.values())
-        if any(node.op in _LOCAL for graph in graphs for node in graph.nodes.values()):
+        if any(node.op in _LOCAL for node in plan.nodes()):
             raise UnimplementedError("a partial run on workers of a cluster", expected="a local session")
         parts = sorted(plan.parts.values(), key=lambda part: part.task in self._local)
         workers = [await self._worker(part.task) for part in parts]
@@ -269,8 +270,7 @@ class RemoteCluster:
         async def prepare(worker: WorkerAPI, part: Part) -> tuple[WorkerAPI, Part, int]:
             return worker, part, await worker.register(part, session, config)
 
-        pairs = zip(workers, parts, strict=True)
-        results = await asyncio.gather(*(prepare(*pair) for pair in pairs), return_exceptions=True)
+        results = await _outcomes(prepare(*pair) for pair in zip(workers, parts, strict=True))
         errors = [result for result in results if isinstance(result, BaseException)]
         done = [result for result in results if not isinstance(result, BaseException)]
         if errors:
@@ -300,6 +300,20 @@ class RemoteCluster:
     def stop(self) -> None:
         """`close` for one who cannot wait."""
         self._connections.stop()
+
+
+async def _outcomes(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
+    """What each of the calls comes to, its result or its error, when the last one has ended. They run at once."""
+
+    async def outcome(call: Coroutine[Any, Any, T]) -> T | BaseException:
+        try:
+            return await call
+        except (Exception, asyncio.CancelledError) as error:  # where the group is cancelled, it says so itself
+            return error
+
+    async with asyncio.TaskGroup() as tg:
+        tasks = [tg.create_task(outcome(call)) for call in calls]
+    return [task.result() for task in tasks]
 
 
 async def _hold(channel: Channel, opened: asyncio.Future[Any]) -> None:

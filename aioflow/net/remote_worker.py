@@ -1,4 +1,4 @@
-"""A worker in another process: each method is one message, and `run` is one message a step."""
+"""A worker in another process: each method is one message, and `run` is one message per step."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
 
-from aioflow.compiler.ir import Part
+from aioflow.compiler.ir import Part, worth_a_thread
 from aioflow.config import SessionConfig
 from aioflow.errors import CancelledError, DataLossError, InvalidArgumentError, OpError, UnavailableError
+from aioflow.graph.boundary import SEND
 from aioflow.graph.device_spec import task_of
 from aioflow.net.channel import Channel, Reply
 from aioflow.net.errors_codec import encode_error
@@ -33,15 +34,13 @@ from aioflow.net.messages import (
     unpack_stats,
 )
 from aioflow.net.plan_codec import encode_part
-from aioflow.ops.transfer import SEND
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import WorkerState
-from aioflow.threads import in_thread
+from aioflow.work.threads import in_thread
 
 __all__ = ["RemoteWorker"]
 
-_LARGE_PART: Final = 256  # nodes: a larger part is encoded in a thread, so that the loop goes on
 _ABORT_SECONDS: Final = 2.0
 _REGISTER_SECONDS: Final = 60.0  # per part: kernels are bound, and code is generated
 
@@ -71,12 +70,12 @@ class RemoteWorker:
         return hello
 
     async def register(self, part: Part, session: int, config: SessionConfig) -> int:
-        """Prepare a part of a plan; `session` is of no account, since the connection is one.
+        """Prepare a part of a plan; `session` is ignored, since the connection is one.
 
         Raises:
             OpError: the worker cannot; or UnavailableError: it cannot be reached.
         """
-        if sum(len(graph.nodes) for graph in part.subgraphs.values()) > _LARGE_PART:
+        if worth_a_thread(part.size):
             header, tensors = await in_thread(encode_part, part, effects=False)
         else:
             header, tensors = encode_part(part)
@@ -193,8 +192,7 @@ class _Wait:
 
 def _destinations(part: Part) -> set[str]:
     """The tasks that a part sends to."""
-    nodes = (node for graph in part.subgraphs.values() for node in graph.nodes.values() if node.op == SEND)
-    return {task_of(node.attrs["recv_device"]) for node in nodes} - {part.task}
+    return {task_of(node.attrs["recv_device"]) for node in part.nodes() if node.op == SEND} - {part.task}
 
 
 def _own(tensor: Any) -> Any:

@@ -3,7 +3,7 @@
     async with af.train.Server(cluster, job_name="ps", task_index=0) as server:
         await server.join()
 
-Only loopback addresses are served, since nobody proves who he is.
+Only loopback addresses are served, since nobody proves who they are.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from aioflow.errors import (
     OpError,
     UnimplementedError,
 )
-from aioflow.forking import check_process, generation
-from aioflow.kernels.background import Background
 from aioflow.net.addresses import PortReservation, split_address, split_host
 from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address, parse_task
 from aioflow.net.comm import Comm, CommOptions
@@ -35,6 +33,8 @@ from aioflow.net.task_worker import TaskWorker, WorkerSession
 from aioflow.net.transports import connect, listen
 from aioflow.net.worker_service import WorkerService
 from aioflow.runtime.worker import Worker
+from aioflow.sync.background import Background
+from aioflow.work.forking import check_process, generation
 
 __all__ = ["Server", "client_options", "find_server", "target_address"]
 

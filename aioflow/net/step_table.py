@@ -117,7 +117,7 @@ class StepTable:
         """A value for a step has come; nothing is done for one that has ended.
 
         Raises:
-            InternalError: it came twice.
+            InternalError: it has come twice.
         """
         joint = self._steps.get(id) or self._early.get(id)
         if joint is None:

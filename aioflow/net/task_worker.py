@@ -16,18 +16,17 @@ from typing import Any, Final
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
 from aioflow.errors import CancelledError, InvalidArgumentError, NotFoundError, OpError
+from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.device_spec import task_of
 from aioflow.net.outbox import Outbox, Parcel
 from aioflow.net.step_table import JointStep, StepTable
-from aioflow.ops.transfer import RECV, SEND
-from aioflow.runtime.cluster import register_in_thread
+from aioflow.runtime.cluster import register
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker, WorkerState
 
 __all__ = ["TaskWorker", "WorkerSession"]
 
-_LARGE_PART: Final = 256  # nodes: a larger part is bound in a thread, so that the loop goes on
 _owner_of: Final = cache(task_of)
 
 
@@ -81,18 +80,14 @@ class WorkerSession:
         self._running: set[JointStep] = set()
 
     async def register(self, part: Part, session: int, config: SessionConfig) -> int:
-        """Bind the kernels of a part and generate its strands; `session` is of no account here.
+        """Bind the kernels of a part and generate its strands; `session` is ignored here.
 
         Raises:
             UnimplementedError: there is no kernel for a node.
             NotFoundError: it is for devices that are not here.
         """
-        if sum(len(graph.nodes) for graph in part.subgraphs.values()) > _LARGE_PART:
-            handle = await register_in_thread(self._worker, part, self._number, config)
-        else:
-            handle = self._worker.register_now(part, self._number, config)
-        graphs = part.subgraphs.values()
-        self._handles[handle] = any(node.op in (SEND, RECV) for graph in graphs for node in graph.nodes.values())
+        handle = await register(self._worker, part, self._number, config)
+        self._handles[handle] = any(node.op in (SEND, RECV) for node in part.nodes())
         return handle
 
     async def deregister(self, handle: int) -> None:

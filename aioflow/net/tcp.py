@@ -350,7 +350,7 @@ async def connect_tcp(place: str, options: CommOptions, peer: str) -> TcpComm:
 
     Raises:
         PermissionDeniedError: the address is not of the loopback.
-        UnavailableError: nobody listens there, or no peer answers.
+        UnavailableError: nothing listens there, or no peer answers.
         DataLossError, UnimplementedError: what answers is not a peer, or one of another version.
     """
     host, port = await loopback(*split_host(place))

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from aioflow.brief import brief
+from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, DTypeError, ResourceExhaustedError
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import ALL, DType, string

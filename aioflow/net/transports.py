@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple
 
+from aioflow.checks.numbers import check_seconds
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from aioflow.net.addresses import split_address
 from aioflow.net.comm import Comm, CommOptions, Handler, Listener
 from aioflow.net.inproc import connect_inproc, listen_inproc
 from aioflow.net.tcp import connect_tcp, listen_tcp
-from aioflow.number_checks import check_seconds
 
 __all__ = ["TRANSPORTS", "Transport", "connect", "listen"]
 

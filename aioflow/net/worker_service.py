@@ -43,7 +43,7 @@ from aioflow.net.task_worker import TaskWorker
 from aioflow.runtime.frames import DEAD
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
-from aioflow.threads import in_thread
+from aioflow.work.threads import in_thread
 
 __all__ = ["WorkerService"]
 
@@ -65,7 +65,7 @@ class _Part:
         """The feeds of the whole step, of which the message has those of this part.
 
         Raises:
-            InvalidArgumentError: it has more or fewer, or one is of another dtype or shape than the part says.
+            InvalidArgumentError: it has more or fewer, or one does not have the dtype or shape that the part says.
         """
         if len(tensors) != len(self.feeds):
             raise InvalidArgumentError("wrong number of feeds", expected=len(self.feeds), actual=len(tensors))

@@ -1,6 +1,8 @@
 """Add a node for an op: convert the inputs, infer attributes, check them, work out dtypes and shapes.
 
-`apply_op` is the one way in which any builder makes a node, so every rule about inputs and attributes is here.
+Every builder makes its nodes here, so every rule about inputs and attributes is here. There are four doors, which
+differ by what they give: `make` a tensor, `make_list` the tensors of all outputs, `make_tuple` a named tuple of them,
+and `make_op` the node. `apply_op` gives what fits the op, for whoever does not know which op it is.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -16,10 +18,10 @@ from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceEx
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_callable, check_kind
 from aioflow.graph.arrays import check_depth, to_array
-from aioflow.graph.default_graph import default_graph
+from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Graph, Operation, Tensor, user_line
-from aioflow.graph.opdef import OPS, ArgDef, OpDef, ShapeContext, ShapeFn
+from aioflow.graph.opdef import OPS, ArgDef, OpDef, ShapeContext, ShapeFn, per_argument
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims, num_elements
 from aioflow.graph.tensor_like import TensorLike
@@ -33,13 +35,23 @@ from aioflow.ops.dtype_errors import (
 )
 
 __all__ = [
+    "Outputs",
     "TensorLike",
     "apply_op",
     "constant",
     "convert_n_to_tensor",
     "convert_to_tensor",
+    "make",
+    "make_list",
+    "make_op",
+    "make_tuple",
     "register_tensor_conversion_function",
 ]
+
+# What a node gives: itself where it has no outputs, otherwise a tensor (or a list of them) per output of the signature.
+Outputs: TypeAlias = Operation | Tensor | list[Tensor] | tuple[Tensor | list[Tensor], ...]
+
+_Tuple = TypeVar("_Tuple", bound=NamedTuple)
 
 _MAX_ELEMENTS: Final = 2**63 - 1
 _MAX_OUTPUTS: Final = 1 << 16
@@ -53,8 +65,8 @@ def register_tensor_conversion_function(
 
     A lower `priority` is tried first; the function may return NotImplemented.
     """
-    check_kind(base_type, (type, tuple), "what values are to be converted", "a type, or a tuple of them")
-    check_callable(conversion_func, "what converts them")
+    check_kind(base_type, (type, tuple), "the type to convert from", "a type, or a tuple of them")
+    check_callable(conversion_func, "the conversion function")
     _CONVERSIONS.append((priority, base_type, conversion_func))
     _CONVERSIONS.sort(key=lambda entry: entry[0])
 
@@ -78,7 +90,7 @@ def constant(
     """
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
     if wanted in (dtypes.resource, dtypes.variant):
-        raise DTypeError("there are no constants of handles", expected="numbers, bools or strings", actual=wanted)
+        raise DTypeError("a constant cannot hold handles", expected="numbers, bools or strings", actual=wanted)
     array = to_array(value, wanted)
     if shape is not None:
         array = _fill(array, dims_of(shape), verify_shape)
@@ -88,9 +100,11 @@ def constant(
 def _fill(array: np.ndarray[Any, Any], dims: Dims, verify: bool) -> np.ndarray[Any, Any]:
     count = num_elements(dims)
     if dims is None or count is None:
-        raise DTypeError("a constant needs a known shape", expected="known sizes", actual=format_dims(dims))
+        raise DTypeError(
+            "the shape of a constant must be fully known", expected="known sizes", actual=format_dims(dims)
+        )
     if verify and array.shape != dims:
-        raise DTypeError("the value does not have the shape", expected=format_dims(dims), actual=array.shape)
+        raise DTypeError("the value does not have the given shape", expected=format_dims(dims), actual=array.shape)
     flat = array.reshape(-1)
     if flat.size > count or (flat.size == 0 and count):
         raise InvalidArgumentError(
@@ -102,7 +116,7 @@ def _fill(array: np.ndarray[Any, Any], dims: Dims, verify: bool) -> np.ndarray[A
             flat = np.concatenate([flat, np.repeat(flat[-1:], count - flat.size)])
         except (MemoryError, ValueError) as error:
             raise ResourceExhaustedError(
-                "the constant is too large", expected="what fits into memory", actual=format_dims(dims)
+                "the constant is too large", expected="what fits in memory", actual=format_dims(dims)
             ) from error
     return flat.reshape(sizes)
 
@@ -124,7 +138,7 @@ def convert_to_tensor(
     """The value as a tensor of the default graph: itself, a variable's value, or a new constant.
 
     Raises:
-        DTypeError: it is a tensor, or a value, of another dtype.
+        DTypeError: it is a tensor, or a value, of a different dtype.
     """
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(value, Tensor):
@@ -148,10 +162,12 @@ def convert_to_tensor(
 def convert_n_to_tensor(
     values: Iterable[TensorLike], dtype: DTypeLike | None = None, name: str | None = None
 ) -> list[Tensor]:
-    """`convert_to_tensor` of each value. Raises DTypeError if `values` is one value."""
+    """`convert_to_tensor` of each value. Raises DTypeError if `values` is a single value."""
     if isinstance(values, str | bytes | Mapping):
-        raise DTypeError("one value, where a list of them is needed", expected="a list of tensors", actual=repr(values))
-    check_kind(values, Iterable, "what is to become tensors", "a list of tensors")
+        raise DTypeError(
+            "a list of values is needed, not a single value", expected="a list of tensors", actual=repr(values)
+        )
+    check_kind(values, Iterable, "the values to convert to tensors", "a list of tensors")
     return [convert_to_tensor(v, dtype, name=None if name is None else f"{name}_{i}") for i, v in enumerate(values)]
 
 
@@ -169,8 +185,7 @@ def _pack(values: Sequence[Any], dtype: DType | None, name: str) -> Tensor:
     first = _first_symbolic(values)
     wanted = dtype or first.dtype
     items = [_convert_beside(v, wanted, first, "the tensors of a list") for v in values]
-    packed: Tensor = apply_op("Pack", items, axis=0, name=name)
-    return packed
+    return make("Pack", items, axis=0, name=name)
 
 
 def _first_symbolic(values: Any, depth: int = 1) -> Any:
@@ -196,47 +211,95 @@ def _convert_beside(value: Any, wanted: DType | None, first: Any, what: str, **o
         raise mixed_dtypes(what, first, offending(value, wanted, _symbolic)) from error
 
 
-def apply_op(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Any:
-    """Make a node and return its outputs.
+def make(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Tensor:
+    """Make a node of an op with one output that is one tensor, and return that.
 
     Args:
         op_type: A registered op.
-        inputs: One value an input of the signature; a sequence for a sequence input.
+        inputs: One value per input of the signature; a sequence for a sequence input.
         attrs: Attributes; those that the inputs imply (dtypes, counts) and those with defaults may be left out.
+
+    Raises:
+        NotFoundError: no such op.
+        InvalidArgumentError: an input, an attribute, or the shapes do not fit the signature; or the op has other
+            outputs.
+    """
+    op_def = OPS.get(op_type)
+    if not _gives_one_tensor(op_def):
+        raise _other_outputs(op_def, "one tensor")
+    graph = graph_of(inputs)
+    context = current_scope(graph).context
+    if context is not None:
+        known = context.stand_in(op_type, inputs, attrs)
+        if known is not None:
+            return known
+    return _make_node(graph, op_def, inputs, attrs, name).outputs[0]
+
+
+def make_list(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> list[Tensor]:
+    """Make a node of an op with several outputs, or with a list of them, and return all its tensors: see `make`."""
+    return list(make_op(op_type, *inputs, name=name, **attrs).outputs)
+
+
+def make_tuple(kind: type[_Tuple], op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> _Tuple:
+    """Make a node of an op with several outputs, and return them as a named tuple: see `make`.
+
+    Args:
+        kind: Its fields have the names of the outputs; a sequence output is a list of tensors.
+    """
+    op_def = OPS.get(op_type)
+    if tuple(arg.name for arg in op_def.outputs) != kind._fields:
+        raise _other_outputs(op_def, ", ".join(kind._fields))
+    return kind._make(_grouped(make_op(op_type, *inputs, name=name, **attrs)))
+
+
+def make_op(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Operation:
+    """Make a node and return it, whatever its outputs: see `make`."""
+    return _make_node(graph_of(inputs), OPS.get(op_type), inputs, attrs, name)
+
+
+def apply_op(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Outputs:
+    """Make a node and return its outputs, for an op that may be any: see `make`.
 
     Returns:
         The Operation where it has no outputs; a Tensor (or a list of them) where it has one; otherwise a named
         tuple of those.
-
-    Raises:
-        NotFoundError: no such op.
-        InvalidArgumentError: an input, an attribute, or the shapes do not fit the signature.
     """
     op_def = OPS.get(op_type)
-    graph = _graph_of(inputs)
-    context = current_scope(graph).context
-    known = None if context is None else context.stand_in(op_type, inputs, attrs)
-    if known is not None:
-        return known
-    try:
-        op = _make_node(graph, op_def, inputs, dict(attrs), name)
-    except OpError as error:
-        raise error.at(None if name is None else str(name).rstrip("/"), op_type, user_line()) from error.__cause__
-    return pack_outputs(op)
+    if _gives_one_tensor(op_def):
+        return make(op_type, *inputs, name=name, **attrs)
+    op = make_op(op_type, *inputs, name=name, **attrs)
+    if not op.outputs and all(arg.number_attr is None for arg in op_def.outputs):
+        return op
+    groups = _grouped(op)
+    return groups[0] if len(groups) == 1 else _output_tuple(op_def)(*groups)
 
 
-def _graph_of(inputs: Sequence[Any]) -> Graph:
-    for value in inputs:
-        if isinstance(value, Tensor):
-            return value.op.graph
-        if isinstance(value, list | tuple):
-            for item in value:
-                if isinstance(item, Tensor):
-                    return item.op.graph
-    return default_graph()
+def _gives_one_tensor(op_def: OpDef) -> bool:
+    return len(op_def.outputs) == 1 and not op_def.outputs[0].is_sequence
+
+
+def _other_outputs(op_def: OpDef, wanted: str) -> InvalidArgumentError:
+    outputs = ", ".join(f"{arg.name} (a list)" if arg.is_sequence else arg.name for arg in op_def.outputs)
+    return InvalidArgumentError(
+        f"op {op_def.name} does not have these outputs",
+        op_type=op_def.name,
+        expected=f"an op that gives {wanted}",
+        actual=outputs or "no outputs",
+    )
 
 
 def _make_node(
+    graph: Graph, op_def: OpDef, inputs: Sequence[Any], attrs: dict[str, Any], name: str | None
+) -> Operation:
+    try:
+        return _converted_node(graph, op_def, inputs, attrs, name)
+    except OpError as error:
+        at = None if name is None else str(name).rstrip("/")
+        raise error.at(at, op_def.name, user_line()) from error.__cause__
+
+
+def _converted_node(
     graph: Graph, op_def: OpDef, inputs: Sequence[Any], attrs: dict[str, Any], name: str | None
 ) -> Operation:
     if len(inputs) != len(op_def.inputs):
@@ -345,7 +408,7 @@ def _infer_from_input(op_def: OpDef, arg: ArgDef, inputs: Mapping[str, Any], fou
         return
     if arg.number_attr is not None and found.setdefault(arg.number_attr, len(tensors)) != len(tensors):
         raise InvalidArgumentError(
-            f"input {arg.name!r} of {op_def.name} does not agree with {arg.number_attr}",
+            f"input {arg.name!r} of {op_def.name} does not match {arg.number_attr}",
             expected=found[arg.number_attr],
             actual=len(tensors),
         )
@@ -376,7 +439,7 @@ def output_specs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, A
     shapes = _inferred_shapes(op_def, op_def.shape_fn, inputs, attrs)
     if len(shapes) != len(types):
         raise InvalidArgumentError(
-            "there is not one shape an output", expected=f"{len(types)} shapes", actual=f"{len(shapes)} shapes"
+            "one shape per output is needed", expected=f"{len(types)} shapes", actual=f"{len(shapes)} shapes"
         )
     return list(zip(types, shapes, strict=True))
 
@@ -384,9 +447,7 @@ def output_specs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, A
 def _output_count(arg: ArgDef, attrs: Mapping[str, Any]) -> int:
     count = arg.count(attrs)
     if not 0 <= count <= _MAX_OUTPUTS:
-        raise InvalidArgumentError(
-            f"there cannot be so many outputs {arg.name!r}", expected=f"0 to {_MAX_OUTPUTS}", actual=count
-        )
+        raise InvalidArgumentError(f"too many outputs {arg.name!r}", expected=f"0 to {_MAX_OUTPUTS}", actual=count)
     return count
 
 
@@ -425,27 +486,20 @@ def _dtype_of(arg: ArgDef, attrs: Mapping[str, Any]) -> DType:
     return found
 
 
-_OUTPUT_TUPLES: Final[dict[str, Any]] = {}
+_OUTPUT_TUPLES: Final[dict[str, Callable[..., tuple[Tensor | list[Tensor], ...]]]] = {}
 
 
-def pack_outputs(op: Operation) -> Any:
-    """A node's outputs as its builder returns them: see `apply_op`."""
-    args = op.op_def.outputs
-    if not op.outputs and all(a.number_attr is None for a in args):
-        return op
-    groups: list[Any] = []
-    position = 0
-    for arg in args:
-        if not arg.is_sequence:
-            groups.append(op.outputs[position])
-            position += 1
-            continue
-        count = len(op.attrs[arg.list_attr]) if arg.list_attr is not None else op.attrs[arg.number_attr or ""]
-        groups.append(op.outputs[position : position + count])
-        position += count
-    if len(groups) == 1:
-        return groups[0]
-    kind = _OUTPUT_TUPLES.get(op.type)
-    if kind is None:
-        kind = _OUTPUT_TUPLES[op.type] = namedtuple(op.type.lstrip("_"), [a.name for a in args])
-    return kind(*groups)
+def _output_tuple(op_def: OpDef) -> Callable[..., tuple[Tensor | list[Tensor], ...]]:
+    """The named tuple of an op's outputs, made on first use."""
+    if op_def.name not in _OUTPUT_TUPLES:
+        fields = [arg.name for arg in op_def.outputs]
+        _OUTPUT_TUPLES[op_def.name] = namedtuple(op_def.name.lstrip("_"), fields)
+    return _OUTPUT_TUPLES[op_def.name]
+
+
+def _grouped(op: Operation) -> list[Tensor | list[Tensor]]:
+    """A node's outputs: one entry per output of the signature."""
+    return [
+        list(tensors) if arg.is_sequence else tensors[0]
+        for arg, tensors in per_argument(op.op_def.outputs, op.attrs, op.outputs)
+    ]

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
-from aioflow.graph.arrays import check_depth
-from aioflow.graph.default_graph import default_graph
+from aioflow.graph.arrays import Array, check_depth
+from aioflow.graph.default_graph import graph_of
 from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of, merge_dims
+from aioflow.graph.static_value import StaticValue, known_by, moving
 from aioflow.graph.tensor_like import NodeLike, SupportsTensor
-from aioflow.ops.apply import TensorLike, apply_op, convert_n_to_tensor, convert_to_tensor
+from aioflow.graph.traits import Effect, Role, instant, passes_on, source
+from aioflow.ops.apply import TensorLike, convert_n_to_tensor, convert_to_tensor, make, make_list, make_op
 
 __all__ = [
     "group",
@@ -47,9 +49,27 @@ def _constant(ctx: ShapeContext) -> Dims:
     return tuple(value.shape)
 
 
-define_op("Const", "", "output: dtype", ["value: tensor", "dtype: type"], shape=_constant)
+def _const_value(tensor: Tensor) -> Array | None:
+    value: Array = tensor.op.attrs["value"]
+    return value
+
+
 define_op(
-    "Placeholder", "", "output: dtype", ["dtype: type", "shape: shape = None"], shape=lambda ctx: ctx.attrs["shape"]
+    "Const",
+    "",
+    "output: dtype",
+    ["value: tensor", "dtype: type"],
+    shape=_constant,
+    value=StaticValue(fact=_const_value),
+    traits=source(role=Role.CONSTANT),
+)
+define_op(
+    "Placeholder",
+    "",
+    "output: dtype",
+    ["dtype: type", "shape: shape = None"],
+    shape=lambda ctx: ctx.attrs["shape"],
+    traits=instant(effect=Effect.FAILS),
 )
 define_op(
     "PlaceholderWithDefault",
@@ -57,18 +77,31 @@ define_op(
     "output: dtype",
     ["dtype: type", "shape: shape"],
     shape=lambda ctx: ctx.attrs["shape"],
+    traits=passes_on(),
 )
-define_op("NoOp")
-define_op("Identity", "input: T", "output: T", ["T: type"], shape=unchanged)
+define_op("NoOp", traits=instant())
+PASSED_ON: Final = moving(lambda op, inputs: inputs[0])
+
+define_op("Identity", "input: T", "output: T", ["T: type"], shape=unchanged, value=PASSED_ON, traits=passes_on())
 define_op(
     "IdentityN",
     "input: list:T",
     "output: list:T",
     ["T: list(type) >= 1"],
     shape=lambda ctx: [t.dims for t in ctx.tensors],
+    value=moving(lambda op, inputs: inputs, slice(None)),
+    traits=passes_on(),
 )
-define_op("StopGradient", "input: T", "output: T", ["T: type"], shape=unchanged)
-define_op("PreventGradient", "input: T", "output: T", ["T: type", "message: string = ''"], shape=unchanged)
+define_op("StopGradient", "input: T", "output: T", ["T: type"], shape=unchanged, value=PASSED_ON, traits=passes_on())
+define_op(
+    "PreventGradient",
+    "input: T",
+    "output: T",
+    ["T: type", "message: string = ''"],
+    shape=unchanged,
+    value=known_by(lambda value: value),
+    traits=passes_on(),
+)
 
 not_differentiable("Const", "Placeholder", "NoOp", "StopGradient")
 
@@ -97,8 +130,7 @@ def placeholder(dtype: DTypeLike, shape: ShapeLike | None = None, name: str | No
         dtype: Element type.
         shape: Static shape, with None for the sizes that may vary; None alone leaves the rank open.
     """
-    result: Tensor = apply_op("Placeholder", dtype=dtypes.as_dtype(dtype), shape=dims_of(shape), name=name)
-    return result
+    return make("Placeholder", dtype=dtypes.as_dtype(dtype), shape=dims_of(shape), name=name)
 
 
 def placeholder_with_default(input: TensorLike, shape: ShapeLike | None, name: str | None = None) -> Tensor:
@@ -109,38 +141,33 @@ def placeholder_with_default(input: TensorLike, shape: ShapeLike | None, name: s
     """
     tensor = convert_to_tensor(input)
     merge_dims(dims_of(shape), tensor.dims)
-    result: Tensor = apply_op("PlaceholderWithDefault", tensor, shape=dims_of(shape), name=name)
-    return result
+    return make("PlaceholderWithDefault", tensor, shape=dims_of(shape), name=name)
 
 
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
     """The same value in a tensor of its own."""
-    result: Tensor = apply_op("Identity", convert_to_tensor(input), name=name)
-    return result
+    return make("Identity", convert_to_tensor(input), name=name)
 
 
 def identity_n(input: Sequence[TensorLike], name: str | None = None) -> list[Tensor]:
     """The same values in tensors of their own, all made at once."""
-    result: list[Tensor] = apply_op("IdentityN", convert_n_to_tensor(input), name=name)
-    return result
+    return make_list("IdentityN", convert_n_to_tensor(input), name=name)
 
 
 def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
     """The same value, through which no gradient flows."""
-    result: Tensor = apply_op("StopGradient", convert_to_tensor(input), name=name)
-    return result
+    return make("StopGradient", convert_to_tensor(input), name=name)
 
 
 def no_op(name: str | None = None) -> Operation:
     """A node that does nothing: something to hang control dependencies on."""
-    result: Operation = apply_op("NoOp", name=name)
-    return result
+    return make_op("NoOp", name=name)
 
 
 def group(*inputs: NodeLike | Sequence[Any] | None, name: str | None = None) -> Operation:
     """A node that finishes when all `inputs` (nodes or tensors, nested lists too) have."""
     elements = [e for e in _flatten(inputs) if e is not None]
-    graph = _graph_of(elements)
+    graph = graph_of(elements)
     with graph.as_default(), graph.control_dependencies(elements):
         return no_op(name=name or "group_deps")
 
@@ -152,11 +179,11 @@ def tuple_(
 ) -> list[Any]:
     """The tensors again, each available only when all of them (and `control_inputs`) are done. None passes through."""
     check_kind(tensors, Iterable, "the tensors", "a list of tensors")
-    check_kind(control_inputs or [], Iterable, "what the tensors wait for", "a list of nodes or tensors")
+    check_kind(control_inputs or [], Iterable, "control_inputs", "a list of nodes or tensors")
     present = [t for t in tensors if t is not None]
     if not present:
         raise InvalidArgumentError("there are no tensors", expected="at least one", actual=tensors)
-    graph = _graph_of(present)
+    graph = graph_of(present)
     with graph.as_default(), graph.name_scope(name or "tuple"):
         gate = group(*present, *(control_inputs or []))
         with graph.control_dependencies([gate]):
@@ -173,11 +200,3 @@ def _flatten(items: Any, depth: int = 1) -> list[Any]:
     if isinstance(items, list | tuple):
         return [leaf for item in items for leaf in _flatten(item, depth + 1)]
     return [items]
-
-
-def _graph_of(elements: list[Any]) -> Graph:
-    for element in elements:
-        graph = getattr(element, "graph", None)
-        if isinstance(graph, Graph):
-            return graph
-    return default_graph()

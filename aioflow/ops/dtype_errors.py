@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.brief import brief
+from aioflow.checks.brief import brief
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
@@ -61,7 +61,7 @@ def disagreeing_inputs(
             if candidate.dtype is wanted:
                 return mixed_dtypes(f"the inputs of {op_def.name}", candidate, tensor)
     return DTypeError(
-        f"input {arg.name!r} of {op_def.name} does not agree with {attr}: {_described(tensor)}; {_CAST}",
+        f"input {arg.name!r} of {op_def.name} does not match {attr}: {_described(tensor)}; {_CAST}",
         expected=wanted,
         actual=tensor.dtype,
     )
@@ -76,7 +76,7 @@ def refused_dtype(
             tensors = [t for t in _listed(inputs[arg.name]) if attr.allowed is not None and t.dtype not in attr.allowed]
             if tensors:
                 return DTypeError(
-                    f"input {arg.name!r} of {op_def.name} may not have this dtype: {_described(tensors[0])}; {_CAST}",
+                    f"input {arg.name!r} of {op_def.name} cannot have this dtype: {_described(tensors[0])}; {_CAST}",
                     expected=error.expected,
                     actual=tensors[0].dtype.name,
                 )

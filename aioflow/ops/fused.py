@@ -8,15 +8,27 @@ nodes that they stand for, since an error must name the user's own node.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+from aioflow.graph.costs import Cost, Operand, moved
 from aioflow.graph.opdef import define_op
+from aioflow.graph.traits import elementwise, product
+from aioflow.ops.linalg.products import MATRIX_PRODUCT
+from aioflow.ops.nn.convolution import convolution, depthwise
 
 __all__: list[str] = []
 
 # nodes, sources: of each node that was fused, in order, its name and `str` of its line ("" where there is none).
 _ORIGINS: Final = ["nodes: list(string) = []", "sources: list(string) = []"]
 _EPILOGUE: Final = ["T: {float32, float64}", "num_args: int >= 0", "fused_ops: list(string) = []", *_ORIGINS]
+
+
+def _chain(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+    """A chain reads and writes once, and computes each of its steps from the cache at half the price."""
+    steps = attrs.get("ops", ())
+    return moved(attrs, inputs, outputs) * max(1.0, 0.5 * len(steps) if isinstance(steps, list | tuple) else 1.0)
+
 
 # Value i is input i, and after the inputs come the results of the members in order, the last of which is the output.
 # `ops` are the members' ops, `operands` the values that they read, member by member, `dtypes` those of their results.
@@ -33,6 +45,7 @@ define_op(
         *_ORIGINS,
     ],
     made_by="compiler",
+    traits=elementwise(cost=Cost("elementwise", _chain)),
 )
 define_op(
     "_FusedMatMul",
@@ -40,6 +53,7 @@ define_op(
     "product: T",
     ["transpose_a: bool = False", "transpose_b: bool = False", *_EPILOGUE],
     made_by="compiler",
+    traits=product(cost=MATRIX_PRODUCT),
 )
 _WINDOWS: Final = [
     "strides: list(int)",
@@ -48,11 +62,12 @@ _WINDOWS: Final = [
     "data_format: {'NHWC', 'NCHW'} = 'NHWC'",
     "dilations: list(int) = [1, 1, 1, 1]",
 ]
-for _name in ("_FusedConv2D", "_FusedDepthwiseConv2dNative"):
+for _name, _cost in (("_FusedConv2D", convolution(-1, 1)), ("_FusedDepthwiseConv2dNative", depthwise(-1, 1))):
     define_op(
         _name,
         "input: T, filter: T, args: num_args*T",
         "output: T",
         [*_WINDOWS, *_EPILOGUE],
         made_by="compiler",
+        traits=product(cost=_cost),
     )

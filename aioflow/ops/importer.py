@@ -21,11 +21,11 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.foreign import refuse_foreign_object
 from aioflow.graph.graph import Graph, Operation, Tensor, user_line
 from aioflow.graph.graphdef import VERSION, FunctionDef, FunctionRef, GraphDef, InputRef, NodeDef, TensorData
-from aioflow.graph.opdef import OPS, OpDef
+from aioflow.graph.opdef import OPS, OpDef, per_argument
 from aioflow.graph.shapes import Dims, dims_of, merge_dims
 from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.apply import convert_to_tensor, infer_attrs, output_specs
-from aioflow.ops.function_body import StoredFunction
+from aioflow.ops.function.body import StoredFunction
 
 __all__ = ["import_graph_def"]
 
@@ -97,7 +97,7 @@ def import_graph_def(
         NotFoundError: an op is not registered.
         AlreadyExistsError: the graph has a node of that name, or another function of the name of one in the library.
         InvalidArgumentError: the definition is inconsistent (a name twice, an unknown input, a cycle, an attribute or a
-            dtype that does not fit its op), or `input_map` or `return_elements` name what it does not have.
+            dtype that does not fit its op), or `input_map` or `return_elements` name something that it does not have.
     """
     refuse_foreign_object(graph_def)
     if not isinstance(graph_def, GraphDef):
@@ -112,7 +112,7 @@ def import_graph_def(
         check_kind(element, (str, bytes), "the name of an element", "a str")
     if graph_def.version > VERSION:
         raise InvalidArgumentError(
-            "the definition is for a later version of the ops", expected=f"at most {VERSION}", actual=graph_def.version
+            "the definition needs a later version of the ops", expected=f"at most {VERSION}", actual=graph_def.version
         )
     graph = default_graph()
     with graph.all_or_nothing(), graph.name_scope("import" if name is None else name) as prefix:
@@ -132,7 +132,7 @@ def _add_function(graph: Graph, function: FunctionDef) -> None:
     known = graph.functions.get(function.name)
     if known is not None and known.definition != function:
         raise AlreadyExistsError(
-            f"the graph has another function {function.name!r}",
+            f"the graph already has a different function {function.name!r}",
             expected=known.definition.signature,
             actual=function.signature,
         )
@@ -148,7 +148,7 @@ def _mapped(graph: Graph, input_map: Mapping[str, Any]) -> dict[InputRef, Any]:
     for key, value in input_map.items():
         ref = InputRef.parse(_text(key))
         if ref in found:
-            raise InvalidArgumentError("input_map has an output twice", actual=str(ref))
+            raise InvalidArgumentError("input_map names an output twice", actual=str(ref))
         if ref.port < 0:
             element = graph.as_graph_element(value)
             found[ref] = element.op if isinstance(element, Tensor) else element
@@ -248,7 +248,7 @@ class Import:
             name = min(missing[name] & left)
         circle = [*path[path.index(name) :], name]
         shown = " ← ".join(circle if len(circle) <= 8 else [*circle[:7], "…"])
-        return _at(InvalidArgumentError("the nodes wait for one another in a cycle", actual=shown), self.nodes[name])
+        return _at(InvalidArgumentError("the nodes form a cycle", actual=shown), self.nodes[name])
 
     def build(self, node: NodeDef) -> None:
         """Make one node, whose inputs exist.
@@ -406,21 +406,19 @@ def _checked(op_def: OpDef, key: str, value: Any) -> Any:
     attr = op_def.attr(key)
     wanted = {"tensor": TensorData, "type": DType, "func": FunctionRef}.get(attr.kind)
     if wanted is not None and not isinstance(value, wanted):
-        raise InvalidArgumentError(f"attribute {key!r} has the wrong kind", expected=attr.kind, actual=repr(value)[:80])
+        raise InvalidArgumentError(f"attribute {key!r} has the wrong type", expected=attr.kind, actual=repr(value)[:80])
     return attr.check(_value(value))
 
 
 def by_name(op_def: OpDef, data: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """The flat data inputs by the names of the signature."""
-    counts = [arg.count(attrs) for arg in op_def.inputs]
-    if sum(counts) != len(data):
-        raise InvalidArgumentError("wrong number of inputs", expected=sum(counts), actual=len(data))
-    found: dict[str, Any] = {}
-    position = 0
-    for arg, count in zip(op_def.inputs, counts, strict=True):
-        found[arg.name] = list(data[position : position + count]) if arg.is_sequence else data[position]
-        position += count
-    return found
+    wanted = sum(arg.count(attrs) for arg in op_def.inputs)
+    if wanted != len(data):
+        raise InvalidArgumentError("wrong number of inputs", expected=wanted, actual=len(data))
+    return {
+        arg.name: list(tensors) if arg.is_sequence else tensors[0]
+        for arg, tensors in per_argument(op_def.inputs, attrs, data)
+    }
 
 
 def _with_shapes(specs: Sequence[tuple[DType, Dims]], shapes: Any) -> list[tuple[DType, Dims]]:

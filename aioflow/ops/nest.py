@@ -30,11 +30,11 @@ def pack(structure: Any, leaves: Sequence[Any]) -> Any:
     """The leaves in the place of those of `structure`, in containers of the same kinds.
 
     Raises:
-        InvalidArgumentError: there are not as many.
+        InvalidArgumentError: the number of leaves differs.
     """
     count = len(flatten(structure))
     if count != len(leaves):
-        raise InvalidArgumentError("the structure has another number of leaves", expected=count, actual=len(leaves))
+        raise InvalidArgumentError("the structure has a different number of leaves", expected=count, actual=len(leaves))
     return _pack(structure, iter(leaves))
 
 

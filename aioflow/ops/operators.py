@@ -11,10 +11,10 @@ from typing import Any, Final
 from aioflow.errors import DTypeError
 from aioflow.graph import dtypes
 from aioflow.graph.graph import OPERATORS, Tensor
-from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
-from aioflow.ops.broadcasting import same_dtype
-from aioflow.ops.division import truediv
-from aioflow.ops.math_complex import abs as absolute
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make
+from aioflow.ops.math.broadcasting import same_dtype
+from aioflow.ops.math.complex import abs as absolute
+from aioflow.ops.math.division import truediv
 
 __all__: list[str] = []
 
@@ -23,8 +23,7 @@ Operator = Callable[..., Tensor]
 
 def _of(op_type: str, name: str | None = None) -> Operator:
     def operator(*operands: Any) -> Tensor:
-        result: Tensor = apply_op(op_type, *operands, name=name)
-        return result
+        return make(op_type, *operands, name=name)
 
     return operator
 
@@ -32,8 +31,7 @@ def _of(op_type: str, name: str | None = None) -> Operator:
 def _add(x: TensorLike, y: TensorLike) -> Tensor:
     tensor = x if isinstance(x, Tensor) else y
     is_text = isinstance(tensor, Tensor) and tensor.dtype is dtypes.string
-    result: Tensor = apply_op("Add" if is_text else "AddV2", x, y, name="add")
-    return result
+    return make("Add" if is_text else "AddV2", x, y, name="add")
 
 
 def _truediv(x: TensorLike, y: TensorLike) -> Tensor:
@@ -56,9 +54,10 @@ def _logic(symbol: str) -> Operator:
         operands = same_dtype(x, *others) if others else (convert_to_tensor(x),)
         dtype = operands[0].dtype
         if not (dtype.is_bool or dtype.is_integer):
-            raise DTypeError(f"`{symbol}` is for bools and integers", expected="one of those", actual=repr(operands[0]))
-        result: Tensor = apply_op(on_bool if dtype.is_bool else on_integers, *operands, name=symbol)
-        return result
+            raise DTypeError(
+                f"`{symbol}` is for bools and integers", expected="a bool or integer dtype", actual=repr(operands[0])
+            )
+        return make(on_bool if dtype.is_bool else on_integers, *operands, name=symbol)
 
     return operator
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aioflow.graph.opdef import define_op
+from aioflow.graph.traits import state_change
 
 __all__: list[str] = []
 
@@ -12,7 +13,7 @@ define_op(
     "value: dtype",
     ["dtype: type", "shape: shape", "index: int"],
     shape=lambda ctx: ctx.attrs["shape"],
-    stateful=True,
     made_by="worker",
+    traits=state_change(),
 )
-define_op("_PartialFetch", "value: T", "", ["T: type", "index: int"], stateful=True, made_by="worker")
+define_op("_PartialFetch", "value: T", "", ["T: type", "index: int"], made_by="worker", traits=state_change())

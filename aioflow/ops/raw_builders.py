@@ -28,7 +28,7 @@ def builder_of(name: str, module: str) -> Callable[..., Any]:
     Raises:
         AttributeError: there is no such op; the message has near names.
     """
-    if name.startswith("__") or name not in OPS:
+    if name not in OPS or OPS.get(name).made_by != "user":
         hint = "" if name.startswith("__") else did_you_mean(near_names(name, public_ops()))
         raise AttributeError(f"no op {name!r} among the {len(OPS)} that are registered{hint}")
     builder = _BUILDERS.get(name)

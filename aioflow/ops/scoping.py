@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.default_graph import default_graph
-from aioflow.graph.graph import Graph
+from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.scopes import DeviceLike
 from aioflow.graph.tensor_like import NodeLike
 
@@ -28,7 +27,7 @@ __all__ = [
 
 
 def device(device_name_or_function: DeviceLike) -> AbstractContextManager[None]:
-    """Ask for a device for new nodes: a name, a function of the node, or None to close off the outer scopes."""
+    """Request a device for new nodes: a name, a function of the node, or None to close off the outer scopes."""
     return default_graph().device(device_name_or_function)
 
 
@@ -79,21 +78,6 @@ def init_scope() -> Iterator[None]:
     """Make nodes that do not wait for the control dependencies around, as initializers must not."""
     with default_graph().control_dependencies(None):
         yield
-
-
-def graph_of(values: Iterable[Any]) -> Graph:
-    """The graph that these values belong to, or the default one. Raises InvalidArgumentError for several graphs."""
-    found: Graph | None = None
-    for value in values:
-        graph = getattr(value, "graph", None)
-        if not isinstance(graph, Graph):
-            continue
-        if found is not None and graph is not found:
-            raise InvalidArgumentError(
-                f"the values are of different graphs: {value!r} is of another", expected=repr(found), actual=repr(graph)
-            )
-        found = graph
-    return found or default_graph()
 
 
 def add_to_collection(name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""The two ends of an edge between devices (whitepaper, 3.2.2), which the partition makes, and what users say of one."""
+"""Where values enter and leave a step, and cross between devices (whitepaper, 3.2.2): ops that the compiler makes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
 from aioflow.graph.dtypes import DType, bfloat16, float16
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import define_op
-from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
+from aioflow.graph.traits import Role, opaque, passes_on, source, state_change
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import unchanged
 
-__all__ = ["COMPRESSIONS", "LEND", "RECV", "SEND", "SHARE", "TO_DEVICE", "TO_HOST", "check_compression", "compressed"]
+__all__ = ["COMPRESSIONS", "LEND", "SHARE", "TO_DEVICE", "TO_HOST", "check_compression", "compressed"]
 
-SEND: Final = "_Send"
-RECV: Final = "_Recv"
 # Between the host's memory and that of the device on which the node is; `runtime/host_copies.py` puts them in.
 TO_DEVICE: Final = "_ToDevice"
 TO_HOST: Final = "_ToHost"
@@ -29,6 +29,9 @@ COMPRESSIONS: Final[Mapping[str, tuple[DType, bool]]] = {
     "float16": (float16, False),
 }
 
+define_op(ARG, "", "output: T", ["index: int", "T: type"], made_by="compiler", traits=source(role=Role.FEED))
+define_op(RETVAL, "input: T", "", ["index: int", "T: type"], made_by="compiler", traits=passes_on(role=Role.FETCH))
+
 # `tensor_name` names the edge, once in a plan. `maybe_dead`: whether the value may be on a branch that is not taken.
 define_op(
     SEND,
@@ -41,8 +44,8 @@ define_op(
         "recv_device: string",
         "maybe_dead: bool = False",
     ],
-    stateful=True,
     made_by="compiler",
+    traits=state_change(role=Role.SEND),
 )
 define_op(
     RECV,
@@ -57,20 +60,20 @@ define_op(
         "maybe_dead: bool = False",
     ],
     shape=lambda ctx: ctx.attrs["shape"],
-    stateful=True,
     made_by="compiler",
+    traits=state_change(role=Role.RECV),
 )
 
-define_op(TO_DEVICE, "value: T", "copy: T", ["T: type"], shape=unchanged, made_by="worker")
-define_op(TO_HOST, "value: T", "copy: T", ["T: type"], shape=unchanged, made_by="worker")
-define_op(LEND, "value: T", "lent: T", ["T: type"], shape=unchanged, made_by="worker")
-define_op(SHARE, "value: T", "shared: T", ["T: type"], shape=unchanged, made_by="worker")
+define_op(TO_DEVICE, "value: T", "copy: T", ["T: type"], shape=unchanged, made_by="worker", traits=opaque())
+define_op(TO_HOST, "value: T", "copy: T", ["T: type"], shape=unchanged, made_by="worker", traits=opaque())
+define_op(LEND, "value: T", "lent: T", ["T: type"], shape=unchanged, made_by="worker", traits=opaque())
+define_op(SHARE, "value: T", "shared: T", ["T: type"], shape=unchanged, made_by="worker", traits=opaque())
 
 
 def check_compression(kind: str) -> str:
-    """`kind`. Raises InvalidArgumentError where it names no compression."""
+    """`kind`. Raises InvalidArgumentError if it is not the name of a compression."""
     if kind not in COMPRESSIONS:
-        raise InvalidArgumentError("no such compression", expected=f"one of {sorted(COMPRESSIONS)}", actual=kind)
+        raise InvalidArgumentError("unknown compression", expected=f"one of {sorted(COMPRESSIONS)}", actual=kind)
     return kind
 
 
@@ -83,7 +86,6 @@ def compressed(tensor: TensorLike, kind: str = "truncate", name: str | None = No
             nearest such value; "float16" rounds to a type with a smaller range, beyond which values become infinite.
 
     Raises:
-        InvalidArgumentError: there is no such kind.
+        InvalidArgumentError: the kind is unknown.
     """
-    result: Tensor = apply_op("Identity", convert_to_tensor(tensor), _compression=check_compression(kind), name=name)
-    return result
+    return make("Identity", convert_to_tensor(tensor), _compression=check_compression(kind), name=name)

@@ -1,13 +1,14 @@
-"""What a backend for another kind of device than the host's CPU supplies.
+"""What a backend supplies: a kind of device, and each device of it. The host's CPU is one kind of several.
 
-A subgraph on such a device is cut into strands as on a CPU; each runs as one call of the executor. What comes from or
-goes to the host crosses by `to_device` and `to_host` (`runtime/host_copies.py` puts these where they are needed). A
-backend is found by the entry point group `aioflow.backends`; `aioflow.testing.check_backend` proves one.
+A subgraph is cut into strands on any device; each runs as one call of the executor, on the host also straight on the
+event loop while it is cheap. Where a device has memory of its own, what comes from or goes to the host crosses by
+`to_device` and `to_host` (`runtime/host_copies.py` puts these where they are needed). A backend is found by the entry
+point group `aioflow.backends`; `aioflow.testing.check_backend` proves one. `examples/own_backend.py` is a small one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -41,23 +42,11 @@ class Executor(Protocol):
 
 
 class BackendDevice(ArrayBackend, Protocol):
-    """One device."""
+    """One device: what kernels may ask of it (`ArrayBackend`), and what the run-time asks besides."""
 
     @property
     def executor(self) -> Executor:
         """Runs the strands of the device."""
-
-    def to_device(self, value: Any) -> Awaitable[Any]:
-        """A copy of a host array (or NumPy scalar) on the device."""
-
-    def to_host(self, value: Any) -> Awaitable[Any]:
-        """A copy of a device array in host memory, which is the caller's."""
-
-    def copy_from(self, array: Any, other: Any) -> Any:
-        """This device's copy of an array of another device of the backend, from card to card where that can be."""
-
-    def share(self, array: Any) -> Any:
-        """The array as an object with `__dlpack__`, for other libraries that use the device."""
 
     def captured(
         self, function: Callable[..., tuple[Any, ...]], nodes: Sequence[BoundNode]
@@ -69,8 +58,8 @@ class BackendDevice(ArrayBackend, Protocol):
             nodes: What it computes.
         """
 
-    def memory(self) -> MemoryStats:
-        """How full it is."""
+    def memory(self) -> MemoryStats | None:
+        """How full it is; None where nobody counts."""
 
     def close(self) -> None:
         """Let go of threads, streams and pooled memory. Nothing is running then."""
@@ -85,13 +74,20 @@ class Backend(Protocol):
 
     @property
     def device_type(self) -> str:
-        """ "GPU", …: the type in device names, and in the kernel registry."""
+        """ "GPU", …: the type in device names, and in the kernel registry; `registry.HOST` for the host's own."""
 
-    def count(self) -> int:
-        """How many devices this process sees; 0 where the library is there and no device is."""
+    def count(self) -> int | None:
+        """How many devices this process sees; 0 where the library is there and no device is. None where it has as many
+        as are wanted, as a CPU may be taken for several devices: one, then, if nobody says.
+        """
 
     def describe(self, index: int) -> tuple[int | None, str]:
         """Memory limit in bytes, and what the device is, in words."""
 
-    def device(self, index: int) -> BackendDevice:
-        """The device of that number; the same object every time."""
+    def device(self, index: int, threads: int = 0) -> BackendDevice:
+        """The device of that number; the same object every time.
+
+        Args:
+            threads: How many of the host's threads compute for it, 0 for one per processor. A device that computes
+                elsewhere does not look at it.
+        """

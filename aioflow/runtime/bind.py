@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
-from aioflow.copying import copied
 from aioflow.errors import (
     AioflowError,
     InvalidArgumentError,
@@ -15,19 +14,25 @@ from aioflow.errors import (
     ResourceExhaustedError,
     UnknownError,
 )
-from aioflow.graph.opdef import CONTROL_FLOW, OPS
-from aioflow.kernels.convert import Handle, as_array
-from aioflow.kernels.registry import KERNELS, ArrayBackend, Binding, Body, Converter, KernelDef
-from aioflow.stopping import batches
+from aioflow.graph.boundary import BOUNDARY
+from aioflow.graph.opdef import OPS, per_argument, places, traits_of
+from aioflow.graph.traits import Effect
+from aioflow.kernels.convert import OF_ONE_ELEMENT, Handle, as_array
+from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body, Converter, KernelDef
+from aioflow.runtime.growing import claiming, grows
+from aioflow.work.copying import copied
+from aioflow.work.stopping import batches
 
 __all__ = [
     "Argument",
     "BoundNode",
     "Choice",
+    "Fetched",
     "Guard",
     "LiftedLoop",
     "Passing",
     "bind_graph",
+    "converter",
     "gather",
     "kernel_error",
     "own",
@@ -37,7 +42,23 @@ __all__ = [
 # The predicates under which a node runs, outermost first, each with the side that it must take.
 Guard: TypeAlias = tuple[tuple[Edge, bool], ...]
 
-_WITHOUT_KERNELS: Final = CONTROL_FLOW | {"_Arg", "_Retval"}
+
+class Fetched:
+    """A converter for a device with memory of its own: the value is fetched first.
+
+    Attributes:
+        convert: Works on what is in host memory.
+    """
+
+    __slots__ = ("_on_host", "convert")
+
+    def __init__(self, convert: Converter, on_host: Converter) -> None:
+        self.convert = convert
+        self._on_host = on_host
+
+    def __call__(self, value: Any) -> Any:
+        """As `convert`."""
+        return self.convert(self._on_host(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +74,24 @@ class Argument:
     @property
     def passes(self) -> bool:
         """Whether the kernel gets the values themselves, or what shares their memory."""
-        return self.convert is None or self.convert is as_array or isinstance(self.convert, Handle)
+        convert = self.convert.convert if isinstance(self.convert, Fetched) else self.convert
+        return convert is None or convert is as_array or isinstance(convert, Handle)
 
 
 @dataclass(frozen=True, slots=True)
 class BoundNode:
-    """A node with the callable that computes it, and the guard under which it runs."""
+    """A node with the callable that computes it, and the guard under which it runs.
+
+    Attributes:
+        claims: The callable claims the size of what it makes, whatever the kernel does.
+    """
 
     node: Node
     kernel: KernelDef
     call: Body
     arguments: tuple[Argument, ...]
     guard: Guard = ()
+    claims: bool = field(default=False, kw_only=True)
 
     @property
     def reads(self) -> tuple[Edge, ...]:
@@ -79,7 +106,8 @@ class BoundNode:
     @property
     def has_effects(self) -> bool:
         """Whether it changes something that others see: then it is never run twice, and always waited for."""
-        return not self.kernel.reads_only and (self.kernel.sends or OPS.get(self.node.op).stateful)
+        effect = traits_of(self.node.op).effect
+        return self.kernel.sends or effect in (Effect.KEEPS, Effect.CHANGES)
 
     @property
     def is_waited_for(self) -> bool:
@@ -91,6 +119,12 @@ class BoundNode:
         """Whether the callable returns a tuple of outputs rather than one output (or nothing)."""
         outputs = OPS.get(self.node.op).outputs
         return len(outputs) > 1 or any(a.is_sequence for a in outputs)
+
+    def outputs_of(self, result: Any) -> tuple[Any, ...]:
+        """The outputs, from what the callable returned."""
+        if self.unpacks:
+            return tuple(result)
+        return (result,) if self.node.outputs else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +196,7 @@ def bind_graph(graph: ClientGraph, backend: ArrayBackend, resources: Any, state:
         UnimplementedError: there is no kernel for a node on this kind of device.
         InvalidArgumentError: a kernel cannot be bound to such attributes.
     """
-    working = (node for node in batches(graph.nodes.values(), 64) if node.op not in _WITHOUT_KERNELS)
+    working = (node for node in batches(graph.nodes.values(), 64) if not _is_interpreted(node))
     return [_bind(node, graph, backend, resources, state) for node in working]
 
 
@@ -183,7 +217,10 @@ def _bind(node: Node, graph: ClientGraph, backend: ArrayBackend, resources: Any,
     )
     try:
         kernel, call = backend.bind(KERNELS.get(node.op, backend.device_type, node.attrs), binding)
-        return BoundNode(node, kernel, call, tuple(_arguments(node, kernel, graph, backend)))
+        arguments = tuple(_arguments(node, kernel, graph, backend))
+        if not grows(node, kernel, graph):
+            return BoundNode(node, kernel, call, arguments)
+        return BoundNode(node, replace(kernel, expression=None), claiming(call, kernel, node), arguments, claims=True)
     except Exception as error:  # attributes of the right kinds whose values no kernel can be made for
         explained = kernel_error(error, node)
         raise explained from explained.__cause__
@@ -196,27 +233,36 @@ def _constant(graph: ClientGraph, edge: Edge) -> Any:
 
 def _arguments(node: Node, kernel: KernelDef, graph: ClientGraph, backend: ArrayBackend) -> list[Argument]:
     found: list[Argument] = []
-    position = 0
-    for arg in OPS.get(node.op).inputs:
-        count = arg.count(node.attrs)
-        sources = node.inputs[position : position + count]
-        convert = kernel.host.get(arg.name)
+    for arg, sources in per_argument(OPS.get(node.op).inputs, node.attrs, node.inputs):
+        convert = converter(kernel, arg.name, backend)
         kind = kernel.takes.get(arg.name)
         if kind is not None and not all(_is_handle_of(kind, edge, graph, backend) for edge in sources):
             convert = Handle(kind)
-        found.append(Argument(sources, arg.is_sequence, convert))
-        position += count
+        found.append(Argument(tuple(sources), arg.is_sequence, convert))
     return found
+
+
+def converter(kernel: KernelDef, name: str, backend: ArrayBackend) -> Converter | None:
+    """What makes the host value that the kernel takes for that input of a value on the device; None for a tensor."""
+    convert = kernel.host.get(name)
+    if convert is None or backend.device_type == HOST or convert in OF_ONE_ELEMENT:
+        return convert
+    return Fetched(convert, backend.on_host)
 
 
 def _is_handle_of(kind: type, edge: Edge, graph: ClientGraph, backend: ArrayBackend) -> bool:
     """Whether the value is certainly a resource of that kind, so that nobody need look at it in each step."""
     source = graph.nodes[edge.node]
-    while source.op in CONTROL_FLOW and source.op != "Merge" and source.inputs:
+    while traits_of(source.op).steers and source.op != "Merge" and source.inputs:
         edge = source.inputs[0]
         source = graph.nodes[edge.node]
     maker = KERNELS.find(source.op, backend.device_type, source.attrs)
     return maker is not None and edge.port == 0 and maker.makes is not None and issubclass(maker.makes, kind)
+
+
+def _is_interpreted(node: Node) -> bool:
+    """Whether the runtime itself knows what to do, so that there is no kernel."""
+    return node.op in BOUNDARY or traits_of(node.op).steers
 
 
 def own(value: Any) -> Any:
@@ -224,7 +270,7 @@ def own(value: Any) -> Any:
     return copied(value) if getattr(value, "ndim", False) else value
 
 
-def gather(bound: BoundNode, values: Mapping[Edge, Any], fed: Set[Edge]) -> list[Any]:
+def gather(bound: BoundNode, values: Mapping[Edge, Any], fed: Set[Edge] = frozenset()) -> list[Any]:
     """The positional arguments of a kernel, from the values of the outputs that it reads.
 
     Those in `fed` share memory with what the caller fed; a kernel that keeps its inputs gets copies of them.
@@ -241,13 +287,8 @@ def gather(bound: BoundNode, values: Mapping[Edge, Any], fed: Set[Edge]) -> list
 
 def rebound(bound: BoundNode, node: Node) -> BoundNode:
     """The bound node with its edges as they are now."""
-    arguments: list[Argument] = []
-    position = 0
-    for argument in bound.arguments:
-        count = len(argument.sources)
-        arguments.append(replace(argument, sources=node.inputs[position : position + count]))
-        position += count
-    return replace(bound, node=node, arguments=tuple(arguments))
+    every = zip(bound.arguments, places(len(a.sources) for a in bound.arguments), strict=True)
+    return replace(bound, node=node, arguments=tuple(replace(a, sources=node.inputs[place]) for a, place in every))
 
 
 # What a kernel may raise, and what it means; the first row that fits decides. Nothing foreign is an OutOfRangeError,

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
-from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.graph.boundary import ARG, RETVAL
+from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import KernelDef
 from aioflow.runtime.bind import Argument, BoundNode, Guard, Passing
 from aioflow.runtime.guards import ALIVE, Guards, UnliftableError
@@ -21,7 +22,7 @@ __all__ = ["lift_branches", "scheduled"]
 
 def lift_branches(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[ClientGraph, list[BoundNode]]:
     """The graph without control flow and its bound nodes; as they were, if that cannot be."""
-    found = {node.op for node in graph.nodes.values()} & CONTROL_FLOW
+    found = {node.op for node in graph.nodes.values() if traits_of(node.op).steers}
     if not found or found - {"Switch", "Merge"}:
         return graph, list(bound)
     try:
@@ -34,7 +35,7 @@ def lift_branches(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[Clien
         return graph, list(bound)
     position = {name: i for i, name in enumerate(graph.nodes)}
     nodes = scheduled(sorted(nodes, key=lambda b: position.get(b.node.name, len(position))))
-    plain = [n for n in graph.nodes.values() if n.op == "_Arg"]
+    plain = [n for n in graph.nodes.values() if n.op == ARG]
     whole = {n.name: n for n in (*plain, *(b.node for b in nodes), *fetches)}
     return replace(graph, nodes=whole), nodes
 
@@ -43,7 +44,7 @@ def _fetches(graph: ClientGraph, guards: Guards, nodes: list[BoundNode]) -> Iter
     """The fetches of the new graph. A value that is fetched from one side only becomes a node of that side."""
     guarded = {b.node.name: b.guard for b in nodes if b.node.op != "Const"}
     for node in graph.nodes.values():
-        if node.op != "_Retval":
+        if node.op != RETVAL:
             continue
         guard, edge = guards.of(node.inputs[0]), guards.value(node.inputs[0])
         if guard is None:

@@ -20,10 +20,10 @@ import numpy as np
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.place.calibration import DEFAULT_LINKS, Calibration, Link, Speeds
 from aioflow.compiler.place.cost_model import CostModel
-from aioflow.compiler.place.op_costs import family_of
 from aioflow.errors import UnimplementedError
+from aioflow.graph.boundary import ARG
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.graph.opdef import OPS
+from aioflow.graph.opdef import OPS, traits_of
 from aioflow.kernels.registry import ArrayBackend
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.backend_api import BackendDevice
@@ -53,7 +53,7 @@ class _Probe:
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Large enough to leave the caches, as tensors do for which placement matters; 4 bytes an element.
+# Large enough to leave the caches, as tensors do for which placement matters; 4 bytes per element.
 _LARGE: Final = (1024, 2048)
 _RATES: Final[Mapping[str, _Probe]] = {
     "elementwise": _Probe("AddV2", (_LARGE, _LARGE), _LARGE),
@@ -223,9 +223,7 @@ def _graph(probe: _Probe, dtype: DType) -> ClientGraph:
         for attr in OPS.get(probe.op).attrs.values()
         if attr.kind == "type" or attr.has_default
     }
-    nodes = {
-        f"x{i}": Node(f"x{i}", "_Arg", outputs=(OutputSpec(dtype, shape),)) for i, shape in enumerate(probe.inputs)
-    }
+    nodes = {f"x{i}": Node(f"x{i}", ARG, outputs=(OutputSpec(dtype, shape),)) for i, shape in enumerate(probe.inputs)}
     inputs = tuple(Edge(name, 0) for name in nodes)
     output = OutputSpec(dtype, probe.output)
     nodes["probe"] = Node("probe", probe.op, inputs, attrs={**attrs, **probe.attrs}, outputs=(output,))
@@ -243,5 +241,5 @@ def _work(probe: _Probe, dtype: DType) -> float:
     costs = CostModel()
     node = graph.nodes["probe"]
     inputs = [costs.operand(graph.spec(edge)) for edge in node.inputs]
-    family = family_of(probe.op)
+    family = traits_of(probe.op).cost
     return family.factor * family.work(node.attrs, inputs, costs.operands(node))

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from aioflow.compiler.ir import Part, Plan
+from aioflow.compiler.ir import Part, Plan, worth_a_thread
 from aioflow.config import SessionConfig
 from aioflow.errors import OpError
-from aioflow.kernels.background import Background
 from aioflow.runtime.handing_over import Unfinished
-from aioflow.runtime.step import Step, root_cause
+from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker, WorkerAPI
-from aioflow.threads import in_thread
+from aioflow.sync.background import Background
+from aioflow.work.threads import in_thread
 
-__all__ = ["Cluster", "LocalCluster", "LocalPlan", "RegisteredPlan", "RunnablePlan", "register_in_thread"]
-
-_LARGE_PART: Final = 256  # nodes: a larger part is bound in a thread, so that the loop goes on
+__all__ = ["Cluster", "LocalCluster", "LocalPlan", "RegisteredPlan", "RunnablePlan", "register"]
 
 
 class RunnablePlan(Protocol):
@@ -36,8 +34,10 @@ class RunnablePlan(Protocol):
         """Forget the plan; a step that is running goes on."""
 
 
-async def register_in_thread(worker: Worker, part: Part, session: int, config: SessionConfig) -> int:
-    """`Worker.register_now` for a large part, which takes its time; one who is cancelled leaves nothing registered."""
+async def register(worker: Worker, part: Part, session: int, config: SessionConfig) -> int:
+    """`Worker.register`, in a thread if it takes its time; one who is cancelled leaves nothing registered."""
+    if not worth_a_thread(part.size):
+        return worker.register_now(part, session, config)
     handles: list[int] = []
     try:
         await in_thread(lambda: handles.append(worker.register_now(part, session, config)), effects=False)
@@ -82,7 +82,7 @@ class RegisteredPlan:
                 tasks = [worker_group.create_task(self._run(*part, feeds, step)) for part in self._parts[1:]]
                 results = await self._run(*self._parts[0], feeds, step)  # here, which saves a task
         except BaseExceptionGroup as group:
-            cause = step.error or root_cause(group)
+            cause = step.end(group)
             raise cause from cause.__cause__
         for task in tasks:
             results += task.result()
@@ -206,11 +206,6 @@ class LocalCluster:
     async def register(self, plan: Plan, session: int, config: SessionConfig) -> RunnablePlan:
         """Have the worker prepare the plan."""
         (part,) = plan.parts.values()
-        size = sum(len(graph.nodes) for graph in part.subgraphs.values())
-        if not size:
+        if not part.size:
             return RegisteredPlan(())
-        if size > _LARGE_PART:
-            handle = await register_in_thread(self.worker, part, session, config)
-        else:
-            handle = self.worker.register_now(part, session, config)
-        return LocalPlan(self.worker, handle)
+        return LocalPlan(self.worker, await register(self.worker, part, session, config))

@@ -1,5 +1,5 @@
-"""Write bound nodes as Python: one line a node, so that a failing line number names the node, under the `if`s of their
-guards.
+"""Write bound nodes as Python: one line per node, so that a failing line number names the node, under the `if`s of
+their guards.
 
 Five forms of the same body: `fast` runs inline on the loop, where nothing can interrupt it; `stoppable` runs in a
 device's thread and looks for a stop request after every kernel; `probed` reports every node's results to a probe as

@@ -20,16 +20,18 @@ import numpy as np
 
 from aioflow.compiler.ir import ClientGraph
 from aioflow.errors import InternalError
+from aioflow.graph.opdef import places
+from aioflow.graph.traits import Role
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error, own
 from aioflow.runtime.codegen import Line, compiled
-from aioflow.runtime.executor import StepWork
-from aioflow.runtime.flow_program import FlowNode, Kind, Program
+from aioflow.runtime.executor import StepWork, work_here
+from aioflow.runtime.flow_program import FlowNode, Program
 from aioflow.runtime.frames import DEAD, Activation, Execute, Propagator
 from aioflow.runtime.handing_over import copied_in_thread, is_large, large_bytes
-from aioflow.runtime.step import Step, root_cause
+from aioflow.runtime.step import Step
 from aioflow.runtime.strand import CostEstimate, magnitude
-from aioflow.stopping import Brief, Elsewhere, current_work, doing
+from aioflow.work.stopping import Brief, Elsewhere, doing
 
 __all__ = ["Dataflow"]
 
@@ -131,9 +133,7 @@ class Dataflow:
         return waiting + await self._executor.run(run.step, self._in_thread, run, report, go)
 
     def _in_thread(self, run: _Run, report: Report | None, go: Callable[[], list[Activation]]) -> list[Activation]:
-        work = current_work()
-        if not isinstance(work, StepWork):
-            work = StepWork(run.step, effects=True)
+        work = work_here(run.step)
         work.limit = self._limit
         work.acted()
         run.core.execute = _in_thread(run.step, report, run.longest, work)
@@ -178,7 +178,7 @@ class Dataflow:
                         await self._settle(run, await self._advance(run, go), waiting)
                 guard.cancel()
         except BaseExceptionGroup as group:
-            cause = root_cause(group)
+            cause = run.step.end(group)
             raise cause from cause.__cause__
 
     def _begin(self, activation: Activation, inputs: Sequence[Any], step: Step) -> _Begun:
@@ -187,7 +187,7 @@ class Dataflow:
             raise InternalError(f"node {activation.node.origin.name!r} has no kernel and was to be awaited")
         report = step.probe.begin() if step.probe is not None else None
         try:
-            if activation.node.kind is Kind.RECV:
+            if activation.node.kind is Role.RECV:
                 result = bound.call(step=step, tag=inputs[0])
             else:
                 result = bound.call(*self._awaited[activation.node][0](inputs))
@@ -332,13 +332,12 @@ def _collector(bound: BoundNode, keep: bool) -> Collect:
     if all(not a.is_sequence and a.convert is None for a in arguments):
         return (lambda inputs: [own(value) for value in inputs]) if keep else _as_they_are
 
+    placed = list(zip(arguments, places(len(a.sources) for a in arguments), strict=True))
+
     def collect(inputs: Sequence[Any]) -> Sequence[Any]:
         found: list[Any] = []
-        position = 0
-        for argument in arguments:
-            count = len(argument.sources)
-            items = inputs[position : position + count]
-            position += count
+        for argument, place in placed:
+            items = inputs[place]
             if keep:  # whose memory it is cannot be told from a loop's values: what is kept is copied
                 items = [own(item) for item in items]
             if argument.convert is not None:

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final
+from itertools import combinations
+from typing import Final
 
 from aioflow.config import SessionConfig
-from aioflow.errors import InvalidArgumentError, NotFoundError
-from aioflow.kernels.registry import ArrayBackend
+from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, NotFoundError
+from aioflow.kernels.registry import HOST
 from aioflow.kernels.resources import ResourceManager
-from aioflow.runtime.backend_api import Backend, Executor
-from aioflow.runtime.executor import shared_threads
-from aioflow.runtime.strand import Capture
+from aioflow.runtime.backend_api import Backend, BackendDevice
 
-__all__ = ["ENTRY_POINTS", "Device", "cards", "load_backend", "make_devices"]
+__all__ = ["ENTRY_POINTS", "Device", "backends", "host", "load_backend", "make_devices", "present_devices"]
 
 ENTRY_POINTS: Final = "aioflow.backends"
 
 
 @cache
-def load_backend(name: str) -> Any:
+def load_backend(name: str) -> Backend:
     """The backend of that name.
 
     Raises:
@@ -37,11 +36,50 @@ def load_backend(name: str) -> Any:
             actual=name,
         )
     try:
-        return found[name].load()()
+        backend: Backend = found[name].load()()
     except ImportError as error:
         raise NotFoundError(
             f"backend {name!r} cannot be imported", expected=f"`pip install 'aioflow[{name}]'`", actual=str(error)
         ) from error
+    return backend
+
+
+@cache
+def backends() -> tuple[Backend, ...]:
+    """The installed backends whose library is there, the host's first.
+
+    Raises:
+        NotFoundError: there is none for the host.
+        AlreadyRegisteredError: two have the same device type.
+    """
+    from importlib.metadata import entry_points  # see `load_backend`
+
+    found: list[Backend] = []
+    for name in sorted(point.name for point in entry_points(group=ENTRY_POINTS)):
+        try:
+            found.append(load_backend(name))
+        except NotFoundError:
+            continue  # `python -m aioflow doctor` says what to install
+    found.sort(key=lambda backend: backend.device_type != HOST)
+    if not found or found[0].device_type != HOST:
+        raise NotFoundError(
+            "no backend for the host's CPU is installed",
+            expected=f"one of device type {HOST}",
+            actual=[backend.device_type for backend in found],
+        )
+    for backend, other in combinations(found, 2):
+        if backend.device_type == other.device_type:
+            raise AlreadyRegisteredError(
+                f"two backends have devices of type {backend.device_type}",
+                expected="a type of its own for each",
+                actual=[backend.name, other.name],
+            )
+    return tuple(found)
+
+
+def host() -> BackendDevice:
+    """The host's first CPU, for whoever computes outside a session's devices."""
+    return backends()[0].device(0)
 
 
 @dataclass(slots=True)
@@ -50,56 +88,45 @@ class Device:
 
     Attributes:
         name: The full name.
-        backend: What its kernels are bound for.
-        executor: Runs its strands.
-        is_host: Whether its arrays are in the host's memory.
-        capture: As `BackendDevice.captured`.
+        backend: The device itself: its kernels are bound for it, and its executor runs its strands.
     """
 
     name: str
-    backend: ArrayBackend
-    executor: Executor
-    is_host: bool = True
-    capture: Capture | None = None
+    backend: BackendDevice
     resources: ResourceManager = field(default_factory=ResourceManager)
+
+    @property
+    def is_host(self) -> bool:
+        """Whether its arrays are in the host's memory."""
+        return self.backend.device_type == HOST
 
 
 def make_devices(config: SessionConfig, task: str) -> Iterator[Device]:
-    """The devices of a process: CPUs as they are counted in `SessionConfig.device_count`, then the cards.
+    """The devices of a process, the host's first.
 
     Raises:
-        InvalidArgumentError: there is to be no CPU.
+        InvalidArgumentError: no CPU is requested.
     """
-    count = config.device_count.get("CPU", 1)
-    if count < 1:
-        raise InvalidArgumentError("a process needs a CPU device", expected="device_count of CPU ≥ 1", actual=count)
-    for index in range(count):
-        threads = shared_threads(f"-cpu{index}", config.threads)
-        yield Device(f"{task}/device:CPU:{index}", load_backend("numpy"), threads)
-    for backend, index in cards(config):
-        card = backend.device(index)
-        yield Device(f"{task}/device:{backend.device_type}:{index}", card, card.executor, False, card.captured)
+    for backend, index in present_devices(config):
+        yield Device(f"{task}/device:{backend.device_type}:{index}", backend.device(index, config.threads))
 
 
-def cards(config: SessionConfig) -> Iterator[tuple[Backend, int]]:
-    """The devices beside the host's CPUs, as backends and numbers; `SessionConfig.device_count` may limit them."""
-    for backend in _card_backends():
-        present = backend.count()
-        for index in range(min(present, config.device_count.get(backend.device_type, present))):
+def present_devices(config: SessionConfig) -> Iterator[tuple[Backend, int]]:
+    """The devices of a process as backends and numbers, the host's first: CPUs as they are counted in
+    `SessionConfig.device_count`, which may limit the others.
+
+    Raises:
+        InvalidArgumentError: no CPU is requested.
+    """
+    for backend in backends():
+        for index in range(_how_many(backend, config)):
             yield backend, index
 
 
-@cache
-def _card_backends() -> tuple[Backend, ...]:
-    """The backends for other devices than CPUs whose library is installed."""
-    from importlib.metadata import entry_points  # see `load_backend`
-
-    found: list[Backend] = []
-    for name in sorted(point.name for point in entry_points(group=ENTRY_POINTS)):
-        try:
-            backend = load_backend(name)
-        except NotFoundError:
-            continue  # `python -m aioflow doctor` says what to install
-        if backend.device_type != "CPU":
-            found.append(backend)
-    return tuple(found)
+def _how_many(backend: Backend, config: SessionConfig) -> int:
+    present, wanted = backend.count(), config.device_count.get(backend.device_type)
+    if backend.device_type == HOST and wanted is not None and wanted < 1:
+        raise InvalidArgumentError("a process needs a CPU device", expected="device_count of CPU ≥ 1", actual=wanted)
+    if present is None:
+        return 1 if wanted is None else wanted
+    return present if wanted is None else min(present, wanted)

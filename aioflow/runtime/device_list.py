@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aioflow.config import SessionConfig
-from aioflow.runtime.device import cards
+from aioflow.runtime.device import present_devices
 from aioflow.runtime.worker import LOCAL_TASK
 
 __all__ = ["DeviceAttributes", "list_devices"]
@@ -34,10 +34,8 @@ def list_devices(config: SessionConfig | None = None) -> list[DeviceAttributes]:
     `SessionConfig.device_count` also limits the cards. A backend whose library is not installed adds nothing:
     `python -m aioflow doctor` says what to install.
     """
-    settings = config or SessionConfig()
-    count = settings.device_count.get("CPU", 1)
-    found = [DeviceAttributes(f"{LOCAL_TASK}/device:CPU:{i}", "CPU", None, "NumPy") for i in range(count)]
-    for backend, index in cards(settings):
+    found: list[DeviceAttributes] = []
+    for backend, index in present_devices(config or SessionConfig()):
         memory, description = backend.describe(index)
         kind = backend.device_type
         found.append(DeviceAttributes(f"{LOCAL_TASK}/device:{kind}:{index}", kind, memory, description))

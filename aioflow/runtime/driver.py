@@ -14,18 +14,19 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from time import monotonic, perf_counter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from aioflow.compiler.ir import Edge
 from aioflow.config import SessionConfig
 from aioflow.errors import CancelledError, OpError
-from aioflow.ops.transfer import RECV
-from aioflow.runtime.bind import BoundNode, gather, kernel_error
+from aioflow.graph.boundary import RECV
+from aioflow.kernels.registry import Converter
+from aioflow.runtime.bind import BoundNode, kernel_error, own
 from aioflow.runtime.handing_over import copied_in_thread, is_large, large_bytes
 from aioflow.runtime.rendezvous import PENDING
-from aioflow.runtime.step import Step, root_cause
+from aioflow.runtime.step import Step
 from aioflow.runtime.strand import Strand
 from aioflow.runtime.units import Unit
 
@@ -34,6 +35,15 @@ __all__ = ["Driver", "UnitProgram", "UnitRun"]
 Report: TypeAlias = Callable[[BoundNode, Sequence[Any]], None]
 
 _SLICE: Final = 1e-3  # seconds of work on the loop after which others have a turn
+_NONE: Final[Mapping[int, Any]] = {}
+
+
+class _Slots(NamedTuple):
+    """One argument of an async node: as `Argument`, with slots for its sources."""
+
+    slots: tuple[int, ...]
+    is_sequence: bool
+    convert: Converter | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,9 @@ class _Entry:
         edge_name, source: Of a Recv.
         inputs, outputs: Slots. followers: The units that wait for it.
         counted: Those of the inputs that are dropped when their last reader has begun.
+        arguments: What the kernel of an async node is called with.
+        kept: Those of its inputs that are the caller's own arrays, where it may keep what it gets.
+        unpacks: As of the node.
     """
 
     strand: Strand | None
@@ -56,6 +69,24 @@ class _Entry:
     outputs: tuple[int, ...]
     followers: tuple[int, ...]
     counted: tuple[int, ...]
+    arguments: tuple[_Slots, ...] = ()
+    kept: frozenset[int] = frozenset()
+    unpacks: bool = False
+
+    def gather(self, values: Sequence[Any], owned: Mapping[int, Any]) -> list[Any]:
+        """As `bind.gather`, without looking anything up; `owned` are copies that have been made already."""
+        result: list[Any] = []
+        for slots, is_sequence, convert in self.arguments:
+            items = [values[slot] for slot in slots]
+            if self.kept:
+                items = [self._own(slot, value, owned) for slot, value in zip(slots, items, strict=True)]
+            if convert is not None:
+                items = [convert(item) for item in items]
+            result.append(tuple(items) if is_sequence else items[0])
+        return result
+
+    def _own(self, slot: int, value: Any, owned: Mapping[int, Any]) -> Any:
+        return owned[slot] if slot in owned else own(value) if slot in self.kept else value
 
 
 class UnitProgram:
@@ -108,6 +139,8 @@ class UnitProgram:
                     self._slots[edge] = len(self._slots)
                     self._blank.append(None)
         received = bound.node.op == RECV and strand is None
+        asked = () if strand is not None else bound.arguments
+        fed = self.fed if strand is None and bound.kernel.retains else frozenset[Edge]()
         return _Entry(
             strand,
             bound,
@@ -117,6 +150,9 @@ class UnitProgram:
             tuple(self._slots[e] for e in outputs),
             tuple(i for i, other in enumerate(units) if index in other.needs),
             tuple(self._slots[e] for e in unit.inputs if self._slots[e] in self._readers),
+            tuple(_Slots(tuple(self._slots[e] for e in a.sources), a.is_sequence, a.convert) for a in asked),
+            frozenset(self._slots[e] for e in bound.node.inputs if e in fed),
+            strand is None and bound.unpacks,
         )
 
     def begin(self, feeds: Sequence[Any]) -> UnitRun:
@@ -126,18 +162,9 @@ class UnitProgram:
             values[slot] = feeds[index]
         return UnitRun(self, values, self._needs[:], self._readers.copy())
 
-    def arguments(self, bound: BoundNode, values: Sequence[Any], owned: Mapping[Edge, Any]) -> list[Any]:
-        """What the kernel of an async node is called with; `owned` are copies that have been made for it already."""
-        slots = self._slots
-        given = {edge: values[slots[edge]] for edge in bound.node.inputs if edge not in owned}
-        return gather(bound, {**given, **owned}, self.fed - owned.keys() if owned else self.fed)
-
-    def large_copies(self, bound: BoundNode, values: Sequence[Any]) -> dict[Edge, Any]:
+    def large_copies(self, entry: _Entry, values: Sequence[Any]) -> dict[int, Any]:
         """Those of the values for an async node that must be copied, and not on the event loop."""
-        if not bound.kernel.retains:
-            return {}
-        given = {edge: values[self._slots[edge]] for edge in bound.node.inputs if edge in self.fed}
-        return {edge: value for edge, value in given.items() if is_large(value, self._large)}
+        return {slot: values[slot] for slot in entry.kept if is_large(values[slot], self._large)}
 
     def fetches(self, run: UnitRun) -> list[Any]:
         """The fetched values of a run that has ended."""
@@ -222,10 +249,7 @@ class Driver:
                         self._wake()
                     await self._until_finished(self._finished)
         except BaseExceptionGroup as group:
-            task = asyncio.current_task()
-            if step.error is None and task is not None and task.cancelling():
-                raise asyncio.CancelledError from None  # a strand's own stop is only how it notices the cancellation
-            cause = step.error or root_cause(group)
+            cause = step.end(group)
             raise cause from cause.__cause__
         finally:
             self._group = None
@@ -283,11 +307,11 @@ class Driver:
         elif entry.edge_name:
             self._receive(run, index, entry)
         else:
-            large = run.program.large_copies(entry.bound, run.values)
+            large = run.program.large_copies(entry, run.values) if entry.kept else None
             if large:
-                self._start(self._call_with_copies(run, index, entry.bound, large))
+                self._start(self._call_with_copies(run, index, entry, large))
             else:
-                self._call(run, index, entry.bound, {})
+                self._call(run, index, entry, _NONE)
 
     def _complete(self, run: UnitRun, index: int, outputs: Sequence[Any]) -> None:
         entry = run.program.entries[index]
@@ -349,28 +373,29 @@ class Driver:
         if self._error is None:
             self._arrived(arrival.run, arrival.index, (value,))
 
-    async def _call_with_copies(self, run: UnitRun, index: int, bound: BoundNode, large: Mapping[Edge, Any]) -> None:
+    async def _call_with_copies(self, run: UnitRun, index: int, entry: _Entry, large: Mapping[int, Any]) -> None:
         try:
             copies = await copied_in_thread(list(large.values()), self._step, run.program.limit)
-            self._call(run, index, bound, dict(zip(large, copies, strict=True)))
+            self._call(run, index, entry, dict(zip(large, copies, strict=True)))
         except Exception as error:
-            failure = kernel_error(error, bound.node)
+            failure = kernel_error(error, entry.bound.node)
             self._step.stop(failure)
             raise failure from failure.__cause__
 
-    def _call(self, run: UnitRun, index: int, bound: BoundNode, owned: Mapping[Edge, Any]) -> None:
+    def _call(self, run: UnitRun, index: int, entry: _Entry, owned: Mapping[int, Any]) -> None:
+        """Call the kernel of an async node; `owned` are copies that have been made for it already."""
+        bound = entry.bound
         report = self._step.probe.begin() if self._step.probe is not None else None
         try:
-            extra = {"step": self._step} if bound.kernel.takes_step else {}
-            arguments = run.program.arguments(bound, run.values, owned)
-            run.drop(run.program.entries[index].counted)
-            result = bound.call(*arguments, **extra)
+            arguments = entry.gather(run.values, owned)
+            run.drop(entry.counted)
+            result = bound.call(*arguments, step=self._step) if bound.kernel.takes_step else bound.call(*arguments)
         except Exception as error:
             failure = kernel_error(error, bound.node)
             raise failure from failure.__cause__
 
         def done(result: Any) -> None:
-            outputs = tuple(result) if bound.unpacks else (result,) if bound.node.outputs else ()
+            outputs = tuple(result) if entry.unpacks else (result,) if entry.outputs else ()
             if report is not None:
                 report(bound, outputs)
             self._arrived(run, index, outputs)

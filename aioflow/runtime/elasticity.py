@@ -8,7 +8,7 @@ cannot be done where something before the kernel has had an effect.
 from __future__ import annotations
 
 from aioflow.compiler.ir import Edge
-from aioflow.graph.opdef import OPS
+from aioflow.graph.opdef import traits_of
 from aioflow.kernels.convert import Handle
 from aioflow.runtime.bind import BoundNode, LiftedLoop
 from aioflow.runtime.units import Unit
@@ -24,8 +24,8 @@ def elastic_nodes(unit: Unit) -> tuple[int, ...]:
     found: list[int] = []
     for position, b in enumerate(unit.nodes):
         known = all(e in settled if e.node in own else e not in outside for e in b.node.inputs)
-        stateful = b.node.op in OPS and OPS.get(b.node.op).stateful
-        if b.kernel.only_shapes or (known and not stateful):
+        traits = traits_of(b.node.op)
+        if traits.only_shapes or (known and not traits.effect.is_stateful):
             settled.update(Edge(b.node.name, port) for port in range(len(b.node.outputs)))
         if b.kernel.elastic and any(e not in settled and (e.node in own or e in outside) for e in _telling(b)):
             found.append(position)

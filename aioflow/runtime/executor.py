@@ -11,10 +11,18 @@ from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 from aioflow.runtime.step import Step
-from aioflow.stopping import Stopped, Work
-from aioflow.threads import Call, LeftBehind, Threads
+from aioflow.work.stopping import Stopped, Work, current_work
+from aioflow.work.threads import Call, LeftBehind, Threads
 
-__all__ = ["NODES_OF_LINES", "DeviceThreads", "StepWork", "kernel_threads", "running_node", "shared_threads"]
+__all__ = [
+    "NODES_OF_LINES",
+    "DeviceThreads",
+    "StepWork",
+    "kernel_threads",
+    "running_node",
+    "shared_threads",
+    "work_here",
+]
 
 NODES_OF_LINES: Final = "__nodes_of_lines__"  # the global of generated code that has the name of each line's node
 
@@ -67,12 +75,18 @@ class StepWork(Work):
             raise Stopped
 
 
+def work_here(step: Step) -> StepWork:
+    """What this thread works on, which is a part of the step. An executor without threads has not said so itself."""
+    work = current_work()
+    return work if isinstance(work, StepWork) else StepWork(step, effects=True)
+
+
 class DeviceThreads(Threads):
     """The executor of a device that has threads.
 
     Args:
         name: Of the device.
-        threads: How many it has, and each kernel that it runs; 0 means one a processor.
+        threads: How many it has, and each kernel that it runs; 0 means one per processor.
         leaves: Whether a function may be left behind. It says when it has effects (`StepWork.act`).
     """
 
@@ -114,5 +128,5 @@ def running_node(call: Call) -> str | None:
 
 @cache
 def shared_threads(name: str, threads: int) -> DeviceThreads:
-    """The threads of the device of that name: one set a process, whatever the number of sessions."""
+    """The threads of the device of that name: one set per process, whatever the number of sessions."""
     return DeviceThreads(name, threads, leaves=True)

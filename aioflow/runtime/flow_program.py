@@ -7,7 +7,6 @@ value that it gets (a loop's Merge, a LoopCond) is left out: its readers read wh
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,45 +15,13 @@ import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Role
 from aioflow.runtime.bind import BoundNode
 
-__all__ = ["EMPTY", "After", "FlowNode", "Frame", "Kind", "Port", "Program"]
+__all__ = ["EMPTY", "After", "FlowNode", "Frame", "Port", "Program"]
 
 EMPTY: Final[Any] = object()  # where nothing has arrived yet
-
-
-class Kind(enum.IntEnum):
-    """What a node is to the propagator, which keeps its rules in a table in this order."""
-
-    KERNEL = 0
-    SWITCH = 1
-    MERGE = 2
-    ENTER = 3
-    EXIT = 4
-    NEXT = 5
-    LOOP_CONDITION = 6
-    TRIGGER = 7
-    CONSTANT = 8
-    FETCH = 9
-    SEND = 10
-    RECV = 11
-    FEED = 12
-
-
-_KINDS: Final[Mapping[str, Kind]] = {
-    "_Arg": Kind.FEED,
-    "_Retval": Kind.FETCH,
-    "Switch": Kind.SWITCH,
-    "Merge": Kind.MERGE,
-    "Enter": Kind.ENTER,
-    "Exit": Kind.EXIT,
-    "NextIteration": Kind.NEXT,
-    "LoopCond": Kind.LOOP_CONDITION,
-    "ControlTrigger": Kind.TRIGGER,
-    "Const": Kind.CONSTANT,
-    "_Send": Kind.SEND,
-    "_Recv": Kind.RECV,
-}
 
 
 class After:
@@ -134,7 +101,7 @@ class FlowNode:
     """
 
     origin: Node
-    kind: Kind
+    kind: Role
     bound: BoundNode | None
     rule: int
     local: int = -1
@@ -158,12 +125,12 @@ class FlowNode:
     @property
     def is_single(self) -> bool:
         """Whether it waits for one value and nothing else."""
-        return len(self.origin.inputs) == 1 and not self.origin.control and self.kind is not Kind.MERGE
+        return len(self.origin.inputs) == 1 and not self.origin.control and self.kind is not Role.MERGE
 
     @property
     def is_pair(self) -> bool:
         """Whether it waits for two values and nothing else."""
-        return len(self.origin.inputs) == 2 and not self.origin.control and self.kind is not Kind.MERGE
+        return len(self.origin.inputs) == 2 and not self.origin.control and self.kind is not Role.MERGE
 
 
 @dataclass(slots=True, eq=False)
@@ -196,7 +163,7 @@ class Program:
         kernels = {b.node.name: b for b in bound}
         self.nodes: dict[str, FlowNode] = {}
         for name, origin in graph.nodes.items():
-            kind = _KINDS.get(origin.op, Kind.KERNEL)
+            kind = traits_of(origin.op).role
             self.nodes[name] = FlowNode(origin, kind, kernels.get(name), int(kind))
         self.root = Frame(0, "", None)
         self._frames: dict[tuple[int, str], Frame] = {}
@@ -207,7 +174,7 @@ class Program:
             self._check(node, frame_of)
         _Wiring(self.nodes).connect()
         self.sources = [n for n in self.nodes.values() if not any(n.origin.predecessors())]
-        fetches = [n for n in self.nodes.values() if n.kind is Kind.FETCH]
+        fetches = [n for n in self.nodes.values() if n.kind is Role.FETCH]
         self.fetches = sorted(fetches, key=lambda n: n.index)
 
     def _assign_frames(self) -> dict[str, Frame]:
@@ -221,9 +188,9 @@ class Program:
     def _behind(self, source: str, inside: Mapping[str, Frame]) -> Frame:
         """The frame in which the outputs of a node are."""
         node, frame = self.nodes[source], inside[source]
-        if node.kind is Kind.ENTER:
+        if node.kind is Role.ENTER:
             return self._child(node, frame)
-        if node.kind is Kind.EXIT:
+        if node.kind is Role.EXIT:
             if frame.parent is None:
                 raise InvalidArgumentError(
                     "invalid Exit op: cannot find a corresponding Enter op",
@@ -244,21 +211,21 @@ class Program:
     def _prepare(self, node: FlowNode, frame: Frame) -> None:
         origin = node.origin
         node.arity = len(origin.inputs)
-        node.index = origin.attrs["index"] if node.kind in (Kind.FEED, Kind.FETCH) else 0
+        node.index = origin.attrs["index"] if node.kind in (Role.FEED, Role.FETCH) else 0
         pending = len(origin.inputs) + len(origin.control)
-        if node.kind is Kind.ENTER:
+        if node.kind is Role.ENTER:
             node.child = self._child(node, frame)
             node.child.enters += 1
             node.is_constant = origin.attrs["is_constant"]
-        elif node.kind is Kind.MERGE:
+        elif node.kind is Role.MERGE:
             sources = [self.nodes[e.node] for e in origin.inputs]
-            entering = [s for s in sources if s.kind is Kind.ENTER and not s.is_constant]
-            back = sum(s.kind is Kind.NEXT for s in sources)
+            entering = [s for s in sources if s.kind is Role.ENTER and not s.is_constant]
+            back = sum(s.kind is Role.NEXT for s in sources)
             node.is_loop_merge = len(entering) == back == 1 and len(sources) == 2 and not origin.control
             node.first_inputs = len(origin.inputs) - back
             node.later_inputs = back or len(origin.inputs)
             pending = 1 + 2 * len(origin.control)
-        elif node.kind is Kind.CONSTANT and node.bound is not None:
+        elif node.kind is Role.CONSTANT and node.bound is not None:
             node.value = node.bound.call()
         if not node.is_single:
             node.local = len(frame.pending)
@@ -292,7 +259,7 @@ class _Wiring:
     def connect(self) -> None:
         """Set `ports` and `after` of every node, and what a loop-invariant Enter has besides."""
         backwards = list(self._nodes.items())[::-1]  # what reads a node comes before it, except along a back edge
-        backwards.sort(key=lambda item: item[1].kind is Kind.NEXT)
+        backwards.sort(key=lambda item: item[1].kind is Role.NEXT)
         for name, node in backwards:
             self._follow(node.after, self._waiters[name])
             node.is_followed = bool(node.after)
@@ -318,12 +285,12 @@ class _Wiring:
     def _is_left_out(self, node: FlowNode) -> bool:
         if node.is_loop_merge:
             return 1 not in self._readers[node.origin.name]
-        return node.kind is Kind.LOOP_CONDITION and node.is_single
+        return node.kind is Role.LOOP_CONDITION and node.is_single
 
     @staticmethod
     def _follow(after: After, waiters: Iterable[FlowNode]) -> None:
         for node in waiters:
-            if node.kind is Kind.CONSTANT and len(node.origin.control) == 1:
+            if node.kind is Role.CONSTANT and len(node.origin.control) == 1:
                 port = Port()
                 port.hand_on(node)
                 after.constants.append((port, node.value))

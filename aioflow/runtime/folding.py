@@ -16,13 +16,13 @@ import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.place.cost_model import CostModel
-from aioflow.compiler.place.op_costs import Operand
+from aioflow.graph.costs import Operand
 from aioflow.graph.dtypes import as_dtype
-from aioflow.graph.opdef import CONTROL_FLOW, OPS
+from aioflow.graph.opdef import OPS, traits_of
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.bind import BoundNode, bind_graph, gather
-from aioflow.runtime.device import load_backend
-from aioflow.stopping import Work, current_work, doing
+from aioflow.runtime.device import host
+from aioflow.work.stopping import Work, current_work, doing
 
 __all__ = ["fold"]
 
@@ -37,14 +37,14 @@ def fold(node: Node, graph: ClientGraph, inputs: Sequence[Any]) -> Sequence[Any]
 
     None where the node may not be computed now (it has effects, or waits), or cannot be.
     """
-    if node.op in CONTROL_FLOW or node.op not in OPS or OPS.get(node.op).stateful:
+    if traits_of(node.op).steers or node.op not in OPS or OPS.get(node.op).stateful:
         return None
     if _seconds(node, inputs) > _CHEAP:
         return None
     sources = dict(zip(node.inputs, inputs, strict=True))
     alone = _alone(node, graph, sources)
     try:
-        *constants, bound = bind_graph(alone, load_backend("numpy"), ResourceManager(), {})
+        *constants, bound = bind_graph(alone, host(), ResourceManager(), {})
         if bound.kernel.is_async:
             return None
         values = {Edge(constant.node.name, 0): constant.call() for constant in constants}

@@ -26,11 +26,12 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.compiler.ir import Node
-from aioflow.errors import InternalError, InvalidArgumentError
-from aioflow.runtime.flow_program import EMPTY, After, FlowNode, Frame, Kind, Port, Program
-from aioflow.stopping import Elsewhere
+from aioflow.errors import InternalError, InvalidArgumentError, OpError
+from aioflow.graph.traits import Role
+from aioflow.runtime.flow_program import EMPTY, After, FlowNode, Frame, Port, Program
+from aioflow.work.stopping import Elsewhere
 
-__all__ = ["DEAD", "Activation", "Execute", "Propagator", "dead_fetch"]
+__all__ = ["DEAD", "Activation", "Execute", "Propagator", "dead_fetch", "wrong_predicate"]
 
 
 class _Dead:
@@ -58,6 +59,13 @@ def dead_fetch(fetch: Node) -> InvalidArgumentError:
     )
     error.at(fetch.name, fetch.op, fetch.source)
     return error
+
+
+def wrong_predicate(switch: Node, predicate: Any) -> OpError:
+    """The error for a predicate that is not one value."""
+    return InvalidArgumentError(
+        "the predicate of a Switch must be a scalar", expected="shape ()", actual=predicate.shape
+    ).at(switch.name, switch.op, switch.source)
 
 
 Execute: TypeAlias = Callable[["Propagator", FlowNode, Sequence[Any]], Sequence[Any] | None]
@@ -157,7 +165,7 @@ class Propagator:
         """Begin the step; returns what may run."""
         first = self._root.iterations[0]
         for node in self._program.sources:
-            if node.kind is Kind.FEED:
+            if node.kind is Role.FEED:
                 self._deliver(node, first, (feeds[node.index],))
             else:
                 first.outstanding += 1
@@ -168,7 +176,7 @@ class Propagator:
         """An activation has run, with these outputs; returns what may run now. What is received may be DEAD."""
         self.outstanding -= 1
         iteration = activation.iteration
-        if activation.node.kind is Kind.RECV and outputs[0] is DEAD:
+        if activation.node.kind is Role.RECV and outputs[0] is DEAD:
             self._deliver_dead(activation.node, iteration)
         else:
             self._deliver(activation.node, iteration, outputs)
@@ -251,7 +259,7 @@ class Propagator:
 
     def _send_dead(self, port: Port, iteration: _Iteration) -> None:
         for node in port.singles:
-            if node.kind is Kind.EXIT:
+            if node.kind is Role.EXIT:
                 self._run_exit(node, iteration, None)  # in every iteration but the last: not worth the queue
             else:
                 iteration.outstanding += 1
@@ -277,7 +285,7 @@ class Propagator:
     def _follow(self, after: After, iteration: _Iteration, dead: bool) -> None:
         """A node has finished; if it is dead, so are those that wait for it, and its constants."""
         for node in after.signals:
-            if node.kind is Kind.MERGE:  # a dead control input does not deaden a Merge: it is only counted
+            if node.kind is Role.MERGE:  # a dead control input does not deaden a Merge: it is only counted
                 iteration.pending[node.local] -= 2
                 self._check_merge(node, iteration)
             else:
@@ -286,7 +294,7 @@ class Propagator:
             self._send_any(port, iteration, DEAD if dead else value)
 
     def _arrive(self, node: FlowNode, iteration: _Iteration, slot: int, value: Any) -> None:
-        if node.kind is Kind.MERGE:
+        if node.kind is Role.MERGE:
             self._arrive_at_merge(node, iteration, slot, value)
             return
         inputs = iteration.arrived[node.local]
@@ -372,9 +380,7 @@ class Propagator:
             return
         data, predicate = inputs
         if type(predicate) is not np.bool_ and np.ndim(predicate):
-            raise InvalidArgumentError(
-                "the predicate of a Switch must be a scalar", expected="shape ()", actual=predicate.shape
-            ).at(node.origin.name, node.origin.op, node.origin.source)
+            raise wrong_predicate(node.origin, predicate)
         taken = 1 if predicate else 0
         for side, port in node.ports:
             if side == taken:
@@ -488,7 +494,7 @@ def _hand_out(core: Propagator, node: FlowNode, inputs: Sequence[Any]) -> None:
     """The `execute` of a core that hands out every kernel."""
 
 
-# In the order of `Kind`; a feed has no rule, since it is there from the start.
+# In the order of `Role`; a feed has no rule, since it is there from the start.
 _RULES: Final = (
     Propagator._run_kernel,
     Propagator._run_switch,

@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
-from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import as_bool
 from aioflow.kernels.registry import KernelDef
 from aioflow.runtime.bind import Argument, BoundNode, Choice, Guard, Passing, rebound
+from aioflow.runtime.frames import wrong_predicate
 
 __all__ = ["ALIVE", "STEERING", "Guards", "UnliftableError"]
 
@@ -192,9 +192,7 @@ def _checker(switch: Node) -> Callable[[Any], Any]:
 
     def check(predicate: Any) -> None:
         if getattr(predicate, "ndim", 0) != 0:
-            raise InvalidArgumentError(
-                "the predicate of a Switch must be a scalar", expected="shape ()", actual=predicate.shape
-            ).at(switch.name, switch.op, switch.source)
+            raise wrong_predicate(switch, predicate)
 
     return check
 

@@ -1,4 +1,4 @@
-"""Handing fetched values over to the caller, who owns what he gets: what somebody else may still hold is copied.
+"""Handing fetched values over to the caller, who owns what they get: what somebody else may still hold is copied.
 
 Small copies are made on the spot. Large ones take long enough to hold up an event loop, so they are made in a thread,
 where they can be stopped; and not at all if nobody else turns out to hold the value.
@@ -13,13 +13,13 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from aioflow.compiler.ir import Node
-from aioflow.copying import copied
 from aioflow.errors import ResourceExhaustedError
 from aioflow.runtime.bind import own
 from aioflow.runtime.executor import StepWork
 from aioflow.runtime.step import Step
-from aioflow.stopping import COPY_RATE, Stoppable, Stopped
-from aioflow.threads import in_thread
+from aioflow.work.copying import copied
+from aioflow.work.stopping import COPY_RATE, Stoppable, Stopped
+from aioflow.work.threads import in_thread
 
 __all__ = ["Unfinished", "copied_in_thread", "is_large", "large_bytes"]
 

@@ -10,15 +10,16 @@ from dataclasses import replace
 from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
+from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec, task_of
-from aioflow.graph.opdef import OPS
+from aioflow.graph.opdef import OPS, per_argument
 from aioflow.kernels.registry import KERNELS
-from aioflow.ops.transfer import LEND, RECV, SEND, SHARE, TO_DEVICE, TO_HOST
+from aioflow.ops.transfer import LEND, SHARE, TO_DEVICE, TO_HOST
 
 __all__ = ["with_host_copies"]
 
-_COMING: Final = ("_Arg", RECV)
-_GOING: Final = ("_Retval", SEND)
+_COMING: Final = (ARG, RECV)
+_GOING: Final = (RETVAL, SEND)
 
 
 def with_host_copies(graph: ClientGraph, device_type: str, fetch_to_host: bool = True) -> ClientGraph:
@@ -90,11 +91,5 @@ def _host_inputs(node: Node, device_type: str) -> frozenset[int]:
     kernel = KERNELS.find(node.op, device_type, node.attrs)
     if kernel is None or not kernel.host:
         return frozenset()
-    found: set[int] = set()
-    position = 0
-    for arg in OPS.get(node.op).inputs:
-        count = arg.count(node.attrs)
-        if arg.name in kernel.host:
-            found.update(range(position, position + count))
-        position += count
-    return frozenset(found)
+    every = per_argument(OPS.get(node.op).inputs, node.attrs, range(len(node.inputs)))
+    return frozenset(at for arg, positions in every if arg.name in kernel.host for at in positions)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.graph.boundary import ARG, RECV
 from aioflow.graph.shapes import num_elements
 from aioflow.runtime.bind import BoundNode, Choice, LiftedLoop
 from aioflow.runtime.units import Unit
@@ -44,7 +45,7 @@ class NodeLife:
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """The whole strand: one `NodeLife` a node, and the outputs that nobody else holds."""
+    """The whole strand: one `NodeLife` per node, and the outputs that nobody else holds."""
 
     nodes: tuple[NodeLife, ...]
     owned: frozenset[Edge]
@@ -55,7 +56,7 @@ def fed_values(graph: ClientGraph, bound: Sequence[BoundNode]) -> frozenset[Edge
 
     What is received may be a feed of the sender's.
     """
-    fed = {Edge(node.name, 0) for node in graph.nodes.values() if node.op in ("_Arg", "_Recv")}
+    fed = {Edge(node.name, 0) for node in graph.nodes.values() if node.op in (ARG, RECV)}
     for b in bound:
         if not b.kernel.fresh and not fed.isdisjoint(b.node.inputs):
             fed.update(Edge(b.node.name, port) for port in range(len(b.node.outputs)))

@@ -16,7 +16,7 @@ from aioflow.runtime.executor import StepWork
 from aioflow.runtime.liveness import analyse, is_small
 from aioflow.runtime.step import Probe, Step
 from aioflow.runtime.units import Unit
-from aioflow.stopping import current_work
+from aioflow.work.stopping import current_work
 
 __all__ = ["LoopCode", "LoopParts"]
 

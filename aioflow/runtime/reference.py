@@ -1,79 +1,203 @@
-"""The plain executor: one node at a time off a ready queue, by pending counts (TensorFlow whitepaper, 3.1).
+"""The plain executor: what a step means. Each node is a coroutine, all of them in one TaskGroup.
 
-It is the definition of what a step means. Tests compare the strands with it; nothing here is tuned.
+A node awaits those that it reads and those that it waits for, computes, and is done. A plain kernel runs in the
+device's executor, an async one is awaited, Send and Recv meet in the step's rendezvous: so a step on several devices is
+one such group for each. A value may be dead: a Switch makes it so on the side not taken, a Merge takes the first that
+is alive, all others pass it on and compute nothing. The first error cancels the group, which waits for all to end.
+
+Everything else that runs steps gives what this gives, and is compared with it by the tests. Nothing here is tuned.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aioflow.compiler.ir import ClientGraph, Edge
-from aioflow.runtime.bind import BoundNode, gather, kernel_error
-from aioflow.runtime.liveness import fed_values
-from aioflow.runtime.step import Step, root_cause
+from aioflow.compiler.ir import ClientGraph, Edge, Node
+from aioflow.errors import OpError
+from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Role
+from aioflow.runtime.backend_api import Executor
+from aioflow.runtime.bind import BoundNode, gather, kernel_error, own
+from aioflow.runtime.dataflow import Dataflow
+from aioflow.runtime.executor import work_here
+from aioflow.runtime.fetched import fetches_of
+from aioflow.runtime.frames import DEAD, dead_fetch, wrong_predicate
+from aioflow.runtime.step import Step
 
-__all__ = ["run_reference"]
+__all__ = ["Reference", "plain_runner"]
+
+Outputs: TypeAlias = Any  # of a node: a sequence, or DEAD; one of a Switch's is DEAD
+Sources: TypeAlias = Mapping[str, "asyncio.Task[Outputs]"]
+
+_OF_LOOPS: Final = frozenset({Role.ENTER, Role.EXIT, Role.NEXT, Role.LOOP_CONDITION})
+_ENDS: Final = (Role.SEND, Role.RECV)  # of an edge between devices: one tells the other whether the value is dead
 
 
-async def run_reference(graph: ClientGraph, bound: Sequence[BoundNode], feeds: Sequence[Any], step: Step) -> list[Any]:
-    """Run one step and return the fetches in order.
+class Reference:
+    """One device's subgraph without loops. `run` may be called any number of times at once.
 
-    Raises:
-        OpError: a kernel failed, and the error names the node; or the step was stopped.
+    Args:
+        bound: Its nodes that have kernels.
+        executor: Of the device.
     """
-    fetches: list[Any] = []
+
+    def __init__(self, graph: ClientGraph, bound: Sequence[BoundNode], executor: Executor) -> None:
+        self._nodes = tuple(graph.nodes.values())
+        self._fetches = fetches_of(graph)
+        self._bound = {b.node.name: b for b in bound}
+        self._executor = executor
+
+    @staticmethod
+    def can_run(graph: ClientGraph) -> bool:
+        """Whether there is no loop in the graph."""
+        return not any(traits_of(node.op).role in _OF_LOOPS for node in graph.nodes.values())
+
+    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+        """Run one step and return the fetched values in order; the caller of the session must not get them uncopied.
+
+        Raises:
+            OpError: a kernel failed, a fetched tensor is dead, or the step was stopped.
+        """
+        if step.requested:
+            step.halt()
+        nodes: dict[str, asyncio.Task[Outputs]] = {}
+        try:
+            async with asyncio.TaskGroup() as step_group:
+                guard = step_group.create_task(step.watch())
+                async with asyncio.TaskGroup() as node_group:
+                    for node in self._nodes:
+                        sources = {name: nodes[name] for name in node.predecessors()}
+                        nodes[node.name] = node_group.create_task(self._run(node, sources, feeds, step))
+                    fetches = [nodes[fetch.name] for fetch in self._fetches]
+                    nodes.clear()  # from here on a value is held by those who are to read it, and by nobody else
+                guard.cancel()
+        except BaseExceptionGroup as group:
+            cause = step.end(group)
+            raise cause from cause.__cause__
+        return [_fetched(node, task.result()) for node, task in zip(self._fetches, fetches, strict=True)]
+
+    async def _run(self, node: Node, sources: Sources, feeds: Sequence[Any], step: Step) -> Outputs:
+        """One node: what it reads, and then what it makes of that."""
+        role = traits_of(node.op).role
+        if role is Role.MERGE:
+            return await _merge(node, sources)
+        done = {name: await task for name, task in sources.items()}
+        inputs = {edge: _value(done[edge.node], edge) for edge in node.inputs}
+        dead = any(value is DEAD for value in (*inputs.values(), *(done[name] for name in node.control)))
+        if role is Role.TRIGGER:
+            return ()
+        if dead and role not in _ENDS:
+            return DEAD
+        if role is Role.FEED:
+            return (feeds[node.attrs["index"]],)
+        if role is Role.FETCH:
+            return tuple(inputs.values())
+        try:
+            outputs = await self._compute(node, inputs, step)
+        except OpError as error:
+            step.stop(error)  # before the others are cancelled, so that they and other devices end with this error
+            raise
+        return DEAD if role is Role.SEND and dead else outputs
+
+    async def _compute(self, node: Node, inputs: Mapping[Edge, Any], step: Step) -> Outputs:
+        if step.requested:
+            step.halt()
+        if traits_of(node.op).role is Role.SWITCH:
+            data, predicate = (inputs[edge] for edge in node.inputs)
+            return (DEAD, data) if await self._executor.run(step, _side, node, predicate) else (data, DEAD)
+        bound = self._bound[node.name]
+        if not bound.kernel.is_async:
+            return await self._executor.run(step, _call, bound, inputs, step)
+        if bound.kernel.retains:
+            inputs = await self._executor.run(step, _copies, inputs)
+        report = step.probe.begin() if step.probe is not None else None
+        try:
+            result = _called(bound, inputs, step)
+            if hasattr(result, "__await__"):
+                result = await step.wait_for(node.name, result)
+        except Exception as error:
+            failure = kernel_error(error, node)
+            raise failure from failure.__cause__
+        if result is DEAD:  # it was received
+            return DEAD
+        outputs = bound.outputs_of(result)
+        if report is not None:
+            report(bound, outputs)
+        return outputs
+
+
+def plain_runner(
+    graph: ClientGraph, bound: Sequence[BoundNode], executor: Executor, budget: float
+) -> Reference | Dataflow:
+    """What runs a graph in its primitive form, without a session; `budget` is as `SessionConfig.inline_budget`."""
+    return Reference(graph, bound, executor) if Reference.can_run(graph) else Dataflow(graph, bound, executor, budget)
+
+
+def _value(outputs: Outputs, edge: Edge) -> Any:
+    return DEAD if outputs is DEAD else outputs[edge.port]
+
+
+def _fetched(fetch: Node, outputs: Outputs) -> Any:
+    if outputs is DEAD:
+        raise dead_fetch(fetch)
+    return outputs[0]
+
+
+async def _merge(node: Node, sources: Sources) -> Outputs:
+    """The first value to come that is alive, and which it is; DEAD if none is. What it waits for may be dead."""
+    for name in node.control:
+        await sources[name]
+    coming = {sources[edge.node] for edge in node.inputs}
+    while coming:
+        _, coming = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
+        for index, edge in enumerate(node.inputs):
+            source = sources[edge.node]
+            if source.done() and (value := _value(source.result(), edge)) is not DEAD:
+                return value, np.int32(index)
+    return DEAD
+
+
+# -- in the device's executor ------------------------------------------------------------------------------------------
+
+
+def _side(switch: Node, predicate: Any) -> bool:
+    if np.ndim(predicate):
+        raise wrong_predicate(switch, predicate)
+    return bool(predicate)
+
+
+def _copies(inputs: Mapping[Edge, Any]) -> dict[Edge, Any]:
+    """For a kernel that keeps what it gets: whose memory that is, nobody has worked out."""
+    return {edge: own(value) for edge, value in inputs.items()}
+
+
+def _call(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step) -> Outputs:
+    """What a plain kernel makes. It is not begun where the step is to stop, and what has effects is waited for."""
+    work = work_here(step)
+    work.node = bound.node.name
+    report = step.probe.begin() if step.probe is not None else None
+    if step.requested:
+        step.halt()
     try:
-        async with asyncio.TaskGroup() as step_group:
-            guard = step_group.create_task(step.watch())
-            fetches = await _run(graph, bound, feeds, step)
-            guard.cancel()
-    except BaseExceptionGroup as group:
-        cause = root_cause(group)
-        raise cause from cause.__cause__
-    return fetches
-
-
-async def _run(graph: ClientGraph, bound: Sequence[BoundNode], feeds: Sequence[Any], step: Step) -> list[Any]:
-    kernels = {b.node.name: b for b in bound}
-    fed = fed_values(graph, bound)
-    consumers = graph.consumers()
-    pending = {name: len(set(node.predecessors())) for name, node in graph.nodes.items()}
-    ready = deque(name for name, count in pending.items() if count == 0)
-    values: dict[Edge, Any] = {}
-    fetches: dict[int, Any] = {}
-    while ready:
-        node = graph.nodes[ready.popleft()]
-        if node.op == "_Arg":
-            values[Edge(node.name, 0)] = feeds[node.attrs["index"]]
-        elif node.op == "_Retval":
-            fetches[node.attrs["index"]] = values[node.inputs[0]]
-        else:
-            outputs = await _compute(kernels[node.name], values, fed, step)
-            values.update((Edge(node.name, port), value) for port, value in enumerate(outputs))
-            if step.probe is not None:
-                step.probe.begin()(kernels[node.name], outputs)
-        for consumer in consumers[node.name]:
-            pending[consumer.name] -= 1
-            if pending[consumer.name] == 0:
-                ready.append(consumer.name)
-    return [fetches[index] for index in sorted(fetches)]
-
-
-async def _compute(bound: BoundNode, values: dict[Edge, Any], fed: frozenset[Edge], step: Step) -> Sequence[Any]:
-    try:
-        with np.errstate(all="ignore"):
-            extra = {"step": step} if bound.kernel.takes_step else {}
-            result = bound.call(*gather(bound, values, fed), **extra)
-        if bound.kernel.is_async and hasattr(result, "__await__"):
-            result = await step.wait_for(bound.node.name, result)
+        if bound.kernel.retains:
+            inputs = _copies(inputs)
+        if bound.is_waited_for:
+            work.act()
+        outputs = bound.outputs_of(_called(bound, inputs, step))
+        work.acted()
     except Exception as error:
         failure = kernel_error(error, bound.node)
         raise failure from failure.__cause__
-    if bound.unpacks:
-        return tuple(result)
-    return (result,) if bound.node.outputs else ()
+    if report is not None:
+        report(bound, outputs)
+    return outputs
+
+
+def _called(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step) -> Any:
+    extra = {"step": step} if bound.kernel.takes_step else {}
+    with np.errstate(all="ignore"):
+        return bound.call(*gather(bound, inputs), **extra)

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from aioflow.errors import AioflowError, CancelledError, InternalError, OpError
 from aioflow.runtime.rendezvous import Rendezvous
-from aioflow.threads import LeftBehind
+from aioflow.work.threads import LeftBehind
 
 __all__ = ["Probe", "Step", "StuckStep", "Waiter", "root_cause"]
 
@@ -20,7 +20,7 @@ _LOGGER: Final = logging.getLogger("aioflow.runtime")
 
 
 class Probe(Protocol):
-    """Watches a step: `begin` is called once a unit, and what it returns after every node with the node's outputs."""
+    """Watches a step: `begin` is called once per unit, and what it returns after every node with the node's outputs."""
 
     def begin(self) -> Callable[[Any, Sequence[Any]], None]:
         """A unit starts: the reporter for its nodes."""
@@ -198,6 +198,13 @@ class Step:
     def halt(self) -> NoReturn:
         """Raise: the step was asked to stop."""
         raise self.error or CancelledError("the step was stopped")
+
+    def end(self, group: BaseExceptionGroup[BaseException]) -> BaseException:
+        """What a step ends with whose tasks failed: what stopped it, or its cancellation, or else the first error."""
+        task = asyncio.current_task()
+        if self.error is None and task is not None and task.cancelling():
+            return asyncio.CancelledError()  # what its tasks raised is only how they noticed that
+        return self.error or root_cause(group)
 
     async def watch(self) -> None:
         """Wait for `stop`, then raise its error."""

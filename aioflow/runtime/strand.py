@@ -12,9 +12,9 @@ from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error
 from aioflow.runtime.codegen import Form, StrandCode
 from aioflow.runtime.elasticity import begins_again, elastic_nodes
-from aioflow.runtime.executor import StepWork
+from aioflow.runtime.executor import work_here
 from aioflow.runtime.step import Probe, Step
-from aioflow.stopping import Brief, Elsewhere, current_work, doing
+from aioflow.work.stopping import Brief, Elsewhere, doing
 
 __all__ = ["Capture", "CostEstimate", "Strand", "magnitude"]
 
@@ -71,7 +71,7 @@ class Strand:
         self._limit = limit
         elastic = elastic_nodes(code.unit)
         self._budget = budget if begins_again(code.unit, elastic) else -1.0
-        self._brief = bool(elastic) or (limit is not None and any(b.kernel.elastic for b in self.nodes))
+        self._brief = bool(elastic) or (limit is not None and any(b.kernel.elastic or b.claims for b in self.nodes))
         self._sized, self._texts = map(tuple, sized)
         self._varies = bool(self._sized or self._texts)
         self._fast: Callable[..., tuple[Any, ...]] | None = None
@@ -128,21 +128,20 @@ class Strand:
     def _in_thread(self, values: Sequence[Any], step: Step) -> tuple[tuple[Any, ...], float]:
         if step.requested:
             step.halt()
-        work = current_work()
-        if not isinstance(work, StepWork):
-            work = StepWork(step, effects=True)
+        work = work_here(step)
         work.limit = self._limit
         work.acted()
-        started = perf_counter()
+        code = self.code.function(Form.STOPPABLE if step.probe is None else Form.PROBED)
+        started = perf_counter()  # now that the code is there, which is made once: the next call takes no time for it
         try:
             with np.errstate(all="ignore"):
                 captured = self._as_captured() if step.probe is None else None
                 if captured is not None:
                     result = captured(*values)
                 elif step.probe is None:
-                    result = self.code.function(Form.STOPPABLE)(*values, step, work)
+                    result = code(*values, step, work)
                 else:
-                    result = self.code.function(Form.PROBED)(*values, self._reporter(step.probe), step, work)
+                    result = code(*values, self._reporter(step.probe), step, work)
         except Exception as error:
             explained = self._explain(error)
             raise explained from explained.__cause__
@@ -194,4 +193,6 @@ def _size_of_objects(value: Any) -> int:
         return 64 + len(value)
     if not isinstance(value, np.ndarray) or value.size > _COUNTED:
         return int(getattr(value, "nbytes", 64))
+    if value.size == 1:  # most of them are
+        return _size_of_objects(value.item())
     return value.nbytes + sum([len(item) for item in value.reshape(-1).tolist() if isinstance(item, bytes)])

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from aioflow.errors import ClosedSessionError
-from aioflow.forking import renew_in_child
+from aioflow.work.forking import renew_in_child
 
 __all__ = ["SyncRunner", "loop_runs_here"]
 

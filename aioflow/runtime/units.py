@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.graph.boundary import RETVAL
 from aioflow.runtime.bind import BoundNode
 
 __all__ = ["Unit", "constant_values", "split", "waits_of"]
@@ -48,7 +49,7 @@ def split(graph: ClientGraph, bound: Sequence[BoundNode], constants: Mapping[Edg
         groups.setdefault(key, []).append(node)
     members = _ordered(list(groups.values()), waits)
     unit_of = {b.node.name: i for i, nodes in enumerate(members) for b in nodes}
-    fetched = {n.inputs[0] for n in graph.nodes.values() if n.op == "_Retval"}
+    fetched = {n.inputs[0] for n in graph.nodes.values() if n.op == RETVAL}
     read_by: dict[Edge, set[int]] = {}
     for b in working:
         for edge in b.reads:

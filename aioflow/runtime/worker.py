@@ -6,7 +6,6 @@ A session talks to a `WorkerAPI` and does not care whether the worker is in its 
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -14,14 +13,15 @@ from typing import Any, Final, Protocol
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
-from aioflow.forking import generation
-from aioflow.kernels.background import Background, background_of
 from aioflow.runtime.device import make_devices
-from aioflow.runtime.executable import Executable
+from aioflow.runtime.executable import Executable, make_executable
 from aioflow.runtime.host_copies import with_host_copies
-from aioflow.runtime.part import PartExecutable
+from aioflow.runtime.registered_part import PartExecutable
 from aioflow.runtime.step import Step
-from aioflow.stopping import acting
+from aioflow.sync.background import Background, background_of
+from aioflow.work.forking import generation
+from aioflow.work.stopping import acting
+from aioflow.work.switch_interval import lower_switch_interval
 
 __all__ = ["Worker", "WorkerAPI", "WorkerState"]
 
@@ -72,7 +72,7 @@ class Worker:
         settings = config or SessionConfig()
         self.process = generation()
         if settings.switch_interval is not None:
-            sys.setswitchinterval(min(sys.getswitchinterval(), settings.switch_interval))
+            lower_switch_interval(settings.switch_interval)
         self.devices = {device.name: device for device in make_devices(settings, task)}
         self.pins: dict[str, str] = {}
         self._handles = itertools.count(1)
@@ -85,7 +85,7 @@ class Worker:
 
         Raises:
             UnimplementedError: there is no kernel for a node.
-            InvalidArgumentError: the attributes of a node are none that a kernel could be made for.
+            InvalidArgumentError: no kernel can be made for the attributes of a node.
             NotFoundError: it is for devices that are not here.
         """
         return self.register_now(part, session, config)
@@ -103,8 +103,11 @@ class Worker:
             if not device.is_host:
                 graph = with_host_copies(graph, device.backend.device_type, config.fetch_to_host)
                 settings = replace(config, inline_budget=-1.0)  # kernels are launched by the executor only
-            made[name] = Executable(
-                graph, device.backend, device.resources, state, device.executor, settings, device.capture
+            backend = device.backend
+            capture = None if device.is_host else backend.captured  # Python's own form is the one that costs least
+            alone = len(part.subgraphs) == 1
+            made[name] = make_executable(
+                graph, backend, device.resources, state, backend.executor, settings, capture, alone
             )
         executable = next(iter(made.values())) if len(made) == 1 else PartExecutable(made)
         with acting():

@@ -223,11 +223,11 @@ async def values_keep_their_types(workers: Workers) -> None:
     expected = [*given, b"text", np.int32(2), np.array([0.5], np.float32)]
     _require(_bits(values) == _bits(expected), "a value has changed", expected, values)
     kinds = [type(value) for value in values]
-    _require(kinds == [type(e) for e in expected], "a value is of another kind", [type(e) for e in expected], kinds)
+    _require(kinds == [type(e) for e in expected], "a value is of a different kind", [type(e) for e in expected], kinds)
 
 
 async def fetched_values_belong_to_the_caller(workers: Workers) -> None:
-    """Who changes what he has fetched changes nothing else."""
+    """Changing what was fetched changes nothing else."""
     with af.Graph().as_default():
         v = af.Variable([1.0, 2.0], name="kept")
         init = await _prepared(workers, [v.initializer])
@@ -309,7 +309,7 @@ async def steps_run_at_once(workers: Workers) -> None:
         for number in range(20):
             tg.create_task(_run(put, [np.float32(number)]))
     values = sorted(float(task.result()[0]) for task in taken)
-    _require(values == [float(n) for n in range(20)], "elements were lost or came twice", None, values)
+    _require(values == [float(n) for n in range(20)], "elements were lost or received twice", None, values)
 
 
 async def an_error_names_its_node(workers: Workers) -> None:
@@ -326,7 +326,7 @@ async def an_error_names_its_node(workers: Workers) -> None:
 
 
 async def _stuck(workers: Workers) -> RegisteredPlan:
-    """A step that waits for ever."""
+    """A step that waits forever."""
     with af.Graph().as_default():
         queue = af.FIFOQueue(1, [af.float32], shapes=[()])
         return await _prepared(workers, [queue.dequeue(name="waits")])
@@ -349,13 +349,13 @@ async def an_aborted_step_stops(workers: Workers) -> None:
         error = await run
         _require(not other.done(), "another step was aborted")
         await worker.abort(second.id, CancelledError("another reason"))
-    _require("the reason for it" in str(error), "the error is another one", "the reason for it", str(error))
-    _require("another reason" in str(other.result()), "the error is another one", "another reason", other.result())
+    _require("the reason for it" in str(error), "the error is a different one", "the reason for it", str(error))
+    _require("another reason" in str(other.result()), "the error is a different one", "another reason", other.result())
     await worker.abort(99, CancelledError("nothing"))  # a step that nobody knows
 
 
 async def cancelling_leaves_nothing(workers: Workers) -> None:
-    """A caller that is cancelled is told when nothing runs any more, and the element is still there for others."""
+    """A caller that is cancelled is told when nothing is running any more, and the element remains for others."""
     worker, plan = workers[0], await _stuck(workers)
     async with asyncio.TaskGroup() as tg:
         run = tg.create_task(_run(plan))
@@ -452,7 +452,7 @@ async def dead_values_and_loops_cross(workers: Workers) -> None:
     for count in (0, 1, 3, 7):
         feeds = [np.int32(count), to_array([0.1, -2.0, 3.0], af.float32)]
         one, two = await _run(whole, feeds), await _run(plan, feeds)
-        _require(_bits(one) == _bits(two), "two workers compute something else than one", one, two)
+        _require(_bits(one) == _bits(two), "two workers do not compute what one does", one, two)
 
 
 async def a_failure_stops_both(workers: Workers) -> None:
@@ -466,7 +466,7 @@ async def a_failure_stops_both(workers: Workers) -> None:
         request = StepRequest((x,), (read, queue.dequeue(name="here_waits")))
         plan = await _register(workers, await _plan(workers, request, _halves(devices, {"there": 1})))
     error = await _failure(InvalidArgumentError, "a wrong shape went through", _run(plan, [np.ones(3, np.float32)]))
-    _require(error.node == "there_bad", "the first cause is another one", "there_bad", error.node)
+    _require(error.node == "there_bad", "the first cause is a different one", "there_bad", error.node)
     running = [(await worker.state()).running for worker in workers]
     _require(running == [0, 0], "a failed step still runs", [0, 0], running)
 

@@ -11,13 +11,11 @@ import numpy as np
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.graph.arrays import to_array
 from aioflow.graph.graph import Tensor
-from aioflow.graph.opdef import CONTROL_FLOW
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.bind import bind_graph
-from aioflow.runtime.dataflow import Dataflow
-from aioflow.runtime.device import load_backend
+from aioflow.runtime.device import host
 from aioflow.runtime.executor import shared_threads
-from aioflow.runtime.reference import run_reference
+from aioflow.runtime.reference import plain_runner
 from aioflow.runtime.step import Step
 
 __all__ = ["evaluate"]
@@ -41,14 +39,11 @@ def evaluate(
     fed = dict(feeds or {})
     request = StepRequest(tuple(fed), tuple(fetches), tuple(targets))
     graph = prune(request)
-    bound = bind_graph(graph, load_backend("numpy"), resources or ResourceManager(), {} if state is None else state)
+    bound = bind_graph(graph, host(), resources or ResourceManager(), {} if state is None else state)
     values = [to_array(value, tensor.dtype) for tensor, value in fed.items()]
     step = Step()
-    if any(node.op in CONTROL_FLOW for node in graph.nodes.values()):
-        run = Dataflow(graph, bound, shared_threads("-evaluate", 1), float("inf")).run(values, step)
-    else:
-        run = run_reference(graph, bound, values, step)
+    runner = plain_runner(graph, bound, shared_threads("-evaluate", 1), float("inf"))
     try:
-        return [np.asarray(v) for v in asyncio.run(run)]
+        return [np.asarray(v) for v in asyncio.run(runner.run(values, step))]
     finally:
         step.finish()

@@ -30,7 +30,8 @@ def check_gradients(
 
     Args:
         build: Makes one tensor, or a sequence of them, from placeholders that have the dtypes and shapes of `inputs`.
-        wrt: Positions of the inputs to differentiate by; by default all floating ones (give them as float64).
+        wrt: Positions of the inputs to differentiate with respect to; by default all floating ones (give them as
+            float64).
 
     Raises:
         InternalError: the gradients differ; the error shows both.
@@ -58,7 +59,9 @@ def check_gradients(
         numeric = _differences(loss, arrays, position, delta)
         actual = np.zeros_like(numeric) if gradient is None else next(found)
         if actual.shape != numeric.shape or not np.allclose(actual, numeric, rtol=rtol, atol=atol):
-            raise InternalError(f"the gradient by input {position} is wrong", expected=numeric, actual=actual)
+            raise InternalError(
+                f"the gradient with respect to input {position} is wrong", expected=numeric, actual=actual
+            )
 
 
 def _differences(

@@ -59,10 +59,10 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def pass_time(self, seconds: float | None) -> None:
-        """Nothing is ready for so long; None for ever.
+        """Nothing is ready for so long; None means forever.
 
         Raises:
-            InternalError: for ever.
+            InternalError: it would be forever.
         """
         if seconds is None:
             waiting = sorted((t for t in asyncio.all_tasks(self) if not t.done()), key=hash)

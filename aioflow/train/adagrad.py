@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make_op
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, require, setting
 
 __all__ = ["AdadeltaOptimizer", "AdagradOptimizer", "ProximalAdagradOptimizer"]
@@ -40,7 +40,7 @@ class AdagradOptimizer(Optimizer):
         self._rate = setting(self._learning_rate, "learning_rate")
 
     def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
-        update: Operation = apply_op(
+        return make_op(
             "ResourceApplyAdagrad",
             handle.handle,
             self._slots["accumulator"][handle.handle].handle,
@@ -48,10 +48,9 @@ class AdagradOptimizer(Optimizer):
             grad,
             use_locking=self._use_locking,
         )
-        return update
 
     def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
-        update: Operation = apply_op(
+        return make_op(
             "ResourceSparseApplyAdagrad",
             handle.handle,
             self._slots["accumulator"][handle.handle].handle,
@@ -60,7 +59,6 @@ class AdagradOptimizer(Optimizer):
             indices,
             use_locking=self._use_locking,
         )
-        return update
 
 
 class ProximalAdagradOptimizer(Optimizer):
@@ -101,7 +99,7 @@ class ProximalAdagradOptimizer(Optimizer):
         ]
 
     def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
-        update: Operation = apply_op(
+        return make_op(
             "ResourceApplyProximalAdagrad",
             handle.handle,
             self._slots["accumulator"][handle.handle].handle,
@@ -109,10 +107,9 @@ class ProximalAdagradOptimizer(Optimizer):
             grad,
             use_locking=self._use_locking,
         )
-        return update
 
     def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
-        update: Operation = apply_op(
+        return make_op(
             "ResourceSparseApplyProximalAdagrad",
             handle.handle,
             self._slots["accumulator"][handle.handle].handle,
@@ -121,7 +118,6 @@ class ProximalAdagradOptimizer(Optimizer):
             indices,
             use_locking=self._use_locking,
         )
-        return update
 
 
 class AdadeltaOptimizer(Optimizer):
@@ -154,16 +150,14 @@ class AdadeltaOptimizer(Optimizer):
             setting(self._epsilon, "epsilon"),
         ]
 
-    def _inputs(self, grad: Tensor, handle: Any) -> list[Any]:
+    def _inputs(self, grad: Tensor, handle: Any) -> list[Tensor]:
         slots = [self._slots[n][handle.handle].handle for n in ("accum", "accum_update")]
         return [handle.handle, *slots, *[cast_to(t, grad.dtype) for t in self._settings], grad]
 
     def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
         inputs = self._inputs(grad, handle)
-        update: Operation = apply_op("ResourceApplyAdadelta", *inputs, use_locking=self._use_locking)
-        return update
+        return make_op("ResourceApplyAdadelta", *inputs, use_locking=self._use_locking)
 
     def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
         inputs = self._inputs(grad, handle)
-        update: Operation = apply_op("ResourceSparseApplyAdadelta", *inputs, indices, use_locking=self._use_locking)
-        return update
+        return make_op("ResourceSparseApplyAdadelta", *inputs, indices, use_locking=self._use_locking)

@@ -8,7 +8,7 @@ from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.ops.apply import apply_op, convert_to_tensor
+from aioflow.ops.apply import convert_to_tensor, make, make_op
 from aioflow.ops.core import group
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, setting
 
@@ -65,7 +65,7 @@ class AdamOptimizer(Optimizer):
 
     def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
         powers = [cast_to(p.value(), grad.dtype) for p in self._powers()]
-        update: Operation = apply_op(
+        return make_op(
             "ResourceApplyAdam",
             handle.handle,
             self._slots["m"][handle.handle].handle,
@@ -75,10 +75,9 @@ class AdamOptimizer(Optimizer):
             grad,
             use_locking=self._use_locking,
         )
-        return update
 
     def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
-        shape = apply_op("VariableShape", handle.handle)
+        shape = make("VariableShape", handle.handle)
         dense = convert_to_tensor(IndexedSlices(grad, indices, shape))
         return self._resource_apply_dense(dense, handle)
 

@@ -1,6 +1,6 @@
 """Batches of elements, which queues collect: in order, padded, shuffled, from one source or several.
 
-The names and arguments are TensorFlow 1's. Everything here adds nodes and a `QueueRunner`; run
+The names and arguments are those of TensorFlow 1. Everything here adds nodes and a `QueueRunner`; run
 `start_queue_runners` inside an `async with Coordinator()` block to set the pipeline going.
 """
 
@@ -18,12 +18,12 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims
 from aioflow.graph.static_value import constant_value
-from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
-from aioflow.ops.control_flow import cond
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make
+from aioflow.ops.control.branches_and_loops import cond
 from aioflow.ops.core import no_op
-from aioflow.ops.queues import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
-from aioflow.ops.serialization import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
-from aioflow.ops.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
+from aioflow.ops.io.serialization import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
+from aioflow.ops.queues.queues import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
+from aioflow.ops.sparse.tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
 from aioflow.train.queue_runner import QueueRunner, add_queue_runner
 
 # One element: a tensor, a list or a dictionary of them.
@@ -48,7 +48,7 @@ class _Elements:
     """
 
     def __init__(self, sources: Sequence[Any], shapes: Any, enqueue_many: bool, keep_input: TensorLike = True) -> None:
-        check_list(sources, "what is to be batched")
+        check_list(sources, "the tensors to batch")
         if not sources:
             raise InvalidArgumentError("there is nothing to batch", expected="at least one list", actual="none")
         first = sources[0]
@@ -59,7 +59,7 @@ class _Elements:
         given = [self._listed(source) for source in sources]
         if len({len(items) for items in given}) > 1:
             raise InvalidArgumentError(
-                "all lists must be as long", expected="one length", actual=[len(items) for items in given]
+                "all lists must have the same length", expected="equal lengths", actual=[len(items) for items in given]
             )
         self._sparse = [_merged(column) for column in zip(*given, strict=True)]
         self.sources = [[self._stored(item) for item in items] for items in given]
@@ -92,7 +92,7 @@ class _Elements:
         if self._shapes is not None:
             if len(self._shapes) != len(self.dtypes):
                 raise InvalidArgumentError(
-                    "a shape a tensor is needed", expected=len(self.dtypes), actual=len(self._shapes)
+                    "one shape per tensor is needed", expected=len(self.dtypes), actual=len(self._shapes)
                 )
             stored: Dims = (3,)
             return [dims if sparse is None else stored for dims, sparse in zip(self._shapes, self._sparse, strict=True)]
@@ -102,7 +102,7 @@ class _Elements:
         found = [self._element_dims(t) for t in tensors]
         ranks = {len(dims) for dims in found}
         if len(ranks) != 1:
-            raise InvalidArgumentError("the tensors differ in rank", expected="one rank", actual=sorted(ranks))
+            raise InvalidArgumentError("the tensors differ in rank", expected="equal ranks", actual=sorted(ranks))
         return tuple(
             size if all(other in (size, None) for other in others) else None
             for size, *others in zip(*found, strict=True)
@@ -126,8 +126,8 @@ class _Elements:
         put = queue.enqueue_many if self.many else queue.enqueue
         known = constant_value(self._keep)
         if self._keep.dims != ():
-            rows = apply_op("Reshape", apply_op("Where", self._keep), [-1])
-            return put([apply_op("GatherV2", tensor, rows, 0) for tensor in tensors])
+            rows = make("Reshape", make("Where", self._keep), [-1])
+            return put([make("GatherV2", tensor, rows, 0) for tensor in tensors])
         if known is not None:
             return put(tensors) if bool(known) else no_op()
         return cond(self._keep, lambda: put(tensors), no_op)
@@ -163,7 +163,7 @@ def _kept(keep_input: TensorLike, many: bool) -> Tensor:
     keep = convert_to_tensor(keep_input, dtypes.bool_)
     if keep.dims is None or len(keep.dims) > int(many):
         wanted = "a scalar, or a vector with enqueue_many" if many else "a scalar"
-        raise InvalidArgumentError("keep_input has a wrong shape", expected=wanted, actual=format_dims(keep.dims))
+        raise InvalidArgumentError("keep_input has the wrong shape", expected=wanted, actual=format_dims(keep.dims))
     return keep
 
 
@@ -197,7 +197,7 @@ def _shuffled(
         check_kind(number, (int, np.integer), "the size of a queue", "an int")
     if capacity <= least:
         raise InvalidArgumentError(
-            "the queue has no room for more than stays in it", expected=f"capacity > {least}", actual=capacity
+            "the queue has no room beyond the elements that stay in it", expected=f"capacity > {least}", actual=capacity
         )
     made = RandomShuffleQueue(capacity, least, elements.dtypes, elements.dims(), seed=seed, shared_name=shared_name)
     elements.fill(made, threads)
@@ -221,13 +221,13 @@ def batch(
     Args:
         tensors: A list or dictionary of tensors (sparse ones too), or one: an element.
         batch_size: How many elements a batch has.
-        num_threads: How many tasks compute elements at once; with more than one their order is open.
+        num_threads: How many tasks compute elements at once; with more than one, their order is not defined.
         capacity: Of the queue.
-        enqueue_many: The tensors hold many elements, one a row.
+        enqueue_many: The tensors hold many elements, one per row.
         shapes: Of the elements, where the tensors do not tell.
         dynamic_pad: Sizes may differ; each batch is padded with zeros to the largest of it.
-        allow_smaller_final_batch: Give what is left at the end; otherwise it is dropped.
-        shared_name: Queues of one name are one queue.
+        allow_smaller_final_batch: Return what is left at the end; otherwise it is dropped.
+        shared_name: Queues with the same name are one queue.
 
     Returns:
         The tensors with a batch dimension in front, in the form of `tensors` (of a list of one, the tensor).
@@ -257,7 +257,7 @@ def maybe_batch(
     """Batches of the elements for which `keep_input` holds. See `batch`.
 
     Args:
-        keep_input: A bool scalar; with `enqueue_many` it may be a vector, one a row.
+        keep_input: A bool scalar; with `enqueue_many` it may be a vector, one element per row.
     """
     with default_graph().name_scope(name or "maybe_batch") as scope:
         elements = _Elements([tensors], shapes, enqueue_many, keep_input)

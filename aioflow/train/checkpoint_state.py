@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from aioflow.errors import DataLossError, NotFoundError
-from aioflow.graph.arrays import Array
-from aioflow.kernels.checkpoint_format import (
+from aioflow.formats.checkpoint import (
     CheckpointReader,
     checkpoint_exists,
     remove_checkpoint,
     write_atomically,
 )
+from aioflow.formats.files import file_errors
+from aioflow.graph.arrays import Array
 
 __all__ = [
     "CheckpointReader",
@@ -93,13 +94,15 @@ def get_checkpoint_state(checkpoint_dir: str | Path, latest_filename: str | None
 
     Raises:
         DataLossError: the file is damaged.
+        PermissionDeniedError, FailedPreconditionError, …: it cannot be read.
     """
     directory = Path(checkpoint_dir)
     path = _state_file(directory, latest_filename)
-    try:
-        raw = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    with file_errors(path):
+        try:
+            raw = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
     try:
         content: dict[str, Any] = json.loads(raw)
         newest = str(directory / content["model_checkpoint_path"])

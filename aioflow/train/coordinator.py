@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final
 
-from aioflow.context_stack import ContextStack, Entry
+from aioflow.checks.numbers import check_number, check_seconds
 from aioflow.errors import DTypeError, FailedPreconditionError, OutOfRangeError
-from aioflow.number_checks import check_number, check_seconds
+from aioflow.work.context_stack import ContextStack, Entry
 
 __all__ = ["Coordinator", "current_coordinator"]
 
@@ -42,7 +42,7 @@ class Coordinator:
 
     async def __aenter__(self) -> Coordinator:
         if self._block is not None:
-            raise FailedPreconditionError("the coordinator is in use already", expected="a new one", actual="entered")
+            raise FailedPreconditionError("the coordinator is already in use", expected="a new one", actual="entered")
         if self._joined and self._stopping:
             raise FailedPreconditionError(
                 "the coordinator has been stopped", expected="`clear_stop` before it is used again", actual="stopped"
@@ -80,7 +80,7 @@ class Coordinator:
             attendant: The task does not count as work: `join` does not wait for it unless a stop is requested.
 
         Raises:
-            FailedPreconditionError: outside of the coordinator's `async with` block.
+            FailedPreconditionError: outside the coordinator's `async with` block.
         """
         group = self._task_group
         if group is None:
@@ -95,7 +95,7 @@ class Coordinator:
         return task
 
     def register_thread(self, thread: asyncio.Future[Any]) -> None:
-        """Have `join` wait for a task of somebody else's as well. Raises DTypeError: it is none."""
+        """Have `join` wait for somebody else's task as well. Raises DTypeError if it is not a task."""
         self._keep(_task(thread), self._workers)
 
     @staticmethod

@@ -11,7 +11,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_list
 from aioflow.graph.graph import Tensor
-from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.scoping import name_scope
 from aioflow.train.optimizer import cast_to
 
@@ -52,8 +52,7 @@ def _is_number(value: object) -> bool:
 
 
 def _call(op_type: str, *inputs: Any) -> Tensor:
-    result: Tensor = apply_op(op_type, *inputs)
-    return result
+    return make(op_type, *inputs)
 
 
 def exponential_decay(
@@ -124,10 +123,10 @@ def piecewise_constant(
         values: One more than boundaries, all of one dtype.
 
     Raises:
-        InvalidArgumentError: the counts do not fit, or the dtypes do not.
+        InvalidArgumentError: the counts or the dtypes do not fit.
     """
     for given in (boundaries, values):
-        check_list(given, "what a piecewise constant is made of")
+        check_list(given, "the boundaries and values of a piecewise constant")
     if len(boundaries) != len(values) - 1:
         raise InvalidArgumentError(
             "the number of values does not fit the boundaries", expected=len(boundaries) + 1, actual=len(values)
@@ -253,7 +252,7 @@ def noisy_linear_cosine_decay(
         step = _call("Minimum", step, steps)
         spread = _call("Sqrt", start / _call("Pow", 1 + step, decay))
         shape = constant([], "int32", shape=[0])
-        noise = apply_op("RandomStandardNormal", shape, dtype=rate.dtype) * spread
+        noise = make("RandomStandardNormal", shape, dtype=rate.dtype) * spread
         linear = (steps - step) / steps + noise
         result: Tensor = rate * ((low + linear) * _half_cosine(2 * periods * step / steps) + bottom)
         return result

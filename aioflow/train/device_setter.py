@@ -37,7 +37,7 @@ def replica_device_setter(
         ps_strategy: The parameter server of a node, by its number; one after the other by default.
 
     Raises:
-        InvalidArgumentError: the strategy is no function.
+        InvalidArgumentError: the strategy is not a function.
     """
     job = DeviceSpec.from_string(ps_device).job
     if cluster is not None:

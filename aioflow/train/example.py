@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.kernels.example_format import FeatureList as StoredFeature
-from aioflow.kernels.example_format import (
+from aioflow.formats.example import FeatureList as StoredFeature
+from aioflow.formats.example import (
     Kind,
     decode_example,
     decode_sequence_example,
@@ -57,7 +57,7 @@ class BytesList(_Values):
     @staticmethod
     def _checked(item: Any) -> bytes:
         if not isinstance(item, bytes):
-            raise DTypeError("a BytesList holds bytes", expected="bytes", actual=repr(item)[:80])
+            raise DTypeError("a BytesList can only hold bytes", expected="bytes", actual=repr(item)[:80])
         return item
 
 
@@ -69,7 +69,7 @@ class FloatList(_Values):
     @staticmethod
     def _checked(item: Any) -> float:
         if isinstance(item, str | bytes):
-            raise DTypeError("a FloatList holds numbers", expected="numbers", actual=repr(item)[:80])
+            raise DTypeError("a FloatList can only hold numbers", expected="numbers", actual=repr(item)[:80])
         return float(item)
 
 
@@ -81,7 +81,7 @@ class Int64List(_Values):
     @staticmethod
     def _checked(item: Any) -> int:
         if not hasattr(item, "__index__"):
-            raise DTypeError("an Int64List holds integers", expected="integers", actual=repr(item)[:80])
+            raise DTypeError("an Int64List can only hold integers", expected="integers", actual=repr(item)[:80])
         number = int(item.__index__())
         if not -(2**63) <= number < 2**63:
             raise InvalidArgumentError("the value does not fit", expected="64 bits", actual=number)
@@ -101,7 +101,7 @@ class Feature:
     ) -> None:
         given = [part for part in (bytes_list, float_list, int64_list) if part is not None]
         if len(given) > 1:
-            raise InvalidArgumentError("a feature has one kind", expected="one list", actual=repr(given))
+            raise InvalidArgumentError("a feature must have exactly one kind", expected="one list", actual=repr(given))
         self.bytes_list = bytes_list or BytesList()
         self.float_list = float_list or FloatList()
         self.int64_list = int64_list or Int64List()
@@ -151,7 +151,7 @@ class Example:
         """The example that the bytes stand for.
 
         Raises:
-            DataLossError: they are no Example.
+            DataLossError: they are not an Example.
         """
         return cls(Features({_text(name): _feature(part) for name, part in decode_example(data).items()}))
 
@@ -161,7 +161,7 @@ def _stored(features: Features) -> dict[bytes, tuple[Kind | None, list[Any]]]:
 
 
 class FeatureList:
-    """One feature a step, in the list `feature`."""
+    """One feature per step, in the list `feature`."""
 
     __slots__ = ("feature",)
 
@@ -201,7 +201,7 @@ class SequenceExample:
         """The example that the bytes stand for.
 
         Raises:
-            DataLossError: they are no SequenceExample.
+            DataLossError: they are not a SequenceExample.
         """
         context, lists = decode_sequence_example(data)
         return cls(

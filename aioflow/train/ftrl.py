@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make_op
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, require, setting
 
 __all__ = ["FtrlOptimizer"]
@@ -70,7 +70,7 @@ class FtrlOptimizer(Optimizer):
 
     def _apply(self, kind: str, grad: Tensor, handle: Any, *indices: Tensor) -> Operation:
         version = "V2" if self._shrinkage > 0 else ""
-        update: Operation = apply_op(
+        return make_op(
             f"Resource{kind}Ftrl{version}",
             handle.handle,
             self._slots["accum"][handle.handle].handle,
@@ -80,7 +80,6 @@ class FtrlOptimizer(Optimizer):
             *[cast_to(t, grad.dtype) for t in self._settings],
             use_locking=self._use_locking,
         )
-        return update
 
     def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
         return self._apply("Apply", grad, handle)

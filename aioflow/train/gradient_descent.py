@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make_op
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, require, setting
 
 __all__ = ["GradientDescentOptimizer", "ProximalGradientDescentOptimizer"]
@@ -27,19 +27,17 @@ class GradientDescentOptimizer(Optimizer):
         self._rate = setting(self._learning_rate, "learning_rate")
 
     def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
-        update: Operation = apply_op(
+        return make_op(
             "ResourceApplyGradientDescent",
             handle.handle,
             cast_to(self._rate, grad.dtype),
             grad,
             use_locking=self._use_locking,
         )
-        return update
 
     def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
         step = -grad * cast_to(self._rate, grad.dtype)
-        update: Operation = apply_op("ResourceScatterAdd", handle.handle, indices, step)
-        return update
+        return make_op("ResourceScatterAdd", handle.handle, indices, step)
 
 
 class ProximalGradientDescentOptimizer(Optimizer):
@@ -73,14 +71,13 @@ class ProximalGradientDescentOptimizer(Optimizer):
 
     def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
         settings = [cast_to(t, grad.dtype) for t in self._settings]
-        update: Operation = apply_op(
+        return make_op(
             "ResourceApplyProximalGradientDescent", handle.handle, *settings, grad, use_locking=self._use_locking
         )
-        return update
 
     def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
         settings = [cast_to(t, grad.dtype) for t in self._settings]
-        update: Operation = apply_op(
+        return make_op(
             "ResourceSparseApplyProximalGradientDescent",
             handle.handle,
             *settings,
@@ -88,4 +85,3 @@ class ProximalGradientDescentOptimizer(Optimizer):
             indices,
             use_locking=self._use_locking,
         )
-        return update

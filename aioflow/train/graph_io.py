@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from aioflow.errors import DTypeError, OpError, ResourceExhaustedError
+from aioflow.formats.checkpoint import write_atomically
+from aioflow.formats.files import file_errors
 from aioflow.graph.encoding import MAGIC
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
-from aioflow.kernels.checkpoint_format import write_atomically
-from aioflow.kernels.files import file_errors
 
 __all__ = ["read_graph", "write_graph"]
 

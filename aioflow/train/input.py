@@ -1,6 +1,6 @@
 """Producers of file names and slices: queues that queue runners keep filled, where input pipelines begin.
 
-The names and arguments are TensorFlow 1's. Everything here adds nodes and a `QueueRunner`; run
+The names and arguments are those of TensorFlow 1. Everything here adds nodes and a `QueueRunner`; run
 `start_queue_runners` inside an `async with Coordinator()` block to set the pipeline going.
 """
 
@@ -17,14 +17,14 @@ from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys, Tensor
 from aioflow.graph.shapes import ShapeLike, dims_of, format_dims, merge_dims, num_elements
-from aioflow.ops.apply import TensorLike, apply_op, convert_to_tensor
-from aioflow.ops.control_flow_ops import Assert
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make
+from aioflow.ops.control.primitives import Assert
 from aioflow.ops.core import identity
-from aioflow.ops.io_files import matching_files
-from aioflow.ops.queues import FIFOQueue
-from aioflow.ops.random import random_shuffle
-from aioflow.ops.state import count_up_to
-from aioflow.ops.variables import Variable
+from aioflow.ops.io.files import matching_files
+from aioflow.ops.math.random import random_shuffle
+from aioflow.ops.queues.queues import FIFOQueue
+from aioflow.ops.variables.state import count_up_to
+from aioflow.ops.variables.variable import Variable
 from aioflow.train.queue_runner import QueueRunner, add_queue_runner
 
 __all__ = [
@@ -93,7 +93,7 @@ def input_producer(
 
     Args:
         element_shape: Of a row, where the tensor's shape does not tell.
-        num_epochs: How often each row is given; then dequeues raise OutOfRangeError. Forever without it.
+        num_epochs: How many times each row is given; then dequeues raise OutOfRangeError. Without it, forever.
         shuffle, seed: Give the rows of each epoch in a random order.
         capacity, shared_name: Of the queue.
         summary_name: Accepted as TensorFlow does; there are no summaries.
@@ -137,7 +137,7 @@ def string_input_producer(
         strings = convert_to_tensor(string_tensor, dtypes.string)
         if strings.dims == (0,):
             raise InvalidArgumentError("string_input_producer needs strings", expected="at least one", actual="none")
-        some = apply_op("Greater", apply_op("Size", strings, out_type=dtypes.int32), 0)
+        some = make("Greater", make("Size", strings, out_type=dtypes.int32), 0)
         check = Assert(some, ["string_input_producer needs at least one string"])
         with graph.control_dependencies([check]):
             strings = identity(strings)
@@ -155,7 +155,7 @@ def range_input_producer(
 ) -> FIFOQueue:
     """A queue that is kept filled with the int32 numbers below `limit`. See `input_producer`."""
     with default_graph().name_scope(name or "input_producer"):
-        numbers = apply_op("Range", 0, limit, 1)
+        numbers = make("Range", 0, limit, 1)
         return input_producer(numbers, [], num_epochs, shuffle, seed, capacity, shared_name, None, name)
 
 
@@ -168,12 +168,12 @@ def slice_input_producer(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> list[Tensor]:
-    """One row of each tensor, the same row of all, another one each time. See `input_producer`.
+    """One row of each tensor, the same row of all, a different one each time. See `input_producer`.
 
     Raises:
         InvalidArgumentError: the list is empty.
     """
-    check_kind(tensor_list, Iterable, "what rows are taken of", "a list of tensors")
+    check_kind(tensor_list, Iterable, "the tensors to slice", "a list of tensors")
     if not tensor_list:
         raise InvalidArgumentError("slice_input_producer needs tensors", expected="at least one", actual="none")
     with default_graph().name_scope(name or "input_producer"):
@@ -182,8 +182,8 @@ def slice_input_producer(
         rows = (
             count
             if count is not None
-            else apply_op("StridedSlice", apply_op("Shape", tensors[0]), [0], [1], [1], shrink_axis_mask=1)
+            else make("StridedSlice", make("Shape", tensors[0]), [0], [1], [1], shrink_axis_mask=1)
         )
         queue = range_input_producer(rows, num_epochs, shuffle, seed, capacity, shared_name)
         index = queue.dequeue()
-        return [apply_op("GatherV2", t, index, 0) for t in tensors]
+        return [make("GatherV2", t, index, 0) for t in tensors]

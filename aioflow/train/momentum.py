@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make_op
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, setting
 
 __all__ = ["MomentumOptimizer"]
@@ -42,7 +42,7 @@ class MomentumOptimizer(Optimizer):
         self._factor = setting(self._momentum, "momentum")
 
     def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
-        update: Operation = apply_op(
+        return make_op(
             "ResourceApplyMomentum",
             handle.handle,
             self._slots["momentum"][handle.handle].handle,
@@ -52,10 +52,9 @@ class MomentumOptimizer(Optimizer):
             use_locking=self._use_locking,
             use_nesterov=self._use_nesterov,
         )
-        return update
 
     def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
-        update: Operation = apply_op(
+        return make_op(
             "ResourceSparseApplyMomentum",
             handle.handle,
             self._slots["momentum"][handle.handle].handle,
@@ -66,4 +65,3 @@ class MomentumOptimizer(Optimizer):
             use_locking=self._use_locking,
             use_nesterov=self._use_nesterov,
         )
-        return update

@@ -9,12 +9,12 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
-from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.core import group
-from aioflow.ops.initializers import zeros_initializer
 from aioflow.ops.scoping import name_scope
-from aioflow.ops.variable_scope import get_variable, variable_scope
-from aioflow.ops.variables import Variable
+from aioflow.ops.variables.initializers import zeros_initializer
+from aioflow.ops.variables.scope import get_variable, variable_scope
+from aioflow.ops.variables.variable import Variable
 from aioflow.train.optimizer import cast_to
 from aioflow.train.slots import create_slot, filled_slot
 
@@ -42,7 +42,7 @@ def assign_moving_average(
         moved = biased.assign_sub((biased.value() - new) * rest, read_value=False)
         counted = count.assign_add(constant(1, count.dtype), read_value=False)
         with graph.control_dependencies([moved, counted]):
-            correction = 1 - apply_op("Pow", 1 - rest, count.read_value())
+            correction = 1 - make("Pow", 1 - rest, count.read_value())
             debiased: Operation = variable.assign(biased.read_value() / correction, name=scope, read_value=False)
             return debiased
 
@@ -118,12 +118,12 @@ class ExponentialMovingAverage:
             ]
             return group(*updates, name=scope)
 
-    def _decay_now(self) -> Any:
+    def _decay_now(self) -> Tensor:
         decay = convert_to_tensor(self._decay, name="decay")
         if self._num_updates is None:
             return decay
         count = cast_to(convert_to_tensor(self._num_updates), dtypes.float32)
-        return apply_op("Minimum", decay, cast_to((1.0 + count) / (10.0 + count), decay.dtype))
+        return make("Minimum", decay, cast_to((1.0 + count) / (10.0 + count), decay.dtype))
 
     def _shadow(self, item: Any) -> Variable:
         if not isinstance(item, Variable):

@@ -1,4 +1,4 @@
-"""The base of all optimizers: gradients by variables, slots beside them, and one update a variable.
+"""The base of all optimizers: gradients with respect to variables, slots beside them, and one update per variable.
 
 An optimizer is a recipe for nodes. `minimize` differentiates the loss and adds, for each variable, one update that runs
 under the variable's lock, so that concurrent steps apply whole updates one after the other.
@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from aioflow.autodiff.gradients import gradients
+from aioflow.checks.numbers import wrong_kind
 from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes
-from aioflow.graph.default_graph import default_graph
+from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.number_checks import wrong_kind
-from aioflow.ops.apply import TensorLike, apply_op, constant, convert_to_tensor
+from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.core import group, tuple_
-from aioflow.ops.indexed import Gradient, convert_to_tensor_or_indexed_slices
-from aioflow.ops.variables import Variable
+from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices
+from aioflow.ops.variables.variable import Variable
 from aioflow.train.slots import create_slot, filled_slot
 
 __all__ = ["Optimizer"]
@@ -98,7 +98,8 @@ class Optimizer:
         colocate_gradients_with_ops: bool = False,
         grad_loss: TensorLike | None = None,
     ) -> list[tuple[Gradient | None, Variable]]:
-        """The gradient of `loss` by each variable, as (gradient, variable); the gradient may be None.
+        """The gradient of `loss` with respect to each variable, as pairs (gradient, variable); the gradient may be
+        None.
 
         Args:
             loss: A tensor, or a callable that makes one.
@@ -143,7 +144,7 @@ class Optimizer:
 
         Raises:
             InvalidArgumentError: there are no pairs, or none has a gradient.
-            DTypeError: a variable is none, or has not the gradient's dtype.
+            DTypeError: one is not a variable, or does not have the gradient's dtype.
         """
         pairs = [(_as_gradient(g, v), v) for g, v in grads_and_vars]
         if not pairs:
@@ -243,14 +244,14 @@ class Optimizer:
         raise UnimplementedError(f"{type(self).__name__} has no dense update", expected="_resource_apply_dense")
 
     def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
-        """The node that updates rows of the variable `handle`; no index comes twice."""
+        """The node that updates rows of the variable `handle`; no index occurs twice."""
         raise UnimplementedError(f"{type(self).__name__} has no sparse update", expected="_resource_apply_sparse")
 
     def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
         """The same where indices may repeat: by default their rows are summed first."""
-        unique = apply_op("Unique", indices)
-        count = apply_op("Shape", unique[0])[0]
-        summed = apply_op("UnsortedSegmentSum", grad, unique[1], count)
+        unique = make_list("Unique", indices)
+        count = make("Shape", unique[0])[0]
+        summed = make("UnsortedSegmentSum", grad, unique[1], count)
         return self._resource_apply_sparse(summed, handle, unique[0])
 
     def _finish(self, update_ops: Sequence[Operation], name_scope: str) -> Operation:
@@ -266,7 +267,7 @@ def setting(param: Setting, name: str) -> Tensor:
     """A setting of an optimizer (a number, a tensor, a variable or a callable that makes one) as a tensor.
 
     Raises:
-        DTypeError: it is no number.
+        DTypeError: it is not a number.
     """
     value = param() if callable(param) else param
     tensor = convert_to_tensor(value, name=name)
@@ -279,8 +280,7 @@ def cast_to(tensor: Tensor, dtype: DType) -> Tensor:
     """The tensor in another dtype; itself where it has that already."""
     if tensor.dtype is dtype:
         return tensor
-    result: Tensor = apply_op("Cast", tensor, DstT=dtype)
-    return result
+    return make("Cast", tensor, DstT=dtype)
 
 
 def require(condition: bool, name: str, expected: str, actual: Any) -> None:
@@ -304,7 +304,7 @@ def _flat_variables(var_list: Any) -> list[Any]:
 
 
 def _trainable(target: Any) -> list[Any]:
-    graph = next((t.graph for t in _listed(target) if hasattr(t, "graph")), None) or default_graph()
+    graph = graph_of(_listed(target))
     return graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)
 
 

@@ -13,24 +13,24 @@ from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import check_session, session_for
 from aioflow.graph.graph import GraphKeys, Operation
-from aioflow.ops.queues import QueueBase
+from aioflow.ops.queues.queues import QueueBase
 from aioflow.train.coordinator import Coordinator, current_coordinator
 
 if TYPE_CHECKING:
-    from aioflow.session import Session
+    from aioflow.session.session import Session
 
 __all__ = ["QueueRunner", "add_queue_runner", "start_queue_runners"]
 
 
 class QueueRunner:
-    """Fills a queue: one task an enqueue node, all in the task group of a `Coordinator`.
+    """Fills a queue: one task per enqueue node, all in the task group of a `Coordinator`.
 
     When the input of all enqueue nodes has ended the queue is closed; when the coordinator stops, it is closed and
     waiting enqueues are cancelled.
 
     Args:
         queue: The queue.
-        enqueue_ops: Nodes that put elements in; one may come several times.
+        enqueue_ops: Nodes that put elements in; one may occur several times.
         close_op, cancel_op: Nodes that close it, softly and at once; made here where they are not given.
         queue_closed_exception_types: Exceptions of an enqueue node that mean that its input has ended; by default
             `OutOfRangeError`.
@@ -100,16 +100,16 @@ class QueueRunner:
     def create_threads(
         self, sess: Session, coord: Coordinator | None = None, daemon: bool = False, start: bool = True
     ) -> list[asyncio.Task[None]]:
-        """Start the tasks (no threads) in the coordinator's task group, and return them.
+        """Start the tasks (not threads) in the coordinator's task group, and return them.
 
         Args:
             sess: The session that runs the nodes.
             coord: The owner of the tasks; the `Coordinator` of the block around without it.
-            daemon: No matter: tasks end with their coordinator.
+            daemon: Ignored: tasks end with their coordinator.
             start: Must be True: a task starts when it is made.
 
         Returns:
-            The tasks; none where those of an earlier call still fill the queue in this session.
+            The tasks; none if those of an earlier call still fill the queue in this session.
 
         Raises:
             InvalidArgumentError: there is no coordinator, or `start` is False.

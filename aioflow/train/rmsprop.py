@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make_op
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, setting
 
 __all__ = ["RMSPropOptimizer"]
@@ -51,17 +51,15 @@ class RMSPropOptimizer(Optimizer):
             setting(self._epsilon, "epsilon"),
         ]
 
-    def _inputs(self, grad: Tensor, handle: Any) -> list[Any]:
+    def _inputs(self, grad: Tensor, handle: Any) -> list[Tensor]:
         names = ("mg", "rms", "momentum") if self._centered else ("rms", "momentum")
         slots = [self._slots[n][handle.handle].handle for n in names]
         return [handle.handle, *slots, *[cast_to(t, grad.dtype) for t in self._settings], grad]
 
     def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
         op_type = "ResourceApplyCenteredRMSProp" if self._centered else "ResourceApplyRMSProp"
-        update: Operation = apply_op(op_type, *self._inputs(grad, handle), use_locking=self._use_locking)
-        return update
+        return make_op(op_type, *self._inputs(grad, handle), use_locking=self._use_locking)
 
     def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
         op_type = "ResourceSparseApplyCenteredRMSProp" if self._centered else "ResourceSparseApplyRMSProp"
-        update: Operation = apply_op(op_type, *self._inputs(grad, handle), indices, use_locking=self._use_locking)
-        return update
+        return make_op(op_type, *self._inputs(grad, handle), indices, use_locking=self._use_locking)

@@ -15,23 +15,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from aioflow.checks.numbers import check_number
 from aioflow.errors import (
     DTypeError,
     InvalidArgumentError,
     NotFoundError,
     UnimplementedError,
 )
+from aioflow.formats.checkpoint import CheckpointReader
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind, check_list, check_text
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
-from aioflow.kernels.checkpoint_format import CheckpointReader
-from aioflow.number_checks import check_number
-from aioflow.ops.apply import apply_op, constant
+from aioflow.ops.apply import constant, make, make_list, make_op
 from aioflow.ops.core import group, identity, no_op, placeholder_with_default
-from aioflow.ops.variables import Variable
-from aioflow.threads import in_thread
+from aioflow.ops.variables.variable import Variable
 from aioflow.train.checkpoint_state import (
     CheckpointState,
     checkpoint_exists,
@@ -39,9 +38,10 @@ from aioflow.train.checkpoint_state import (
     remove_checkpoint,
     update_checkpoint_state,
 )
+from aioflow.work.threads import in_thread
 
 if TYPE_CHECKING:
-    from aioflow.session import Session
+    from aioflow.session.session import Session
 
 __all__ = ["Saver"]
 
@@ -54,9 +54,9 @@ class Saver:
     Args:
         var_list: Variables, as a list (saved under their names) or as a dict from names to variables; by default all
             global variables of the graph.
-        reshape: Restore into variables of another shape with as many elements.
+        reshape: Restore into variables of a different shape with as many elements.
         max_to_keep: How many of the newest checkpoints to keep; 0 or None keeps all.
-        keep_checkpoint_every_n_hours: Besides, keep one for each so many hours.
+        keep_checkpoint_every_n_hours: In addition, keep one for every so many hours.
         name: Prefix of the nodes' names.
         restore_sequentially: Assign one variable after the other.
         defer_build: Make the nodes at the first `build`, `save` or `restore`.
@@ -164,7 +164,7 @@ class Saver:
         _check_place(sess, save_path)
         if latest_filename is not None and Path(latest_filename).name != latest_filename:
             raise InvalidArgumentError(
-                "latest_filename is a name, not a path", expected="no directories", actual=latest_filename
+                "latest_filename must be a name, not a path", expected="no directories", actual=latest_filename
             )
         if nodes is None:
             return None
@@ -215,7 +215,7 @@ class Saver:
 
         Raises:
             NotFoundError: no such checkpoint, or a variable is not in it; the error says which are.
-            InvalidArgumentError: a shape or a dtype is another.
+            InvalidArgumentError: a shape or a dtype differs.
             DataLossError: a file is truncated or altered; the error names it.
         """
         nodes = self._built()
@@ -295,21 +295,21 @@ class _SaverNodes:
             names = constant(list(variables), dtypes.string)
             slices = constant([""] * len(variables), dtypes.string)
             values = [v.value() for v in variables.values()]
-            save: Operation = apply_op("SaveV2", self.filename, names, slices, values, name="SaveV2")
+            save = make_op("SaveV2", self.filename, names, slices, values, name="SaveV2")
             with graph.control_dependencies([save]):
                 self.saved: Tensor = identity(self.filename, name="control_dependency")
             self.restored: Operation = self._restore(graph, names, slices, reshape, sequential)
 
     def _restore(self, graph: Graph, names: Tensor, slices: Tensor, reshape: bool, sequential: bool) -> Operation:
         wanted = [v.dtype for v in self.variables.values()]
-        values = apply_op("RestoreV2", self.filename, names, slices, dtypes=wanted, name="RestoreV2")
+        values = make_list("RestoreV2", self.filename, names, slices, dtypes=wanted, name="RestoreV2")
         assigned: list[Operation] = []
         for variable, value in zip(self.variables.values(), values, strict=True):
             if reshape:
-                value = apply_op("Reshape", value, [d if d is not None else -1 for d in variable.dims])
+                value = make("Reshape", value, [d if d is not None else -1 for d in variable.dims])
             waits = assigned[-1:] if sequential else []
             with graph.control_dependencies(waits), graph.colocate_with(variable.handle.op):
-                assigned.append(apply_op("AssignVariableOp", variable.handle, value, name="AssignVariableOp"))
+                assigned.append(make_op("AssignVariableOp", variable.handle, value, name="AssignVariableOp"))
         return group(*assigned, name="restore_all") if assigned else no_op(name="restore_all")
 
     def check(self, path: str, reshape: bool) -> None:
@@ -323,7 +323,7 @@ class _SaverNodes:
         for name, variable in self.variables.items():
             if reader.dtype(name) is not variable.dtype:
                 raise DTypeError(
-                    f"variable {name} has another dtype than in checkpoint {path}",
+                    f"variable {name} has a different dtype than in checkpoint {path}",
                     expected=variable.dtype.name,
                     actual=reader.dtype(name).name,
                 )
@@ -332,7 +332,7 @@ class _SaverNodes:
                 reshape and variable.shape.num_elements() == math.prod(shape)
             ) and not variable.shape.is_compatible_with(shape):
                 raise InvalidArgumentError(
-                    f"variable {name} has another shape than in checkpoint {path}",
+                    f"variable {name} has a different shape than in checkpoint {path}",
                     expected=variable.shape,
                     actual=shape,
                 )

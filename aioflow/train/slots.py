@@ -11,9 +11,9 @@ from typing import Any
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, num_elements
-from aioflow.ops.apply import apply_op, constant, convert_to_tensor
-from aioflow.ops.variable_scope import get_variable, variable_scope
-from aioflow.ops.variables import Variable
+from aioflow.ops.apply import constant, convert_to_tensor, make
+from aioflow.ops.variables.scope import get_variable, variable_scope
+from aioflow.ops.variables.variable import Variable
 
 __all__ = ["create_slot", "filled_slot"]
 
@@ -28,7 +28,7 @@ def create_slot(
         shape: Static shape, where that of the initial value is not known.
 
     Raises:
-        InvalidArgumentError: in a variable scope that only finds variables, there is none of that name.
+        InvalidArgumentError: in a variable scope that only finds variables, there is none with that name.
     """
     graph = primary.graph
 
@@ -56,9 +56,9 @@ def filled_slot(primary: Any, value: float, name: str, dtype: DType | None = Non
     def initial() -> Any:
         if num_elements(dims) is None:
             start = primary.initialized_value() if isinstance(primary, Variable) else primary
-            sizes = apply_op("Shape", start)
+            sizes = make("Shape", start)
         else:
             sizes = constant([d for d in dims or () if d is not None], "int32", name="dims")
-        return apply_op("Fill", sizes, constant(value, element, name="value"))
+        return make("Fill", sizes, constant(value, element, name="value"))
 
     return create_slot(primary, initial, name, element, dims)

@@ -9,12 +9,12 @@ from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, GraphKeys, Tensor
-from aioflow.ops.initializers import zeros_initializer
-from aioflow.ops.variable_scope import get_variable
-from aioflow.ops.variables import Variable
+from aioflow.ops.variables.initializers import zeros_initializer
+from aioflow.ops.variables.scope import get_variable
+from aioflow.ops.variables.variable import Variable
 
 if TYPE_CHECKING:
-    from aioflow.session import Session
+    from aioflow.session.session import Session
 
 __all__ = ["assert_global_step", "create_global_step", "get_global_step", "get_or_create_global_step", "global_step"]
 
@@ -52,7 +52,7 @@ def create_global_step(graph: Graph | None = None) -> Variable:
     """
     owner = default_graph() if graph is None else graph
     if get_global_step(owner) is not None:
-        raise AlreadyExistsError("the graph has a global step already", expected="none", actual="global_step")
+        raise AlreadyExistsError("the graph already has a global step", expected="none", actual="global_step")
     keys = [GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP]
     with owner.as_default():
         return get_variable("global_step", [], dtypes.int64, zeros_initializer(), trainable=False, collections=keys)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from aioflow.errors import NotFoundError
-from aioflow.forking import generation
+from aioflow.work.forking import generation
 from aioflow_cupy import convolution as _convolution  # noqa: F401  # importing registers its kernels; so do these:
 from aioflow_cupy import elementwise as _elementwise  # noqa: F401
 from aioflow_cupy import kernels as _kernels  # noqa: F401
@@ -30,12 +30,12 @@ class CupyBackend:
 
     def count(self) -> int:
         """How many GPUs there are; 0 without a driver, and in a process that was forked since they were counted: CUDA
-        works in no such process. (RuntimeWarning.)
+        does not work in such a process. (RuntimeWarning.)
         """
         if self._counted is not None and self._counted[0] != generation():
             if self._counted[1]:
                 warnings.warn(
-                    "this process was forked from one that has used CUDA, and has no GPUs: start it by spawn",
+                    "this process was forked from one that has used CUDA, and has no GPUs: start it with spawn",
                     RuntimeWarning,
                     stacklevel=2,
                 )
@@ -50,8 +50,8 @@ class CupyBackend:
         limit = self._settings.memory_limit
         return memory if limit is None else min(limit, memory), what
 
-    def device(self, index: int) -> CupyDevice:
-        """The GPU of that number; the same object every time. Raises NotFoundError."""
+    def device(self, index: int, threads: int = 0) -> CupyDevice:
+        """The GPU of that number; the same object every time. Its one thread launches kernels. Raises NotFoundError."""
         count = self.count()
         if not 0 <= index < count:
             raise NotFoundError(f"there is no GPU {index}", expected=f"one of {count} GPUs", actual=index)

@@ -61,7 +61,7 @@ def forward(xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
 
 
 def backprop_filter(xp: Any, image: Any, filter_shape: Shape, gradient: Any, g: Windows) -> Any:
-    """The gradient of `forward` to its filter, from [n, oh, ow, co]."""
+    """The gradient of `forward` with respect to its filter, from [n, oh, ow, co]."""
     kh, kw, inner, outputs = filter_shape
     groups = image.shape[3] // inner
     if groups > 1 and inner == 1:
@@ -76,7 +76,7 @@ def backprop_filter(xp: Any, image: Any, filter_shape: Shape, gradient: Any, g: 
 
 
 def backprop_input(xp: Any, input_shape: Shape, kernel: Any, gradient: Any, g: Windows) -> Any:
-    """The gradient of `forward` to its NHWC input, from [n, oh, ow, co]."""
+    """The gradient of `forward` with respect to its NHWC input, from [n, oh, ow, co]."""
     kh, kw, inner, outputs = kernel.shape
     groups = input_shape[3] // inner
     if groups > 1 and inner == 1:
@@ -136,7 +136,7 @@ def depthwise_forward(xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
 
 
 def depthwise_by_input(xp: Any, input_shape: Shape, kernel: Any, gradient: Any, g: Windows) -> Any:
-    """The gradient of `depthwise_forward` to its input."""
+    """The gradient of `depthwise_forward` with respect to its input."""
     flowing = gradient.reshape(*gradient.shape[:3], *kernel.shape[2:])
     padded = xp.zeros((input_shape[0], *g.padded, input_shape[3]), _sum_dtype(xp, gradient))
     for i, j, where in g.taps():
@@ -145,7 +145,7 @@ def depthwise_by_input(xp: Any, input_shape: Shape, kernel: Any, gradient: Any, 
 
 
 def depthwise_by_filter(xp: Any, image: Any, filter_shape: Shape, gradient: Any, g: Windows) -> Any:
-    """The gradient of `depthwise_forward` to its filter."""
+    """The gradient of `depthwise_forward` with respect to its filter."""
     padded = g.pad(xp, image)
     flowing = gradient.reshape(*gradient.shape[:3], *filter_shape[2:])
     made = xp.empty(filter_shape, gradient.dtype)

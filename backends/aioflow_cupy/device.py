@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property  # noqa: TID251  # a forked child has no GPU
 from typing import Any, Final
 
 import numpy as np
 
 from aioflow.errors import InternalError
-from aioflow.kernels.registry import ArrayBackend, Binding, Body, KernelDef
+from aioflow.kernels.registry import Binding, Body, KernelDef
 from aioflow.kernels.resources import VariableResource
 from aioflow.runtime.backend_api import MemoryStats
 from aioflow.runtime.bind import BoundNode
-from aioflow.runtime.device import load_backend
 from aioflow.runtime.executor import DeviceThreads
-from aioflow.runtime.step import Step
+from aioflow.runtime.host_values import HostValues
+from aioflow.runtime.step import Step, root_cause
 from aioflow_cupy.completion import Completions
 from aioflow_cupy.coverage import is_capturable
 from aioflow_cupy.dlpack import SharedArray, imported, is_on_gpu
 from aioflow_cupy.driver import Driver
 from aioflow_cupy.executor import StreamExecutor
 from aioflow_cupy.graphs import CapturedFunction
-from aioflow_cupy.host_values import DeviceConstants, bind_near_values
 from aioflow_cupy.memory import DeviceMemory
 from aioflow_cupy.namespace import Namespace
 from aioflow_cupy.staging import LANE_BYTES, Lanes
@@ -70,7 +69,7 @@ class CupyDevice:
         self.transfers = Transfers(driver, self.streams, self._lanes, self._completions)
         self.executor = StreamExecutor(f"-gpu{index}", self.streams, self._completions)
         self._stager = DeviceThreads(f"-gpu{index}-copies", 1)
-        self._constants = DeviceConstants(lambda: self.streams.capturing)
+        self._host_values = HostValues(lambda value: self.xp.asarray(value), lambda: self.streams.capturing)
         self._closed = False
 
     # -- for kernels -----------------------------------------------------------------------------------------------
@@ -85,12 +84,6 @@ class CupyDevice:
         """CuPy's special functions, or None where they are not there."""
         return self._driver.special()
 
-    @cached_property
-    def host(self) -> ArrayBackend:
-        """The backend for values that stay on the host."""
-        found: ArrayBackend = load_backend("numpy")
-        return found
-
     def generator(self, seed: int, seed2: int) -> Any:
         """A generator for the pair of seeds; (0, 0) takes one from the operating system."""
         entropy = None if seed == 0 and seed2 == 0 else [seed & (2**64 - 1), seed2 & (2**64 - 1)]
@@ -98,13 +91,9 @@ class CupyDevice:
             return self._driver.generator(entropy)
 
     def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
-        """The callable for a node, and the kernel that describes it. What is made now (constants) is made on this
-        device; small values that describe shapes are worked on where they are, on the host (`host_values`), so an
-        operator of Python's will not do, and neither will a buffer that dies.
-        """
+        """As `HostValues`. What is made now (constants) is made on this device."""
         with self.streams.computing():
-            body = bind_near_values(kernel, binding, self.host, self._constants)
-        return replace(kernel, expression=None, takes_out=False), body
+            return self._host_values.bind(kernel, binding)
 
     # -- copies ----------------------------------------------------------------------------------------------------
 
@@ -129,6 +118,10 @@ class CupyDevice:
         if isinstance(value, self._driver.xp.ndarray):
             return await self.transfers.download(value)
         return value.copy() if isinstance(value, np.ndarray) else value  # it never left the host
+
+    def on_host(self, value: Any) -> Any:
+        """The value in host memory, for a kernel, which waits until an array has been computed."""
+        return value.get() if isinstance(value, self._driver.xp.ndarray) else value
 
     def copy_from(self, array: Any, other: CupyDevice) -> Any:
         """This device's array with the value of another GPU's."""
@@ -170,7 +163,15 @@ class CupyDevice:
 
     async def synchronize(self) -> None:
         """Wait until everything that has been asked of the device is done."""
-        await asyncio.gather(*(self._completions.future(event) for event in self.streams.all_marks()))
+        try:
+            async with asyncio.TaskGroup() as tg:
+                for event in self.streams.all_marks():
+                    tg.create_task(self._passed(event))
+        except BaseExceptionGroup as group:
+            raise root_cause(group) from None
+
+    async def _passed(self, event: Any) -> None:
+        await self._completions.future(event)
 
     def memory(self) -> MemoryStats:
         """How full it is."""

@@ -1,9 +1,9 @@
 """Chains of elementwise ops as one generated kernel: each element is read once and written once.
 
 The optimizer's `_ElementwiseChain` is a straight-line program of ops (`aioflow.kernels.fused`). Here it is written in
-CUDA C, one line an op, as a CuPy `ElementwiseKernel`, which broadcasts and compiles for the dtypes at hand. Every value
-has the dtype that the single op would give it, so a fused chain rounds where the ops one by one would. A chain with an
-op that is not in the table runs op by op.
+CUDA C, one line per op, as a CuPy `ElementwiseKernel`, which broadcasts and compiles for the dtypes at hand. Every
+value has the dtype that the single op would give it, so a fused chain rounds where the ops one by one would. A chain
+with an op that has no form in C (`Traits.in_c`) runs op by op.
 """
 
 from __future__ import annotations
@@ -15,67 +15,11 @@ import aioflow.ops.fused  # noqa: F401  # defines the op
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.graph.opdef import traits_of
 from aioflow.kernels.fused import Chain, chain_of
 from aioflow.kernels.registry import Binding, binder
 
-__all__ = ["EXPRESSIONS", "program"]
-
-_SIGMOID: Final = "1 / (1 + exp(-{0}))"
-
-# C for an element of the op's result, given elements {0}, {1}; T is the dtype of the operands. NaN goes through maximum
-# and minimum, as it does in NumPy.
-EXPRESSIONS: Final[dict[str, str]] = {
-    "Add": "{0} + {1}",
-    "AddV2": "{0} + {1}",
-    "Sub": "{0} - {1}",
-    "Mul": "{0} * {1}",
-    "RealDiv": "{0} / {1}",
-    "Maximum": "({0} != {0} || {0} > {1}) ? {0} : {1}",
-    "Minimum": "({0} != {0} || {0} < {1}) ? {0} : {1}",
-    "SquaredDifference": "({0} - {1}) * ({0} - {1})",
-    "Neg": "-{0}",
-    "Abs": "fabs({0})",
-    "Square": "{0} * {0}",
-    "Sqrt": "sqrt({0})",
-    "Rsqrt": "1 / sqrt({0})",
-    "Reciprocal": "1 / {0}",
-    "Inv": "1 / {0}",
-    "Exp": "exp({0})",
-    "Expm1": "expm1({0})",
-    "Log": "log({0})",
-    "Log1p": "log1p({0})",
-    "Sin": "sin({0})",
-    "Cos": "cos({0})",
-    "Tan": "tan({0})",
-    "Asin": "asin({0})",
-    "Acos": "acos({0})",
-    "Atan": "atan({0})",
-    "Sinh": "sinh({0})",
-    "Cosh": "cosh({0})",
-    "Tanh": "tanh({0})",
-    "Asinh": "asinh({0})",
-    "Acosh": "acosh({0})",
-    "Atanh": "atanh({0})",
-    "Floor": "floor({0})",
-    "Ceil": "ceil({0})",
-    "Rint": "rint({0})",
-    "Sigmoid": _SIGMOID,
-    "Relu": "({0} != {0} || {0} > 0) ? {0} : (T)0",
-    "Relu6": "{0} != {0} ? {0} : ({0} > 0 ? ({0} < 6 ? {0} : (T)6) : (T)0)",
-    "Elu": "{0} > 0 ? {0} : (T)expm1({0})",
-    "Softplus": "({0} > 0 ? {0} : (T)0) + log1p(exp(-fabs({0})))",
-    "Softsign": "{0} / (fabs({0}) + 1)",
-    "ReluGrad": "{0} * (T)({1} > 0)",
-    "TanhGrad": "(1 - {0} * {0}) * {1}",
-    "SigmoidGrad": "(1 - {0}) * {0} * {1}",
-    "Less": "{0} < {1}",
-    "LessEqual": "{0} <= {1}",
-    "Greater": "{0} > {1}",
-    "GreaterEqual": "{0} >= {1}",
-    "LogicalAnd": "{0} && {1}",
-    "LogicalOr": "{0} || {1}",
-    "LogicalNot": "!{0}",
-}
+__all__ = ["program"]
 
 _C_TYPES: Final = {
     dtypes.float32: "float",
@@ -91,8 +35,8 @@ def program(chain: Chain, inputs: Sequence[DType]) -> str | None:
     names = [f"a{i}" for i in range(len(inputs))]
     lines: list[str] = []
     for at, member in enumerate(chain.members):
-        expression, own = EXPRESSIONS.get(member.op), known[member.operands[0]]
-        if expression is None or own not in _C_TYPES or member.dtype not in _C_TYPES:
+        expression, own = traits_of(member.op).in_c, known[member.operands[0]]
+        if not expression or own not in _C_TYPES or member.dtype not in _C_TYPES:
             return None
         # Half precision has no functions of its own: C's take and give float, and the assignment rounds.
         text = expression.format(*(names[value] for value in member.operands)).replace("(T)", f"({_C_TYPES[own]})")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.step import Step
+from aioflow.work.threads import although_cancelled
 from aioflow_cupy.completion import Completions
 from aioflow_cupy.streams import Streams
 
@@ -48,7 +48,5 @@ class StreamExecutor:
     async def _settle(self) -> None:
         """Wait until the compute stream is done, whoever else cancels meanwhile."""
         done = self._completions.future(self._streams.mark(self._streams.compute))
-        while not done.done():
-            with suppress(asyncio.CancelledError):  # asked again: the first request is on its way already
-                await asyncio.wait([done])
+        await although_cancelled(done)
         done.exception()  # a failure of the device has been told, or is told to those who read its results

@@ -181,7 +181,7 @@ def _is_array(xp: Any, value: Any) -> bool:
 
 
 def _identity(value: Any) -> Any:
-    """What stands for an argument that is no array: its value where it has one, else itself."""
+    """What stands for an argument that is not an array: its value where it has one, else itself."""
     return value if isinstance(value, int | float | bool | str | tuple | None) else id(value)
 
 

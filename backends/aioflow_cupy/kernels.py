@@ -1,7 +1,7 @@
 """Kernels of the GPU device that differ from the portable ones.
 
-Some keep small values on the host. Others check nothing, since looking at a value makes the host wait for the device:
-as TensorFlow documents for GPUs, an index that is out of bounds gathers zeros, and a label that is gives NaN.
+Many check nothing, since looking at a value makes the host wait for the device: as TensorFlow documents for GPUs, an
+index that is out of bounds gathers zeros, and a label that is gives NaN.
 """
 
 from __future__ import annotations
@@ -12,38 +12,18 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.kernels import array_index, state
-from aioflow.kernels.array_shape import checked_axis
+from aioflow.kernels.array import indexing as array_index
+from aioflow.kernels.array.shape import checked_axis
 from aioflow.kernels.convert import as_int
-from aioflow.kernels.nn import narrow, softmax_parts
+from aioflow.kernels.nn.activations import narrow, softmax_parts
 from aioflow.kernels.registry import ANY_DEVICE, KERNELS, Binding, Body, binder
 from aioflow.kernels.resources import VariableResource
+from aioflow.kernels.variables import state
 
 __all__: list[str] = []
 
 _NUMERIC: Final = "numbers bool"  # strings stay on the CPU
 _HALVES: Final = {"T": "float16 bfloat16"}
-
-# ── constants and shapes stay on the host ─────────────────────────────────────────────────────────────────────────────
-
-
-@binder("Const", device="GPU", dtypes={"dtype": _NUMERIC})
-def const(binding: Binding) -> Callable[[], Any]:
-    value = binding.attrs["value"]
-    return lambda: value  # who reads it has a copy on the device, if that is what it needs (`host_values`)
-
-
-@binder("Shape", device="GPU", dtypes={"T": _NUMERIC})
-def shape(binding: Binding) -> Callable[[Any], Any]:
-    dtype = binding.output_dtypes[0].np_dtype
-    return lambda value: np.array(value.shape, dtype)
-
-
-@binder("ShapeN", device="GPU", dtypes={"T": _NUMERIC})
-def shape_n(binding: Binding) -> Callable[[Any], Any]:
-    dtype = binding.output_dtypes[0].np_dtype
-    return lambda values: tuple(np.array(v.shape, dtype) for v in values)
-
 
 # ── products of half precision, which cuBLAS sums in float32 itself ──────────────────────────────────────────────────
 
@@ -81,7 +61,7 @@ def batch_matmul(binding: Binding) -> Callable[[Any, Any], Any]:
 
 def _no_product(a: Any, b: Any, expected: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        "these are not matrices that can be multiplied", expected=expected, actual=f"{a.shape} times {b.shape}"
+        "the operands cannot be multiplied as matrices", expected=expected, actual=f"{a.shape} times {b.shape}"
     )
 
 
@@ -149,7 +129,7 @@ def sparse_cross_entropy(binding: Binding) -> Callable[[Any, Any], tuple[Any, An
     def body(features: Any, labels: Any) -> tuple[Any, Any]:
         if features.ndim != 2 or labels.shape != features.shape[:1] or not features.shape[1]:
             raise InvalidArgumentError(
-                "logits must be a matrix, with one label a row",
+                "logits must be a matrix, with one label per row",
                 expected="(batch, classes >= 1) and (batch,)",
                 actual=f"{features.shape} and {labels.shape}",
             )

@@ -1,8 +1,8 @@
 """Page-locked host memory, and the device memory opposite, through which values travel in pieces.
 
-The GPU copies asynchronously only from page-locked memory, which is dear to make; so there are a few *lanes* for all
-copies. A lane is given out again when the event that was recorded after its last copy has passed: the host may not
-write where the GPU still reads.
+The GPU copies asynchronously only from page-locked memory, which is expensive to allocate; so there are a few *lanes*
+for all copies. A lane is given out again when the event that was recorded after its last copy has passed: the host may
+not write where the GPU still reads.
 """
 
 from __future__ import annotations

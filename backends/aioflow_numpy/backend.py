@@ -1,36 +1,31 @@
-"""The NumPy backend object: the array namespace, random generators, and the kernels that override portable ones."""
+"""The NumPy backend object, and the kernels that override portable ones, which importing this module registers."""
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import numpy as np
-
-from aioflow.kernels.registry import Binding, Body, KernelDef
+from aioflow.kernels.registry import HOST
 from aioflow_numpy import kernels as _kernels  # noqa: F401  # importing registers them
-from aioflow_numpy.namespace import Namespace
+from aioflow_numpy.device import NumpyDevice
 
 __all__ = ["NumpyBackend"]
 
-_NAMESPACE: Final = Namespace()
-
 
 class NumpyBackend:
-    """Runs kernels on the CPU with NumPy."""
+    """The host's CPU, as one device or as several that share its memory."""
 
     name = "numpy"
-    device_type = "CPU"
+    device_type = HOST
 
-    @property
-    def xp(self) -> Any:
-        """The array namespace."""
-        return _NAMESPACE
+    def __init__(self) -> None:
+        self._devices: dict[tuple[int, int], NumpyDevice] = {}
 
-    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
-        """The kernel as it is."""
-        return kernel, kernel.bind(binding)
+    def count(self) -> None:
+        """None: as many as are wanted."""
 
-    def generator(self, seed: int, seed2: int) -> np.random.Generator:
-        """A counter-based generator for the pair of seeds; (0, 0) takes one from the operating system."""
-        entropy = None if seed == 0 and seed2 == 0 else [seed & (2**64 - 1), seed2 & (2**64 - 1)]
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
+    def describe(self, index: int) -> tuple[int | None, str]:
+        """No limit of its own."""
+        return None, "NumPy"
+
+    def device(self, index: int, threads: int = 0) -> NumpyDevice:
+        """The CPU device of that number with so many threads; the same object every time."""
+        found = self._devices.get((index, threads))
+        return found or self._devices.setdefault((index, threads), NumpyDevice(index, threads))

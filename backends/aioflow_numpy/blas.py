@@ -122,7 +122,7 @@ def chosen_timeout() -> TimeoutChoice | None:
 
 
 def choose_core_type() -> CoreTypeChoice:
-    """The preload hook: sets OPENBLAS_CORETYPE where a rule applies, and OPENBLAS_THREAD_TIMEOUT, once a process, and
+    """The preload hook: sets OPENBLAS_CORETYPE where a rule applies, and OPENBLAS_THREAD_TIMEOUT, once per process, and
     remembers the choices.
 
     The user's own settings always stand. Child processes inherit the variables, which is right: they run on the same

@@ -6,7 +6,7 @@ blocks which our own threads share (`products`, the only caller).
 
 OpenBLAS has one count for the process, `openblas_set_num_threads_local` included: a product of the user's that begins
 meanwhile runs in one thread, which is slower but no less right. When the last of ours ends, the count is again what it
-was, unless somebody has set it meanwhile: his choice stands. (It cannot be seen where it is 1.)
+was, unless somebody has set it meanwhile: that choice stands. (It cannot be seen where it is 1.)
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ import sys
 
 import numpy as np
 
-from aioflow.stopping import batches
+from aioflow.work.stopping import batches
 from aioflow_numpy.conv_patches import Block, line_rows, plan, tap_rows, window_rows
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, overlap, transposed_windows
 from aioflow_numpy.products import matmul_here
 from aioflow_numpy.threads import for_each, thread_count
 
-# Sizes found by benchmarks/convolution.py on 1 MB of L2 a core.
+# Sizes found by benchmarks/convolution.py on 1 MB of L2 per core.
 _BLOCK_BYTES = 1 << 20
 _UNCOPIED = sys.maxsize  # where nothing is copied a block may be as large as a thread's share
 _MIN_PRODUCT = 1 << 20  # multiply-adds of a block: a smaller one costs less than handing it to a thread

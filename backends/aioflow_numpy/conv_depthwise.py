@@ -1,4 +1,4 @@
-"""Depthwise convolution of NHWC images: no sum over channels, so no matrix product, but a multiply-add a tap.
+"""Depthwise convolution of NHWC images: no sum over channels, so no matrix product, but one multiply-add per tap.
 
 `einsum` does that in one pass over memory where ufuncs take two. At stride 1 a line of an image is one long run of
 w * c elements, for which the filter's tap is repeated along it: NumPy's inner loop is long even where channels are few.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from aioflow.stopping import batches
+from aioflow.work.stopping import batches
 from aioflow_numpy.conv_patches import Block, padded_block, plan
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, overlap, transposed_windows

@@ -1,8 +1,8 @@
-"""Patches: the windows of an image batch copied out as matrices, a block at a time, for a matrix product to eat.
+"""Patches: the windows of an image batch copied out as matrices, a block at a time, for a matrix product to read.
 
-A block is small enough to stay in a core's cache between the copy and the product. Three layouts: a window a row,
-copied in runs of kw * c elements; a line of a window a row, so that one copy serves all kh lines of taps, each a
-shifted view; and, where the run would be a handful of elements, a tap a row, copied in runs of ow.
+A block is small enough to stay in a core's cache between the copy and the product. Three layouts: one window per row,
+copied in runs of kw * c elements; one line of a window per row, so that one copy serves all kh lines of taps, each a
+shifted view; and, where the run would be a handful of elements, one tap per row, copied in runs of ow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scratch memory of the convolution and pooling kernels, one set a thread.
+"""Scratch memory of the convolution and pooling kernels, one set per thread.
 
 A block of patches is built, multiplied and forgotten thousands of times in a step. Fresh pages from the kernel would
 cost more than the multiplication, so each thread keeps its few buffers; a request over the bound is simply allocated.

@@ -97,7 +97,7 @@ def windows(shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: Paddin
 def transposed_windows(g: Windows, co: int) -> Windows | None:
     """The windows over outputs of `co` channels whose convolution with the flipped filter is the input's gradient.
 
-    None where it is no plain convolution: a stride spreads the outputs, wide padding makes outputs of padding alone.
+    None where it is not a plain convolution: a stride spreads the outputs, wide padding makes outputs of padding alone.
     """
     top, left = (g.kh - 1) * g.dh - g.top, (g.kw - 1) * g.dw - g.left
     bottom, right = g.h + g.top - g.oh, g.w + g.left - g.ow

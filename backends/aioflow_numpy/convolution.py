@@ -47,10 +47,10 @@ def conv2d(x: Array, w: Array, strides: Pair, padding: Padding, dilations: Pair,
 def conv2d_backprop_input(
     input_shape: Shape, w: Array, dy: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str
 ) -> Array:
-    """The gradient of `conv2d` to its input of `input_shape`, from dy [n, oh, ow, co], in dy's dtype.
+    """The gradient of `conv2d` with respect to its input of `input_shape`, from dy [n, oh, ow, co], in dy's dtype.
 
     Raises:
-        ValueError: as `conv2d`, or dy has not the shape of the convolution.
+        ValueError: as `conv2d`, or dy does not have the shape of the convolution.
     """
     g = _dense_windows(shape_to_nhwc(input_shape, data_format), w.shape, strides, padding, dilations)
     if _is_depthwise(g, w.shape):
@@ -70,10 +70,11 @@ def conv2d_backprop_input(
 def conv2d_backprop_filter(
     x: Array, filter_shape: Shape, dy: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str
 ) -> Array:
-    """The gradient of `conv2d` to its filter of `filter_shape`, from x and dy [n, oh, ow, co], in dy's dtype.
+    """The gradient of `conv2d` with respect to its filter of `filter_shape`, from x and dy [n, oh, ow, co], in dy's
+    dtype.
 
     Raises:
-        ValueError: as `conv2d`, or dy has not the shape of the convolution.
+        ValueError: as `conv2d`, or dy does not have the shape of the convolution.
     """
     image = to_nhwc(x, data_format)
     g = _dense_windows(image.shape, filter_shape, strides, padding, dilations)
@@ -111,10 +112,11 @@ def depthwise_conv2d(x: Array, w: Array, strides: Pair, padding: Padding, dilati
 def depthwise_conv2d_backprop_input(
     input_shape: Shape, w: Array, dy: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str
 ) -> Array:
-    """The gradient of `depthwise_conv2d` to its input of `input_shape`, from dy [n, oh, ow, c*m], in dy's dtype.
+    """The gradient of `depthwise_conv2d` with respect to its input of `input_shape`, from dy [n, oh, ow, c*m], in dy's
+    dtype.
 
     Raises:
-        ValueError: as `conv2d`, or dy has not the shape of the convolution.
+        ValueError: as `conv2d`, or dy does not have the shape of the convolution.
     """
     g = _depthwise_windows(shape_to_nhwc(input_shape, data_format), w.shape, strides, padding, dilations)
     gradient = _checked_gradient(dy, g, g.c * w.shape[3], data_format)
@@ -128,10 +130,10 @@ def depthwise_conv2d_backprop_input(
 def depthwise_conv2d_backprop_filter(
     x: Array, filter_shape: Shape, dy: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str
 ) -> Array:
-    """The gradient of `depthwise_conv2d` to its filter of `filter_shape`, from x and dy, in dy's dtype.
+    """The gradient of `depthwise_conv2d` with respect to its filter of `filter_shape`, from x and dy, in dy's dtype.
 
     Raises:
-        ValueError: as `conv2d`, or dy has not the shape of the convolution.
+        ValueError: as `conv2d`, or dy does not have the shape of the convolution.
     """
     image = to_nhwc(x, data_format)
     g = _depthwise_windows(image.shape, filter_shape, strides, padding, dilations)

@@ -4,7 +4,7 @@ Arrays are cut along their first axes; a scalar, or an array over the last axes 
 Where that does not go (other broadcasting, arrays not in C order) and where arrays are small, the whole arrays go
 through one kernel after another.
 
-Sizes measured with 1 MB of L2 a core and 32 MB of L3, ten operations on 10 MB: blocks of 16 KiB take twice as long as
+Sizes measured with 1 MB of L2 per core and 32 MB of L3, ten operations on 10 MB: blocks of 16 KiB take twice as long as
 whole arrays, since a call of a ufunc costs up to 0.4 µs besides its work; from 512 KiB to 2 MiB they take 0.55 to 0.6.
 Between two threads a block should be larger than for one: each call gives the interpreter's lock back and asks for it
 again, and with blocks of 128 KiB two threads were slower than one.
@@ -34,7 +34,7 @@ _BLOCK: Final = 768 * 1024  # bytes of a block for one thread
 _SHARED_BLOCK: Final = 1 << 20  # and where threads share the blocks
 _WORTH_THREADS: Final = 2 << 20  # bytes of the result, from which on waking another thread pays
 # Elements of a line, the inner loop where an operand is the same for all rows: NumPy's own buffer size. Shorter inner
-# loops cost 1.4 (at 512 elements) to twice as much an element (at 64), so rows are joined to one line where that pays.
+# loops cost 1.4 (at 512 elements) to twice as much per element (at 64), so rows are joined to one line where that pays.
 _LINE: Final = 8192
 _SHORT: Final = 1024  # elements of a row that are few enough to join rows
 _MANY: Final = 16  # lines of an array that are enough to make one of what is repeated

@@ -16,8 +16,8 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.shapes import num_elements
 from aioflow.graph.windows import Window, conv2d_dims, depthwise_dims, pool_dims, pool_kernel
-from aioflow.kernels import nn
 from aioflow.kernels.convert import as_ints
+from aioflow.kernels.nn import activations as nn
 from aioflow.kernels.registry import Binding, binder
 from aioflow_numpy import convolution, pooling
 from aioflow_numpy import fused as _fused  # noqa: F401  # importing registers its kernels

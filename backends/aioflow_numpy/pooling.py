@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from aioflow.stopping import batches
+from aioflow.work.stopping import batches
 from aioflow_numpy.conv_numbers import Numbers, float_numbers
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Padding, Pair, Windows, overlap, shape_to_nhwc, windows
@@ -44,13 +44,14 @@ def max_pool(x: Array, ksize: Pair, strides: Pair, padding: Padding, data_format
 def max_pool_grad(
     x: Array, y: Array, dy: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str
 ) -> Array:
-    """The gradient of `max_pool` to x, from its result y and dy of y's shape, in dy's dtype and x's layout.
+    """The gradient of `max_pool` with respect to x, from its result y and dy of y's shape, in dy's dtype and x's
+    layout.
 
     Each window gives its whole gradient to its first maximum in row-major order, as TensorFlow's CPU kernel does. A
     window whose y is NaN gives it to nobody.
 
     Raises:
-        ValueError: as `max_pool`, or y or dy has not the shape of the pool.
+        ValueError: as `max_pool`, or y or dy does not have the shape of the pool.
     """
     g, shape = _pool_windows(x.shape, ksize, strides, padding, data_format)
     _check_shape("y", y, shape)
@@ -87,10 +88,11 @@ def avg_pool(x: Array, ksize: Pair, strides: Pair, padding: Padding, data_format
 def avg_pool_grad(
     input_shape: Shape, dy: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str
 ) -> Array:
-    """The gradient of `avg_pool` to its input of `input_shape`, from dy, in dy's dtype; shares add where windows meet.
+    """The gradient of `avg_pool` with respect to its input of `input_shape`, from dy, in dy's dtype; shares add where
+    windows meet.
 
     Raises:
-        ValueError: as `max_pool`, or dy has not the shape of the pool.
+        ValueError: as `max_pool`, or dy does not have the shape of the pool.
     """
     g, shape = _pool_windows(input_shape, ksize, strides, padding, data_format)
     _check_shape("dy", dy, shape)

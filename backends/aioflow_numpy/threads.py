@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from aioflow.forking import in_child
 from aioflow.runtime.executor import kernel_threads
-from aioflow.stopping import checkpoint, current_work, doing
+from aioflow.work.forking import in_child
+from aioflow.work.stopping import checkpoint, current_work, doing
 from aioflow_numpy.blas_threads import blas_threads
 from aioflow_numpy.placing import roam, wake_elsewhere
 

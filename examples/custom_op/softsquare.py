@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import aioflow as af
-from aioflow import extend
+from aioflow import extend, traits
 from aioflow.testing.gradcheck import check_gradients
 
 # ── SoftSquare ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -25,7 +25,9 @@ def _same_shape(ctx: extend.ShapeContext) -> extend.Dims:
     return ctx.dims("x")
 
 
-extend.define_op("SoftSquare", "x: T", "y: T", ["T: {floats}", "scale: float = 1.0"], shape=_same_shape)
+extend.define_op(
+    "SoftSquare", "x: T", "y: T", ["T: {floats}", "scale: float = 1.0"], shape=_same_shape, traits=traits.elementwise()
+)
 
 
 @extend.kernel("SoftSquare", fresh=True)
@@ -46,13 +48,12 @@ def soft_square(x: Any, scale: float = 1.0, name: str | None = None) -> af.Tenso
         x: Floating point, of any shape.
         scale: The curvature at zero.
     """
-    result: af.Tensor = extend.apply_op("SoftSquare", x, scale=scale, name=name)
-    return result
+    return extend.make("SoftSquare", x, scale=scale, name=name)
 
 
 # ── Delayed ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-extend.define_op("Delayed", "x: T", "y: T", ["T: type", "seconds: float"], shape=_same_shape)
+extend.define_op("Delayed", "x: T", "y: T", ["T: type", "seconds: float"], shape=_same_shape, traits=traits.passes_on())
 
 
 @extend.kernel("Delayed")
@@ -68,8 +69,7 @@ def _delayed_gradient(op: af.Operation, grad: af.Tensor) -> af.Tensor:
 
 def delayed(x: Any, seconds: float, name: str | None = None) -> af.Tensor:
     """`x`, after a pause."""
-    result: af.Tensor = extend.apply_op("Delayed", x, seconds=seconds, name=name)
-    return result
+    return extend.make("Delayed", x, seconds=seconds, name=name)
 
 
 # ── using them ───────────────────────────────────────────────────────────────────────────────────────────────────────

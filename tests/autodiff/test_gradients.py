@@ -13,8 +13,8 @@ import aioflow
 from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.opdef import define_op
 from aioflow.kernels.resources import ResourceManager
-from aioflow.ops.apply import apply_op
-from aioflow.ops.indexed import convert_n_to_tensor_or_indexed_slices
+from aioflow.ops.apply import make, make_list
+from aioflow.ops.sparse.indexed_slices import convert_n_to_tensor_or_indexed_slices
 from aioflow.testing.evaluate import evaluate
 from tests.dense import dense
 from tests.work import calls
@@ -124,9 +124,9 @@ def test_stop_gradients_are_constants() -> None:
 
 def test_outputs_that_nobody_used() -> None:
     x = aioflow.placeholder("float32", [2])
-    pair = apply_op("TestPair", x)
-    (by_b,) = dense(aioflow.gradients(pair.b * 2.0, x))
-    gate = evaluate([by_b], {x: [0.0, 0.0], pair.a: [0.0, 0.0], pair.b: [0.0, 0.0]})[0]
+    a, b, _ = make_list("TestPair", x)
+    (by_b,) = dense(aioflow.gradients(b * 2.0, x))
+    gate = evaluate([by_b], {x: [0.0, 0.0], a: [0.0, 0.0], b: [0.0, 0.0]})[0]
     assert gate.tolist() == [20.0, 20.0]
 
 
@@ -142,7 +142,7 @@ def test_second_and_third_order() -> None:
 
 def test_no_gradient_is_an_error_that_names_the_node() -> None:
     x = aioflow.constant(1.0)
-    y = apply_op("TestWithoutGradient", x, name="opaque")
+    y = make("TestWithoutGradient", x, name="opaque")
     with pytest.raises(UnimplementedError) as caught:
         aioflow.gradients(y * 2.0, x)
     assert caught.value.node == "opaque"
@@ -153,7 +153,7 @@ def test_no_gradient_is_an_error_that_names_the_node() -> None:
 @pytest.mark.parametrize(("op", "match"), [("TestWrongGradient", "inputs"), ("TestWrongShape", "shape")])
 def test_rules_that_do_not_fit(op: str, match: str) -> None:
     x = aioflow.constant([1.0, 2.0, 3.0])
-    y = apply_op(op, x, name="odd")
+    y = make(op, x, name="odd")
     with pytest.raises(aioflow.errors.OpError) as caught:
         aioflow.gradients(y, x)
     assert match in caught.value.message
@@ -213,7 +213,7 @@ def _negations(length: int) -> tuple[aioflow.Tensor, aioflow.Tensor]:
     with aioflow.Graph().as_default():
         x = y = aioflow.constant(1.0)
         for _ in range(length):
-            y = apply_op("Neg", y)
+            y = make("Neg", y)
         return y, x
 
 

@@ -15,7 +15,7 @@ import pytest
 import aioflow as af
 from aioflow.graph.opdef import define_op
 from aioflow.kernels.registry import kernel
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 from tests.dense import dense
@@ -348,7 +348,7 @@ COUNTS: list[int] = []
 
 @af.RegisterGradient("TestTracked")
 def _tracked_grad(op: Any, grad: Any) -> Any:
-    return apply_op("TestAlive", grad * op.outputs[0])
+    return make("TestAlive", grad * op.outputs[0])
 
 
 @kernel("TestTracked", fresh=True)
@@ -367,7 +367,7 @@ def _alive(x: Any) -> Any:
 @pytest.mark.parametrize("lifted", [True, False])
 def test_what_is_kept_is_freed_as_it_is_consumed(graph: af.Graph, lifted: bool) -> None:
     x = af.placeholder("float64", (3000,))
-    y = times(20, lambda i, s: [apply_op("TestTracked", s) * 0.5], x)
+    y = times(20, lambda i, s: [make("TestTracked", s) * 0.5], x)
     (grad,) = dense(af.gradients(y, x))
     ALIVE.clear()
     COUNTS.clear()
@@ -388,7 +388,7 @@ def test_the_gradient_of_a_loop_that_was_imported_is_refused(graph: af.Graph) ->
     definition = graph.as_graph_def()
     with af.Graph().as_default():
         y, x = af.import_graph_def(definition, return_elements=[y.name, x.name], name="")
-        with pytest.raises(af.errors.UnimplementedError, match="known only where `while_loop` made it") as caught:
+        with pytest.raises(af.errors.UnimplementedError, match="only if `while_loop` made it") as caught:
             af.gradients(y * x, x)
         assert caught.value.node == "while/NextIteration_1"
         assert af.gradients(y * 2.0, y)[0] is not None

@@ -13,11 +13,11 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.fused import chain_of
 from aioflow.kernels.registry import Binding
-from aioflow.runtime.device import load_backend
+from aioflow.runtime.device import host
 from aioflow_numpy import fused_blocks
 from aioflow_numpy.fused_blocks import BlockChain
 
-BACKEND = load_backend("numpy")
+BACKEND = host()
 FLOAT = dtypes.float32
 
 

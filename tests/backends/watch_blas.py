@@ -282,9 +282,9 @@ class Watch:
 
 
 def every_op() -> list[Any]:
-    from aioflow.graph.opdef import CONTROL_FLOW, OPS
+    from aioflow.graph.opdef import OPS, traits_of
 
-    return [op for op in OPS if op.inputs and not op.name.startswith("_") and op.name not in CONTROL_FLOW]
+    return [op for op in OPS if op.inputs and not op.name.startswith("_") and not traits_of(op.name).steers]
 
 
 def evaluate(fetches: Any) -> None:

@@ -17,7 +17,7 @@ from aioflow.kernels.registry import Binding, Body, KernelDef
 from aioflow.runtime import calibrate as measuring
 from aioflow.runtime.backend_api import MemoryStats
 from aioflow.runtime.calibrate import calibrate
-from aioflow.runtime.device import load_backend
+from aioflow.runtime.device import host
 from aioflow.runtime.step import Step
 
 
@@ -32,7 +32,7 @@ def run(*argv: str) -> int:
 def test_rates_are_work_over_the_time_of_the_clock() -> None:
     """A clock that goes on by a second whenever it is asked: every round takes one."""
     seconds = itertools.count()
-    speeds = calibrate(load_backend("numpy"), seconds=1.0, clock=lambda: float(next(seconds))).speeds["CPU"]
+    speeds = calibrate(host(), seconds=1.0, clock=lambda: float(next(seconds))).speeds["CPU"]
     assert speeds.overhead == pytest.approx(1 / 1000)  # a round of it is a thousand calls
     working = 1 - 1 / 1000
     megabytes = 1024 * 2048 * 4
@@ -48,7 +48,7 @@ def test_rates_are_work_over_the_time_of_the_clock() -> None:
 def test_other_work_on_the_machine_does_not_make_it_slower() -> None:
     """Of three rounds of 5, 1 and 9 seconds the second counts."""
     now = itertools.accumulate(itertools.cycle([0, 0, 5, 0, 1, 0, 9, 0]))  # begin; begin and end of a round; go on?
-    speeds = calibrate(load_backend("numpy"), seconds=1.0, clock=lambda: float(next(now))).speeds["CPU"]
+    speeds = calibrate(host(), seconds=1.0, clock=lambda: float(next(now))).speeds["CPU"]
     assert speeds.overhead == pytest.approx(1 / 1000)
     assert speeds.products["float32"] == pytest.approx(512**3 / (1 - 1 / 1000))
 
@@ -84,7 +84,10 @@ class Card:
         return np
 
     def generator(self, seed: int, seed2: int) -> Any:
-        return load_backend("numpy").generator(seed, seed2)
+        return host().generator(seed, seed2)
+
+    def on_host(self, value: Any) -> Any:
+        return value
 
     def copy_from(self, array: Any, other: Any) -> Any:
         return array.copy()
@@ -117,11 +120,12 @@ class Card:
         return np.array(value)
 
 
+@pytest.mark.blocks_loop("a calibration measures on a loop that nobody else uses")
 def test_a_card_is_measured_in_its_executor_and_so_is_the_way_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "_PRODUCTS", ("float32",))
     clock = Clock()
     card = Card(clock)
-    made = calibrate(load_backend("numpy"), [card], seconds=1e-6, clock=clock)
+    made = calibrate(host(), [card], seconds=1e-6, clock=clock)
     assert set(made.speeds) == {"CPU", "NPU"}
     assert card.runs >= 3 * (1 + 4 + 1)  # scalars, four rates, a product
     # There is no portable convolution: its rate stays as shipped.
@@ -136,7 +140,7 @@ def test_a_card_is_measured_in_its_executor_and_so_is_the_way_there(monkeypatch:
 def test_the_network_is_measured_by_whoever_can() -> None:
     clock = itertools.count()
     network = Link(latency=1e-4, bandwidth=2e9, overhead=1e-5)
-    made = calibrate(load_backend("numpy"), seconds=1.0, clock=lambda: float(next(clock)), network=lambda: network)
+    made = calibrate(host(), seconds=1.0, clock=lambda: float(next(clock)), network=lambda: network)
     assert made.links["network"] == network
     assert made.links["memory"].latency == 1.0
     assert made.links["host"] == DEFAULT_LINKS["host"]

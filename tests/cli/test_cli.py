@@ -28,7 +28,22 @@ def test_ops_in_json_is_the_same_listing(capsys: pytest.CaptureFixture[str]) -> 
     listed = json.loads(capsys.readouterr().out)
     assert [row["op"] for row in listed] == [row.op for row in ops.list_ops()]
     identity = next(row for row in listed if row["op"] == "Identity")
-    assert identity == {"op": "Identity", "dtypes": {"T": []}, "devices": ["any"], "gradient": "yes"}
+    traits = {"kind": "passes_on", "cost": "free", "memory": "passed"}
+    assert identity == {
+        "op": "Identity",
+        "dtypes": {"T": []},
+        "devices": ["any"],
+        "gradient": "yes",
+        "traits": traits,
+    }
+
+
+def test_ops_lists_what_is_known_of_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "--traits"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "reduction" in lines["Sum"]
+    assert "rounded_by: reduction_indices" in lines["Sum"]
+    assert "5 x transcendental" in lines["Digamma"]
 
 
 def test_ops_in_text_ends_with_the_totals(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from aioflow.compiler.prune import StepRequest, prune
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make
 from tests.dense import dense
 
 TASK = "/job:localhost/replica:0/task:0"
@@ -63,7 +63,7 @@ def test_the_first_device_that_fits_the_request(request_: str, device: str) -> N
 
 
 def test_a_device_without_a_kernel_is_passed_over() -> None:
-    y = apply_op("TestPlaceGpu", name="y")
+    y = make("TestPlaceGpu", name="y")
     assert _placed(y, devices=(CPU0, GPU0)).nodes["y"].device == GPU0
 
 
@@ -82,7 +82,7 @@ def test_a_request_that_nothing_fits_lists_the_devices() -> None:
 
 def test_a_kernel_that_exists_elsewhere_only() -> None:
     with af.device("/cpu:0"):
-        y = apply_op("TestPlaceGpu", name="y")
+        y = make("TestPlaceGpu", name="y")
     with pytest.raises(UnimplementedError) as caught:
         _placed(y)
     assert caught.value.node == "y"
@@ -92,7 +92,7 @@ def test_a_kernel_that_exists_elsewhere_only() -> None:
 
 
 def test_no_kernel_at_all() -> None:
-    y = apply_op("TestPlaceNowhere", name="y")
+    y = make("TestPlaceNowhere", name="y")
     for soft in (False, True):
         with pytest.raises(UnimplementedError, match="no kernel") as caught:
             _placed(y, soft=soft)
@@ -170,7 +170,7 @@ def test_one_device_still_has_to_be_the_one_that_is_asked_for() -> None:
     with pytest.raises(InvalidArgumentError, match="CPU:0: node 'c' asks for /device:CPU:1"):
         _placed(c, devices=(CPU0,))
     assert _placed(c, devices=(CPU0,), soft=True).nodes["c"].device == CPU0
-    y = apply_op("TestPlaceGpu", name="y")
+    y = make("TestPlaceGpu", name="y")
     with pytest.raises(UnimplementedError, match="CPU:0: no kernel of op TestPlaceGpu for CPU"):
         _placed(y, devices=(CPU0,))
 

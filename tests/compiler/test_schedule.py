@@ -18,10 +18,10 @@ from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Plan
 from aioflow.compiler.partition import partition
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.compiler.schedule import ScheduleOptions, schedule_receives
-from aioflow.compiler.timeline import Timeline, forecast, subgraphs_of
+from aioflow.compiler.timeline import Timeline, forecast
 from aioflow.compiler.verify import verify
+from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.dtypes import float32
-from aioflow.ops.transfer import RECV, SEND
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker
 from tests.runtime.flow_programs import random_flow_program
@@ -66,7 +66,7 @@ def quickly(spec: OutputSpec, source: str, destination: str) -> float:
 
 
 def nodes_of(plan: Plan, op: str = "") -> Iterator[Node]:
-    for _, graph in subgraphs_of(plan):
+    for _, graph in plan.by_device():
         yield from (n for n in graph.nodes.values() if op in ("", n.op))
 
 
@@ -82,7 +82,7 @@ def waits(plan: Plan) -> dict[tuple[str, str], set[tuple[str, str]]]:
     """What each node of the whole plan waits for: Recvs wait for their Sends, edges back in loops are left out."""
     sends = {n.attrs["tensor_name"]: (n.device, n.name) for n in nodes_of(plan, SEND)}
     found: dict[tuple[str, str], set[tuple[str, str]]] = {}
-    for device, graph in subgraphs_of(plan):
+    for device, graph in plan.by_device():
         for name, n in graph.nodes.items():
             sources = {(device, s) for s in n.predecessors() if graph.nodes[s].op != "NextIteration"}
             found[device, name] = sources | ({sends[n.attrs["tensor_name"]]} if n.op == RECV else set())
@@ -177,7 +177,7 @@ def test_values_that_are_needed_late_are_asked_for_late() -> None:
     assert held(plan) > 110 * MIB
     assert held(changed) < 40 * MIB
     assert forecast(changed, chain_takes_longer, quickly).seconds <= forecast(plan, chain_takes_longer, quickly).seconds
-    for _, graph in subgraphs_of(changed):
+    for _, graph in changed.by_device():
         verify(graph, whole=False)
 
 
@@ -317,7 +317,7 @@ def test_a_scheduled_plan_is_the_same_plan_with_requests_that_close_no_circle(
     plan, seconds = make(seed)
     options = ScheduleOptions(minimum_bytes=1, minimum_seconds=0.0, minimum_gain=-(1 << 40), prefetch=prefetch)
     changed = schedule_receives(plan, seconds, lambda *_: 0.1, options)
-    assert without_requests(changed) == {d: dict(g.nodes) for d, g in subgraphs_of(plan)}
+    assert without_requests(changed) == {d: dict(g.nodes) for d, g in plan.by_device()}
     list(TopologicalSorter(waits(changed)).static_order())  # raises where there is a cycle
     before, after = forecast(plan, seconds, lambda *_: 0.1), forecast(changed, seconds, lambda *_: 0.1)
     assert after.seconds <= before.seconds * (1 + 1e-6)
@@ -325,7 +325,7 @@ def test_a_scheduled_plan_is_the_same_plan_with_requests_that_close_no_circle(
 
 def without_requests(plan: Plan) -> dict[str, dict[str, Node]]:
     found: dict[str, dict[str, Node]] = {}
-    for device, graph in subgraphs_of(plan):
+    for device, graph in plan.by_device():
         verify(graph, whole=False)
         kept = {name: n for name, n in graph.nodes.items() if not name.startswith("request_")}
         found[device] = {name: without_waits(n) for name, n in kept.items()}
@@ -342,7 +342,7 @@ def without_waits(node: Node) -> Node:
 def test_nothing_that_may_be_dead_asks_and_nothing_in_a_loop_is_asked_for(seed: int) -> None:
     plan, seconds = flow_plan(seed)
     changed = schedule_receives(plan, seconds, lambda *_: 0.1, EVERYTHING)
-    for _, graph in subgraphs_of(changed):
+    for _, graph in changed.by_device():
         doubtful: set[str] = set()  # behind a Switch, a Merge that takes the doubt away left aside
         for n in graph.nodes.values():
             unsure = n.op in ("Switch", "Enter") or (n.op == RECV and n.attrs["maybe_dead"])

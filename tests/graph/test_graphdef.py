@@ -336,6 +336,33 @@ def test_nodes_of_a_graph(graph: af.Graph) -> None:
     assert by_name["y"].attrs["_class"] == ("loc:@x",)
 
 
+@pytest.mark.parametrize("character", [chr(code) for code in range(33, 127)] + ["é", " ", "\n", ""])
+@pytest.mark.parametrize("form", ["{}", "a{}", "{}a", "a/{}"])
+def test_a_definition_allows_the_names_that_a_graph_allows(form: str, character: str, graph: af.Graph) -> None:
+    name = form.format(character)
+    if not name or name.endswith("/") or name.startswith("^"):  # no name, a whole name of a scope, and a control input
+        return
+
+    def scope() -> None:
+        with af.name_scope(name):
+            pass
+
+    def allows(use: Callable[[], Any]) -> bool:
+        try:
+            use()
+        except errors.OpError:
+            return False
+        return True
+
+    uses = {
+        "node": lambda: af.no_op(name=name),
+        "scope": scope,
+        "definition": lambda: NodeDef(name, "NoOp"),
+        "input": lambda: InputRef.parse(name),
+    }
+    assert len({allows(use) for use in uses.values()}) == 1
+
+
 def test_from_version_and_shapes(graph: af.Graph) -> None:
     x = af.placeholder(af.float32, [None, 3], name="x")
     version = graph.version

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.autodiff.lookup import lookup_gradient
 from aioflow.errors import (
     AlreadyExistsError,
     DTypeError,
@@ -29,10 +30,10 @@ from aioflow.graph.opdef import (
     ShapeContext,
     define_op,
     gradient,
-    lookup_gradient,
     not_differentiable,
+    per_argument,
 )
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import apply_op, make, make_list
 
 _NAMES = (f"TestOpdef{i}" for i in itertools.count())
 
@@ -190,7 +191,7 @@ def test_values_that_are_refused(text: str, value: Any) -> None:
 
 def test_attributes_are_inferred_from_the_inputs() -> None:
     op = _define("xs: N*T, any: list:Tin", "y: T", ("N: int >= 1", "T: {reals}", "Tin: list(type)", "k: int = 7"))
-    y = apply_op(op.name, [1.0, 2.0], [af.constant(1), af.constant("a")])
+    y = make(op.name, [1.0, 2.0], [af.constant(1), af.constant("a")])
     assert y.op.attrs == {"N": 2, "T": dtypes.float32, "Tin": (dtypes.int32, dtypes.string), "k": 7}
     assert y.dtype is dtypes.float32
     assert y.dims is None  # no shape function
@@ -262,10 +263,10 @@ def test_gradients_are_found_by_op() -> None:
         return grad
 
     not_differentiable(constant)
-    assert lookup_gradient(apply_op(differentiable, 1.0).op) is grad
-    assert lookup_gradient(apply_op(constant, 1.0).op) is None
+    assert lookup_gradient(make(differentiable, 1.0).op) is grad
+    assert lookup_gradient(make(constant, 1.0).op) is None
     with pytest.raises(UnimplementedError, match=neither) as caught:
-        lookup_gradient(apply_op(neither, 1.0, name="node").op)
+        lookup_gradient(make(neither, 1.0, name="node").op)
     assert caught.value.node == "node"
     for name in (differentiable, constant):
         with pytest.raises(AlreadyExistsError):
@@ -294,12 +295,12 @@ def test_a_shape_function_sees_inputs_by_name() -> None:
 
     op = _define("x: float32, xs: N*float32, n: int32", "y: float32", ("N: int", "k: int"), shape=shape)
     x = af.placeholder("float32", [None, 3])
-    y = apply_op(op.name, x, [1.0, [2.0]], 5, k=4)
+    y = make(op.name, x, [1.0, [2.0]], 5, k=4)
     assert y.dims == (None, 3)
     assert seen.pop("known") == 5
     assert seen == {"dims": (None, 3), "many": [(), (1,)], "unknown": None, "rank": 2, "flat": 4, "k": 4}
     with pytest.raises(InvalidArgumentError) as caught:
-        apply_op(op.name, af.zeros([1, 2, 3]), [1.0], 5, k=4)
+        make(op.name, af.zeros([1, 2, 3]), [1.0], 5, k=4)
     assert (caught.value.expected, caught.value.actual) == ("rank 1..2", "(1, 2, 3)")
 
 
@@ -318,16 +319,25 @@ def test_a_shape_vector_may_be_known_in_part() -> None:
         (af.placeholder("int32", None), None),
     ]
     for value, dims in cases:
-        assert apply_op(op.name, value).dims == dims, value
+        assert make(op.name, value).dims == dims, value
 
 
 def test_several_outputs_have_a_shape_each() -> None:
     op = _define("x: float32", "a: float32, b: N*float32", ("N: int",), shape=lambda ctx: [(1,), (2,), (3,)])
-    a, b = apply_op(op.name, 1.0, N=2)
-    assert [t.dims for t in (a, *b)] == [(1,), (2,), (3,)]
+    assert [t.dims for t in make_list(op.name, 1.0, N=2)] == [(1,), (2,), (3,)]
 
 
 @pytest.mark.parametrize("value", [object(), af.int8, np.array(["text"], object), [b"a", None], {}])
 def test_a_tensor_of_python_objects_is_no_attribute(value: Any) -> None:
-    with pytest.raises(DTypeError, match="wrong kind"):
+    with pytest.raises(DTypeError, match="wrong type"):
         af.raw_ops.Const(value=value, dtype=af.string)
+
+
+def test_flat_inputs_are_split_by_the_signature() -> None:
+    op_def = _define("x: T, many: N*T, any: list:Tlist, last: int32", "", ("T: type", "N: int", "Tlist: list(type)"))
+    attrs = {"T": dtypes.float32, "N": 2, "Tlist": ()}
+    split = {arg.name: values for arg, values in per_argument(op_def.inputs, attrs, "abcd")}
+    assert split == {"x": "a", "many": "bc", "any": "", "last": "d"}
+    attrs = {"T": dtypes.float32, "N": 0, "Tlist": (dtypes.int32, dtypes.bool_)}
+    split = {arg.name: values for arg, values in per_argument(op_def.inputs, attrs, "abcd")}
+    assert split == {"x": "a", "many": "", "any": "bc", "last": "d"}

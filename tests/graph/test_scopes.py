@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -75,8 +76,49 @@ def test_a_scope_takes_the_graph_of_its_values(graph: af.Graph) -> None:
         assert af.get_default_graph() is other
         assert af.no_op().name == "s/NoOp"
     assert af.get_default_graph() is graph
-    with pytest.raises(InvalidArgumentError, match="different graphs"), af.name_scope("s", values=[there, af.no_op()]):
+    with pytest.raises(InvalidArgumentError, match="another graph"), af.name_scope("s", values=[there, af.no_op()]):
         pass
+
+
+BUILDERS_OF_TWO: Mapping[str, Callable[[Any, Any], Any]] = {
+    "a node": af.add,
+    "a node of a list": lambda a, b: af.stack([a, b]),
+    "several nodes": lambda a, b: af.nn.weighted_moments(a, [0], b),
+    "a matrix product": lambda a, b: af.tensordot(a, b, 1),
+    "a group": af.group,
+    "a tuple": lambda a, b: af.tuple([a, b]),
+    "a norm": lambda a, b: af.global_norm([a, b]),
+    "a loop": lambda a, b: af.while_loop(lambda x, y: af.reduce_all(x > y), lambda x, y: (x, y), [a, b]),
+    "a function": lambda a, b: af.function(lambda x, y: x)(a, b),
+    "a Python function": lambda a, b: af.py_func(lambda x, y: x, [a, b], af.float32),
+    "a gradient": lambda a, b: af.gradients(a, b),
+}
+
+
+@pytest.mark.parametrize("build", BUILDERS_OF_TWO.values(), ids=BUILDERS_OF_TWO)
+def test_no_builder_takes_values_of_several_graphs(build: Callable[[Any, Any], Any], graph: af.Graph) -> None:
+    here = af.constant([1.0, 2.0])
+    with af.Graph().as_default() as other:
+        there = af.constant([3.0, 4.0], name="there")
+    made = len(other.get_operations())
+    with pytest.raises(InvalidArgumentError, match="tensor 'there:0' is from another graph"):
+        build(here, there)
+    assert len(other.get_operations()) == made
+
+
+def test_builders_work_in_the_graph_of_what_they_take(graph: af.Graph) -> None:
+    with af.Graph().as_default():
+        there = af.constant([3.0, 4.0])
+    for build in BUILDERS_OF_TWO.values():
+        build(there, there)
+    assert graph.get_operations() == []
+
+
+def test_an_empty_name_is_the_root_for_builders_too(graph: af.Graph) -> None:
+    x = af.constant([1.0, 2.0])
+    with af.name_scope("outer"):
+        assert af.nn.moments(x, [0], name="")[0].name == "Squeeze:0"
+        assert af.norm(x, name="").name == "Sqrt:0"
 
 
 @pytest.mark.parametrize("name", ["_x", "a b", "-x", "x:y"])

@@ -147,7 +147,7 @@ def _item(made: Arguments, arg: ArgDef, kind: DType, value: np.ndarray[Any, Any]
 
 
 def _dtypes(arg: ArgDef, attrs: Mapping[str, Any]) -> list[DType]:
-    """One dtype an item."""
+    """One dtype per item."""
     if arg.list_attr is not None:
         kinds = attrs[arg.list_attr]
         return [_dtype(kind) for kind in kinds] if isinstance(kinds, list | tuple) else [dtypes.float32]

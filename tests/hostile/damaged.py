@@ -15,7 +15,6 @@ import aioflow as af
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Part
 from aioflow.config import SessionConfig
 from aioflow.errors import OpError, UnavailableError
-from aioflow.fetches import feed_converter
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Operation
 from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
@@ -26,6 +25,7 @@ from aioflow.net.task_worker import TaskWorker, WorkerSession
 from aioflow.ops.apply import infer_attrs, output_specs
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker
+from aioflow.session.fetches import feed_converter
 from tests.hostile import values
 
 __all__ = ["PREFIX", "imported", "run_damaged", "run_planted"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -68,10 +69,10 @@ def test_every_op_answers_hostile_calls_with_typed_errors(part: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100, 110))
-def test_many_hostile_calls(seed: int, request: pytest.FixtureRequest) -> None:
-    """Writes the table of op by outcome into pytest's cache folder."""
+def test_many_hostile_calls(seed: int, tmp_path: Path) -> None:
+    """Writes the table of op by outcome into pytest's folder of temporary files, which keeps those of three runs."""
     outcomes = run_calls(all_ops(), seed, range(40))
-    path = request.config.cache.mkdir("hostile") / f"seed_{seed}.txt"
+    path = tmp_path / f"seed_{seed}.txt"
     path.write_text(table(outcomes) + "\n")
     print(f"the table is in {path}")
     require_no_faults(outcomes)

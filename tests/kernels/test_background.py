@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from aioflow.errors import ClosedSessionError
-from aioflow.kernels.background import Background, background_of
+from aioflow.sync.background import Background, background_of
 
 
 async def _forever(log: list[str]) -> None:

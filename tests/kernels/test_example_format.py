@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioflow.errors import DataLossError
-from aioflow.kernels import example_format
-from aioflow.kernels.example_format import Kind, Layouts, Place, decode_example, encode_example, values_at
-from aioflow.kernels.protobuf import write_number, write_piece
+from aioflow.formats import example as example_format
+from aioflow.formats.example import Kind, Layouts, Place, decode_example, encode_example, values_at
+from aioflow.formats.protobuf import write_number, write_piece
 
 FIELDS: dict[Kind, int] = {"bytes": 1, "float": 2, "int64": 3}
 

@@ -10,16 +10,14 @@ import numpy as np
 import pytest
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make_list
 from aioflow.testing.evaluate import evaluate
 
 RANDOM = np.random.default_rng(0)
 
 
 def run(op: str, *inputs: Any, **attrs: Any) -> list[Any]:
-    made = apply_op(op, *inputs, **attrs)
-    outputs = list(made) if isinstance(made, list | tuple) else [made]
-    return evaluate([tensor for item in outputs for tensor in (item if isinstance(item, list) else [item])])
+    return evaluate(make_list(op, *inputs, **attrs))
 
 
 def ints(*values: Any) -> Any:

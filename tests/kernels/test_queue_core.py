@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from aioflow import errors
-from aioflow.kernels.queue_core import Close, Dequeue, Enqueue, FIFOStore, PriorityStore, QueueCore, ShuffleStore, Store
-from aioflow.kernels.waiting import Ticket
+from aioflow.sync.queue import Close, Dequeue, Enqueue, FIFOStore, PriorityStore, QueueCore, ShuffleStore, Store
+from aioflow.sync.waiting import Ticket
 
 
 def fifo(capacity: int = 2) -> QueueCore:

@@ -24,9 +24,9 @@ from aioflow.kernels.registry import (
     elementwise,
     kernel,
 )
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
-from aioflow_numpy.backend import NumpyBackend
+from aioflow_numpy.device import NumpyDevice
 
 _NAMES = (f"TestKernel{i}" for i in itertools.count())
 
@@ -166,7 +166,7 @@ def test_flags_are_kept(op: str) -> None:
 
 
 def _run(op: str, **attrs: Any) -> Any:
-    (value,) = evaluate([apply_op(op, 10.0, [1.0, 2.0], 7, **attrs)])
+    (value,) = evaluate([make(op, 10.0, [1.0, 2.0], 7, **attrs)])
     return value
 
 
@@ -179,11 +179,11 @@ def test_a_body_gets_inputs_attributes_and_the_namespace(op: str) -> None:
         return x + sum(ys)
 
     assert _run(op, k=5) == 13
-    assert seen == [NumpyBackend().xp, tuple, 7, int, 5, ""]
+    assert seen == [NumpyDevice(0).xp, tuple, 7, int, 5, ""]
 
 
 def test_the_namespace_has_what_numpy_imports_late() -> None:
-    assert NumpyBackend().xp.fft is np.fft
+    assert NumpyDevice(0).xp.fft is np.fft
 
 
 def test_a_positional_parameter_with_a_default_is_no_input(op: str) -> None:
@@ -209,13 +209,13 @@ def test_a_binder_sees_the_node(op: str) -> None:
         return body
 
     x = af.placeholder("float32", [None])
-    y = apply_op(op, x, [af.constant([1.0])], 7, name="node")
+    y = make(op, x, [af.constant([1.0])], 7, name="node")
     state: dict[str, Any] = {}
     feeds = {x: np.zeros(3, np.float32)}
     assert [evaluate([y], feeds, state=state)[0] for _ in range(3)] == [1, 2, 3], "the state is the session's"
     assert evaluate([y], feeds)[0] == 1
     binding = seen[0]
-    assert (binding.name, binding.op_type, binding.xp) == ("node", op, NumpyBackend().xp)
+    assert (binding.name, binding.op_type, binding.xp) == ("node", op, NumpyDevice(0).xp)
     assert binding.attrs["k"] == 3
     assert binding.input_dtypes == (dtypes.float32, dtypes.float32, dtypes.int32)
     assert binding.input_dims == ((None,), (1,), ())
@@ -236,7 +236,7 @@ def test_a_table_of_ufuncs() -> None:
         assert not found.retains
     assert (first.expression, second.expression) == (None, "{0} - {1}")
     assert KERNELS.find(two, "CPU", {"T": dtypes.int32}) is None
-    values = evaluate([apply_op(one, 3.0, 4.0), apply_op(two, 3.0, 4.0)])
+    values = evaluate([make(one, 3.0, 4.0), make(two, 3.0, 4.0)])
     assert values == [5.0, -1.0]
     for name in (one, two):
         del KERNELS._kernels[name]

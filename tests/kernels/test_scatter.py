@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.kernels.scatter import checked_rows, flat_rows, scatter_rows
+from aioflow.kernels.array.scatter import checked_rows, flat_rows, scatter_rows
 
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "update": lambda a, b: b,

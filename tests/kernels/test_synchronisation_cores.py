@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from aioflow import errors
-from aioflow.kernels.accumulator_core import AccumulatorCore, Take
-from aioflow.kernels.barrier_core import FIRST_INDEX, BarrierCore
-from aioflow.kernels.queue_core import Dequeue
-from aioflow.kernels.staging_core import Get, Peek, Put, StagingCore
-from aioflow.kernels.turns import Turns
-from aioflow.kernels.waiting import Ticket
+from aioflow.sync.accumulator import AccumulatorCore, Take
+from aioflow.sync.barrier import FIRST_INDEX, BarrierCore
+from aioflow.sync.fair_lock import Turns
+from aioflow.sync.queue import Dequeue
+from aioflow.sync.staging import Get, Peek, Put, StagingCore
+from aioflow.sync.waiting import Ticket
 
 SETTINGS = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
@@ -82,7 +82,7 @@ def test_a_wrong_insert_changes_nothing() -> None:
     core = BarrierCore("b", 2)
     core.insert(0, [b"x"], [1])
     for keys in ([b"new", b"x"], [b"new", b"new"]):
-        with pytest.raises(errors.InvalidArgumentError, match="component 0 already"):
+        with pytest.raises(errors.InvalidArgumentError, match="already has component 0"):
             core.insert(0, keys, [1, 2])
     assert core.incomplete_size == 1
     core.close(cancel=False)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from aioflow import errors
+from aioflow.formats.protobuf import write_number, write_piece
+from aioflow.formats.tensor_proto import decode_tensor, encode_tensor
 from aioflow.graph import dtypes
-from aioflow.kernels.protobuf import write_number, write_piece
-from aioflow.kernels.tensor_proto import decode_tensor, encode_tensor
-from aioflow.stopping import Work, doing, value_limit
+from aioflow.work.stopping import Work, doing, value_limit
 
 
 def _message(kind: int, sizes: list[int], rest: bytes = b"") -> bytes:

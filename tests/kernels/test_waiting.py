@@ -17,12 +17,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aioflow import errors
-from aioflow.kernels.accumulator_core import AccumulatorCore, Take
-from aioflow.kernels.barrier_core import BarrierCore
-from aioflow.kernels.queue_core import Close, Dequeue, Enqueue, FIFOStore, PriorityStore, QueueCore, ShuffleStore
-from aioflow.kernels.staging_core import Get, Put, StagingCore
-from aioflow.kernels.turns import Turns
-from aioflow.kernels.waiting import Ticket, Waiting, wake_all
+from aioflow.sync.accumulator import AccumulatorCore, Take
+from aioflow.sync.barrier import BarrierCore
+from aioflow.sync.fair_lock import Turns
+from aioflow.sync.queue import Close, Dequeue, Enqueue, FIFOStore, PriorityStore, QueueCore, ShuffleStore
+from aioflow.sync.staging import Get, Put, StagingCore
+from aioflow.sync.waiting import Ticket, Waiting, wake_all
 
 SETTINGS = settings(max_examples=200, deadline=None)
 

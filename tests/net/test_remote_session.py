@@ -505,18 +505,21 @@ def bits(values: list[Any]) -> list[tuple[object, ...]]:
     return [(a.dtype, a.shape, a.tobytes()) for a in arrays]
 
 
-async def same_bits(seed: int, flow: bool, tcp: bool) -> None:
+KINDS = st.sampled_from(["plain", "branches", "loops"])
+
+
+async def same_bits(seed: int, kind: str, executor: str, tcp: bool) -> None:
     with af.Graph().as_default():
-        program = random_flow_program(seed) if flow else random_program(seed)
+        program = random_program(seed) if kind == "plain" else random_flow_program(seed, loops=kind == "loops")
         fetches = list(program.fetches)
-        async with af.Session(config=af.SessionConfig(optimizations=False)) as session:
+        async with af.Session(config=af.SessionConfig(executor="reference", optimizations=False)) as session:
             whole = await session.run(fetches, program.feeds)
         request = StepRequest(tuple(program.feeds), tuple(fetches))
         feeds = [to_array(v, t.dtype) for t, v in program.feeds.items()]
         async with cluster("ps", "worker", tcp=tcp, config=af.SessionConfig(device_count={"CPU": 2})) as servers:
             remote = RemoteCluster(servers[seed % 2].target)
             await remote.connect()
-            config = af.SessionConfig(inline_budget=0.0 if seed % 3 == 0 else 2e-4)
+            config = af.SessionConfig(inline_budget=0.0 if seed % 3 == 0 else 2e-4, executor=executor)
             plan = await remote.register(scattered(request, seed), 0, config)
             step = Step(id=remote.next_step())
             try:
@@ -529,11 +532,11 @@ async def same_bits(seed: int, flow: bool, tcp: bool) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 100_000), flow=st.booleans())
-def test_a_step_on_two_workers_gives_what_it_gives_on_one_device(seed: int, flow: bool) -> None:
-    asyncio.run(same_bits(seed, flow, tcp=False))
+@given(seed=st.integers(0, 100_000), kind=KINDS, executor=st.sampled_from(["strands", "strands", "reference"]))
+def test_a_step_on_two_workers_gives_what_it_gives_on_one_device(seed: int, kind: str, executor: str) -> None:
+    asyncio.run(same_bits(seed, kind, executor, tcp=False))
 
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_so_it_does_over_tcp(seed: int) -> None:
-    await same_bits(seed, flow=seed % 2 == 0, tcp=True)
+    await same_bits(seed, ("loops", "plain", "branches")[seed % 3], ("strands", "reference")[seed // 3], tcp=True)

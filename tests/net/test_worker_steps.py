@@ -154,9 +154,10 @@ async def test_values_arrive_by_one_connection_from_any_thread() -> None:
 
 
 async def test_large_values_do_not_hold_up_small_ones_for_ever_nor_get_lost() -> None:
+    large = await asyncio.to_thread(lambda: [np.full(4 << 20, number, np.float64) for number in range(6)])
     async with asyncio.timeout(120), peer_and_outbox() as (peer, outbox):
-        for number in range(6):
-            outbox.push(parcel(np.full(4 << 20, number, np.float64)))  # 32 MB each: more than may be in flight
+        for value in large:
+            outbox.push(parcel(value))  # 32 MB each: more than may be in flight
         outbox.push(parcel(np.float32(-1.0)))
         values = [float((await peer.came.get()).tensors[0].reshape(-1)[-1]) for _ in range(7)]
         assert sorted(values) == [-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make, make_list
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 from tests.dense import dense
@@ -44,10 +44,10 @@ GRADIENTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "ExpandDims": (lambda t: af.expand_dims(t, 1), (x(2, 3),)),
     "Squeeze": (lambda t: af.squeeze(t, [0]), (x(1, 3),)),
     "BroadcastTo": (lambda t: af.broadcast_to(t, [2, 3, 4]), (x(3, 1),)),
-    "Snapshot": (lambda t: apply_op("Snapshot", t), (x(3),)),
+    "Snapshot": (lambda t: make("Snapshot", t), (x(3),)),
     "EnsureShape": (lambda t: af.ensure_shape(t, [None, 3]), (x(2, 3),)),
     "ConcatV2": (lambda a, b: af.concat([a, b, a], 1), (x(2, 3), x(2, 1))),
-    "Concat": (lambda a, b: apply_op("Concat", 0, [a, b]), (x(2, 3), x(1, 3))),
+    "Concat": (lambda a, b: make("Concat", 0, [a, b]), (x(2, 3), x(1, 3))),
     "Split": (lambda t: weighted(af.split(t, 3, axis=1)), (x(2, 6),)),
     "Split of which one part is used": (lambda t: af.split(t, 3, axis=1)[1], (x(2, 6),)),
     "SplitV": (lambda t: weighted(af.split(t, [1, -1], axis=0)), (x(4, 2),)),
@@ -59,14 +59,14 @@ GRADIENTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "StridedSlice": (lambda t: t[::-2, None, 1], (x(4, 3),)),
     "StridedSlice with an ellipsis": (lambda t: t[..., 1:, 0], (x(2, 3, 2),)),
     "StridedSliceGrad": (
-        lambda t: apply_op("StridedSliceGrad", [4, 3], [3, 0], [0, 0], [-2, 1], t, end_mask=3),
+        lambda t: make("StridedSliceGrad", [4, 3], [3, 0], [0, 0], [-2, 1], t, end_mask=3),
         (x(2, 3),),
     ),
     "Pad": (lambda t: af.pad(t, [[1, 0], [2, 1]]), (x(2, 2),)),
     "PadV2": (lambda t, v: af.pad(t, [[1, 0], [2, 1]], constant_values=v), (x(2, 2), x())),
     "MirrorPad": (lambda t: af.pad(t, [[1, 1], [2, 0]], mode="REFLECT"), (x(2, 3),)),
     "MirrorPad SYMMETRIC": (lambda t: af.pad(t, [[2, 2], [1, 3]], mode="SYMMETRIC"), (x(2, 3),)),
-    "MirrorPadGrad": (lambda t: apply_op("MirrorPadGrad", t, [[1, 1], [2, 0]], mode="REFLECT"), (x(4, 5),)),
+    "MirrorPadGrad": (lambda t: make("MirrorPadGrad", t, [[1, 1], [2, 0]], mode="REFLECT"), (x(4, 5),)),
     "SpaceToDepth": (lambda t: af.space_to_depth(t, 2), (x(1, 2, 4, 1),)),
     "SpaceToDepth NCHW": (lambda t: af.space_to_depth(t, 2, data_format="NCHW"), (x(1, 2, 2, 4),)),
     "DepthToSpace": (lambda t: af.depth_to_space(t, 2), (x(1, 1, 2, 4),)),
@@ -76,7 +76,7 @@ GRADIENTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "Fill": (lambda v: af.fill([2, 3], v), (x(),)),
     "LinSpace": (lambda a, b: af.linspace(a, b, 4), (x(), x())),
     "linspace of tensors": (lambda a, b: af.linspace(a, b, 3, axis=1), (x(2), x(2))),
-    "Gather": (lambda t: apply_op("Gather", t, INDEX), (x(3, 2),)),
+    "Gather": (lambda t: make("Gather", t, INDEX), (x(3, 2),)),
     "GatherV2": (lambda t: af.gather(t, INDEX), (x(3, 2),)),
     "GatherV2 along an axis": (lambda t: af.gather(t, INDEX, axis=1), (x(2, 3, 2),)),
     "GatherV2 with batches": (lambda t: af.gather(t, INDEX, axis=2, batch_dims=1), (x(2, 2, 3),)),
@@ -92,14 +92,14 @@ GRADIENTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "Select": (lambda a, b: af.where([True, False], a, b), (x(2, 3), x(2, 3))),
     "SelectV2": (lambda a, b: af.where_v2([[True], [False]], a, b), (x(3), x(2, 1))),
     "boolean_mask": (lambda t: af.boolean_mask(t, [True, False, True]), (x(3, 2),)),
-    "Reverse": (lambda t: apply_op("Reverse", t, [True, False]), (x(2, 3),)),
+    "Reverse": (lambda t: make("Reverse", t, [True, False]), (x(2, 3),)),
     "ReverseV2": (lambda t: af.reverse(t, [-1]), (x(2, 3),)),
     "ReverseSequence": (lambda t: af.reverse_sequence(t, [1, 3], seq_axis=1), (x(2, 3),)),
     "Roll": (lambda t: af.roll(t, [1, -1], [0, 1]), (x(2, 3),)),
     "DynamicPartition": (lambda t: weighted(af.dynamic_partition(t, [1, 0, 1], 2)), (x(3, 2),)),
     "DynamicPartition of which one part is used": (lambda t: af.dynamic_partition(t, [1, 0, 1], 2)[1], (x(3, 2),)),
     "DynamicStitch": (lambda a, b: af.dynamic_stitch([[2, 0], [1]], [a, b]), (x(2, 3), x(1, 3))),
-    "ParallelDynamicStitch": (lambda a: apply_op("ParallelDynamicStitch", [[2, 0]], [a]), (x(2, 3),)),
+    "ParallelDynamicStitch": (lambda a: make("ParallelDynamicStitch", [[2, 0]], [a]), (x(2, 3),)),
     "Diag": (lambda t: af.diag(t), (x(2, 2),)),
     "DiagPart": (lambda t: af.diag_part(t), (x(3, 3),)),
     "MatrixDiag": (lambda t: af.matrix_diag(t), (x(2, 3),)),
@@ -174,7 +174,7 @@ FRESH: dict[str, Callable[[Any], Any]] = {
     "roll": lambda t: af.roll(t, 0, 0),
     "roll nothing": lambda t: af.roll(t, np.zeros(0, np.int32), np.zeros(0, np.int32)),
     "update": lambda t: af.tensor_scatter_update(t, np.zeros((0, 1), np.int32), np.zeros(0, np.float32)),
-    "snapshot": lambda t: apply_op("Snapshot", t),
+    "snapshot": lambda t: make("Snapshot", t),
     "where": lambda t: af.where_v2(True, t, t),
     "partition": lambda t: af.dynamic_partition(t, [0, 0, 0, 0], 1)[0],
     "stitch": lambda t: af.dynamic_stitch([[0, 1, 2, 3]], [t]),
@@ -303,7 +303,7 @@ def test_a_size_is_worked_out_where_there_are_no_elements(given: Any, wanted: An
 def test_unique_slices_of_strings_are_those_of_numbers(axis: int) -> None:
     numbers = np.array([[3, 1, 3], [2, 0, 2], [3, 1, 3]])
     texts = numbers.astype(str).tolist()
-    wanted, places = evaluate([*apply_op("UniqueV2", numbers, [axis])])
-    found, same_places = evaluate([*apply_op("UniqueV2", texts, [axis])])
+    wanted, places = evaluate([*make_list("UniqueV2", numbers, [axis])])
+    found, same_places = evaluate([*make_list("UniqueV2", texts, [axis])])
     assert np.vectorize(int)(found).tolist() == wanted.tolist()
     assert same_places.tolist() == places.tolist()

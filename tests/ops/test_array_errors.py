@@ -10,7 +10,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import DTypeError, InvalidArgumentError, ResourceExhaustedError, UnimplementedError
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
 
 
@@ -65,7 +65,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "gather scalar": (lambda t, n: af.gather(t, n), (V, ints(-1)[0])),
     "gather axis": (lambda t, a: af.gather(t, [0], axis=a), (V, ints(1)[0])),
     "gather batch": (lambda t, n: af.gather(t, n, batch_dims=1), (M, ints([3], [0]))),
-    "gather old": (lambda t, n: apply_op("Gather", t, n), (V, ints(3))),
+    "gather old": (lambda t, n: make("Gather", t, n), (V, ints(3))),
     "gather_nd": (lambda t, n: af.gather_nd(t, n), (M, ints([0, 3]))),
     "gather_nd negative": (lambda t, n: af.gather_nd(t, n), (M, ints([-1]))),
     "scatter_nd": (lambda n: af.scatter_nd(n, [1.0], [3]), (ints([3]),)),
@@ -131,7 +131,7 @@ FED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "split": (lambda a: af.split(a, 2), (V,)),
     "searchsorted": (lambda a, b: af.searchsorted(a, b), (M, np.zeros((3, 1), np.float32))),
     "sequence lengths": (lambda a: af.reverse_sequence(a, [1, 1, 1], 1), (M,)),
-    "strided gradient": (lambda g: apply_op("StridedSliceGrad", [4], [0], [2], [1], g), (V,)),
+    "strided gradient": (lambda g: make("StridedSliceGrad", [4], [0], [2], [1], g), (V,)),
 }
 
 
@@ -221,9 +221,9 @@ def test_message_has_the_numbers() -> None:
     ids=str,
 )
 def test_scattering_what_cannot_be_combined(op: str, values: list[Any]) -> None:
-    made = apply_op(f"TensorScatter{op}", af.constant(values), [[0]], af.constant(values))
+    made = make(f"TensorScatter{op}", af.constant(values), [[0]], af.constant(values))
     with pytest.raises(UnimplementedError, match=f"TensorScatter{op}"):
-        evaluate(made)
+        evaluate([made])
 
 
 def test_reshaping_nothing_to_more_than_there_can_be() -> None:

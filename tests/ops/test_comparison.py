@@ -11,7 +11,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.ops.comparison import approximate_equal
+from aioflow.ops.math.comparison import approximate_equal
 from aioflow.testing.evaluate import evaluate
 
 ORDERS = {
@@ -69,7 +69,7 @@ def test_shapes_that_do_not_fit_are_refused_at_run_time() -> None:
 @pytest.mark.parametrize(("name", "otherwise"), [("Equal", False), ("NotEqual", True)])
 def test_equality_can_be_lenient_about_shapes(name: str, otherwise: bool) -> None:
     x = af.placeholder("int32")
-    y = af.extend.apply_op(name, x, np.array([1, 2, 3]), incompatible_shape_error=False)
+    y = af.extend.make(name, x, np.array([1, 2, 3]), incompatible_shape_error=False)
     assert value(y, {x: [1, 2]}).tolist() is otherwise
     assert value(y, {x: [1, 0, 3]}).tolist() == [not otherwise, otherwise, not otherwise]
 

@@ -441,11 +441,11 @@ def test_an_element_is_read_once_unless_it_is_kept(graph: af.Graph) -> None:
 
 
 def test_static_errors_of_tensor_arrays(graph: af.Graph) -> None:
-    with pytest.raises(errors.DTypeError, match="another dtype"):
+    with pytest.raises(errors.DTypeError, match="a different dtype"):
         array(size=2).write(0, af.constant(1))
-    with pytest.raises(errors.InvalidArgumentError, match="another shape"):
+    with pytest.raises(errors.InvalidArgumentError, match="a different shape"):
         array(size=2).write(0, [1.0]).write(1, [1.0, 2.0])
-    with pytest.raises(errors.InvalidArgumentError, match="anew or from a handle"):
+    with pytest.raises(errors.InvalidArgumentError, match="new or from a handle"):
         array(size=2, handle=array(size=1).handle)
 
 
@@ -550,7 +550,7 @@ def test_functions_over_no_rows(graph: af.Graph) -> None:
 
 
 def test_map_fn_checks_its_structure(graph: af.Graph) -> None:
-    with pytest.raises(errors.InvalidArgumentError, match="another structure"):
+    with pytest.raises(errors.InvalidArgumentError, match="does not return the structure"):
         af.map_fn(lambda row: (row, row), af.constant([1.0, 2.0]))
     with pytest.raises(errors.InvalidArgumentError, match="first dimensions differ"):
         af.map_fn(lambda rows: rows[0], (af.zeros([2]), af.zeros([3])), dtype="float32")
@@ -620,7 +620,7 @@ def test_slices_around_a_loop(graph: af.Graph) -> None:
     few = lambda s: af.shape(s.values)[0] < 2  # noqa: E731  # used twice
     made = af.while_loop(few, body, [start], [af.TensorShape([None, 2])], return_same_structure=True)[0]
     assert value(af.convert_to_tensor(made)) == [[0, 0], [1, 2], [2, 4]]
-    with pytest.raises(errors.InvalidArgumentError, match="shape_invariants what may vary"):
+    with pytest.raises(errors.InvalidArgumentError, match="shape_invariants to say what may vary"):
         af.while_loop(few, body, [start])
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 import aioflow as af
 from aioflow import errors, image
-from aioflow.kernels.png_format import MOST_PIXELS
+from aioflow.formats.png import MOST_PIXELS
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 from tests.dense import dense
@@ -141,7 +141,7 @@ async def test_decoding_leaves_the_loop_alone() -> None:
             while not task.done():
                 await asyncio.sleep(0)
                 turns += 1
-    np.testing.assert_array_equal(task.result(), picture)
+    assert np.array_equal(task.result(), picture)
     assert turns > 20
 
 
@@ -240,3 +240,116 @@ def test_methods_that_are_missing_say_so() -> None:
 
 def test_contrast_of_images_without_pixels() -> None:
     assert run(image.adjust_contrast(np.zeros((2, 0, 3, 1), np.float32), 2.0)).shape == (2, 0, 3, 1)
+
+
+# ── parts of images ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+# Bilinear all over the image, so that crops are smooth in their boxes; the last channel is flat.
+ROWS, COLUMNS = np.mgrid[:5, :7].astype(np.float32)
+SMOOTH = np.stack([np.stack([ROWS * COLUMNS, ROWS - 2 * COLUMNS, 0 * ROWS + n], 2) for n in range(2)])
+# No pixel of the crops below is near the middle of a pixel of the image, where the gradient by the image has a kink.
+BOXES = np.array([[0.1, 0.2, 0.65, 0.9], [0.9, 0.75, 0.15, 0.3], [0.4, 0.1, 0.4, 0.6]], np.float32)
+
+
+@pytest.mark.parametrize("size", [(4, 3), (1, 5), (2, 1), (1, 1)])
+def test_crops_of_a_smooth_image_are_its_values_there(size: tuple[int, int]) -> None:
+    numbers = [1, 0, 1]
+    made = run(image.crop_and_resize(SMOOTH, BOXES, numbers, size))
+    along = [np.linspace(0, 1, n) if n > 1 else np.array([0.5]) for n in size]
+    for crop, (y1, x1, y2, x2), number in zip(made, BOXES, numbers, strict=True):
+        y, x = ((y1 + (y2 - y1) * along[0]) * 4)[:, None], (x1 + (x2 - x1) * along[1]) * 6
+        np.testing.assert_allclose(crop[..., 0], y * x, atol=1e-5)
+        np.testing.assert_allclose(crop[..., 1], y - 2 * x, atol=1e-5)
+        np.testing.assert_array_equal(crop[..., 2], number)
+
+
+@pytest.mark.parametrize("method", ["bilinear", "nearest"])
+def test_what_is_beyond_an_image(method: str) -> None:
+    boxes = np.array([[-0.5, 0, 0.5, 1], [2, 2, 3, 3]])
+    made = run(image.crop_and_resize(SMOOTH, boxes, [0, 0], [3, 7], method, extrapolation_value=-9))
+    assert (made[0, 0] == -9).all()
+    np.testing.assert_array_equal(made[0, 1:], SMOOTH[0, [0, 2]])
+    assert (made[1] == -9).all()
+
+
+@pytest.mark.parametrize("method", ["bilinear", "nearest"])
+@pytest.mark.parametrize("size", [(4, 3), (1, 5), (1, 1)])
+def test_gradients_of_crops_by_images(size: tuple[int, int], method: str) -> None:
+    boxes = np.concatenate([BOXES, BOXES - 0.4])
+    numbers = [1, 0, 1, 0, 0, 1]
+
+    def crop(x: Any) -> Any:
+        return image.crop_and_resize(x, boxes, box_indices=numbers, crop_size=size, method=method)
+
+    def twice(x: Any) -> Any:
+        return af.gradients(crop(x) ** 2, x)[0]
+
+    for build in (crop, twice):
+        check_gradients(build, RNG.random((2, 3, 4, 1)), delta=0.5, rtol=1e-3, atol=1e-3)  # linear, and in float32
+
+
+@pytest.mark.parametrize("size", [(4, 3), (1, 5), (2, 1), (1, 1)])
+def test_gradients_of_crops_by_boxes(size: tuple[int, int]) -> None:
+    def crop(boxes: Any) -> Any:
+        return image.crop_and_resize(SMOOTH, boxes, [1, 0, 1], size)
+
+    def by_image(boxes: Any) -> Any:
+        x = af.constant(SMOOTH)
+        weights = af.constant(SMOOTH[:1, :1, :1] + np.ones((3, *size, 3), np.float32))
+        (grad,) = dense(af.gradients(image.crop_and_resize(x, boxes, [1, 0, 1], size), x, grad_ys=weights))
+        return grad * SMOOTH
+
+    for build in (crop, by_image):
+        check_gradients(build, BOXES, delta=0.02, rtol=1e-2, atol=1e-2)  # float32; of the second degree in the boxes
+
+
+def test_images_of_integers_give_gradients_to_boxes_alone() -> None:
+    x, boxes = af.constant(SMALL[None]), af.constant(BOXES)
+    crops = image.crop_and_resize(x, boxes, [0, 0, 0], [2, 2])
+    assert crops.dtype == af.float32
+    by_image, by_boxes = af.gradients(crops, [x, boxes])
+    assert by_image is None
+    assert run(by_boxes).shape == (3, 4)
+
+
+async def test_images_boxes_and_sizes_that_the_run_brings() -> None:
+    x, boxes = af.placeholder(af.float32), af.placeholder(af.float32, [None, 4])
+    numbers, size = af.placeholder(af.int32, [2]), af.placeholder(af.int32)
+    crops = image.crop_and_resize(x, boxes, numbers, size)
+    assert crops.shape.as_list() == [2, None, None, None]
+    fetches = [crops, *dense(af.gradients(crops, [x, boxes]))]
+    async with af.Session() as session:
+        good = {x: SMOOTH, boxes: BOXES[:2], numbers: [0, 1], size: [3, 2]}
+        found = await session.run(fetches, good)
+        assert [f.shape for f in found] == [(2, 3, 2, 3), SMOOTH.shape, (2, 4)]
+        for wrong in (
+            {numbers: [0, 2]}, {numbers: [-1, 0]}, {size: [0, 2]}, {size: [2]}, {boxes: BOXES},
+            {boxes: BOXES[:2] * np.nan}, {boxes: BOXES[:2] * np.inf}, {x: SMOOTH[0]}, {x: SMOOTH[:, :0]},
+        ):  # fmt: skip
+            with pytest.raises(errors.InvalidArgumentError):
+                await session.run(fetches, {**good, **wrong})
+
+
+@pytest.mark.parametrize("numbers", [{}, {"box_ind": [0], "box_indices": [0]}])
+def test_boxes_need_one_list_of_images(numbers: Any) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="numbers of their images"):
+        image.crop_and_resize(SMOOTH, BOXES[:1], crop_size=[2, 2], **numbers)
+
+
+def test_large_crops_are_those_of_their_pieces() -> None:
+    """They are made some lines at a time."""
+    picture = RNG.random((2, 50, 60, 3)).astype(np.float32)
+    boxes, numbers = np.array([[0, 0, 1, 1], [0.2, 0.9, 0.7, 0.1]], np.float32), [1, 0]
+    large = image.crop_and_resize(picture, boxes, numbers, [401, 601])
+    one = image.crop_and_resize(picture[:, ::-1], (boxes - 0.5) * [-1, 1, -1, 1] + 0.5, numbers, [401, 601])
+    found, other = run(large, one)
+    np.testing.assert_allclose(found, other, atol=1e-4)
+    x = af.constant(picture)
+    grads = dense(af.gradients(image.crop_and_resize(x, boxes, numbers, [401, 601]), x))
+    assert run(*grads).sum() == pytest.approx(2 * 401 * 601 * 3, rel=1e-3)
+
+
+def test_a_random_crop_of_an_image() -> None:
+    made = run(image.random_crop(SMALL, [3, 2, 3], seed=4))
+    places = [(y, x) for y in range(3) for x in range(3) if np.array_equal(SMALL[y : y + 3, x : x + 2], made)]
+    assert len(places) == 1

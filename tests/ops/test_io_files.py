@@ -11,8 +11,8 @@ import pytest
 
 import aioflow as af
 from aioflow import errors
-from aioflow.kernels.turns import Turns
-from aioflow.kernels.waiting import Ticket
+from aioflow.sync.fair_lock import Turns
+from aioflow.sync.waiting import Ticket
 from tests.waiting import until_waiting
 
 
@@ -226,7 +226,7 @@ async def test_readers_of_one_name_are_one_reader() -> None:
         await session.run(enqueue)
         await session.run(list(record))
         assert await session.run(af.ReaderBase(second).num_records_produced()) == 1
-        with pytest.raises(errors.InvalidArgumentError, match="another kind"):
+        with pytest.raises(errors.InvalidArgumentError, match="different kind"):
             await session.run(af.ReaderBase(lines).num_records_produced())
 
 

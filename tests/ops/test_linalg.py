@@ -9,7 +9,7 @@ import pytest
 
 import aioflow
 from aioflow.errors import InvalidArgumentError, UnimplementedError
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 from tests.dense import dense
@@ -133,7 +133,7 @@ def test_singular_matrices(build: Any, message: str) -> None:
         aioflow.cholesky,
         aioflow.self_adjoint_eig,
         lambda t: aioflow.matrix_solve(t, t),
-        lambda t: apply_op("CholeskyGrad", t, t),
+        lambda t: make("CholeskyGrad", t, t),
     ],
 )
 def test_matrices_that_are_not_square(build: Any) -> None:
@@ -212,7 +212,7 @@ def test_cholesky_grad_is_the_gradient_of_cholesky() -> None:
         t = aioflow.placeholder("float64", [3, 3])
         factor = aioflow.cholesky(t)
         symbolic = dense(aioflow.gradients(factor, t, grad_ys=[aioflow.constant(seed)]))[0]
-        direct = apply_op("CholeskyGrad", factor, aioflow.constant(seed))
+        direct = make("CholeskyGrad", factor, aioflow.constant(seed))
         found = evaluate([symbolic, direct], {t: x})
     np.testing.assert_allclose(found[0], found[1])
 

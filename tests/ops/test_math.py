@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -11,15 +12,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from scipy import special
 
 import aioflow as af
 from aioflow.compiler.prune import StepRequest, prune
-from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.opdef import GRADIENTS, OPS
 from aioflow.kernels.registry import KERNELS
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.bind import bind_graph
-from aioflow.runtime.device import load_backend
+from aioflow.runtime.device import host
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 from tests.dense import dense
@@ -34,7 +36,7 @@ def value(tensor: Any, feeds: Any = None) -> Any:
 
 
 def op(name: str, **attrs: Any) -> Callable[..., Any]:
-    return lambda *xs: af.extend.apply_op(name, *xs, **attrs)
+    return lambda *xs: af.extend.make(name, *xs, **attrs)
 
 
 def between(low: float, high: float, shape: tuple[int, ...] = (2, 3)) -> Any:
@@ -93,7 +95,7 @@ def test_gradient_of_gradient_ops(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Tanh", "Sigmoid", "Sqrt", "Rsqrt", "Reciprocal", "Exp", "Erf", "Lgamma", "Digamma"])
 def test_second_derivative(name: str) -> None:
-    check_gradients(lambda x: af.gradients(af.extend.apply_op(name, x), x)[0], between(0.5, 0.9), rtol=1e-4)
+    check_gradients(lambda x: af.gradients(af.extend.make(name, x), x)[0], between(0.5, 0.9), rtol=1e-4)
 
 
 @pytest.mark.parametrize("exponent", [2, 3, 4, 0.5, -0.5, -1, -2, 1, 2.5, 0])
@@ -106,6 +108,22 @@ def test_gradient_of_the_special_functions_of_two_operands() -> None:
     check_gradients(lambda x: af.polygamma(af.constant(order), x), x)
     check_gradients(lambda x: af.zeta(af.constant(order + 1.5), x), x)
     check_gradients(af.lbeta, between(0.5, 3))
+
+
+@pytest.mark.parametrize("build", [af.igamma, af.igammac])
+def test_gradient_of_incomplete_gamma_functions(build: Any) -> None:
+    for a, x in ((between(0.3, 4, (2, 3)), between(0.3, 6, (3,))), (between(5, 40, (3, 1)), between(5, 40, (4,)))):
+        check_gradients(build, a, x)
+    check_gradients(lambda x: af.gradients(build(2.5, x), x)[0], between(0.5, 4))
+
+
+@pytest.mark.parametrize("shapes", [((2, 3), (2, 3), (2, 3)), ((), (2, 3), ()), ((2, 3), (), ()), ((), (), (2, 3))])
+def test_gradient_of_the_incomplete_beta_function(shapes: Any) -> None:
+    a, b, x = (between(low, high, s) for (low, high), s in zip(((0.5, 4), (0.5, 4), (0.2, 0.8)), shapes, strict=True))
+    check_gradients(lambda x: af.betainc(a, b, x), x)
+    with af.Graph().as_default():
+        p, q, x = (af.placeholder("float64", s) for s in shapes)
+        assert af.gradients(af.betainc(p, q, x), [p, q]) == [None, None]
 
 
 def test_gradient_of_sums_and_limits() -> None:
@@ -126,7 +144,7 @@ def parts(z: Any) -> list[Any]:
 @pytest.mark.parametrize("name", ["Mul", "RealDiv", "DivNoNan", "MulNoNan", "Pow", "AddV2", "Sub", "Xdivy", "Xlogy"])
 def test_gradient_of_two_complex_operands(name: str) -> None:
     values = [between(0.4, 1.5, s) for s in ((2, 3), (2, 3), (3,), (3,))]
-    check_gradients(lambda a, b, c, d: parts(af.extend.apply_op(name, af.complex(a, b), af.complex(c, d))), *values)
+    check_gradients(lambda a, b, c, d: parts(af.extend.make(name, af.complex(a, b), af.complex(c, d))), *values)
 
 
 @pytest.mark.parametrize(
@@ -137,9 +155,7 @@ def test_gradient_of_two_complex_operands(name: str) -> None:
     ],
 )
 def test_gradient_of_one_complex_operand(name: str) -> None:
-    check_gradients(
-        lambda a, b: parts(af.extend.apply_op(name, af.complex(a, b))), between(0.2, 0.7), between(0.3, 0.8)
-    )
+    check_gradients(lambda a, b: parts(af.extend.make(name, af.complex(a, b))), between(0.2, 0.7), between(0.3, 0.8))
 
 
 def test_gradient_of_complex_parts_with_broadcasting() -> None:
@@ -149,7 +165,20 @@ def test_gradient_of_complex_parts_with_broadcasting() -> None:
 
 def test_every_op_of_the_family_has_a_kernel_and_says_whether_it_has_a_gradient() -> None:
     names = {*UNARY, *BINARY, *RESULT_GRADS, "AddN", "Cast", "Complex", "Real", "Imag", "Angle", "ComplexAbs", "Conj"}
-    names |= {"Floor", "Ceil", "Rint", "Round", "Polygamma", "Zeta", "NextAfter", "FloorDiv", "TruncateDiv"}
+    names |= {
+        "Floor",
+        "Ceil",
+        "Rint",
+        "Round",
+        "Polygamma",
+        "Zeta",
+        "Igamma",
+        "Igammac",
+        "Betainc",
+        "NextAfter",
+        "FloorDiv",
+        "TruncateDiv",
+    }
     names |= {"BitwiseAnd", "LeftShift", "Invert", "CheckNumerics", "BroadcastGradientArgs", "BroadcastArgs"}
     for name in names:
         assert name in OPS
@@ -214,14 +243,14 @@ def test_the_result_has_the_dtype_of_the_operands(dtype: Any) -> None:
 def test_fused_functions_have_the_dtype_too(dtype: Any) -> None:
     x = np.array([0.25, 0.5, 0.75]).astype(dtype)
     for name in (*RESULT_GRADS, "SquaredDifference", "DivNoNan", "MulNoNan", "Xdivy", "Xlogy", "Xlog1py"):
-        wide = value(af.extend.apply_op(name, x.astype(np.float64), x.astype(np.float64)))
+        wide = value(af.extend.make(name, x.astype(np.float64), x.astype(np.float64)))
         for y in (x, x[1], np.asarray(x[1])):
-            result = value(af.extend.apply_op(name, y, y))
+            result = value(af.extend.make(name, y, y))
             assert (result.dtype, result.shape) == (dtype, y.shape)
-        np.testing.assert_allclose(value(af.extend.apply_op(name, x, x)).astype(float), wide, rtol=4 * EPSILON[dtype])
+        np.testing.assert_allclose(value(af.extend.make(name, x, x)).astype(float), wide, rtol=4 * EPSILON[dtype])
     for name in ("Sigmoid", "Rsqrt", "Erf", "Erfc", "Lgamma", "Digamma", "Erfinv", "Ndtri"):
-        assert value(af.extend.apply_op(name, x)).dtype == dtype
-        assert value(af.extend.apply_op(name, x[0])).shape == ()
+        assert value(af.extend.make(name, x)).dtype == dtype
+        assert value(af.extend.make(name, x[0])).shape == ()
 
 
 OUT = sorted({k.op for k in KERNELS if k.takes_out} & {*UNARY, *BINARY, *RESULT_GRADS})
@@ -237,10 +266,10 @@ def test_a_buffer_may_be_shared_with_any_input(name: str, dtype: Any) -> None:
     operands = [between(0.2, 0.9, (7,)).astype(dtype) for _ in range(1 if exponent else count)]
     with af.Graph().as_default():
         xs = [af.placeholder(af.as_dtype(dtype), [7]) for _ in operands]
-        y = af.extend.apply_op(op_type, *xs, *([float(exponent)] if exponent else []))
+        y = af.extend.make(op_type, *xs, *([float(exponent)] if exponent else []))
         expected = value(y, dict(zip(xs, operands, strict=True)))
         graph = prune(StepRequest(tuple(xs), (y,), ()))
-    (bound,) = (b for b in bind_graph(graph, load_backend("numpy"), ResourceManager(), {}) if b.node.op == op_type)
+    (bound,) = (b for b in bind_graph(graph, host(), ResourceManager(), {}) if b.node.op == op_type)
     for shared in range(len(operands)):
         copies = [x.copy() for x in operands]
         given = [*copies, np.asarray(float(exponent), dtype)] if exponent else copies
@@ -306,14 +335,14 @@ DIVISIONS = ["FloorDiv", "FloorMod", "TruncateDiv", "Div", "TruncateMod", "Mod"]
 @pytest.mark.parametrize("name", DIVISIONS)
 def test_integer_division_by_zero_is_an_error_at_the_node(name: str) -> None:
     x, y = af.placeholder("int32"), af.placeholder("int32")
-    z = af.extend.apply_op(name, x, y, name="quotient")
+    z = af.extend.make(name, x, y, name="quotient")
     with pytest.raises(InvalidArgumentError, match="division by zero") as caught:
         value(z, {x: [1, 2], y: [1, 0]})
     assert caught.value.node == z.op.name
     with pytest.raises(InvalidArgumentError, match="division by zero"):
         value(z, {x: 1, y: 0})
     with pytest.raises(InvalidArgumentError, match="division by zero"):
-        value(af.extend.apply_op(name, x, 0), {x: [1]})
+        value(af.extend.make(name, x, 0), {x: [1]})
     assert value(z, {x: np.zeros(0, np.int32), y: 0}).shape == (0,)  # nothing was divided
 
 
@@ -363,7 +392,7 @@ def test_rounding_goes_to_the_even_half() -> None:
         assert value(build(x)).tolist() == [-2, -2, -0.0, 0, 2, 2]
     integers = af.constant([1, 2])
     assert af.round(integers) is integers
-    assert value(af.extend.apply_op("Round", integers)).tolist() == [1, 2]
+    assert value(af.extend.make("Round", integers)).tolist() == [1, 2]
 
 
 def test_sums() -> None:
@@ -374,7 +403,7 @@ def test_sums() -> None:
     one = af.constant(3.0)
     assert af.add_n([one]) is one
     assert af.add_n([one], name="copy").op.type == "Identity"
-    assert value(af.extend.apply_op("AddN", [one])) == 3.0
+    assert value(af.extend.make("AddN", [one])) == 3.0
     assert value(af.add_n([1, 2, 3])) == 6
     with pytest.raises(InvalidArgumentError):
         af.add_n([])
@@ -433,7 +462,7 @@ def test_casts() -> None:
 
 def test_a_cast_may_round_towards_zero() -> None:
     x = np.array([0.1, -0.1, 1 / 3, 1.0, np.inf, 1e300])
-    result = value(af.extend.apply_op("Cast", x, DstT="float32", Truncate=True))
+    result = value(af.extend.make("Cast", x, DstT="float32", Truncate=True))
     assert result.dtype == np.float32
     assert np.all(np.abs(result[:4].astype(float)) <= np.abs(x[:4]))
     np.testing.assert_allclose(result[:4], x[:4], rtol=2e-7)
@@ -525,6 +554,60 @@ def test_gamma() -> None:
     np.testing.assert_allclose(value(af.polygamma(order, 1.0)), [-euler, math.pi**2 / 6, np.nan, np.nan], rtol=1e-13)
     poles = value(af.zeta(np.array([1.0, 0.5, 2.0]), np.array([1.0, 1.0, -3.0])))
     np.testing.assert_array_equal(poles, [np.inf, np.nan, np.inf])
+
+
+def test_incomplete_functions() -> None:
+    """Against sums that they are for whole numbers: of Poisson and of binomial probabilities."""
+    n, x = np.arange(1, 40)[:, None], np.linspace(0.1, 60, 50)
+    few = np.array([[math.fsum(math.exp(k * math.log(v) - v - math.lgamma(k + 1)) for k in range(m)) for v in x]
+                    for m in range(1, 40)])  # fmt: skip
+    np.testing.assert_allclose(value(af.igammac(n.astype(float), x)), few, rtol=1e-12)
+    np.testing.assert_allclose(value(af.igamma(n.astype(float), x)), 1 - few, rtol=1e-9, atol=1e-14)
+    p = np.linspace(0, 1, 21)
+    most = [math.fsum(math.comb(9, k) * v**k * (1 - v) ** (9 - k) for k in range(4, 10)) for v in p]
+    np.testing.assert_allclose(value(af.betainc(np.float64(4), np.float64(6), p)), most, rtol=1e-12)
+    half = np.array(0.5, np.float32)
+    assert value(af.igamma(half, half)).dtype == value(af.betainc(half, half, half)).dtype == np.float32
+
+
+def test_the_incomplete_beta_function_does_not_broadcast() -> None:
+    with pytest.raises(InvalidArgumentError, match="compatible"):
+        af.betainc(np.ones((2, 3)), np.ones(3), np.ones(()))
+    a, b = af.placeholder("float64"), af.placeholder("float64")
+    with pytest.raises(InvalidArgumentError, match="differ in shape"):
+        value(af.betainc(a, b, a), {a: np.ones((2, 3)), b: np.ones(3)})
+
+
+@pytest.mark.parametrize("a", [1e-3, 0.5, 3.0, 200.0, 3e4, 9.9e4, 1.1e5, 1e7])
+def test_what_keeps_the_incomplete_gamma_function_as_it_is(a: float) -> None:
+    """The derivative of its inverse, on both sides of the median and far from it."""
+    probability = np.array([1e-9, 0.01, 0.3, 0.49])
+    for inverse, function in ((special.gammaincinv, special.gammainc), (special.gammainccinv, special.gammaincc)):
+        x = inverse(a, probability)
+        known, step = function(a, x), 1e-4 * a
+        expected = (inverse(a + step, known) - inverse(a - step, known)) / (2 * step)
+        inside = x > 1e-200  # at 0 there is nothing to move
+        found = value(af.extend.make("RandomGammaGrad", np.full(4, a), x))
+        np.testing.assert_allclose(found[inside], expected[inside], rtol=1e-3 if a < 0.1 else 1e-5)
+
+
+@pytest.mark.parametrize("a", [0.5, 30.0, 2e5])
+def test_a_long_expansion_is_the_same_alone_and_among_others(a: float) -> None:
+    orders = np.concatenate([[a], np.geomspace(1e-3, 9e4, 30)])
+    x = orders * 1.001
+    together = value(af.extend.make("IgammaGradA", orders, x))
+    np.testing.assert_allclose(value(af.extend.make("IgammaGradA", orders[0], x[0])), together[0], rtol=1e-13)
+
+
+async def test_without_scipy_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    x = af.placeholder("float64", [])
+    async with af.Session() as session:
+        for tensor in (af.igamma(1.0, x), af.igammac(x, 2.0), af.betainc(x, x, x), af.igamma(2.0, 3.0)):
+            with pytest.raises(UnimplementedError, match=r"pip install 'aioflow\[special\]'"):
+                await session.run(tensor, {x: 0.5})
+        (slope,) = dense(af.gradients(af.igamma(2.0, x), x, 1.0))  # needs no SciPy
+        assert await session.run(slope, {x: 0.5}) == pytest.approx(0.5 * math.exp(-0.5))
 
 
 def test_zeros_win_over_infinities() -> None:

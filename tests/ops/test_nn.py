@@ -11,7 +11,7 @@ import pytest
 
 import aioflow
 from aioflow.errors import AioflowError, DTypeError, InvalidArgumentError
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 from tests.dense import dense
@@ -114,7 +114,7 @@ GRADIENT_OPS = ["ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad",
 
 @pytest.mark.parametrize("op", GRADIENT_OPS)
 def test_gradient_of_gradient_op(op: str) -> None:
-    check_gradients(lambda dy, x: apply_op(op, dy, x), array(3, 4), array(3, 4, seed=1))
+    check_gradients(lambda dy, x: make(op, dy, x), array(3, 4), array(3, 4, seed=1))
 
 
 # -- bias ------------------------------------------------------------------------------------------------
@@ -124,9 +124,9 @@ def test_bias_add_gradients() -> None:
     check_gradients(aioflow.nn.bias_add, array(3, 4), array(4))
     check_gradients(aioflow.nn.bias_add, array(2, 3, 2, 4), array(4))
     check_gradients(lambda x, b: aioflow.nn.bias_add(x, b, "NCHW"), array(2, 3, 2, 4), array(3))
-    check_gradients(lambda x: apply_op("BiasAddGrad", x), array(2, 3, 4))
-    check_gradients(lambda x: apply_op("BiasAddGrad", x, data_format="NCHW"), array(2, 3, 4))
-    check_gradients(lambda x, b: apply_op("BiasAddV1", x, b), array(3, 4), array(4))
+    check_gradients(lambda x: make("BiasAddGrad", x), array(2, 3, 4))
+    check_gradients(lambda x: make("BiasAddGrad", x, data_format="NCHW"), array(2, 3, 4))
+    check_gradients(lambda x, b: make("BiasAddV1", x, b), array(3, 4), array(4))
 
 
 @pytest.mark.parametrize("channels", [1, 3, 32, 64, 65])
@@ -186,7 +186,7 @@ def test_bias_add_refuses(value: Any, bias: Any, data_format: str) -> None:
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float32", "float64", "int8", "complex64"])
 def test_bias_add_grad_sums_rows(dtype: Any) -> None:
     x = np.round(array(300, 5) * 2).astype(dtype)
-    made = value_of(lambda x: apply_op("BiasAddGrad", x), x)
+    made = value_of(lambda x: make("BiasAddGrad", x), x)
     assert made.dtype == x.dtype
     wide = np.complex128 if dtype == "complex64" else np.float64
     expected = x.astype(wide).sum(axis=0)

@@ -10,7 +10,7 @@ import pytest
 
 import aioflow
 from aioflow.errors import InvalidArgumentError, OpError, UnimplementedError
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 from tests.dense import dense
@@ -156,7 +156,7 @@ def test_gradients_of_pool_gradients(op: str) -> None:
     x = array(1, 4, 4, 2)
     y = x.reshape(1, 2, 2, 2, 2, 2).max(axis=(2, 4))
     grad = array(*(y if op == "MaxPoolGrad" else x).shape, seed=1)
-    check_gradients(lambda g: apply_op(op, x, y, g, **how), grad)
+    check_gradients(lambda g: make(op, x, y, g, **how), grad)
 
 
 def test_max_pool_grad_grad_is_the_adjoint_with_padding() -> None:
@@ -167,9 +167,7 @@ def test_max_pool_grad_grad_is_the_adjoint_with_padding() -> None:
         y = aioflow.nn.max_pool(image, 3, 2, "SAME")
         g, h = array(2, 3, 3, 3, seed=1), array(*x.shape, seed=2)
         how = {k: y.op.get_attr(k) for k in ("ksize", "strides", "padding")}
-        left, right = evaluate(
-            [apply_op("MaxPoolGrad", image, y, g, **how), apply_op("MaxPoolGradGrad", image, y, h, **how)]
-        )
+        left, right = evaluate([make("MaxPoolGrad", image, y, g, **how), make("MaxPoolGradGrad", image, y, h, **how)])
     assert (left * h).sum() == pytest.approx((right * g).sum())
 
 
@@ -268,15 +266,11 @@ def test_a_wrong_gradient_shape_is_refused_at_run_time() -> None:
             (IMAGE, np.zeros((2, 5, 5, 3))),
         ),
         (
-            lambda dy: apply_op(
-                "AvgPoolGrad", [2, 5, 5, 3], dy, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="VALID"
-            ),
+            lambda dy: make("AvgPoolGrad", [2, 5, 5, 3], dy, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="VALID"),
             (np.zeros((2, 3, 3, 3)),),
         ),
         (
-            lambda x, y, dy: apply_op(
-                "MaxPoolGrad", x, y, dy, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="VALID"
-            ),
+            lambda x, y, dy: make("MaxPoolGrad", x, y, dy, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="VALID"),
             (IMAGE, np.zeros((2, 2, 2, 3)), np.zeros((2, 3, 3, 3))),
         ),
     ]

@@ -10,7 +10,7 @@ import pytest
 
 import aioflow
 from aioflow.errors import InvalidArgumentError, UnimplementedError
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make_list
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 from tests.dense import dense as dense_gradients
@@ -163,7 +163,7 @@ def test_the_older_builder_stops_the_gradient_of_the_labels() -> None:
 def test_no_gradient_through_broadcast_labels() -> None:
     with aioflow.Graph().as_default():
         x, y = aioflow.placeholder("float32", [2, 3]), aioflow.placeholder("float32", [1, 3])
-        loss = apply_op("SoftmaxCrossEntropyWithLogits", x, y)[0]
+        loss = make_list("SoftmaxCrossEntropyWithLogits", x, y)[0]
         with pytest.raises(UnimplementedError):
             aioflow.gradients(loss, x)
 

@@ -11,7 +11,7 @@ import pytest
 
 import aioflow
 from aioflow.errors import InvalidArgumentError
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make_list
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 from tests.dense import dense
@@ -101,11 +101,11 @@ def test_second_derivatives(training: bool) -> None:
 
     def loss(dy: Any, x: Any, scale: Any) -> Any:
         if training:
-            saved = apply_op("FusedBatchNormV3", x, scale, np.zeros(2, "f"), np.zeros(0, "f"), np.zeros(0, "f"))[3:]
+            saved = make_list("FusedBatchNormV3", x, scale, np.zeros(2, "f"), np.zeros(0, "f"), np.zeros(0, "f"))[3:]
             saved = [aioflow.stop_gradient(t) for t in saved]
         else:
             saved = [aioflow.constant(v) for v in (*fixed, np.zeros(2, "f"))]
-        made = apply_op("FusedBatchNormGradV3", dy, x, scale, *saved, is_training=training)
+        made = make_list("FusedBatchNormGradV3", dy, x, scale, *saved, is_training=training)
         parts = [aioflow.reduce_sum(m * w) for m, w in zip(made[:3], weights, strict=True)]
         return parts[0] + parts[1] + parts[2]
 

@@ -9,8 +9,8 @@ import pytest
 
 import aioflow as af
 from aioflow import errors
-from aioflow.kernels.example_format import Kind, encode_example
-from aioflow.kernels.protobuf import write_piece
+from aioflow.formats.example import Kind, encode_example
+from aioflow.formats.protobuf import write_piece
 
 
 def example(**features: tuple[Kind, list[Any]]) -> bytes:
@@ -51,8 +51,8 @@ async def test_what_is_missing_has_its_default() -> None:
     ("record", "text"),
     [
         (example(m=("int64", [1])), "feature 'n' of example 1 (second) is required but missing"),
-        (example(n=("int64", [1, 2])), "feature 'n' of example 1 (second) has a wrong number of values"),
-        (example(n=("bytes", [b"x"])), "feature 'n' of example 1 (second) has another dtype"),
+        (example(n=("int64", [1, 2])), "feature 'n' of example 1 (second) has the wrong number of values"),
+        (example(n=("bytes", [b"x"])), "feature 'n' of example 1 (second) has a different dtype"),
         (b"\x0a\x05", "could not parse example 1 (second): damaged"),
         (
             write_piece(

@@ -13,8 +13,8 @@ import pytest
 
 import aioflow as af
 from aioflow import errors
-from aioflow.kernels.queue_core import Dequeue, Enqueue, FIFOStore, QueueCore
-from aioflow.kernels.waiting import Waiting, wake_all
+from aioflow.sync.queue import Dequeue, Enqueue, FIFOStore, QueueCore
+from aioflow.sync.waiting import Waiting, wake_all
 from tests.waiting import time_runs_out, until_waiting
 
 
@@ -361,7 +361,7 @@ async def test_a_shared_queue_shuffles_as_both_say(graph: af.Graph, least: int, 
         if fits:
             assert await session.run(second.size()) == 1
         else:
-            with pytest.raises(errors.InvalidArgumentError, match="other attributes"):
+            with pytest.raises(errors.InvalidArgumentError, match="different attributes"):
                 await session.run(second.size())
 
 

@@ -13,8 +13,8 @@ import pytest
 import aioflow
 from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.kernels.registry import KERNELS, Binding
-from aioflow.ops.apply import apply_op
-from aioflow.runtime.device import load_backend
+from aioflow.ops.apply import make
+from aioflow.runtime.device import host
 from aioflow.testing.evaluate import evaluate
 from tests.dense import dense
 
@@ -187,6 +187,20 @@ def test_stateless_numbers_are_those_of_the_seed(build: Any, seed: Any) -> None:
         assert not np.array_equal(a, evaluate([other])[0])
 
 
+def test_samples_of_the_gamma_distribution_move_with_its_parameter() -> None:
+    """Their mean is alpha and that of their squares alpha (alpha + 1): so are the means of what flows back."""
+    with aioflow.Graph().as_default():
+        alpha = aioflow.placeholder("float64", [3])
+        shape = aioflow.placeholder_with_default([200, 100], [2])
+        for sizes in ([200, 100], shape):
+            samples = aioflow.random_gamma(sizes, alpha, dtype="float64", seed=1)
+            means = [aioflow.reduce_mean(samples, [0, 1]), aioflow.reduce_mean(samples**2, [0, 1])]
+            grads = [dense(aioflow.gradients(m, alpha))[0] for m in means]
+            (first, second), a = evaluate(grads, {alpha: [0.5, 2.0, 30.0]}), np.array([0.5, 2.0, 30.0])
+            np.testing.assert_allclose(first, 1, rtol=0.05)
+            np.testing.assert_allclose(second, 2 * a + 1, rtol=0.1)
+
+
 @pytest.mark.parametrize(
     "build",
     [
@@ -242,8 +256,8 @@ def test_random_ops_are_never_merged_or_folded() -> None:
 def test_concurrent_steps_share_one_stream() -> None:
     """Eight threads draw from one node: together exactly the numbers that one thread would draw."""
     with aioflow.Graph().as_default():
-        node = apply_op("RandomUniform", [100], dtype="float64", seed=1, seed2=2).op
-        backend = load_backend("numpy")
+        node = make("RandomUniform", [100], dtype="float64", seed=1, seed2=2).op
+        backend = host()
 
         def body() -> Callable[[Any], Any]:
             binding = Binding(

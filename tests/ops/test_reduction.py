@@ -10,8 +10,8 @@ import pytest
 
 import aioflow
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.ops.apply import apply_op
-from aioflow.ops.reduction import reduce_euclidean_norm, reduce_std, reduce_variance
+from aioflow.ops.apply import make
+from aioflow.ops.math.reduction import reduce_euclidean_norm, reduce_std, reduce_variance
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 
@@ -228,5 +228,5 @@ def test_gradients_of_scans(name: str, exclusive: bool, reverse: bool) -> None:
 def test_bools_have_no_gradient() -> None:
     with aioflow.Graph().as_default():
         x = aioflow.constant([True])
-        y = apply_op("Cast", aioflow.reduce_any(x), DstT=aioflow.as_dtype("float32"))
+        y = make("Cast", aioflow.reduce_any(x), DstT=aioflow.as_dtype("float32"))
         assert aioflow.gradients(y, x) == [None]

@@ -85,7 +85,7 @@ async def test_a_step_that_is_fed_sparsely_is_compiled_once(monkeypatch: pytest.
         compiled.append(args)
         return compile_step(*args)
 
-    monkeypatch.setattr("aioflow.planner.compile_step", counted)
+    monkeypatch.setattr("aioflow.session.planner.compile_step", counted)
     given, other = af.sparse_placeholder(af.float32), af.placeholder(af.float32)
     total = af.sparse_reduce_sum(given) * other
     async with af.Session() as session:
@@ -156,7 +156,7 @@ def test_against_dense_arithmetic() -> None:
 
 
 def test_a_product_is_made_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    from aioflow.kernels import sparse_math
+    from aioflow.kernels.sparse import math as sparse_math
 
     monkeypatch.setattr(sparse_math, "_BLOCK", 7)
     array = np.random.default_rng(1).standard_normal((6, 5))
@@ -344,3 +344,13 @@ def test_a_dense_shape_that_is_none(shape: Any) -> None:
     made = af.sparse_to_dense(np.zeros((0, 2), np.int64), fed, np.zeros(0, np.float32))
     with pytest.raises(errors.InvalidArgumentError):
         evaluate([made], {fed: np.array(shape)})
+
+
+def test_reductions_with_a_sparse_result_keep_the_rows_that_have_entries() -> None:
+    sparse = af.SparseTensor([[0, 0], [0, 2], [2, 1]], [1.0, 2.0, -4.0], [3, 3])
+    sums, tops = af.sparse_reduce_sum_sparse(sparse, 1), af.sparse_reduce_max_sparse(sparse, 1)
+    for result, values in ((sums, [3.0, -4.0]), (tops, [2.0, -4.0])):
+        indices, found, shape = evaluate([result.indices, result.values, result.dense_shape])
+        assert indices.tolist() == [[0], [2]]
+        assert found.tolist() == values
+        assert shape.tolist() == [3]

@@ -17,7 +17,7 @@ from aioflow.errors import (
     OutOfRangeError,
 )
 from aioflow.kernels.resources import ResourceManager
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make, make_op
 from aioflow.testing.evaluate import evaluate
 
 TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -82,7 +82,7 @@ def test_a_variable_does_not_follow_a_view_that_was_assigned(machine: Machine) -
     x = aioflow.placeholder("float32", [2, 6])
     v = table(machine)
     source = np.zeros((2, 6), np.float32)
-    machine.do(v.assign(apply_op("Reshape", x, [4, 3])).op, feeds={x: source})
+    machine.do(v.assign(make("Reshape", x, [4, 3])).op, feeds={x: source})
     source[:] = 9
     assert not machine(v).any()
 
@@ -162,11 +162,11 @@ def test_scatter_nd(machine: Machine) -> None:
 def test_scatter_nd_may_ignore_bad_indices(machine: Machine) -> None:
     v = table(machine)
     indices, updates = aioflow.constant([[9], [1]]), aioflow.constant(np.ones((2, 3), np.float32))
-    op = apply_op("ResourceScatterNdAdd", v.handle, indices, updates, bad_indices_policy="IGNORE")
+    op = make_op("ResourceScatterNdAdd", v.handle, indices, updates, bad_indices_policy="IGNORE")
     machine.do(op)
     assert machine(v).sum() == TABLE.sum() + 3
-    low = apply_op("ResourceScatterNdMin", v.handle, indices[1:], -updates[1:])
-    high = apply_op("ResourceScatterNdMax", v.handle, indices[1:] + 1, 100 * updates[1:])
+    low = make_op("ResourceScatterNdMin", v.handle, indices[1:], -updates[1:])
+    high = make_op("ResourceScatterNdMax", v.handle, indices[1:] + 1, 100 * updates[1:])
     machine.do(low, high)
     assert machine(v)[1:3].tolist() == [[-1] * 3, [100] * 3]
 
@@ -190,7 +190,7 @@ def test_gather_on_a_variable_does_not_read_the_table(machine: Machine, graph: a
 def test_gather_with_batch_dims(machine: Machine) -> None:
     v = table(machine)
     for indices in ([[0, 2], [1, 1], [2, 0], [0, 0]], [0, 1, 2, 0]):
-        got = apply_op("ResourceGather", v.handle, indices, dtype=v.dtype, batch_dims=1)
+        got = make("ResourceGather", v.handle, indices, dtype=v.dtype, batch_dims=1)
         expected = np.stack([TABLE[i][np.array(row)] for i, row in enumerate(indices)])
         assert got.dims == expected.shape
         assert np.array_equal(machine(got), expected)
@@ -198,7 +198,7 @@ def test_gather_with_batch_dims(machine: Machine) -> None:
 
 def test_variable_shape(machine: Machine) -> None:
     v = table(machine, shape=[None, 3])
-    shape = apply_op("VariableShape", v.handle, out_type="int64")
+    shape = make("VariableShape", v.handle, out_type="int64")
     assert shape.dims == (2,)
     assert machine(shape).tolist() == [4, 3]
     assert machine(shape).dtype == np.int64
@@ -223,16 +223,16 @@ def test_is_initialized_and_destroy(machine: Machine) -> None:
     assert not machine(flag)
     machine.do(v.initializer)
     assert machine(flag)
-    machine.do(apply_op("DestroyResourceOp", v.handle))
+    machine.do(make_op("DestroyResourceOp", v.handle))
     assert not machine(flag)
 
 
 def test_destroying_twice_is_an_error_where_it_is_asked_for(machine: Machine) -> None:
     v = aioflow.Variable(1.0, name="v")
     machine.do(v.initializer)
-    first = apply_op("DestroyResourceOp", v.handle)
+    first = make_op("DestroyResourceOp", v.handle)
     with aioflow.control_dependencies([first]):
-        second = apply_op("DestroyResourceOp", v.handle, ignore_lookup_error=False)
+        second = make_op("DestroyResourceOp", v.handle, ignore_lookup_error=False)
     with pytest.raises(NotFoundError):
         machine.do(second)
 
@@ -302,11 +302,11 @@ def test_shapes_that_come_at_run_time_are_checked(machine: Machine) -> None:
 def test_batched_gather_refuses_shapes_that_do_not_fit(machine: Machine) -> None:
     v = table(machine)
     i = aioflow.placeholder("int32")
-    got = apply_op("ResourceGather", v.handle, i, dtype=v.dtype, batch_dims=1)
+    got = make("ResourceGather", v.handle, i, dtype=v.dtype, batch_dims=1)
     with pytest.raises(InvalidArgumentError):
         machine(got, {i: np.zeros((3, 1), np.int32)})
     with pytest.raises(InvalidArgumentError):
-        apply_op("ResourceGather", v.handle, 0, dtype=v.dtype, batch_dims=1)
+        make("ResourceGather", v.handle, 0, dtype=v.dtype, batch_dims=1)
 
 
 def test_a_scalar_variable_has_no_rows(machine: Machine) -> None:
@@ -328,16 +328,16 @@ def test_integer_scatter_division_by_zero(machine: Machine) -> None:
 def test_a_handle_of_another_dtype_or_shape_is_refused(machine: Machine) -> None:
     v = table(machine)
     with pytest.raises(DTypeError):
-        apply_op("ReadVariableOp", v.handle, dtype="int32")
+        make("ReadVariableOp", v.handle, dtype="int32")
     with aioflow.Graph().as_default():
         other = aioflow.Variable([1], name="table")
         with pytest.raises(InvalidArgumentError) as caught:
             machine.do(other.initializer)
         assert (caught.value.expected, caught.value.actual) == ("int32", "float32")
         reshaped = aioflow.Variable([1.0], name="table_1")
-        handle = apply_op("VarHandleOp", dtype="float32", shape=[1], shared_name="table")
+        handle = make("VarHandleOp", dtype="float32", shape=[1], shared_name="table")
         with pytest.raises(InvalidArgumentError) as caught:
-            machine(apply_op("ReadVariableOp", handle, dtype="float32"))
+            machine(make("ReadVariableOp", handle, dtype="float32"))
         assert caught.value.actual == "(4, 3)"
         assert reshaped.name == "table_1:0"
 
@@ -367,10 +367,10 @@ def test_a_cleared_container_is_honoured_by_a_bound_step(machine: Machine) -> No
 
 def test_gradients_reach_variables_through_reads_and_gathers(machine: Machine) -> None:
     v = table(machine)
-    dense = aioflow.gradients(apply_op("Mul", v.value(), v.value()), [v])[0]
+    dense = aioflow.gradients(make("Mul", v.value(), v.value()), [v])[0]
     assert np.allclose(machine(dense), 2 * TABLE)
     rows = v.sparse_read([1, 1, 3])
-    sparse = aioflow.gradients(apply_op("Mul", rows, rows), [v])[0]
+    sparse = aioflow.gradients(make("Mul", rows, rows), [v])[0]
     assert isinstance(sparse, aioflow.IndexedSlices)
     assert machine(sparse.indices).tolist() == [1, 1, 3]
     assert np.allclose(machine(sparse.values), 2 * TABLE[[1, 1, 3]])
@@ -387,7 +387,7 @@ def test_the_gradient_of_a_gather_agrees_with_differences(machine: Machine) -> N
         (v.initialized_value(), None),
     ):
         feeds = {} if index is None else {i: index}
-        loss = apply_op("Mul", rows, apply_op("Mul", rows, rows))
+        loss = make("Mul", rows, make("Mul", rows, rows))
         (found,) = aioflow.gradients(loss, [v])
         assert found is not None
         gradient = machine(aioflow.convert_to_tensor(found), feeds)

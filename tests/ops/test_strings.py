@@ -10,9 +10,9 @@ import pytest
 
 import aioflow as af
 from aioflow import errors
-from aioflow.kernels import regex
-from aioflow.kernels.string_hash import murmur_hash, sip_hash
-from aioflow.ops.apply import apply_op
+from aioflow.formats import regex
+from aioflow.formats.string_hash import murmur_hash, sip_hash
+from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
 
 PATTERNS = [
@@ -141,6 +141,6 @@ def test_a_number_cannot_be_written_in_any_length(option: str) -> None:
     long: Any
     longer, long = ({option: size} for size in (2**31, 2**31 - 1))
     with pytest.raises(errors.InvalidArgumentError, match="too long"):
-        evaluate([apply_op("AsString", x, **longer)], {x: 1.0})
+        evaluate([make("AsString", x, **longer)], {x: 1.0})
     with pytest.raises(errors.ResourceExhaustedError):
-        evaluate([apply_op("AsString", x, **long)], {x: np.ones((1000, 1000), np.float32)})
+        evaluate([make("AsString", x, **long)], {x: np.ones((1000, 1000), np.float32)})

@@ -235,7 +235,7 @@ def test_sections_that_would_wait_for_themselves_are_refused(graph: af.Graph) ->
         section.execute(lambda: section.execute(lambda: 1))
     section.execute(v.read_value, exclusive_resource_access=False)
     other.execute(v.read_value, exclusive_resource_access=False)
-    with pytest.raises(errors.InvalidArgumentError, match="resources of the section"):
+    with pytest.raises(errors.InvalidArgumentError, match="resources of critical section"):
         other.execute(v.read_value)
 
 
@@ -278,8 +278,8 @@ async def test_stacks(graph: af.Graph) -> None:
         "overflowed": chain(push(1.0), push(2.0), push(3.0)),
         "is empty": chain(push(1.0), pop("float32"), pop("float32")),
         "closed": chain(close, pop("float32")),
-        "another dtype": chain(push(1)),
-        "holds another": chain(push(1.0), pop("int32")),
+        "a different dtype": chain(push(1)),
+        "holds a different": chain(push(1.0), pop("int32")),
     }
     async with af.Session() as session:
         for _ in range(2):  # each step has a stack of its own

@@ -130,7 +130,8 @@ _ELEMENTWISE = [
     *_binary(
         "add atan2 div div_no_nan divide equal floor_div floordiv floormod greater greater_equal less less_equal"
         " maximum minimum mod multiply not_equal pow realdiv squared_difference subtract truediv math.xdivy"
-        " math.xlog1py math.xlogy math.multiply_no_nan math.nextafter math.divide_no_nan complex zeta polygamma",
+        " math.xlog1py math.xlogy math.multiply_no_nan math.nextafter math.divide_no_nan complex zeta polygamma"
+        " igamma igammac",
         F(2, 3),
         F(2, 3),
     ),
@@ -148,6 +149,7 @@ _ELEMENTWISE = [
     call("bitcast", F(2, 3), "int32"),
     call("bitcast", D(2, 3), "int32"),
     call("bitcast", I(2, 2), "int64"),
+    call("betainc", F(2, 3), F(2, 3), F()),
     call("scalar_mul", 2.0, F(2, 3)),
     call("scalar_mul", F(), F(2, 3)),
     call("add_n", [F(2, 3), F(2, 3)]),
@@ -483,6 +485,7 @@ _IMAGES = [
     call("image.central_crop", F(4, 6, 3), 0.5),
     call("image.central_crop", F(2, 4, 6, 3), 0.5),
     call("image.convert_image_dtype", U(4, 6, 3), "float32"),
+    call("image.crop_and_resize", F(2, 4, 6, 3), F(5, 4), N([0, 1, 0, 1, 1]), N([2, 3])),
     call("image.crop_to_bounding_box", F(4, 6, 3), 1, 2, 2, 3),
     call("image.crop_to_bounding_box", F(2, 4, 6, 3), N(1), N(2), N(2), N(3)),
     call("image.pad_to_bounding_box", F(4, 6, 3), 1, 2, 8, 9),

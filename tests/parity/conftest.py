@@ -55,7 +55,7 @@ class Parity:
         """Compare one case.
 
         Args:
-            build: Takes the module (`tensorflow.compat.v1` or `aioflow`) and one placeholder an array.
+            build: Takes the module (`tensorflow.compat.v1` or `aioflow`) and one placeholder per array.
             arrays: Values for the placeholders.
             shapes: Static shapes of the placeholders, where not those of the arrays.
             grad: Compare gradients by every floating input, of every floating output (`grad_of` selects outputs).

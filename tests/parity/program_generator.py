@@ -351,7 +351,7 @@ class Generator:
         return Carried(param, first.name, update)
 
     def written(self, scope: Scope, limit: str, counter: Value) -> Carried:
-        """An array that the loop writes, one element an iteration."""
+        """An array that the loop writes, one element per iteration."""
         dynamic = self.chance(0.5)
         size = "0, dynamic_size=True" if dynamic else limit
         self.features |= {"dynamic array"} if dynamic else set()

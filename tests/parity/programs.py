@@ -180,18 +180,20 @@ def run_primitive(program: Program, fetches: Fetches = outputs_of) -> list[Any]:
 def run_session(program: Program, fetches: Fetches = outputs_of) -> list[Any]:
     """The same in a session, which runs the loops as native code where it can."""
 
-    async def run() -> list[Any]:
-        with af.Graph().as_default():
-            built = program.build(af)
-            wanted = fetches(af, built)
+    with af.Graph().as_default():
+        built = program.build(af)
+        wanted = fetches(af, built)
+        initializer = af.global_variables_initializer()
+
+        async def run() -> list[Any]:
             async with af.Session() as session:
-                await session.run(af.global_variables_initializer())
+                await session.run(initializer)
                 fetched = [w for w in wanted if w is not None]
                 values = iter(await session.run(fetched, built.feeds(program.feeds)))
                 found = [None if w is None else next(values) for w in wanted]
                 return [*found, *(await session.run(list(built.variables.values())))]
 
-    return asyncio.run(run())
+        return asyncio.run(run())
 
 
 # -- making a program smaller ------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def test_equality_of_the_rest(parity: Any, name: str, dtype: str) -> None:
 def test_shapes_that_do_not_fit(parity: Any, name: str, shapes: Any, opened: bool) -> None:
     def build(m: Any, x: Any, y: Any) -> Any:
         if m.__name__ == "aioflow":
-            return m.extend.apply_op(name, x, y, incompatible_shape_error=False)
+            return m.extend.make(name, x, y, incompatible_shape_error=False)
         return getattr(m.raw_ops, name)(x=x, y=y, incompatible_shape_error=False)
 
     x, y = (values(s, "int32") for s in shapes)
@@ -107,7 +107,7 @@ def test_approximate_equality(parity: Any, dtype: str, tolerance: float | None) 
     def build(m: Any, x: Any, y: Any) -> Any:
         given = {} if tolerance is None else {"tolerance": tolerance}
         if m.__name__ == "aioflow":
-            return m.extend.apply_op("ApproximateEqual", x, y, **given)
+            return m.extend.make("ApproximateEqual", x, y, **given)
         return m.raw_ops.ApproximateEqual(x=x, y=y, **given)
 
     parity(build, x, y)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.graph.opdef import traits_of
 from aioflow.testing.evaluate import evaluate
 
 Pair = namedtuple("Pair", ["a", "b"])
@@ -539,7 +539,7 @@ def test_the_graph_is_made_of_the_same_nodes(tf: Any, build: Callable[..., Any],
 def steering(m: Any, build: Callable[..., Any], arrays: tuple[Any, ...]) -> Any:
     with m.Graph().as_default() as graph:
         build(m, *(m.placeholder(a.dtype.name, a.shape) for a in arrays))
-        nodes = [op for op in graph.get_operations() if op.type in CONTROL_FLOW]
-        edges = Counter((t.op.type, op.type) for op in nodes for t in op.inputs if t.op.type in CONTROL_FLOW)
+        nodes = [op for op in graph.get_operations() if traits_of(op.type).steers]
+        edges = Counter((t.op.type, op.type) for op in nodes for t in op.inputs if traits_of(t.op.type).steers)
         frames = Counter(op.get_attr("is_constant") for op in nodes if op.type == "Enter")
         return Counter(op.type for op in nodes), edges, frames

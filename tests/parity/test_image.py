@@ -256,6 +256,23 @@ def test_resize_images(parity: Any, shape: tuple[int, ...], method: int, keep: b
     assert af.image.resize(x, af.shape(x)[-3:-1] * 2, method).shape[-3:] == [10, 14, 3]
 
 
+@pytest.mark.parametrize("method", ["bilinear", "nearest"])
+@pytest.mark.parametrize("size", [(3, 4), (1, 6), (2, 1), (1, 1), (9, 9)])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int64", "float16", "float32", "float64"])
+def test_crop_and_resize(parity: Any, dtype: str, size: tuple[int, int], method: str) -> None:
+    image = (pixels(3, 5, 7, 2, dtype="float64") * 100).astype(dtype)
+    boxes = np.random.default_rng(3).uniform(-0.3, 1.3, (8, 4)).astype(np.float32)
+    boxes[:3] = np.array([[0, 0, 1, 1], [1, 1, 0, 0], [0.5, 0.5, 0.5, 0.5]], np.float32)
+    numbers = np.array([0, 1, 2, 2, 1, 0, 0, 1], np.int32)
+
+    def build(m: Any, x: Any, boxes: Any, numbers: Any) -> Any:
+        return m.image.crop_and_resize(x, boxes, numbers, size, method, extrapolation_value=0.5)
+
+    rtol = 1e-2 if dtype == "float16" else 1e-4
+    parity(build, image, boxes, numbers, rtol=rtol, atol=1e-1 if dtype == "float16" else 2e-3)
+    parity(build, image, boxes[:0], numbers[:0])
+
+
 # ── where ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 CUT: dict[str, Any] = {
@@ -308,6 +325,12 @@ MISPLACED: list[Any] = [
     lambda m, x: m.image.pad_to_bounding_box(x, -1, 0, 9, 9), lambda m, x: m.image.central_crop(x, 1.5),
     lambda m, x: m.image.resize_bilinear(x, [3, 3]), lambda m, x: m.image.resize_images(x, [3, 3, 3]),
     lambda m, x: m.image.resize_images(x, [0, 3]), lambda m, x: m.image.adjust_gamma(x, -1.0),
+    lambda m, x: m.image.crop_and_resize(x, [[0, 0, 1, 1]], [0], [2, 2]),
+    lambda m, x: m.image.crop_and_resize(x[None], [[0, 0, 1, 1]], [1], [2, 2]),
+    lambda m, x: m.image.crop_and_resize(x[None], [[0, 0, 1, 1]], [0], [2]),
+    lambda m, x: m.image.crop_and_resize(x[None], [[0, 0, 1, 1]], [0, 0], [2, 2]),
+    lambda m, x: m.image.crop_and_resize(x[None], [[0, 0, 1, 1]], [0], [2, 2], "cubic"),
+    lambda m, x: m.image.crop_and_resize(x[None], [[0, 0, 1, np.inf]], [0], [2, 2]),
     lambda m, x: m.image.grayscale_to_rgb(x), lambda m, x: m.image.resize_images(x, [3, 3], 7),
 ]  # fmt: skip
 

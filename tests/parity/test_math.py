@@ -251,6 +251,47 @@ def test_polygamma_and_zeta(parity: Any) -> None:
     parity(lambda m, x: m.lbeta(x), x, rtol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["igamma", "igammac"])
+def test_incomplete_gamma(parity: Any, name: str, dtype: str) -> None:
+    """TensorFlow has no kernel of the narrow floats on the CPU, and derivatives in float32 to three digits."""
+    for a, b in SHAPES if dtype == "float64" else SHAPES[:4]:
+        order, x = values(a, dtype, 0.2, 20), values(b, dtype, 0.1, 30)
+        rtol = 1e-3 if dtype == "float32" else 1e-8
+        parity(lambda m, a, x: getattr(m, name)(a, x), order, x, rtol=rtol)
+
+
+def test_where_incomplete_functions_end(parity: Any) -> None:
+    a = np.array([0.0, 0.0, -1.0, 1.0, 1.0, 1.0, np.inf, np.nan, -0.5, 1e-300, 2.0])
+    x = np.array([0.0, 1.0, 1.0, 0.0, -1.0, np.inf, 1.0, 1.0, 0.0, 1.0, 1e-300])
+    for name in ("igamma", "igammac"):
+        parity(lambda m, a, x, n=name: getattr(m.math, n)(a, x), a, x, grad=False)
+    parity(raw("IgammaGradA", "a", "x"), a, x, grad=False)
+    a, b = np.array([0.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0, np.nan]), np.array([1.0, 0.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0])
+    x = np.array([0.5, 0.5, 0.0, 0.5, 0.5, 1.0, 1.5, 0.5])
+    parity(lambda m, a, b, x: m.math.betainc(a, b, x), a, b, x, grad=False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_incomplete_beta(parity: Any, dtype: str) -> None:
+    options = {"rtol": 1e-4 if dtype == "float32" else 1e-8}
+    for shapes in (((3, 4), (3, 4), (3, 4)), ((3, 4), (3, 4), ()), ((), (), (3, 4)), ((), (), ()), ((0,), (0,), ())):
+        a, b, x = (
+            values(s, dtype, low, high) for s, low, high in zip(shapes, (0.2, 0.2, 0.1), (9, 9, 0.9), strict=True)
+        )
+        parity(lambda m, a, b, x: m.betainc(a, b, x), a, b, x, **options)
+        parity(lambda m, a, b, x: m.betainc(a, b, x), a, b, x, shapes=[None, None, None], **options)
+
+
+def test_derivatives_of_incomplete_gamma_functions(parity: Any) -> None:
+    """TensorFlow's give up where a is large, and far out in the tails: tests/ops/test_math.py goes there."""
+    a = np.geomspace(0.01, 100, 30)[:, None]
+    x = a * np.array([0.3, 0.9, 1.0, 1.1, 2.0])
+    for dtype, rtol in (("float64", 1e-6), ("float32", 1e-2)):
+        parity(raw("IgammaGradA", "a", "x"), a.astype(dtype), x.astype(dtype), grad=False, rtol=rtol)
+        parity(raw("RandomGammaGrad", "alpha", "sample"), a.astype(dtype), x.astype(dtype), grad=False, rtol=rtol)
+
+
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 0.5, 1.5, -0.5, np.inf, -np.inf, np.nan, 1e30, -1e30, 1e-30])
 LIMITS = [name for name, (dtypes, _, _) in UNARY.items() if "." not in name and "float64" in dtypes]
 LIMITS = [name for name in LIMITS if name not in ("sign", "lgamma", "digamma")]  # NaN and the poles: in tests/ops

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make, make_list
 from aioflow.testing.evaluate import evaluate
 
 FLAGS = [(False, False), (True, False), (False, True), (True, True)]
@@ -88,7 +88,7 @@ def test_batch_matmul_dtypes(parity: Any, tf: Any, dtype: str) -> None:
 
 def test_batch_matmul_v1(parity: Any, tf: Any) -> None:
     def build(m: Any, x: Any, y: Any) -> Any:
-        return m.raw_ops.BatchMatMul(x=x, y=y, adj_x=True) if m is tf else apply_op("BatchMatMul", x, y, adj_x=True)
+        return m.raw_ops.BatchMatMul(x=x, y=y, adj_x=True) if m is tf else make("BatchMatMul", x, y, adj_x=True)
 
     parity(build, sample(tf, "float32", (2, 4, 3)), sample(tf, "float32", (2, 4, 5), 1))
 
@@ -263,7 +263,7 @@ def test_cholesky_grad(parity: Any, tf: Any) -> None:
     factor = np.linalg.cholesky(definite((4, 4)))
     grad = np.tril(np.random.default_rng(3).standard_normal((4, 4)))
     raw = tf.raw_ops.CholeskyGrad
-    parity(lambda m, x, g: raw(l=x, grad=g) if m is tf else apply_op("CholeskyGrad", x, g), factor, grad, grad=False)
+    parity(lambda m, x, g: raw(l=x, grad=g) if m is tf else make("CholeskyGrad", x, g), factor, grad, grad=False)
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (2, 4, 4), (1, 1)])
@@ -313,7 +313,7 @@ def test_eigenvalues_of_what_is_not_finite(parity: Any, tf: Any, value: float, p
         return
     for vectors in (False, True):
         with pytest.raises(InvalidArgumentError, match="Self-adjoint eigen decomposition was not successful"):
-            evaluate([apply_op("SelfAdjointEigV2", x, compute_v=vectors)[0]])
+            evaluate([make_list("SelfAdjointEigV2", x, compute_v=vectors)[0]])
         with tf.Graph().as_default(), tf.Session() as session:
             refused = tf.raw_ops.SelfAdjointEigV2(input=x, compute_v=vectors)[0]
             with pytest.raises(tf.errors.InvalidArgumentError, match="Self-adjoint eigen decomposition was not succ"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import aioflow
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make
 
 TOLERANCE = {"float16": 1e-2, "bfloat16": 6e-2, "float32": 1e-4, "float64": 1e-9}
 FLOATS = list(TOLERANCE)
@@ -31,7 +31,7 @@ def raw(op: str, *names: str, **attrs: Any) -> Callable[..., Any]:
 
     def build(m: Any, *tensors: Any) -> Any:
         if m is aioflow:
-            return apply_op(op, *tensors, **attrs)
+            return make(op, *tensors, **attrs)
         return getattr(m.raw_ops, op)(**dict(zip(names, tensors, strict=True)), **attrs)
 
     return build

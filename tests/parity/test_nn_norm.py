@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import aioflow
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make_list
 
 TOLERANCE = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-4, "float64": 1e-8}
 
@@ -69,7 +69,7 @@ def test_batch_norm_ops(parity: Any, version: str) -> None:
 
     def build(m: Any, *tensors: Any) -> Any:
         if m is aioflow:
-            made = apply_op(f"FusedBatchNorm{version}", *tensors)
+            made = make_list(f"FusedBatchNorm{version}", *tensors)
         else:
             made = getattr(m.raw_ops, f"FusedBatchNorm{version}")(**dict(zip(names, tensors, strict=True)))
         return list(made)[:5]  # the sixth output means nothing on the CPU
@@ -89,7 +89,7 @@ def test_batch_norm_gradient_ops(parity: Any, version: str, training: bool) -> N
     def build(m: Any, *tensors: Any) -> Any:
         op = f"FusedBatchNormGrad{version}"
         if m is aioflow:
-            return list(apply_op(op, *tensors, is_training=training))[:3]
+            return make_list(op, *tensors, is_training=training)[:3]
         return list(getattr(m.raw_ops, op)(**dict(zip(names, tensors, strict=True)), is_training=training))[:3]
 
     parity(build, *arrays, grad=False, **within("float32"))

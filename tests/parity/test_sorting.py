@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make, make_list
 
 REALS = ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"]
 
@@ -68,7 +68,7 @@ def test_top_k_of_many(parity: Any, k: int, ties: bool) -> None:
 def test_top_k_op(parity: Any, tf: Any) -> None:
     """TensorFlow no longer takes TopK in a new graph, so the oracle is its successor."""
     x = sample(tf, "float32", (3, 4))
-    parity(lambda m, t: list(m.nn.top_k(t, 2) if m is tf else apply_op("TopK", t, k=2)), x)
+    parity(lambda m, t: list(m.nn.top_k(t, 2) if m is tf else make_list("TopK", t, k=2)), x)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -79,7 +79,7 @@ def test_nth_element(parity: Any, tf: Any, dtype: str, n: int, reverse: bool) ->
     raw = tf.raw_ops.NthElement
 
     def build(m: Any, t: Any) -> Any:
-        return raw(input=t, n=n, reverse=reverse) if m is tf else apply_op("NthElement", t, n, reverse=reverse)
+        return raw(input=t, n=n, reverse=reverse) if m is tf else make("NthElement", t, n, reverse=reverse)
 
     parity(build, x)
 
@@ -106,7 +106,7 @@ def test_in_top_k(parity: Any, tf: Any, k: int) -> None:
     for kind in (np.int32, np.int64):
         parity(lambda m, p, t: m.nn.in_top_k(p, t, k), x, targets.astype(kind), grad=False)
     raw = tf.raw_ops.InTopK
-    old = lambda m, p, t: raw(predictions=p, targets=t, k=k) if m is tf else apply_op("InTopK", p, t, k=k)  # noqa: E731
+    old = lambda m, p, t: raw(predictions=p, targets=t, k=k) if m is tf else make("InTopK", p, t, k=k)  # noqa: E731
     parity(old, x, targets.astype(np.int32), grad=False)
 
 
@@ -132,7 +132,7 @@ def test_bincount_op(parity: Any, tf: Any) -> None:
     for size in (2, 6):
         for weights in (w, w[:0]):
             parity(
-                lambda m, t, u, n=size: raw(arr=t, size=n, weights=u) if m is tf else apply_op("Bincount", t, n, u),
+                lambda m, t, u, n=size: raw(arr=t, size=n, weights=u) if m is tf else make("Bincount", t, n, u),
                 x,
                 weights,
                 grad=False,

@@ -10,7 +10,7 @@ import pytest
 
 import aioflow
 from aioflow.kernels.resources import ResourceManager
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import apply_op, make, make_op
 from aioflow.testing.evaluate import evaluate
 
 RNG = np.random.default_rng(3)
@@ -199,7 +199,7 @@ def test_gather_with_batch_dims(both: Both, batch_dims: int) -> None:
         v = variable(m, start)
         where = m.constant(indices)
         if m is aioflow:
-            return [apply_op("ResourceGather", v.handle, where, dtype="float32", batch_dims=batch_dims)]
+            return [make("ResourceGather", v.handle, where, dtype="float32", batch_dims=batch_dims)]
         return [m.raw_ops.ResourceGather(resource=v.handle, indices=where, dtype="float32", batch_dims=batch_dims)]
 
     both(build)
@@ -247,7 +247,7 @@ def test_variable_shape(both: Both) -> None:
     def build(m: Any) -> list[Any]:
         v = variable(m, np.zeros((2, 3), np.float32))
         if m is aioflow:
-            return [apply_op("VariableShape", v.handle, out_type=t) for t in ("int32", "int64")]
+            return [make("VariableShape", v.handle, out_type=t) for t in ("int32", "int64")]
         return [m.raw_ops.VariableShape(input=v.handle, out_type=t) for t in ("int32", "int64")]
 
     both(build)
@@ -266,7 +266,7 @@ def test_destroyed_variables_have_no_value(tf: Any) -> None:
         flag = aioflow.is_variable_initialized(v)
         evaluate([], targets=[v.initializer], resources=resources)
         before = evaluate([flag], resources=resources)[0]
-        evaluate([], targets=[apply_op("DestroyResourceOp", v.handle)], resources=resources)
+        evaluate([], targets=[make_op("DestroyResourceOp", v.handle)], resources=resources)
         assert [before, evaluate([flag], resources=resources)[0]] == expected
 
 
@@ -304,7 +304,7 @@ def test_save_and_restore_go_round_with_the_same_static_shapes(tf: Any, tmp_path
 def test_sharded_filename(tf: Any) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         expected = session.run(tf.raw_ops.ShardedFilename(basename="dir/m", shard=3, num_shards=12))
-    got = apply_op("ShardedFilename", "dir/m", 3, 12)
+    got = make("ShardedFilename", "dir/m", 3, 12)
     assert got.dims == ()
     assert evaluate([got])[0].item() == expected
 

@@ -35,9 +35,8 @@ def split_plan(fetches: Sequence[Any], feeds: Sequence[Any], seed: int, devices:
     """The plan of a step that is cut up at random, each of its subgraphs verified."""
     graph = prune(StepRequest(tuple(feeds), tuple(fetches)))
     plan = partition(scattered(graph, seed, devices))
-    for part in plan.parts.values():
-        for subgraph in part.subgraphs.values():
-            verify(subgraph, whole=False)
+    for _, subgraph in plan.by_device():
+        verify(subgraph, whole=False)
     return plan
 
 

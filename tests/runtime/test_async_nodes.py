@@ -11,7 +11,7 @@ import pytest
 import aioflow as af
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make
 from tests.waiting import time_runs_out, until_waiting
 
 _GATES: dict[str, asyncio.Event] = {}
@@ -34,8 +34,7 @@ def _no_gates() -> None:
 
 
 def _wait_for(x: Any, gate: str) -> af.Tensor:
-    result: af.Tensor = apply_op("TestWait", x, gate=gate, name=f"wait_{gate}")
-    return result
+    return make("TestWait", x, gate=gate, name=f"wait_{gate}")
 
 
 async def test_values_cross_async_nodes() -> None:

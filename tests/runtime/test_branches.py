@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import aioflow as af
 from aioflow.compiler.prune import StepRequest, prune
-from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.graph.opdef import traits_of
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.bind import BoundNode, bind_graph
 from aioflow.runtime.branches import lift_branches
-from aioflow.runtime.device import load_backend
+from aioflow.runtime.device import host
 from aioflow.runtime.lift import lift_loops
 from tests.runtime.flow_programs import FlowProgram, random_flow_program
 
@@ -26,9 +26,9 @@ FORMS = [af.SessionConfig(), af.SessionConfig(inline_budget=0), af.SessionConfig
 def lifted(fetches: list[Any], feeds: Any = ()) -> tuple[set[str], list[BoundNode]]:
     """The control-flow ops that are left of what the fetches need, and the bound nodes."""
     graph = prune(StepRequest(tuple(feeds), tuple(fetches)))
-    bound = bind_graph(graph, load_backend("numpy"), ResourceManager(), {})
+    bound = bind_graph(graph, host(), ResourceManager(), {})
     graph, nodes = lift_branches(*lift_loops(graph, bound))
-    return {n.op for n in graph.nodes.values()} & CONTROL_FLOW, nodes
+    return {n.op for n in graph.nodes.values() if traits_of(n.op).steers}, nodes
 
 
 async def run(fetches: Any, feeds: Any, config: af.SessionConfig, times: int = 1) -> Any:

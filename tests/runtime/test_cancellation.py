@@ -11,7 +11,7 @@ import pytest
 import aioflow as af
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make
 from tests.waiting import clock_put_forward
 
 _NODES = 12
@@ -42,7 +42,7 @@ async def test_cancelled_at_a_kernel_boundary(boundary: int) -> None:
     x = af.placeholder("float32", [])
     y: Any = x
     for index in range(_NODES):
-        y = apply_op("TestCheckpoint", y, index=index)
+        y = make("TestCheckpoint", y, index=index)
     count = af.Variable(0.0, name="count")
     async with af.Session(config=af.SessionConfig(inline_budget=0)) as session, asyncio.TaskGroup() as tg:
         await session.run(count.initializer)
@@ -72,7 +72,7 @@ async def test_a_timeout_stops_a_step_in_a_thread() -> None:
     x = af.placeholder("float32", [])
     y: Any = x
     for index in range(_NODES):
-        y = apply_op("TestCheckpoint", y, index=index)
+        y = make("TestCheckpoint", y, index=index)
     _log.clear()
     _reached.clear()
     _proceed.clear()

@@ -17,7 +17,8 @@ import aioflow as af
 from aioflow.errors import CancelledError
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make
+from tests.waiting import until_waiting
 
 _RAN: list[tuple[int, Any]] = []  # the thread, and the value
 _AT: dict[int, Any] = {}  # what to do when the value comes
@@ -41,7 +42,7 @@ def _clean() -> None:
 
 
 def _counting(limit: int) -> Any:
-    return af.while_loop(lambda i: i < limit, lambda i: [apply_op("TestNoted", i) + 1], [af.constant(0)])
+    return af.while_loop(lambda i: i < limit, lambda i: [make("TestNoted", i) + 1], [af.constant(0)])
 
 
 def _session(budget: float) -> af.Session:
@@ -80,6 +81,34 @@ async def test_it_stops_between_two_kernels(graph: af.Graph, how: str, budget: f
     assert task.cancelled() or "closed" in str(task.exception())
     assert [value for _, value in _RAN] == [0, 1, 2, 3, 4, 5]
     await session.close()
+
+
+async def test_it_is_cancelled_where_an_async_node_waits_and_a_kernel_runs(graph: af.Graph) -> None:
+    """The kernel's own stop is only how it notices: the caller sees his cancellation and no error."""
+    reached, may_go_on = threading.Event(), threading.Event()
+    queue = af.FIFOQueue(9, ["int32"], shapes=[[]])
+
+    def wait() -> None:
+        reached.set()
+        may_go_on.wait(10)
+
+    _AT[1] = wait
+
+    def body(i: Any) -> Any:
+        return make("TestNoted", i + queue.dequeue())
+
+    count = af.while_loop(lambda i: i < 9, body, [af.constant(0)])
+    async with _session(0.0) as session, asyncio.TaskGroup() as tg:
+        task = tg.create_task(session.run([count, queue.dequeue(name="other")]))
+        await until_waiting(session, 2)
+        await session.run(queue.enqueue(1))
+        await session.run(queue.enqueue(1))
+        await asyncio.to_thread(reached.wait, 10)
+        task.cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
 
 
 async def test_a_long_loop_leaves_the_event_loop(graph: af.Graph) -> None:

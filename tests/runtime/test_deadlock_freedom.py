@@ -9,7 +9,7 @@ import asyncio
 import gc
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -20,23 +20,24 @@ from aioflow.compiler import schedule
 from aioflow.compiler.ir import Node, OutputSpec, Plan
 from aioflow.compiler.optimize.order_memory import order_memory
 from aioflow.compiler.schedule import ScheduleOptions, schedule_receives
-from aioflow.compiler.timeline import subgraphs_of
 from aioflow.compiler.verify import verify
 from aioflow.config import SessionConfig
 from aioflow.errors import AbortedError, InternalError, InvalidArgumentError
 from aioflow.graph.arrays import to_array
-from aioflow.ops.transfer import RECV
+from aioflow.graph.boundary import RECV
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.virtual_clock import VirtualClockLoop, run_virtual
+from aioflow_numpy.device import NumpyDevice
 from tests.runtime.flow_programs import FlowProgram, random_flow_program
 from tests.runtime.programs import Program, random_program
 from tests.runtime.split import split_plan
 
 T = TypeVar("T")
 
+EXECUTORS: Final = ("strands", "reference")
 EVERYTHING: Final = ScheduleOptions(minimum_bytes=1, minimum_seconds=0.0, minimum_gain=-(1 << 40), prefetch=0.0)
 
 
@@ -114,7 +115,8 @@ class Case:
 
     @classmethod
     def of(cls, seed: int) -> Case:
-        program: Program | FlowProgram = random_program(seed, rows=1) if seed % 4 == 0 else random_flow_program(seed)
+        program: Program | FlowProgram
+        program = random_program(seed, rows=1) if seed % 4 == 0 else random_flow_program(seed, loops=seed % 4 != 1)
         fetches = list(program.fetches)
         return cls(seed, fetches, dict(program.feeds), bits(evaluate(fetches, program.feeds)))
 
@@ -143,22 +145,25 @@ def scheduled_at_random(plan: Plan, seed: int) -> Plan:
         return 0.01
 
     changed = schedule_receives(plan, seconds, transfer_seconds, EVERYTHING)
-    for _, graph in subgraphs_of(changed):
+    for _, graph in changed.by_device():
         verify(graph, whole=False)
     return changed
 
 
 def reordered(plan: Plan) -> Plan:
     """The plan in the order that the last stage of the pipeline would give it."""
-    parts = {
-        task: replace(part, subgraphs={d: order_memory(g, lambda *_: None) for d, g in part.subgraphs.items()})
-        for task, part in plan.parts.items()
-    }
-    return replace(plan, parts=parts)
+    return plan.changed(lambda _, graph: order_memory(graph, lambda *_: None))
 
 
 def requests_in(plan: Plan) -> int:
-    return sum(n.op == RECV and n.name.startswith("request") for _, g in subgraphs_of(plan) for n in g.nodes.values())
+    return sum(n.op == RECV and n.name.startswith("request") for n in plan.nodes())
+
+
+class OnThreads(NumpyDevice):
+    """The host's device on other threads."""
+
+    def __init__(self, threads: VirtualThreads) -> None:
+        self.executor = threads
 
 
 @dataclass
@@ -170,19 +175,19 @@ class Setup:
     threads: list[VirtualThreads] = field(init=False)
 
     def __post_init__(self) -> None:
-        devices = max(int(device.rpartition(":")[2]) for device, _ in subgraphs_of(self.plan)) + 1
+        devices = max(int(device.rpartition(":")[2]) for device, _ in self.plan.by_device()) + 1
         config = SessionConfig(device_count={"CPU": devices}, executor=self.executor, inline_budget=0.0)
         self.worker = Worker(config)
         self.threads = []
         for device in self.worker.devices.values():
             self.threads.append(VirtualThreads(chance().randint(1, 3)))
-            device.executor = self.threads[-1]
+            device.backend = OnThreads(self.threads[-1])
         (part,) = self.plan.parts.values()
         self.handle = self.worker.register_now(part, 1, config)
         self.meetings: list[SlowRendezvous] = []
 
     async def run(self, values: list[Any], step: Step) -> list[Any]:
-        step.rendezvous = meeting = SlowRendezvous(frozenset(device for device, _ in subgraphs_of(self.plan)))
+        step.rendezvous = meeting = SlowRendezvous(frozenset(device for device, _ in self.plan.by_device()))
         self.meetings.append(meeting)
         try:
             return await self.worker.run(self.handle, values, step)
@@ -268,14 +273,15 @@ def with_a_failure(case: Case, source: random.Random) -> tuple[list[af.Tensor], 
 
 
 @pytest.mark.usefixtures("nothing_logged")
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("seed", range(16))
-def test_an_error_on_one_device_ends_the_step_on_all(seed: int) -> None:
+def test_an_error_on_one_device_ends_the_step_on_all(seed: int, executor: str) -> None:
     case = Case.of(seed)
     case.fetches, node = with_a_failure(case, random.Random(seed))
     plan = case.plan(0, scheduled=seed % 2 == 0)
 
     async def main() -> None:
-        setup = Setup(plan, "reference" if seed % 5 == 4 else "strands")
+        setup = Setup(plan, executor)
         with pytest.raises(InvalidArgumentError) as caught:
             await setup.run(case.values(), Step())
         assert caught.value.node == node
@@ -284,25 +290,26 @@ def test_an_error_on_one_device_ends_the_step_on_all(seed: int) -> None:
     run_virtual(main(), seed)
 
 
-def duration(plan: Plan, case: Case, seed: int) -> float:
+def duration(plan: Plan, case: Case, seed: int, executor: str) -> float:
     """The virtual seconds of a step that is left alone."""
 
     async def main() -> float:
-        await Setup(plan).run(case.values(), Step())
+        await Setup(plan, executor).run(case.values(), Step())
         return asyncio.get_running_loop().time()
 
     return run_virtual(main(), seed)
 
 
 @pytest.mark.usefixtures("nothing_logged")
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("seed", range(16))
-def test_a_step_that_is_cancelled_leaves_nothing_running(seed: int) -> None:
+def test_a_step_that_is_cancelled_leaves_nothing_running(seed: int, executor: str) -> None:
     case = Case.of(seed)
     plan = case.plan(0, scheduled=seed % 2 == 0)
-    moment = random.Random(seed).random() * duration(plan, case, seed)
+    moment = random.Random(seed).random() * duration(plan, case, seed, executor)
 
     async def main() -> bool:
-        setup = Setup(plan)
+        setup = Setup(plan, executor)
         async with asyncio.TaskGroup() as tg:
             running = tg.create_task(setup.run(case.values(), Step()))
             tg.create_task(asyncio.sleep(moment)).add_done_callback(lambda _: running.cancel())
@@ -313,15 +320,16 @@ def test_a_step_that_is_cancelled_leaves_nothing_running(seed: int) -> None:
 
 
 @pytest.mark.usefixtures("nothing_logged")
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("seed", range(16))
-def test_a_step_that_is_stopped_ends_with_the_error_that_stopped_it(seed: int) -> None:
+def test_a_step_that_is_stopped_ends_with_the_error_that_stopped_it(seed: int, executor: str) -> None:
     case = Case.of(seed)
     plan = case.plan(0, scheduled=seed % 2 == 0)
-    moment = random.Random(seed).random() * duration(plan, case, seed)
+    moment = random.Random(seed).random() * duration(plan, case, seed, executor)
     reason = AbortedError("a worker is gone")
 
     async def main() -> None:
-        setup, step = Setup(plan), Step()
+        setup, step = Setup(plan, executor), Step()
         asyncio.get_running_loop().call_later(moment, step.stop, reason)
         with pytest.raises(AbortedError) as caught:
             await setup.run(case.values(), step)
@@ -335,7 +343,7 @@ def test_a_value_that_never_comes_is_found_out() -> None:
     """The clock would not be worth much if a step that waits for ever looked like one that runs."""
     x = af.placeholder("float32", [3])
     y = af.exp(af.exp(af.exp(af.exp(x))))
-    plan = next(p for p in (split_plan([y], [x], seed, 2) for seed in range(100)) if len(list(subgraphs_of(p))) == 2)
+    plan = next(p for p in (split_plan([y], [x], seed, 2) for seed in range(100)) if len(list(p.by_device())) == 2)
 
     async def main() -> None:
         setup, step = Setup(plan), Step()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aioflow.config import SessionConfig
-from aioflow.errors import NotFoundError
+from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, NotFoundError
 from aioflow.runtime import device
 from aioflow.runtime.device_list import DeviceAttributes, list_devices
 
@@ -19,9 +19,18 @@ TASK = "/job:localhost/replica:0/task:0"
 class Cpu:
     device_type = "CPU"
 
+    def count(self) -> None:
+        """As many as are wanted."""
+
+    def describe(self, index: int) -> tuple[int | None, str]:
+        return None, "a processor"
+
 
 class Cards:
     device_type = "GPU"
+
+    def __init__(self, name: str = "cards") -> None:
+        self.name = name
 
     def count(self) -> int:
         return 2
@@ -43,9 +52,9 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, Any]]:
     points = lambda group: [metadata.EntryPoint(name, "x:y", group) for name in table]  # noqa: E731
     monkeypatch.setattr(metadata, "entry_points", points)
     monkeypatch.setattr(device, "load_backend", load)
-    device._card_backends.cache_clear()
+    device.backends.cache_clear()
     yield table
-    device._card_backends.cache_clear()
+    device.backends.cache_clear()
 
 
 def names(**counts: int) -> list[str]:
@@ -56,8 +65,10 @@ def names(**counts: int) -> list[str]:
 
 @pytest.mark.usefixtures("backends")
 def test_cpus_are_as_many_as_are_asked_for() -> None:
-    assert list_devices() == [DeviceAttributes(f"{TASK}/device:CPU:0", "CPU", None, "NumPy")]
+    assert list_devices() == [DeviceAttributes(f"{TASK}/device:CPU:0", "CPU", None, "a processor")]
     assert names(CPU=3) == ["CPU:0", "CPU:1", "CPU:2"]
+    with pytest.raises(InvalidArgumentError, match="needs a CPU device"):  # as the session would say
+        names(CPU=0)
 
 
 def test_cards_come_after_cpus_and_may_be_limited(backends: dict[str, Any]) -> None:
@@ -72,3 +83,18 @@ def test_cards_come_after_cpus_and_may_be_limited(backends: dict[str, Any]) -> N
 def test_what_is_not_installed_adds_nothing(backends: dict[str, Any]) -> None:
     backends["cupy"] = None
     assert names() == ["CPU:0"]
+
+
+def test_two_backends_for_one_type_are_told_apart_by_nobody(backends: dict[str, Any]) -> None:
+    backends.update(one=Cards("one"), other=Cards("other"))
+    with pytest.raises(AlreadyRegisteredError, match="of type GPU") as caught:
+        list_devices()
+    assert caught.value.actual == ["one", "other"]
+
+
+@pytest.mark.parametrize(("host", "found"), [(None, []), (Cards(), ["GPU"])])
+def test_a_process_without_a_host_backend_says_so(backends: dict[str, Any], host: Any, found: list[str]) -> None:
+    backends["numpy"] = host
+    with pytest.raises(NotFoundError, match="no backend for the host's CPU") as caught:
+        list_devices()
+    assert caught.value.actual == found

@@ -16,11 +16,11 @@ from aioflow.errors import DeadlineExceededError, InvalidArgumentError
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, binder, kernel
 from aioflow.kernels.resources import ResourceManager
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make, make_list
 from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.branches import lift_branches
 from aioflow.runtime.codegen import Form, StrandCode
-from aioflow.runtime.device import load_backend
+from aioflow.runtime.device import host
 from aioflow.runtime.frames import DEAD
 from aioflow.runtime.units import split
 from tests.runtime.test_branches import FORMS, PRIMITIVE, lifted, run
@@ -107,9 +107,9 @@ X = np.arange(4, dtype=np.float32)
 
 @pytest.mark.parametrize("config", ALL, ids=ALL_IDS)
 async def test_a_fetch_from_the_side_that_is_not_taken(config: Any, p: af.Tensor, x: af.Tensor) -> None:
-    if_false, if_true = apply_op("Switch", x, p)
+    if_false, if_true = make_list("Switch", x, p)
     taken = af.tanh(if_true)
-    merged = apply_op("Merge", [af.negative(if_false), taken])[0]
+    merged = make_list("Merge", [af.negative(if_false), taken])[0]
     assert not lifted([merged, taken], [p, x])[0]
     values = await run([merged, taken], {p: True, x: X}, config)
     np.testing.assert_array_equal(values[1], np.tanh(X))
@@ -122,7 +122,7 @@ async def test_a_fetch_from_the_side_that_is_not_taken(config: Any, p: af.Tensor
 @pytest.mark.parametrize("config", ALL, ids=ALL_IDS)
 async def test_a_fetched_side_of_a_switch(config: Any, p: af.Tensor, x: af.Tensor) -> None:
     """What it carries is alive in any case, the side is not."""
-    if_false, if_true = apply_op("Switch", x, p)
+    if_false, if_true = make_list("Switch", x, p)
     np.testing.assert_array_equal(await run(if_true, {p: True, x: X}, config), X)
     with pytest.raises(InvalidArgumentError, match="Switch:0' does not have a value"):
         await run([if_true, if_false], {p: True, x: X}, config)
@@ -130,11 +130,11 @@ async def test_a_fetched_side_of_a_switch(config: Any, p: af.Tensor, x: af.Tenso
 
 @pytest.mark.parametrize("config", ALL, ids=ALL_IDS)
 async def test_the_second_output_of_a_merge(config: Any, p: af.Tensor, x: af.Tensor) -> None:
-    if_false, if_true = apply_op("Switch", x, p)
-    swapped = apply_op("Merge", [if_true + 1.0, if_false])
-    alone = apply_op("Merge", [if_false, apply_op("Switch", if_true, p)[0]])  # the second input is always dead
+    if_false, if_true = make_list("Switch", x, p)
+    swapped = make_list("Merge", [if_true + 1.0, if_false])
+    alone = make_list("Merge", [if_false, make_list("Switch", if_true, p)[0]])  # the second input is always dead
     for pred, index in ((True, 0), (False, 1)):
-        value, which = await run(list(swapped), {p: pred, x: X}, config)
+        value, which = await run(swapped, {p: pred, x: X}, config)
         np.testing.assert_array_equal(value, X + 1 if pred else X)
         assert which == index
         assert which.dtype == np.int32
@@ -158,8 +158,8 @@ async def test_a_predicate_must_be_a_scalar(config: Any, x: af.Tensor) -> None:
 async def test_an_error_in_a_branch_names_its_node(config: Any, pred: bool, p: af.Tensor, x: af.Tensor) -> None:
     merged = af.cond(
         p,
-        lambda: af.tanh(apply_op("TestFail", af.tanh(x), name="here")),
-        lambda: af.exp(apply_op("TestFail", af.negative(x), name="there")),
+        lambda: af.tanh(make("TestFail", af.tanh(x), name="here")),
+        lambda: af.exp(make("TestFail", af.negative(x), name="there")),
     )
     for traced in (False, True):
         level = af.RunOptions.FULL_TRACE if traced else af.RunOptions.NO_TRACE
@@ -172,7 +172,7 @@ async def test_an_error_in_a_branch_names_its_node(config: Any, pred: bool, p: a
 @pytest.mark.parametrize("config", ALL, ids=ALL_IDS)
 async def test_an_error_in_a_branch_of_a_loop_names_its_node(config: Any, x: af.Tensor) -> None:
     def body(i: Any, s: Any) -> Any:
-        return i + 1, af.cond(i > 2, lambda: apply_op("TestFail", s, name="late"), lambda: s + 1.0)
+        return i + 1, af.cond(i > 2, lambda: make("TestFail", s, name="late"), lambda: s + 1.0)
 
     looped = af.while_loop(lambda i, s: i < 9, body, [0, x])
     with pytest.raises(InvalidArgumentError, match="broken") as caught:
@@ -180,6 +180,7 @@ async def test_an_error_in_a_branch_of_a_loop_names_its_node(config: Any, x: af.
     assert str(caught.value.node).endswith("/late")
 
 
+@pytest.mark.blocks_loop("builds more than a hundred branches in one another where it stands, as programs do")
 @pytest.mark.parametrize("in_loop", [False, True])
 async def test_more_branches_in_branches_than_python_can_indent(in_loop: bool, x: af.Tensor) -> None:
     k = af.placeholder("int32", ())
@@ -194,7 +195,7 @@ async def test_more_branches_in_branches_than_python_can_indent(in_loop: bool, x
 
 
 async def test_a_side_that_waits_is_left_to_the_propagator(p: af.Tensor, x: af.Tensor) -> None:
-    waits = af.cond(p, lambda: apply_op("TestGuardWait", x), lambda: x)
+    waits = af.cond(p, lambda: make("TestGuardWait", x), lambda: x)
     assert lifted([waits], [p, x])[0]
     np.testing.assert_array_equal(await run(waits, {p: True, x: X}, af.SessionConfig()), X)
 
@@ -203,7 +204,7 @@ async def test_a_side_that_waits_is_left_to_the_propagator(p: af.Tensor, x: af.T
 async def test_branches_on_both_sides_of_an_async_node(pred: bool, p: af.Tensor, x: af.Tensor) -> None:
     """A value of a side crosses from one strand to another, alive or dead."""
     merged, _, taken = sides(p, x)
-    waited = apply_op("TestGuardWait", merged)
+    waited = make("TestGuardWait", merged)
     later = af.cond(p, lambda: taken[0] + waited, lambda: waited)
     assert not lifted([later], [p, x])[0]
     for config in FORMS:
@@ -213,10 +214,10 @@ async def test_branches_on_both_sides_of_an_async_node(pred: bool, p: af.Tensor,
 
 def test_the_sides_of_a_predicate_by_turns(p: af.Tensor, x: af.Tensor) -> None:
     """Blocks of one predicate may follow one another in any order; an `else` has none of its own."""
-    if_false, if_true = apply_op("Switch", x, p)
+    if_false, if_true = make_list("Switch", x, p)
     fetches = [af.tanh(if_true), af.negative(if_false), af.exp(if_true), af.abs(if_false)]
     graph = prune(StepRequest((p, x), tuple(fetches)))
-    graph, nodes = lift_branches(graph, bind_graph(graph, load_backend("numpy"), ResourceManager(), {}))
+    graph, nodes = lift_branches(graph, bind_graph(graph, host(), ResourceManager(), {}))
     turns = sorted(nodes, key=lambda b: ["Tanh", "Neg", "Exp", "Abs"].index(b.node.op))
     (unit,) = split(graph, turns, {})
     code = StrandCode(unit, graph, {}, frozenset())
@@ -293,8 +294,8 @@ async def test_an_iteration_leaves_nothing_behind() -> None:
     x = af.placeholder("float32", LARGE)
 
     def body(i: Any, s: Any) -> Any:
-        made = apply_op("TestTrack", s)
-        kept = af.cond(af.equal(i % 2, 0), lambda: made + 1.0, lambda: apply_op("TestTrack", made * 0.5))
+        made = make("TestTrack", s)
+        kept = af.cond(af.equal(i % 2, 0), lambda: made + 1.0, lambda: make("TestTrack", made * 0.5))
         return i + 1, kept
 
     looped = af.while_loop(lambda i, s: i < 20, body, [0, x])[1]
@@ -337,8 +338,8 @@ async def test_a_loop_in_a_branch_stops_when_asked(p: af.Tensor) -> None:
 
 async def test_a_coroutine_that_is_never_awaited_is_closed(x: af.Tensor, recwarn: pytest.WarningsRecorder) -> None:
     """The first unit has begun a coroutine when the second fails at once."""
-    begun = apply_op("TestHalf", x)
-    fails = apply_op("TestFailNow", x)
+    begun = make("TestHalf", x)
+    fails = make("TestFailNow", x)
     async with af.Session() as session:
         with pytest.raises(InvalidArgumentError, match="at once"):
             await session.run([begun, fails], {x: X})

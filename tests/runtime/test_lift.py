@@ -13,12 +13,12 @@ from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.config import SessionConfig
 from aioflow.errors import CancelledError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.graph.opdef import traits_of
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.dataflow import Dataflow
-from aioflow.runtime.device import load_backend
-from aioflow.runtime.executable import Executable
+from aioflow.runtime.device import host
+from aioflow.runtime.executable import Executable, make_executable
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.lift import lift_loops
 from aioflow.runtime.step import Step
@@ -107,11 +107,11 @@ def nested() -> ClientGraph:
 
 
 def _primitive(graph: ClientGraph) -> Dataflow:
-    return Dataflow(graph, bind_graph(graph, load_backend("numpy"), ResourceManager(), {}), _THREADS, 1e-3)
+    return Dataflow(graph, bind_graph(graph, host(), ResourceManager(), {}), _THREADS, 1e-3)
 
 
 def _executable(graph: ClientGraph) -> Executable:
-    return Executable(graph, load_backend("numpy"), ResourceManager(), {}, _THREADS, SessionConfig())
+    return make_executable(graph, host(), ResourceManager(), {}, _THREADS, SessionConfig())
 
 
 @pytest.mark.parametrize("make", [counting, nested])
@@ -130,9 +130,9 @@ async def test_lifted_equals_primitive(make: Any, n: int) -> None:
 @pytest.mark.parametrize("make", [counting, nested])
 def test_nothing_of_the_loops_is_left(make: Any) -> None:
     graph = make()
-    bound = bind_graph(graph, load_backend("numpy"), ResourceManager(), {})
+    bound = bind_graph(graph, host(), ResourceManager(), {})
     lifted, _ = lift_loops(graph, bound)
-    assert not [n for n in lifted.nodes.values() if n.op in CONTROL_FLOW]
+    assert not [n for n in lifted.nodes.values() if traits_of(n.op).steers]
     assert sum(n.op == "_Loop" for n in lifted.nodes.values()) == 1
 
 

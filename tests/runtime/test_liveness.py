@@ -15,9 +15,9 @@ from aioflow.compiler.prune import StepRequest, prune
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.kernels.resources import ResourceManager
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make, make_op
 from aioflow.runtime.bind import bind_graph
-from aioflow.runtime.device import load_backend
+from aioflow.runtime.device import host
 from aioflow.runtime.liveness import NodeLife, analyse, fed_values
 from aioflow.runtime.units import constant_values, split
 
@@ -56,7 +56,7 @@ class Lives:
 
     def __init__(self, *fetches: af.Tensor, feeds: tuple[af.Tensor, ...] = (), targets: tuple[Any, ...] = ()) -> None:
         graph = prune(StepRequest(feeds, fetches, targets))
-        bound = bind_graph(graph, load_backend("numpy"), ResourceManager(), {})
+        bound = bind_graph(graph, host(), ResourceManager(), {})
         constants = constant_values(bound)
         (unit,) = split(graph, bound, constants)
         found = analyse(unit, graph, fed_values(graph, bound))
@@ -229,8 +229,7 @@ def test_an_identity_is_a_view(x: af.Tensor) -> None:
 
 
 def _keep_it(tensor: af.Tensor, op: str = "TestKeep") -> af.Operation:
-    result: af.Operation = apply_op(op, tensor)
-    return result
+    return make_op(op, tensor)
 
 
 def test_what_a_kernel_keeps_is_never_overwritten_nor_handed_out(x: af.Tensor) -> None:
@@ -262,10 +261,10 @@ def test_a_kernel_that_would_keep_a_feed_gets_a_copy(x: af.Tensor, through: Any)
 
 def test_values_that_share_memory_with_feeds(x: af.Tensor) -> None:
     view = af.transpose(x)
-    through = apply_op("TestPass", view)
+    through = make("TestPass", view)
     fresh = af.tanh(through)
     graph = prune(StepRequest((x,), (fresh, af.identity(fresh))))
-    bound = bind_graph(graph, load_backend("numpy"), ResourceManager(), {})
+    bound = bind_graph(graph, host(), ResourceManager(), {})
     found = fed_values(graph, bound)
     assert {_edge(view), _edge(through)} <= found
     assert _edge(fresh) not in found
@@ -282,8 +281,8 @@ IDS = ["inline", "in a thread", "reference"]
     [
         lambda t: t,
         lambda t: af.reshape(t, [-1]),
-        lambda t: apply_op("TestPass", t),
-        lambda t: af.reshape(apply_op("TestPass", af.transpose(t)), [-1]),
+        lambda t: make("TestPass", t),
+        lambda t: af.reshape(make("TestPass", af.transpose(t)), [-1]),
     ],
     ids=["fed", "a view", "through another unit", "a view through another unit"],
 )
@@ -306,7 +305,7 @@ async def test_the_engine_keeps_nothing_that_the_caller_can_change(config: Any, 
 async def test_the_caller_gets_nothing_that_the_engine_keeps(config: Any, op: str, apart: bool) -> None:
     x = af.placeholder("float32", [4, 4])
     y = af.tanh(x)
-    gate = [apply_op("TestPass", x)] if apart else []
+    gate = [make("TestPass", x)] if apart else []
     with af.control_dependencies(gate):
         kept = [_keep_it(y, op), _keep_it(af.reshape(y, [-1]), op)]
     view = af.reshape(y, [16])
@@ -327,7 +326,7 @@ async def test_a_fetched_value_crosses_no_other_unit() -> None:
     """What two units share is handed to the caller as a copy, also where it is not kept."""
     x = af.placeholder("float32", [4])
     y = af.tanh(x)
-    through = apply_op("TestPass", y)
+    through = make("TestPass", y)
     async with af.Session() as session:
         a, b = await session.run([y, through], {x: np.ones(4, np.float32)})
     assert not np.shares_memory(a, b)

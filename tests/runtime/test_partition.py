@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import aioflow as af
 from aioflow.compiler.ir import ClientGraph
-from aioflow.ops.transfer import RECV, SEND
+from aioflow.graph.boundary import RECV, SEND
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
 from tests.runtime.split import CPU, run_split, split_plan
@@ -28,13 +28,14 @@ def bits(values: Sequence[object]) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("executor", ["strands", "reference"])
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 100_000), devices=st.integers(2, 4), flow=st.booleans())
-def test_a_step_cut_up_at_random_gives_what_the_whole_gives(executor: str, seed: int, devices: int, flow: bool) -> None:
+@given(seed=st.integers(0, 100_000), devices=st.integers(2, 4), kind=st.sampled_from(["plain", "branches", "loops"]))
+def test_a_step_cut_up_at_random_gives_what_the_whole_gives(executor: str, seed: int, devices: int, kind: str) -> None:
     async def compare() -> None:
         with af.Graph().as_default():
-            program = random_flow_program(seed) if flow else random_program(seed)
+            program = random_program(seed) if kind == "plain" else random_flow_program(seed, loops=kind == "loops")
             fetches = list(program.fetches)
-            async with af.Session(config=af.SessionConfig(optimizations=False)) as session:
+            config = af.SessionConfig(executor="reference", optimizations=False)
+            async with af.Session(config=config) as session:
                 whole = await session.run(fetches, program.feeds)
             async with asyncio.timeout(120):
                 parts = await run_split(fetches, program.feeds, seed, devices, executor)
@@ -46,8 +47,7 @@ def test_a_step_cut_up_at_random_gives_what_the_whole_gives(executor: str, seed:
 def subgraphs(fetches: list[af.Tensor], feeds: list[af.Tensor]) -> dict[str, ClientGraph]:
     with af.Session(config=TWO) as session:
         plan = session.plan(fetches, feeds)
-    (part,) = plan.parts.values()
-    return dict(part.subgraphs)
+    return dict(plan.by_device())
 
 
 def ops(graph: ClientGraph, op: str) -> list[str]:
@@ -134,12 +134,7 @@ def test_a_loop_on_two_devices_has_a_control_loop_where_it_receives() -> None:
             limit = af.placeholder("int32", [])
             out = af.while_loop(lambda i, v, limit=limit: i < limit, lambda i, v: (i + 1, v * 1.5), [0, 1.0])
             plan = split_plan(list(out), [limit], seed, 2)
-        receiving = [
-            graph
-            for part in plan.parts.values()
-            for graph in part.subgraphs.values()
-            if any(n.op == RECV and n.control for n in graph.nodes.values())
-        ]
+        receiving = [g for _, g in plan.by_device() if any(n.op == RECV and n.control for n in g.nodes.values())]
         for graph in receiving:
             frames = {n.attrs["frame_name"] for n in graph.nodes.values() if n.op == "Enter"}
             assert len(frames) == 1

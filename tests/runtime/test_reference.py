@@ -1,19 +1,297 @@
-"""The reference executor as one of a session's executors: what it waits for shows, stops, and gives back its locks."""
+"""The reference executor: what a step means, and that as one of a session's executors it keeps the promises of all."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import aioflow as af
 from aioflow import errors, raw_ops
+from aioflow.compiler.prune import StepRequest, prune
+from aioflow.graph.arrays import to_array
+from aioflow.graph.opdef import OPS, define_op
+from aioflow.kernels.registry import KERNELS, kernel
+from aioflow.kernels.resources import ResourceManager
+from aioflow.ops.apply import make
+from aioflow.runtime.bind import bind_graph
+from aioflow.runtime.dataflow import Dataflow
+from aioflow.runtime.device import host
+from aioflow.runtime.executor import shared_threads
+from aioflow.runtime.reference import Reference
+from aioflow.runtime.step import Step
+from tests.runtime.flow_programs import random_flow_program
 from tests.waiting import time_runs_out, until_waiting
+
+_PATIENCE = 10.0  # seconds that a thread of a test waits at most
+_DO: dict[str, Callable[[Any], Any]] = {}  # what the node of that name does with its input
+
+if "TestDo" not in OPS:
+    define_op("TestDo", "x: T", "y: T", ["T: type", "what: string"], stateful=True, shape=lambda ctx: ctx.dims("x"))
+    define_op("TestDoPurely", "x: T", "y: T", ["T: type", "what: string"], shape=lambda ctx: ctx.dims("x"))
+
+if not KERNELS.for_op("TestDo"):
+
+    @kernel("TestDo")
+    @kernel("TestDoPurely")
+    def _do(x: Any, *, what: str) -> Any:
+        return _DO[what](x)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_to_do() -> Iterator[None]:
+    yield
+    _DO.clear()
+
+
+def _doing(name: str, does: Callable[[Any], Any], x: Any = 0) -> Any:
+    _DO[name] = does
+    return make("TestDo", x, what=name, name=name)
+
+
+def _noting(ran: list[str], name: str, x: Any = 0) -> Any:
+    def note(value: Any) -> Any:
+        ran.append(name)
+        return value
+
+    return _doing(name, note, x)
 
 
 def _session() -> af.Session:
-    return af.Session(config=af.SessionConfig(executor="reference"))
+    return af.Session(config=af.SessionConfig(executor="reference", threads=2))
+
+
+# -- what a step means -------------------------------------------------------------------------------------------------
+
+
+async def test_nodes_that_need_nothing_of_one_another_run_side_by_side(graph: af.Graph) -> None:
+    together = threading.Barrier(2)
+
+    def meet(x: Any) -> Any:
+        together.wait(_PATIENCE)
+        return x
+
+    async with _session() as session:
+        assert await session.run([_doing("one", meet, 1), _doing("other", meet, 2)]) == [1, 2]
+
+
+async def test_the_event_loop_goes_on_while_a_kernel_runs(graph: af.Graph) -> None:
+    loop, turned = asyncio.get_running_loop(), threading.Event()
+    in_time: list[bool] = []
+
+    def wait(x: Any) -> Any:
+        loop.call_soon_threadsafe(turned.set)
+        in_time.append(turned.wait(_PATIENCE))
+        return x
+
+    async with _session() as session:
+        await session.run(_doing("wait", wait))
+    assert in_time == [True]
+
+
+@pytest.mark.parametrize("first", ["puts", "takes"])
+async def test_async_nodes_are_awaited_together(graph: af.Graph, first: str) -> None:
+    queue = af.FIFOQueue(1, ["int32"], shapes=[[]])
+    if first == "puts":
+        put, got = queue.enqueue(7), queue.dequeue()
+    else:
+        got, put = queue.dequeue(), queue.enqueue(7)
+    async with _session() as session:
+        assert (await session.run([got, put], timeout=60))[0] == 7
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 100_000))
+async def test_branches_are_as_the_rules_of_tagged_dataflow_have_them(seed: int) -> None:
+    with af.Graph().as_default():
+        program = random_flow_program(seed, loops=False)
+        graph = prune(StepRequest(tuple(program.feeds), tuple(program.fetches)))
+    assert Reference.can_run(graph)
+    bound = bind_graph(graph, host(), ResourceManager(), {})
+    threads = shared_threads("-test-reference", 2)
+    feeds = [to_array(value, tensor.dtype) for tensor, value in program.feeds.items()]
+    expected = await Dataflow(graph, bound, threads, 60.0).run(feeds, Step())
+    for have, want in zip(await Reference(graph, bound, threads).run(feeds, Step()), expected, strict=True):
+        np.testing.assert_array_equal(have, want)
+
+
+async def test_a_merge_goes_on_with_the_first_value_to_come(graph: af.Graph) -> None:
+    queue = af.FIFOQueue(1, ["int32"], shapes=[[]])
+    late: Any = queue.dequeue()
+    value, index = raw_ops.Merge(inputs=[late, af.constant(5)])
+    with af.control_dependencies([value]):
+        put = queue.enqueue(6)
+    async with _session() as session:
+        assert (await session.run([value, index, late, put], timeout=60))[:3] == [5, 1, 6]
+
+
+async def test_what_is_dead_is_passed_on_and_runs_nothing(graph: af.Graph) -> None:
+    ran: list[str] = []
+    taken = af.placeholder("bool", [])
+    off, on = raw_ops.Switch(data=af.constant(3), pred=taken)
+    if_not, if_so = _noting(ran, "if_not", off), _noting(ran, "if_so", on)
+    with af.control_dependencies([if_so]):
+        behind = _noting(ran, "behind")
+        trigger = raw_ops.ControlTrigger()
+    with af.control_dependencies([trigger]):
+        anyway = _noting(ran, "anyway")
+    with af.control_dependencies([if_so]):
+        either, _ = raw_ops.Merge(inputs=[if_not, if_so])
+    async with _session() as session:
+        assert await session.run([either, anyway], {taken: False}) == [3, 0]
+        assert sorted(ran) == ["anyway", "if_not"]
+        ran.clear()
+        assert await session.run([either, anyway, behind], {taken: True}) == [3, 0, 0]
+        assert sorted(ran) == ["anyway", "behind", "if_so"]
+        with pytest.raises(errors.InvalidArgumentError, match="'behind:0' does not have a value") as caught:
+            await session.run(behind, {taken: False})
+        assert caught.value.op_type == "_Retval"
+
+
+async def test_the_predicate_of_a_switch_is_one_value(graph: af.Graph) -> None:
+    predicate = af.placeholder("bool", None)
+    off, _ = raw_ops.Switch(data=af.constant(3), pred=predicate, name="fork")
+    async with _session() as session:
+        with pytest.raises(errors.InvalidArgumentError, match="predicate of a Switch must be a scalar") as caught:
+            await session.run(off, {predicate: [True, False]})
+        assert caught.value.node == "fork"
+
+
+async def test_a_value_is_dropped_when_its_last_reader_has_ended(graph: af.Graph) -> None:
+    held: list[bool] = []
+    arrays: list[weakref.ref[Any]] = []
+
+    def make(x: Any) -> Any:
+        made = np.zeros(5, np.int32)
+        arrays.append(weakref.ref(made))
+        return made
+
+    def look(x: Any) -> Any:
+        held.append(arrays[0]() is not None)
+        return x
+
+    made = _doing("make", make, af.constant([0] * 5))
+    with af.control_dependencies([made + 1, made * 2]):
+        last = _doing("last", look)
+    async with _session() as session:
+        await session.run(last)
+    assert held == [False]
+
+
+# -- how it ends -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_first_error_wins_and_all_else_is_cancelled_and_awaited(graph: af.Graph) -> None:
+    entered, ended = threading.Event(), threading.Event()
+    ran: list[str] = []
+    gone: list[bool] = []
+
+    def fail(x: Any) -> Any:
+        assert entered.wait(_PATIENCE)
+        raise ValueError("first")
+
+    def fail_later(x: Any) -> Any:
+        (step,) = session._steps
+        entered.set()
+        while not step.requested:
+            time.sleep(1e-3)
+        ended.set()
+        raise ValueError("second")
+
+    async def wait() -> Any:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            gone.append(True)
+
+    slow = _doing("slow", fail_later)
+    fetches = [_doing("failing", fail), _noting(ran, "behind", slow), af.py_coroutine(wait, [], af.int32)]
+    async with _session() as session:
+        with pytest.raises(errors.InvalidArgumentError, match="first") as caught:
+            await session.run(fetches)
+        assert caught.value.node == "failing"
+        assert ended.is_set()
+        assert gone == [True]
+    assert ran == []
+
+
+async def test_a_cancelled_step_waits_for_its_kernel_and_runs_no_other(graph: af.Graph) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    def stay(x: Any) -> Any:
+        entered.set()
+        assert go_on.wait(_PATIENCE)
+        ran.append("stay")
+        return x
+
+    behind = _noting(ran, "behind", _doing("stay", stay))
+    async with _session() as session, asyncio.TaskGroup() as tg:
+        task = tg.create_task(session.run(behind))
+        await asyncio.to_thread(entered.wait, _PATIENCE)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        go_on.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert ran == ["stay"]
+
+
+async def test_a_kernel_that_does_not_stop_and_changes_nothing_is_left_behind(graph: af.Graph) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def stay(x: Any) -> Any:
+        entered.set()
+        go_on.wait(_PATIENCE)
+        return x
+
+    _DO["stay"] = stay
+    x = af.placeholder("int32", [])
+    stuck = make("TestDoPurely", x, what="stay", name="stuck")
+    try:
+        async with _session() as session, asyncio.TaskGroup() as tg:
+            task = tg.create_task(session.run(stuck, {x: 0}))
+            await asyncio.to_thread(entered.wait, _PATIENCE)
+            (step,) = session._steps
+            task.cancel()
+            await asyncio.wait([task], timeout=_PATIENCE / 2)
+            assert task.cancelled()
+            assert step.left_behind == ["stuck"]
+    finally:
+        go_on.set()
+
+
+async def test_a_step_that_is_asked_to_stop_ends_with_the_error_that_stopped_it(graph: af.Graph) -> None:
+    reason = errors.AbortedError("a worker is gone")
+    ran: list[str] = []
+
+    def stop(x: Any) -> Any:
+        (step,) = session._steps
+        loop.call_soon_threadsafe(step.stop, reason)
+        while not step.requested:
+            time.sleep(1e-3)
+        return x
+
+    loop = asyncio.get_running_loop()
+    behind = _noting(ran, "behind", _doing("stop", stop))
+    async with _session() as session:
+        with pytest.raises(errors.AbortedError) as caught:
+            await session.run(behind)
+    assert caught.value is reason
+    assert ran == []
+
+
+# -- as one of a session's executors -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["fails", "cancelled", "times out", "is not consumed"])

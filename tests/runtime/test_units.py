@@ -13,9 +13,9 @@ from aioflow.compiler.prune import StepRequest, prune
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.kernels.resources import ResourceManager
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make
 from aioflow.runtime.bind import bind_graph
-from aioflow.runtime.device import load_backend
+from aioflow.runtime.device import host
 from aioflow.runtime.units import Unit, constant_values, split
 
 if "TestHop" not in OPS:
@@ -29,15 +29,14 @@ if not KERNELS.for_op("TestHop"):
 
 
 def _hop_over(x: Any, name: str) -> af.Tensor:
-    result: af.Tensor = apply_op("TestHop", x, name=name)
-    return result
+    return make("TestHop", x, name=name)
 
 
 def _units(
     *fetches: af.Tensor, feeds: tuple[af.Tensor, ...] = (), targets: tuple[af.Operation, ...] = ()
 ) -> list[Unit]:
     graph = prune(StepRequest(feeds, fetches, targets))
-    bound = bind_graph(graph, load_backend("numpy"), ResourceManager(), {})
+    bound = bind_graph(graph, host(), ResourceManager(), {})
     constants = constant_values(bound)
     units = split(graph, bound, constants)
     working = [b.node.name for b in bound if Edge(b.node.name, 0) not in constants]

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 import aioflow as af
-from aioflow.ops.apply import apply_op
+from aioflow.ops.apply import make_op
 
 __all__ = ["GROWING", "SLOW", "Slow", "SlowStep", "forget"]
 
@@ -67,10 +67,7 @@ class SlowStep:
             [self._input(item) for item in value] if isinstance(value, tuple) else self._input(value)
             for value in (row.small or row.inputs)()
         ]
-        made = apply_op(row.op, *inputs, **row.attrs)
-        while isinstance(made, list | tuple):
-            made = next(part for part in made if not isinstance(part, list) or part)
-        self.node = getattr(made, "op", made)
+        self.node = make_op(row.op, *inputs, **row.attrs)
 
     def _input(self, value: Any) -> Any:
         source = af.placeholder("string" if value.dtype == object else value.dtype, [None] * np.ndim(value))

@@ -19,7 +19,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
-from aioflow.stopping import doing
+from aioflow.work.stopping import doing
 from tests.processes import SECONDS, program
 from tests.session.slow_steps import GROWING, SLOW, Slow, SlowStep, forget
 from tests.waiting import clock_put_forward
@@ -141,11 +141,11 @@ async def _tried(session: af.Session, step: SlowStep, feeds: dict[Any, Any]) -> 
 @pytest.mark.parametrize("row", [row for row in SLOW if str(row) in _TYPICAL], ids=str)
 async def test_a_slow_step_ends_by_its_time_limit(row: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     if not row.left:  # however busy the machine is, it comes to a checkpoint
-        monkeypatch.setattr("aioflow.threads.GRACE", _PATIENCE)
+        monkeypatch.setattr("aioflow.work.threads.GRACE", _PATIENCE)
     async with af.Session(config=af.SessionConfig(inline_budget=0.05)) as session:
-        step = SlowStep(row)
+        step = await asyncio.to_thread(SlowStep, row)
         await step.prepare(session)
-        late, gap, left = await _tried(session, step, step.feeds())
+        late, gap, left = await _tried(session, step, await asyncio.to_thread(step.feeds))
         assert late < _PATIENCE
         assert gap < _BLOCKED
         assert row.left or not left
@@ -164,11 +164,11 @@ def test_the_typical_rows_exist() -> None:
 async def test_a_slow_step_ends_right_after_its_time_limit(row: Slow) -> None:
     """The best of a few tries counts: what else goes on in the machine may hold up any of them, but hardly all."""
     async with af.Session(config=af.SessionConfig(inline_budget=0.05)) as session:
-        step = SlowStep(row)
+        step = await asyncio.to_thread(SlowStep, row)
         await step.prepare(session)
         tries = []
         for _ in range(_TRIES):
-            late, gap, left = await _tried(session, step, step.feeds())
+            late, gap, left = await _tried(session, step, await asyncio.to_thread(step.feeds))
             await _until(idle=True)
             tries.append((max(late, gap), left))
             if tries[-1][0] <= _LATE and (row.left or not left):
@@ -182,10 +182,10 @@ async def test_a_slow_step_ends_right_after_its_time_limit(row: Slow) -> None:
 @pytest.mark.parametrize("row", GROWING, ids=str)
 async def test_what_grows_with_a_value_is_refused_beyond_the_limit(row: Slow) -> None:
     async with af.Session(config=af.SessionConfig(max_value_bytes=1 << 20, inline_budget=0.05)) as session:
-        step = SlowStep(row)
+        step = await asyncio.to_thread(SlowStep, row)
         await step.prepare(session)
         with pytest.raises(ResourceExhaustedError, match="max_value_bytes"):
-            await session.run(step.node, step.feeds(), timeout=_PATIENCE)
+            await session.run(step.node, await asyncio.to_thread(step.feeds), timeout=_PATIENCE)
         assert await session.run(af.constant(1.0) + 1.0) == 2.0
 
 

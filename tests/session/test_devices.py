@@ -15,10 +15,7 @@ CPU = "/job:localhost/replica:0/task:0/device:CPU:{}"
 
 def devices_of(session: af.Session, fetches: object) -> dict[str, str]:
     """The device of each node of a step; of those that are on several, one of them."""
-    plan = session.plan(fetches)
-    return {
-        name: device for part in plan.parts.values() for device, graph in part.subgraphs.items() for name in graph.nodes
-    }
+    return {node.name: device for device, node in session.plan(fetches).placed_nodes()}
 
 
 async def test_a_session_has_as_many_devices_as_it_is_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,38 @@ async def test_a_fetch_that_was_given_up_may_be_asked_for_again() -> None:
             await task
         release.set()
         assert await session.partial_run(handle, y) == 3
+
+
+async def test_a_time_limit_says_what_the_step_waits_for() -> None:
+    a, b = af.placeholder("float32", []), af.placeholder("float32", [])
+    y = af.py_coroutine(asyncio.Event().wait, [], "float32", name="slow")
+    async with af.Session() as session:
+        handle = await session.partial_run_setup([y, a + b], [a, b])
+        with pytest.raises(af.errors.DeadlineExceededError) as raised:
+            await session.partial_run(handle, y, {a: 3.0}, timeout=0.01)
+    assert "; waiting for " in raised.value.message
+    assert raised.value.message.endswith("a value that has not been fed yet, slow on its kernel")
+
+
+async def test_a_time_limit_says_what_is_left_behind() -> None:
+    """The conversion of a feed, which cannot be stopped in the middle of a function of the caller's."""
+    gate = Event()
+
+    class Stuck:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            gate.wait(60)
+            return np.zeros([], np.float32)
+
+    a = af.placeholder("float32", [None])
+    fed = {a: [Stuck()] * 100_000}
+    async with af.Session() as session:
+        try:
+            handle = await session.partial_run_setup([a + 1.0], [a])
+            for call in (session.partial_run(handle, [], fed, timeout=0.05), session.run(a + 1.0, fed, timeout=0.5)):
+                with pytest.raises(af.errors.DeadlineExceededError, match=r"convert.*left behind and still running"):
+                    await call
+        finally:
+            gate.set()
 
 
 async def test_closing_the_session_ends_it() -> None:

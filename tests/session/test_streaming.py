@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aioflow as af
-from aioflow.kernels.async_source import SourceCore
+from aioflow.kernels.function.async_source import SourceCore
 
 
 class Numbers:
@@ -79,7 +79,7 @@ async def test_several_components_and_checks() -> None:
         first = await session.run([a, b])
         assert first[0] == 1
         assert first[1].tolist() == [1, 2]
-        with pytest.raises(af.errors.InvalidArgumentError, match="another shape"):
+        with pytest.raises(af.errors.InvalidArgumentError, match="wrong shape"):
             await session.run(a)
         with pytest.raises(af.errors.DTypeError):
             await session.run(a)

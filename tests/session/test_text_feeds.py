@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.fetches import feed_converter
+from aioflow.session.fetches import feed_converter
 from tests.net.clusters import cluster
 
 Run = Callable[[af.Session, Any, dict[Any, Any]], Awaitable[Any]]
@@ -129,7 +129,7 @@ async def test_strings_that_the_users_own_functions_return(form: str) -> None:
         af.py_func(lambda: (FORMS[form],), [], ["string"])[0],
         af.from_async_iterator(source, ["string"])[0],
     ]
-    if not isinstance(FORMS[form], list | tuple):  # a list has one value an output
+    if not isinstance(FORMS[form], list | tuple):  # a list has one value per output
         made.append(af.py_coroutine(fetched, [], "string"))
     async with af.Session() as session:
         for text in made:

@@ -10,7 +10,7 @@ import pytest
 import aioflow as af
 from aioflow.errors import DeadlineExceededError
 from aioflow.runtime.step import Step
-from aioflow.time_limit import TimeLimit
+from aioflow.session.time_limit import TimeLimit
 from tests.waiting import clock_put_forward
 
 

@@ -24,9 +24,9 @@ import aioflow as af
 from aioflow.graph.default_graph import _PROCESS
 from aioflow.kernels import resources
 from aioflow.net.recycling import RECEIVED
-from aioflow.planner import _PINNING
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.step import Step
+from aioflow.session.planner import _PINNING
 from aioflow_cupy.backend import CupyBackend
 from tests.backends.cupy.fake_driver import FakeDriver
 

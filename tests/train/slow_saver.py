@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from aioflow.kernels import checkpoint_format
-from aioflow.kernels.tensor_file import write_tensors
+from aioflow.formats import checkpoint as checkpoint_format
+from aioflow.formats.tensor_file import write_tensors
 
 
 def main(prefix: str, stop: str) -> None:

@@ -286,7 +286,7 @@ if "TestFault" not in OPS:  # the registry outlives this module, which may be im
 
 
 def by_kernel(kind: str) -> Any:
-    return af.extend.apply_op("TestFault", 1.0, kind=kind)
+    return af.extend.make("TestFault", 1.0, kind=kind)
 
 
 def by_kernel_in_a_loop(kind: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -14,8 +15,8 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.kernels import temporary_files
-from aioflow.kernels.checkpoint_format import CheckpointReader, write_atomically, write_checkpoint
+from aioflow.formats import temporary_files
+from aioflow.formats.checkpoint import CheckpointReader, write_atomically, write_checkpoint
 from tests.processes import program
 
 SAVER = Path(__file__).with_name("slow_saver.py")
@@ -60,8 +61,11 @@ def test_the_next_save_of_the_prefix_takes_away_what_a_killed_one_left(tmp_path:
 
 
 async def test_a_saver_does_so(tmp_path: Path) -> None:
-    with saving(tmp_path / "model-3"):
-        pass
+    def interrupted() -> None:
+        with saving(tmp_path / "model-3"):
+            pass
+
+    await asyncio.to_thread(interrupted)
     assert len(left(tmp_path)) == 1
     variable = af.Variable(1.0)
     async with af.Session() as session:

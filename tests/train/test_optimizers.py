@@ -12,10 +12,11 @@ import pytest
 import aioflow
 from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes
-from aioflow.kernels import resources, training
+from aioflow.kernels import resources
 from aioflow.kernels.resources import ResourceManager, VariableResource
-from aioflow.kernels.training_rules import RULES
-from aioflow.ops.apply import apply_op
+from aioflow.kernels.variables import optimizer_updates as training
+from aioflow.kernels.variables.optimizer_rules import RULES
+from aioflow.ops.apply import make_op
 from aioflow.testing.evaluate import evaluate
 from aioflow.train.optimizer import Optimizer
 
@@ -372,11 +373,11 @@ def test_concurrent_updates_are_applied_one_after_the_other() -> None:
 def test_update_ops_check_their_shapes_when_built() -> None:
     w = aioflow.Variable([1.0, 2.0], name="w")
     with pytest.raises(InvalidArgumentError):
-        apply_op("ResourceApplyGradientDescent", w.handle, [0.1], [1.0, 2.0])
+        make_op("ResourceApplyGradientDescent", w.handle, [0.1], [1.0, 2.0])
     with pytest.raises(InvalidArgumentError):
-        apply_op("ResourceSparseApplyAdagrad", w.handle, w.handle, 0.1, [1.0], [[0]])
+        make_op("ResourceSparseApplyAdagrad", w.handle, w.handle, 0.1, [1.0], [[0]])
     short = aioflow.Variable([1.0], name="short")
     with pytest.raises(InvalidArgumentError):
-        apply_op("ResourceApplyMomentum", w.handle, short.handle, 0.1, [1.0, 2.0], 0.9)
+        make_op("ResourceApplyMomentum", w.handle, short.handle, 0.1, [1.0, 2.0], 0.9)
     with pytest.raises(DTypeError):
-        apply_op("ResourceApplyGradientDescent", w.value(), 0.1, [1.0, 2.0])
+        make_op("ResourceApplyGradientDescent", w.value(), 0.1, [1.0, 2.0])

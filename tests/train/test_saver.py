@@ -31,10 +31,10 @@ from aioflow.errors import (
     PermissionDeniedError,
     UnimplementedError,
 )
+from aioflow.formats import checkpoint as checkpoint_format
+from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
+from aioflow.formats.tensor_file import write_tensors
 from aioflow.graph.default_graph import default_graph
-from aioflow.kernels import checkpoint_format
-from aioflow.kernels.checkpoint_format import CheckpointReader, write_checkpoint
-from aioflow.kernels.tensor_file import write_tensors
 
 VALUES: dict[str, Any] = {
     "float16": np.array([1.5, -2], np.float16),
@@ -370,6 +370,7 @@ def read_all(prefix: str) -> None:
         reader.read(name)
 
 
+@pytest.mark.blocks_loop("reads a damaged file hundreds of times where it stands, as programs without a loop do")
 async def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
     prefix = await saved(tmp_path / "m", a=np.arange(3, dtype=np.float32), s=np.array([b"ab", b"c"], object))
     file = tmp_path / "m.safetensors"
@@ -565,6 +566,13 @@ def test_what_the_system_says_of_a_name_has_a_code(tmp_path: Path, name: str, ki
         write_checkpoint(str(tmp_path / name), {"a": np.zeros(2)})
     with pytest.raises((kind, NotFoundError, FailedPreconditionError)):
         CheckpointReader(str(tmp_path / name))
+
+
+def test_a_state_that_cannot_be_read_has_a_code(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    with pytest.raises(FailedPreconditionError):
+        aioflow.train.get_checkpoint_state(tmp_path)
+    assert aioflow.train.get_checkpoint_state(tmp_path / "nothing") is None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")

@@ -6,7 +6,7 @@ Each function builds in a graph of its own. `assert_type` does nothing at run ti
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, assert_type
+from typing import Any, NamedTuple, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +111,25 @@ def what_builders_give() -> None:
     assert_type(af.cast(af.IndexedSlices(x, af.constant([0, 1])), "int32"), af.IndexedSlices)
     assert_type(af.SparseTensor([[0, 1]], [1.0], [2, 2]), af.SparseTensor)
     assert_type(af.py_func(np.sin, [x], "float32"), af.Tensor)
+
+
+class Best(NamedTuple):
+    """What a builder of the user's own gives."""
+
+    values: af.Tensor
+    indices: af.Tensor
+
+
+def what_the_doors_for_ones_own_ops_give() -> None:
+    x = af.constant([3.0, 1.0])
+    assert_type(af.extend.make("Neg", x), af.Tensor)
+    assert_type(af.extend.make_list("Split", 0, x, num_split=2), list[af.Tensor])
+    assert_type(af.extend.make_tuple(Best, "TopKV2", x, 1), Best)
+    assert_type(af.extend.make_tuple(Best, "TopKV2", x, 1).values, af.Tensor)
+    assert_type(af.extend.make_op("NoOp"), af.Operation)
+    made = af.extend.apply_op("Neg", x)
+    assert isinstance(made, af.Tensor)
+    assert_type(made, af.Tensor)
 
 
 def variables() -> None:

@@ -12,12 +12,11 @@ from itertools import combinations
 from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Node
-from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import ANY_DEVICE, KERNELS
 
 __all__ = ["Aliasing"]
 
-_PRODUCTS: Final = ("MatMul", "BatchMatMul", "BatchMatMulV2", "Einsum", "Conv", "DepthwiseConv")  # or so begin
 _MANY: Final = 64  # roots: a chain of hundreds of branches that hand on what they get is not followed to its start
 _NONE: Final[frozenset[str]] = frozenset()
 
@@ -32,7 +31,7 @@ class Aliasing:
         self._joined: dict[str, frozenset[str]] = {}  # roots that are those of other values by now
         for node in graph.nodes.values():
             self._roots[node.name] = self._find_roots(node)
-            if node.op.startswith(_PRODUCTS) and not graph.spec(node.inputs[0]).dtype.is_integer:
+            if traits_of(node.op).multiplies and not graph.spec(node.inputs[0]).dtype.is_integer:
                 self._keep_apart(node)
 
     def may_join(self, name: str, other: str) -> bool:
@@ -59,7 +58,7 @@ class Aliasing:
     def _is_fresh(self, op: str) -> bool:
         if op not in self._fresh:
             kernels = [k for k in KERNELS.for_op(op) if k.device_type in (ANY_DEVICE, "CPU")]
-            self._fresh[op] = op not in CONTROL_FLOW and bool(kernels) and all(k.fresh for k in kernels)
+            self._fresh[op] = not traits_of(op).steers and bool(kernels) and all(k.fresh for k in kernels)
         return self._fresh[op]
 
     def _keep_apart(self, node: Node) -> None:

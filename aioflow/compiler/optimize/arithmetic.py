@@ -6,7 +6,8 @@ NaN; and a division by a power of two becomes a multiplication, which rounds the
 stay one where the operation would have made it quiet.) The 16-bit floats and complex numbers are left alone: their
 kernels compute in other types.
 
-Rules are functions of a node, in a table by op. x * x is not made a Square: on the CPU it is the same loop.
+The laws of an op stand on its definition (`Laws`); what holds for one op alone is a function of a node, in a table by
+op. x * x is not made a Square: on the CPU it is the same loop.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from aioflow.compiler.optimize.rewrite import Rewriting, Rule, sweep
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
+from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims, num_elements
+from aioflow.graph.traits import Effect, Memory, Neutral
 
 __all__ = ["arithmetic"]
 
@@ -38,54 +41,40 @@ def arithmetic(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
 
 def _simplified(node: Node, rewriting: Rewriting) -> Node | None:
     rule = _RULES.get(node.op)
-    return None if rule is None else rule(node, rewriting)
+    return _by_laws(node, rewriting) or (None if rule is None else rule(node, rewriting))
+
+
+def _by_laws(node: Node, rewriting: Rewriting) -> Node | None:
+    traits = traits_of(node.op)
+    laws = traits.laws
+    found = None
+    if traits.memory is Memory.PASSED and traits.effect is Effect.NONE and len(node.inputs) == len(node.outputs) == 1:
+        found = rewriting.passed_on(node, node.inputs[0])
+    if laws.undoes_itself:
+        found = _undone(node, rewriting)
+    if laws.idempotent:
+        found = _done_already(node, rewriting)
+    if laws.of_equals:
+        found = _with_itself(node, rewriting)
+    if found is None and laws.neutral is not None:
+        found = _without_neutral(node, rewriting, laws.neutral)
+    return found
 
 
 def _is_exact(dtype: DType) -> bool:
     return dtype in _WIDE or dtype.is_integer or dtype.is_bool
 
 
-# -- values handed on -------------------------------------------------------------------------------------------------
-
-
-def _identity(node: Node, rewriting: Rewriting) -> Node | None:
-    return rewriting.passed_on(node, node.inputs[0])
-
-
 # -- neutral elements -------------------------------------------------------------------------------------------------
 
-# For each op the positions at which a constant changes nothing, and the constant: for integers and bools, for floats.
-# None: for no value.
-_BOTH: Final = (0, 1)
-_SECOND: Final = (1,)
-_NEUTRAL: Final[Mapping[str, tuple[tuple[int, ...], Any, float | None]]] = {
-    "Add": (_BOTH, 0, -0.0),
-    "AddV2": (_BOTH, 0, -0.0),
-    "BitwiseAnd": (_BOTH, -1, None),
-    "BitwiseOr": (_BOTH, 0, None),
-    "BitwiseXor": (_BOTH, 0, None),
-    "Div": (_SECOND, 1, 1.0),
-    "FloorDiv": (_SECOND, 1, None),
-    "LeftShift": (_SECOND, 0, None),
-    "LogicalAnd": (_BOTH, True, None),
-    "LogicalOr": (_BOTH, False, None),
-    "Mul": (_BOTH, 1, 1.0),
-    "Pow": (_SECOND, 1, 1.0),
-    "RealDiv": (_SECOND, None, 1.0),
-    "RightShift": (_SECOND, 0, None),
-    "Sub": (_SECOND, 0, 0.0),
-    "TruncateDiv": (_SECOND, 1, None),
-}
 
-
-def _without_neutral(node: Node, rewriting: Rewriting) -> Node | None:
+def _without_neutral(node: Node, rewriting: Rewriting, law: Neutral) -> Node | None:
     """x * 1, x / 1, x - 0, x + 0 for integers, x and True, …: x."""
-    positions, whole, floating = _NEUTRAL[node.op]
     dtype = node.outputs[0].dtype
-    neutral = floating if dtype.is_floating else whole
+    neutral = law.floating if dtype.is_floating else law.whole
     if neutral is None or not _is_exact(dtype):
         return None
-    for position in positions:
+    for position in law.positions:
         constant, edge = rewriting.constant(node.inputs[position]), node.inputs[1 - position]
         if constant is None or not _is_all(constant, neutral, dtype):
             continue
@@ -143,10 +132,6 @@ def _without_sign(node: Node, rewriting: Rewriting) -> Node | None:
     return rewriting.remade(node, node.op, (edge,), **node.attrs) if rewriting.facts.is_compact(edge) else None
 
 
-def _absolute(node: Node, rewriting: Rewriting) -> Node | None:
-    return _done_already(node, rewriting) or _without_sign(node, rewriting)
-
-
 def _with_itself(node: Node, rewriting: Rewriting) -> Node | None:
     """max(x, x), x and x: x."""
     first, second = node.inputs
@@ -154,31 +139,13 @@ def _with_itself(node: Node, rewriting: Rewriting) -> Node | None:
     return rewriting.copied(node, first, keeps_order=True) if same else None
 
 
-def _logic(node: Node, rewriting: Rewriting) -> Node | None:
-    return _with_itself(node, rewriting) or _without_neutral(node, rewriting)
-
-
-# What is false just where the comparison is true. An order of floats has none: NaN is neither less nor not less.
-_OPPOSITE: Final[Mapping[str, str]] = {
-    "Equal": "NotEqual",
-    "Greater": "LessEqual",
-    "GreaterEqual": "Less",
-    "Less": "GreaterEqual",
-    "LessEqual": "Greater",
-    "NotEqual": "Equal",
-}
-
-
 def _negation(node: Node, rewriting: Rewriting) -> Node | None:
-    """not not x: x. not (a < b): a >= b."""
+    """not (a < b): a >= b. Floats have no such order: NaN is neither less nor not less."""
     inner = _inner(node, rewriting)
-    opposite = _OPPOSITE.get(inner.op)
-    if opposite is None:
-        return _undone(node, rewriting)
-    ordered = rewriting.spec(inner.inputs[0]).dtype
-    if not ordered.is_integer and inner.op not in ("Equal", "NotEqual"):
+    laws = traits_of(inner.op).laws
+    if not laws.opposite or not (laws.total or rewriting.spec(inner.inputs[0]).dtype.is_integer):
         return None
-    return rewriting.remade(node, opposite, inner.inputs, **inner.attrs)
+    return rewriting.remade(node, laws.opposite, inner.inputs, **inner.attrs)
 
 
 # -- division, choice, casts, sums ------------------------------------------------------------------------------------
@@ -186,10 +153,9 @@ def _negation(node: Node, rewriting: Rewriting) -> Node | None:
 
 def _division(node: Node, rewriting: Rewriting) -> Node | None:
     """x / 2ⁿ: x * 2⁻ⁿ. Both round the same real number, if 2⁻ⁿ is a normal number itself."""
-    simpler = _without_neutral(node, rewriting)
     dtype, divisor = node.outputs[0].dtype, rewriting.constant(node.inputs[1])
-    if simpler is not None or divisor is None or not divisor.size or dtype not in _WIDE:
-        return simpler
+    if divisor is None or not divisor.size or dtype not in _WIDE:
+        return None
     with np.errstate(all="ignore"):
         reciprocal = np.asarray(dtype.np_dtype.type(1) / divisor)
         usable = np.isfinite(reciprocal) & (np.abs(reciprocal) >= np.finfo(dtype.np_dtype).tiny)
@@ -247,18 +213,15 @@ def _sum_of_one(node: Node, rewriting: Rewriting) -> Node | None:
     return rewriting.copied(node, node.inputs[0], keeps_order=True) if alone else None
 
 
+# What holds for one op alone; what its algebra says comes first.
 _RULES: Final[Mapping[str, Rule]] = {
-    **dict.fromkeys(_NEUTRAL, _without_neutral),
-    **dict.fromkeys(("Identity", "PlaceholderWithDefault", "PreventGradient", "StopGradient"), _identity),
-    **dict.fromkeys(("Invert", "Neg"), _undone),
-    **dict.fromkeys(("Ceil", "Floor", "Rint", "Round", "Sign"), _done_already),
-    **dict.fromkeys(("Maximum", "Minimum"), _with_itself),
-    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "LogicalAnd", "LogicalOr"), _logic),
-    **dict.fromkeys(("Div", "RealDiv"), _division),
-    **dict.fromkeys(("Select", "SelectV2"), _choice),
-    "Abs": _absolute,
+    "Abs": _without_sign,
     "AddN": _sum_of_one,
     "Cast": _cast,
+    "Div": _division,
     "LogicalNot": _negation,
+    "RealDiv": _division,
+    "Select": _choice,
+    "SelectV2": _choice,
     "Square": _without_sign,
 }

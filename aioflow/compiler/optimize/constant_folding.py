@@ -18,17 +18,13 @@ from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.rewrite import Rewriting, sweep
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
+from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import num_elements
 
 __all__ = ["MAX_BYTES", "constant_folding"]
 
 MAX_BYTES: Final = 10 * 2**20  # of what one node gives
 _ALLOWANCE: Final = 100 * 2**10  # bytes; a larger result may not be larger than what it is computed from
-# Ops whose result is no larger than their inputs (or than those after broadcasting), for when its shape is not known.
-_NEVER_LARGER: Final = frozenset(
-    {"BroadcastArgs", "BroadcastGradientArgs", "ConcatV2", "ListDiff", "Reshape", "Slice", "StridedSlice", "Unique"}
-    | {"Where"}
-)
 
 
 def constant_folding(graph: ClientGraph, evaluate: Evaluate, max_bytes: int = MAX_BYTES) -> ClientGraph:
@@ -57,7 +53,7 @@ def _may_be_folded(node: Node, inputs: Sequence[Array], rewriting: Rewriting, ma
         return False
     counts = [num_elements(spec.dims) for spec in node.outputs]
     sizes = [count * spec.dtype.size for count, spec in zip(counts, node.outputs, strict=True) if count is not None]
-    known = len(sizes) == len(counts) or node.op in _NEVER_LARGER
+    known = len(sizes) == len(counts) or traits_of(node.op).never_larger
     return known and _is_small(sum(sizes), inputs, max_bytes)
 
 

@@ -11,13 +11,14 @@ from dataclasses import replace
 
 from aioflow.compiler.ir import ClientGraph
 from aioflow.compiler.optimize.evaluate import Evaluate
+from aioflow.graph.boundary import ARG, RETVAL
 
 __all__ = ["dead_code"]
 
 
 def dead_code(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
     """The graph without the nodes that nothing needs. Feeds stay: they are numbered."""
-    waiting = [n.name for n in graph.nodes.values() if n.op in ("_Arg", "_Retval")]
+    waiting = [n.name for n in graph.nodes.values() if n.op in (ARG, RETVAL)]
     waiting += graph.targets
     needed: set[str] = set()
     while waiting:

@@ -12,46 +12,45 @@ from typing import Final, TypeVar
 
 from aioflow.compiler.ir import Edge, Node
 from aioflow.graph import dtypes
-from aioflow.graph.opdef import CONTROL_FLOW, OPS
+from aioflow.graph.boundary import ARG
+from aioflow.graph.opdef import OPS, per_argument, traits_of
+from aioflow.graph.traits import Effect, Memory
 from aioflow.kernels.registry import ANY_DEVICE, KERNELS
 
-__all__ = ["Facts", "is_pure_op", "reads_rounded_by_constants"]
+__all__ = ["Facts", "is_elementwise", "is_pure_op", "reads_rounded_by_constants"]
 
 T = TypeVar("T")
 
-# Nothing in their definitions says so, but they exist for what they do: to fail.
-_FAILING: Final = frozenset({"Placeholder", "Abort", "EnsureShape"})
 _OPAQUE: Final = (dtypes.resource, dtypes.variant)
-
-# Inputs (of floating results) by whose value, if it is a constant, a kernel chooses how it rounds.
-_ROUNDED_BY: Final[Mapping[str, int]] = {"Sum": 1, "Mean": 1, "Pow": 1, "Fill": 1, "OneHot": 3}
-
-# Ops whose kernels lay their result out in row-major order, whatever they read.
-_ROW_MAJOR: Final = frozenset(
-    {"Fill", "LinSpace", "MatMul", "OnesLike", "Pack", "Pad", "PadV2", "Range", "Shape", "Tile", "ZerosLike"}
-)
-# Ops whose result lies in memory as their first input does; those of `_AS_IS` hand it on.
-_AS_IS: Final = frozenset({"Identity", "PlaceholderWithDefault", "PreventGradient", "StopGradient"})
-_AS_INPUT: Final = frozenset({*_AS_IS, "ExpandDims", "Reshape", "Squeeze"})
 _MANY: Final = 4  # anchors of one node; beyond it, the node itself is waited for
 
 
 def is_pure_op(op: str) -> bool:
     """Whether nodes of an op may be merged, folded, or left out if nobody reads them: they compute and do no more."""
-    if op in CONTROL_FLOW or op in _FAILING or op not in OPS:
+    if op not in OPS:
         return False
     definition = OPS.get(op)
-    if definition.stateful or any(a.dtype in _OPAQUE for a in (*definition.inputs, *definition.outputs)):
+    if definition.traits.effect is not Effect.NONE or any(
+        a.dtype in _OPAQUE for a in (*definition.inputs, *definition.outputs)
+    ):
         return False
     return not any(kernel.is_async for kernel in KERNELS.for_op(op))
 
 
 def reads_rounded_by_constants(node: Node) -> Edge | None:
     """The input of the node that must not become a constant, if there is one: the result would be rounded otherwise."""
-    position = _ROUNDED_BY.get(node.op)
-    if position is None or not (node.outputs[0].dtype.is_floating or node.outputs[0].dtype.is_complex):
+    name = traits_of(node.op).rounded_by
+    if not name or not (node.outputs[0].dtype.is_floating or node.outputs[0].dtype.is_complex):
         return None
-    return node.inputs[position]
+    return next(
+        edges[0] for arg, edges in per_argument(OPS.get(node.op).inputs, node.attrs, node.inputs) if arg.name == name
+    )
+
+
+def is_elementwise(op: str) -> bool:
+    """Whether all kernels of the CPU compute an output from the inputs at its index, and may write over one of them."""
+    kernels = [k for k in KERNELS.for_op(op) if k.device_type in (ANY_DEVICE, "CPU")]
+    return bool(kernels) and all(k.takes_out for k in kernels)
 
 
 class Facts:
@@ -85,7 +84,7 @@ class Facts:
         return self._settled(self._anchors, name, self._find_anchors)
 
     def _find_anchors(self, node: Node) -> tuple[str, ...]:
-        if node.op == "_Arg":
+        if node.op == ARG:
             return ()
         if not self.is_pure(node.op):
             return (node.name,)
@@ -110,10 +109,13 @@ class Facts:
     def _find_row_major(self, node: Node) -> bool:
         if node.op == "Const":
             return bool(node.attrs["value"].flags.c_contiguous)
-        if node.op in _ROW_MAJOR:
+        traits = traits_of(node.op)
+        if traits.row_major:
             return True
-        if node.op in _AS_INPUT:
-            return self._lies_so(node.inputs[0])
+        if traits.memory is Memory.PASSED and self.is_pure(node.op):
+            return all(self._lies_so(edge) for edge in node.inputs)  # what is known of a node is so of all its outputs
+        if traits.memory is Memory.SAME_ORDER and self.is_pure(node.op):
+            return self._lies_so(node.inputs[traits.shares])
         elementwise = self.is_pure(node.op) and self._is_elementwise(node.op)
         return elementwise and all(self._lies_so(edge) for edge in node.inputs)
 
@@ -125,8 +127,8 @@ class Facts:
         return self.is_row_major(edge) or self._settled(self._compact, edge.node, self._find_compact)
 
     def _find_compact(self, node: Node) -> bool:
-        if node.op in _AS_IS:
-            return self._compact[node.inputs[0].node]
+        if traits_of(node.op).memory is Memory.PASSED and self.is_pure(node.op):
+            return all(self._compact[edge.node] for edge in node.inputs)
         return self.is_pure(node.op) and self._is_elementwise(node.op)
 
     def _lies_so(self, edge: Edge) -> bool:
@@ -134,8 +136,7 @@ class Facts:
 
     def _is_elementwise(self, op: str) -> bool:
         if op not in self._elementwise:
-            kernels = [k for k in KERNELS.for_op(op) if k.device_type in (ANY_DEVICE, "CPU")]
-            self._elementwise[op] = bool(kernels) and all(k.takes_out for k in kernels)
+            self._elementwise[op] = is_elementwise(op)
         return self._elementwise[op]
 
     def _settled(self, known: dict[str, T], name: str, find: Callable[[Node], T]) -> T:

@@ -76,7 +76,7 @@ def _alike(graph: ClientGraph, convolution: Node, norm: Node, readers: list[Node
 
 
 def _channels(convolution: Node, shape: Dims) -> Dims:
-    """The shape of one number an output channel, for a filter of that shape."""
+    """The shape of one number per output channel, for a filter of that shape."""
     *_, inputs, outputs = (size or 0 for size in shape or ())
     return (inputs * outputs,) if convolution.op == "DepthwiseConv2dNative" else (outputs,)
 

@@ -54,7 +54,7 @@ class _Pattern:
         self._named = named_elsewhere(graph)
 
     def after(self, product: Node) -> list[Node]:
-        """The product, a bias and an activation, as far as they are there; empty for a node that is no product."""
+        """The product, a bias and an activation, as far as they are there; empty for a node that is not a product."""
         if product.op not in _FUSED or not self._is_plain(product):
             return []
         steps = [product]
@@ -93,7 +93,7 @@ def _has_defaults(graph: ClientGraph, node: Node) -> bool:
 
 
 def _bias_operand(graph: ClientGraph, product: Node, node: Node) -> Edge | None:
-    """The bias that an addition adds to the product: one number a channel; None where it is something else."""
+    """The bias that an addition adds to the product: one number per channel; None where it is something else."""
     if not _has_defaults(graph, node):
         return None
     at = node.inputs.index(Edge(product.name, 0))

@@ -9,7 +9,7 @@ but shapes are members. What is known to be small is left alone: a strand is as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,37 +17,18 @@ import aioflow.ops.fused  # noqa: F401  # defines the op
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.graph.dtypes import DType
+from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims, num_elements
+from aioflow.graph.traits import ANY
 from aioflow.kernels.fused import implied_attrs
 
-__all__ = ["MEMBERS", "fuse_elementwise", "named_elsewhere", "origins"]
+__all__ = ["fuse_elementwise", "named_elsewhere", "origins"]
 
 _CHAIN: Final = "_ElementwiseChain"
 _SMALL: Final = 128 * 1024  # bytes of the result: less than what a kernel would cut into blocks
 _LONGEST: Final = 256  # members
 _MOST_INPUTS: Final = 8  # a chain holds on to all of its inputs until it is done
 
-_FLOATS: Final = frozenset({"float32", "float64"})
-_NUMBERS: Final = _FLOATS | {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
-_ALL: Final = _NUMBERS | {"bool"}
-_BOOL: Final = frozenset({"bool"})
-
-# The ops that may be members, with the dtypes of their inputs. Their kernels always make a new array, and fail on
-# nothing but shapes that do not fit.
-MEMBERS: Final[Mapping[str, frozenset[str]]] = {
-    **dict.fromkeys(("Add", "AddV2", "Sub", "Mul", "Maximum", "Minimum", "SquaredDifference"), _NUMBERS),
-    **dict.fromkeys(("Neg", "Abs", "Sign", "Square", "Relu", "Relu6", "ReluGrad", "Relu6Grad"), _NUMBERS),
-    **dict.fromkeys(("RealDiv", "Div", "DivNoNan", "MulNoNan", "FloorMod", "FloorDiv"), _FLOATS),
-    **dict.fromkeys(("Sqrt", "Rsqrt", "Reciprocal", "Inv", "Exp", "Expm1", "Log", "Log1p"), _FLOATS),
-    **dict.fromkeys(("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh"), _FLOATS),
-    **dict.fromkeys(("Asinh", "Acosh", "Atanh", "Sigmoid", "Floor", "Ceil", "Rint", "Round"), _FLOATS),
-    **dict.fromkeys(("SqrtGrad", "RsqrtGrad", "ReciprocalGrad", "InvGrad", "TanhGrad", "SigmoidGrad"), _FLOATS),
-    **dict.fromkeys(("Elu", "Selu", "Softplus", "Softsign", "EluGrad", "SeluGrad", "Pow"), _FLOATS),
-    **dict.fromkeys(("BiasAdd", "IsNan", "IsInf", "IsFinite"), _FLOATS),
-    **dict.fromkeys(("Less", "LessEqual", "Greater", "GreaterEqual"), _NUMBERS),
-    **dict.fromkeys(("Equal", "NotEqual", "Cast", "Select", "SelectV2"), _ALL),
-    **dict.fromkeys(("LogicalAnd", "LogicalOr", "LogicalNot"), _BOOL),
-}
 # Attributes that are no part of what a node computes.
 _ASIDE: Final = frozenset({"_class", "_output_shapes", "_gradient_op_type"})
 
@@ -119,10 +100,10 @@ def named_elsewhere(graph: ClientGraph) -> set[str]:
 
 
 def _may_be_member(graph: ClientGraph, node: Node) -> bool:
-    allowed = MEMBERS.get(node.op)
-    if allowed is None or any(graph.spec(edge).dtype.name not in allowed for edge in node.inputs):
+    allowed = traits_of(node.op).fuses
+    if not allowed or any(graph.spec(edge).dtype.name not in allowed for edge in node.inputs):
         return False
-    if node.outputs[0].dtype.name not in _ALL or _is_small(graph, node):
+    if node.outputs[0].dtype.name not in ANY or _is_small(graph, node):
         return False
     attrs = {name: value for name, value in node.attrs.items() if name not in _ASIDE}
     if attrs != implied_attrs(node.op, [graph.spec(edge).dtype for edge in node.inputs], node.outputs[0].dtype):

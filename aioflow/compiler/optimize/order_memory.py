@@ -21,17 +21,15 @@ from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
-from aioflow.compiler.optimize.fuse_elementwise import MEMBERS
+from aioflow.compiler.optimize.facts import is_elementwise
 from aioflow.graph import dtypes
-from aioflow.graph.opdef import CONTROL_FLOW, OPS
+from aioflow.graph.boundary import RETVAL
+from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Effect, Memory
 
 __all__ = ["order_memory", "peak_bytes"]
 
 _BATCHES: Final = (32, 1, 1024)  # orders are made for the first
-# Ops that allocate nothing: what they give is there anyhow, or is their input.
-_FREE: Final = frozenset({"_Arg", "Const", "VarHandleOp", "ReadVariableOp"})
-_ALIASES: Final = frozenset({"Identity", "StopGradient", "Reshape", "ExpandDims", "Squeeze", "_Retval"})
-_OVERWRITING: Final = frozenset({*MEMBERS, "_ElementwiseChain"})
 
 
 def order_memory(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
@@ -39,7 +37,7 @@ def order_memory(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
 
     Graphs with branches or loops stay as they are: what runs there at once is not settled by the order.
     """
-    if any(node.op in CONTROL_FLOW for node in graph.nodes.values()):
+    if any(traits_of(node.op).steers for node in graph.nodes.values()):
         return graph
     before = _before(graph)
     memory = _Memory(graph, _BATCHES)
@@ -79,7 +77,7 @@ class _Memory:
     def __init__(self, graph: ClientGraph, batches: Sequence[int]) -> None:
         self.allocates: dict[str, list[_Buffer]] = {}
         self.reads: dict[str, list[_Buffer]] = {}
-        self._overwriting = {name for name, node in graph.nodes.items() if node.op in _OVERWRITING}
+        self._overwriting = {name for name, node in graph.nodes.items() if is_elementwise(node.op)}
         buffer_of: dict[Edge, _Buffer] = {}
         for name, node in graph.nodes.items():
             read = {id(b): b for edge in node.inputs if (b := buffer_of.get(edge)) is not None}
@@ -87,11 +85,13 @@ class _Memory:
             self.allocates[name] = []
             for buffer in read.values():
                 buffer.readers.add(name)
-                buffer.kept |= node.op == "_Retval"
+                buffer.kept |= node.op == RETVAL
             for port, edge in enumerate(_edges(node)):
-                if node.op in _ALIASES and node.inputs[0] in buffer_of:
-                    buffer_of[edge] = buffer_of[node.inputs[0]]
-                elif node.op not in _FREE and node.op not in _ALIASES:
+                traits = traits_of(node.op)
+                origin = traits.origin(port)
+                if origin is not None and node.inputs[origin] in buffer_of:
+                    buffer_of[edge] = buffer_of[node.inputs[origin]]
+                elif origin is None and not traits.is_resident:
                     buffer_of[edge] = _Buffer(_sizes(node, port, batches))
                     self.allocates[name].append(buffer_of[edge])
 
@@ -102,7 +102,7 @@ class _Memory:
 
     def leaves(self, node: Node) -> list[_Buffer]:
         """What is alive on account of a node after it has run."""
-        if node.op in _ALIASES:
+        if traits_of(node.op).origin(0) is not None:
             return self.reads[node.name]
         return [buffer for buffer in self.allocates[node.name] if buffer.readers]
 
@@ -175,9 +175,11 @@ def _before(graph: ClientGraph) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, node in graph.nodes.items():
         waits = dict.fromkeys(node.predecessors())
-        if node.op in _ALIASES:
-            handle.update((edge, handle.get(node.inputs[0], node.inputs[0])) for edge in _edges(node))
-        if node.op in OPS and OPS.get(node.op).stateful and node.op != "VarHandleOp":
+        traits = traits_of(node.op)
+        if traits.memory is Memory.PASSED:
+            handle.update((edge, handle.get(read, read)) for edge, read in zip(_edges(node), node.inputs, strict=False))
+        names_variable = traits.effect is Effect.KEEPS and traits.is_resident
+        if traits.effect.is_stateful and not names_variable:
             resources = [e for e in node.inputs if graph.spec(e).dtype is dtypes.resource]
             keys: Iterable[Edge | None] = {handle.get(e, e): None for e in resources}  # each once
             for key in keys or [None]:

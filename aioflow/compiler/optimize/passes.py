@@ -72,7 +72,7 @@ def chosen_passes(switches: bool | Mapping[str, bool]) -> tuple[Pass, ...]:
     """The passes that the switches leave on, in order.
 
     Raises:
-        InvalidArgumentError: a switch names no optimization.
+        InvalidArgumentError: a switch does not name an optimization.
     """
     return tuple(p for p in PASSES if is_on(p.name, switches, p.exact))
 
@@ -81,12 +81,12 @@ def is_on(name: str, switches: bool | Mapping[str, bool], default: bool = True) 
     """Whether an optimization is switched on.
 
     Raises:
-        InvalidArgumentError: a switch names no optimization.
+        InvalidArgumentError: a switch does not name an optimization.
     """
     if isinstance(switches, bool):
         return switches and default
     names = [*(p.name for p in PASSES), *_LATER]
     unknown = sorted(switches.keys() - set(names))
     if unknown:
-        raise InvalidArgumentError("no such optimization", expected=f"names among {names}", actual=unknown)
+        raise InvalidArgumentError("unknown optimization", expected=f"names among {names}", actual=unknown)
     return switches.get(name, default)

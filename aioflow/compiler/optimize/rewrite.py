@@ -17,8 +17,9 @@ from aioflow.compiler.optimize.aliasing import Aliasing
 from aioflow.compiler.optimize.facts import Facts, reads_rounded_by_constants
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
-from aioflow.graph.opdef import CONTROL_FLOW
-from aioflow.stopping import batches
+from aioflow.graph.boundary import ARG, RETVAL
+from aioflow.graph.opdef import traits_of
+from aioflow.work.stopping import batches
 
 __all__ = ["Rewriting", "Rule", "sweep"]
 
@@ -48,7 +49,7 @@ class Rewriting:
             self._note(node)
 
     def _note(self, node: Node) -> None:
-        if node.op == "_Retval":
+        if node.op == RETVAL:
             self._fetched.add(node.inputs[0].node)
         self._named.update(group.removeprefix("loc:@") for group in node.attrs.get("_class", ()))
         held = reads_rounded_by_constants(node)
@@ -206,15 +207,15 @@ class Rewriting:
         (edge,) = identity.inputs
         self._changed = True
         self._moved[Edge(identity.name, 0)] = edge
-        self._waits[identity.name] = () if self.node(edge).op == "_Arg" else (edge.node,)
+        self._waits[identity.name] = () if self.node(edge).op == ARG else (edge.node,)
 
     def _says_nothing(self, identity: Node) -> bool:
         """Whether nothing can be told from an Identity: neither to the user nor to what reads or waits for it."""
         (edge,) = identity.inputs
         source = self.node(edge)
-        if source.op in CONTROL_FLOW or source.name not in self.nodes or identity.name in self._named:
+        if traits_of(source.op).steers or source.name not in self.nodes or identity.name in self._named:
             return False  # what is read past a Switch, an Enter or an Exit is another value
-        if source.op == "_Arg" and identity.name in self._fetched:
+        if source.op == ARG and identity.name in self._fetched:
             return False  # a feed that is fetched is handed back as it is; the value of a node is the caller's own
         if source.op == "Const" and identity.name in self._held:
             return False
@@ -228,7 +229,7 @@ class Rewriting:
         known: set[str] = set()
         for edge in edges:
             source = self.nodes.get(edge.node)
-            if source is not None and source.op not in CONTROL_FLOW:
+            if source is not None and not traits_of(source.op).steers:
                 known.update((source.name, *source.control, *self.facts.anchors(source.name)))
         return tuple(
             c for c in dict.fromkeys(control) if c not in known and not known.issuperset(self.facts.anchors(c))

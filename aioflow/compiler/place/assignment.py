@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from aioflow.compiler.place.problem import Problem
+from aioflow.graph.boundary import ARG
 
 __all__ = ["Assignment"]
 
@@ -28,7 +29,7 @@ class Assignment:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        feeds = [node.op == "_Arg" for node in problem.nodes]
+        feeds = [node.op == ARG for node in problem.nodes]
         self.device = [problem.host if is_feed else _FLOATING for is_feed in feeds]
         self.finish = [0.0] * len(problem.nodes)
         self._chosen = [feasible[0] if len(feasible) == 1 else _FLOATING for feasible in problem.feasible]

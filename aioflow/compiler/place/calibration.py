@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError
+from aioflow.formats.checkpoint import write_atomically
+from aioflow.formats.files import file_errors
 from aioflow.graph.device_spec import DeviceSpec
-from aioflow.kernels.checkpoint_format import write_atomically
-from aioflow.kernels.files import file_errors
 
 __all__ = [
     "DEFAULT_LINKS",
@@ -39,11 +39,11 @@ _VERSION: Final = 1
 
 # What is measured of a device besides its matrix products: bytes a second, but for the convolution.
 RATES: Final[Mapping[str, str]] = {
-    "elementwise": "bytes read and written a second by an addition",
-    "transcendental": "bytes read and written a second by an exponential",
-    "reduction": "bytes read a second by a sum",
-    "movement": "bytes read and written a second by a copy",
-    "convolution": "multiply-adds a second of a 3x3 convolution",
+    "elementwise": "bytes read and written per second by an addition",
+    "transcendental": "bytes read and written per second by an exponential",
+    "reduction": "bytes read per second by a sum",
+    "movement": "bytes read and written per second by a copy",
+    "convolution": "multiply-adds per second of a 3x3 convolution",
 }
 
 
@@ -53,8 +53,8 @@ class Speeds:
 
     Attributes:
         overhead: Seconds that every node takes besides its work.
-        rates: Work a second, by the names in `RATES`.
-        products: Multiply-adds a second of a matrix product, by dtype; that of float32 stands for the missing ones.
+        rates: Work per second, by the names in `RATES`.
+        products: Multiply-adds per second of a matrix product, by dtype; that of float32 stands for the missing ones.
     """
 
     overhead: float
@@ -68,7 +68,7 @@ class Link:
 
     Attributes:
         latency: Seconds until the first byte arrives.
-        bandwidth: Bytes a second; None where the devices share memory and nothing is copied.
+        bandwidth: Bytes per second; None where the devices share memory and nothing is copied.
         overhead: Seconds that a transfer keeps the receiving device busy (the Recv and its half of the Send).
     """
 
@@ -152,7 +152,7 @@ class Calibration:
 
         Raises:
             DataLossError: the text is not JSON, or something is missing.
-            InvalidArgumentError: it is of another version, or a value is not a time or a rate.
+            InvalidArgumentError: it has a different version, or a value is not a time or a rate.
         """
         try:
             data = json.loads(text)

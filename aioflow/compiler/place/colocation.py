@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.dtypes import resource, variant
+from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Role
 
 __all__ = [
-    "BOUNDARY",
     "HANDLES",
     "DisjointSets",
     "followers",
@@ -24,7 +26,6 @@ __all__ = [
     "takes_handle",
 ]
 
-BOUNDARY: Final = frozenset({"_Arg", "_Retval"})
 # A resource lives on one device, and so do lists and locks, which are variants: they are handed on, not copied.
 HANDLES: Final = frozenset({resource, variant})
 _PREFIX: Final = "loc:@"
@@ -65,7 +66,7 @@ def is_everywhere(node: Node) -> bool:
     """Whether partition gives the node to every device that reads it: a feed, a free constant, a loop invariant."""
     if node.op == "Enter":
         return bool(node.attrs.get("is_constant"))
-    return node.op == "_Arg" or (node.op == "Const" and not node.control)
+    return node.op == ARG or (node.op == "Const" and not node.control)
 
 
 def joined_by_handles(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tuple[int, int]]:
@@ -97,11 +98,12 @@ def preferred(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tupl
     """
     entering: dict[str, int] = {}
     for position, node in enumerate(graph.nodes.values()):
-        if node.op in ("Switch", "Exit"):
+        role = traits_of(node.op).role
+        if role in (Role.SWITCH, Role.EXIT):
             source = node.inputs[0].node
             if not is_everywhere(graph.nodes[source]):
                 yield position, positions[source]
-        elif node.op in ("Enter", "NextIteration"):
+        elif role in (Role.ENTER, Role.NEXT):
             entering[node.name] = position
     for position, node in enumerate(graph.nodes.values()):
         for edge in node.inputs:
@@ -117,9 +119,9 @@ def followers(
     readers are.
     """
     for position, node in enumerate(graph.nodes.values()):
-        if node.op == "_Retval":
+        if node.op == RETVAL:
             yield position, [positions[node.inputs[0].node]]
-        elif node.op == "_Arg":
+        elif node.op == ARG:
             yield position, readers[node.name][:1]
         elif node.op == "Const" and "_class" not in node.attrs:
             yield position, readers[node.name]

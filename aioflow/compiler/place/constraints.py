@@ -17,7 +17,6 @@ from typing import Any, Final, TypeAlias
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.place.colocation import (
-    BOUNDARY,
     DisjointSets,
     followers,
     joined_by_handles,
@@ -27,8 +26,9 @@ from aioflow.compiler.place.colocation import (
     takes_handle,
 )
 from aioflow.compiler.place.rejection import conflict, rejection
+from aioflow.graph.boundary import ARG, BOUNDARY
 from aioflow.graph.device_spec import DeviceSpec
-from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import KERNELS
 
 __all__ = ["Group", "Offer", "Offers", "feasible_groups"]
@@ -79,7 +79,7 @@ class Offers:
 
     def kernels(self, node: Node) -> Offer:
         """The devices with a kernel for the node."""
-        if node.op in CONTROL_FLOW or node.op in BOUNDARY:
+        if traits_of(node.op).steers or node.op in BOUNDARY:
             return self.anything
         names = self._keys.get(node.op)
         if names is None:
@@ -167,7 +167,7 @@ class _Constraints:
         for i, node in enumerate(self.nodes):
             mask, priorities = offers.kernels(node)
             if node.device and node.op not in BOUNDARY:
-                if node.op in CONTROL_FLOW:
+                if traits_of(node.op).steers:
                     self.wishes.append((i, self._wish(node)))
                 else:
                     mask &= offers.request(node.device)
@@ -229,7 +229,7 @@ class _Constraints:
                 self.masks[root] = wanted
 
     def _follow(self) -> None:
-        readers: dict[str, list[int]] = {n.name: [] for n in self.nodes if n.op in ("_Arg", "Const")}
+        readers: dict[str, list[int]] = {n.name: [] for n in self.nodes if n.op in (ARG, "Const")}
         for i, node in enumerate(self.nodes):
             for edge in node.inputs:
                 if edge.node in readers:
@@ -278,7 +278,7 @@ def _merge(
     Raises:
         InvalidArgumentError: members ask for different devices.
     """
-    asking = [n for n in members if n.device and n.op not in CONTROL_FLOW]
+    asking = [n for n in members if n.device and not traits_of(n.op).steers]
     makers = sorted((n for n in asking if makes_handle(graph, n)), key=lambda n: n.name not in cluster.pins)
     existing = [n for n in makers if _keeps_state(graph, n, cluster)]
     merged = DeviceSpec()

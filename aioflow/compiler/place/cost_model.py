@@ -14,10 +14,11 @@ from typing import Final, Protocol
 
 from aioflow.compiler.ir import Node, OutputSpec
 from aioflow.compiler.place.calibration import Calibration, Link, link_kind
-from aioflow.compiler.place.op_costs import FREE_OPS, Operand, family_of
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.costs import Operand
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
+from aioflow.graph.opdef import traits_of
 
 __all__ = ["CostModel", "Measured", "Measurements", "observe_step", "worth_replacing"]
 
@@ -34,9 +35,9 @@ class Measured:
 
     Attributes:
         steps: In how many steps it was seen.
-        seconds: A step, all executions together.
-        output_bytes: A step.
-        executions: A step: more than one in a loop.
+        seconds: Per step, all executions together.
+        output_bytes: Per step.
+        executions: Per step: more than one in a loop.
     """
 
     steps: int = 0
@@ -87,16 +88,16 @@ class Measurements:
         return dict(self._means.get(node, ()))
 
     def seconds(self, node: str, device_type: str) -> float | None:
-        """Mean seconds a step, at least the floor; None where the node was never seen on such a device."""
+        """Mean seconds per step, at least the floor; None where the node was never seen on such a device."""
         mean = self._means.get(node, {}).get(device_type)
         return None if mean is None else max(self._floor, mean.seconds)
 
     def executions(self, node: str) -> float | None:
-        """Mean executions a step on whichever device; None where the node was never seen."""
+        """Mean executions per step on whichever device; None where the node was never seen."""
         return next((mean.executions for mean in self.of(node).values()), None)
 
     def output_bytes(self, node: str) -> float | None:
-        """Mean bytes of the outputs an execution; None where nothing is known of them."""
+        """Mean bytes of the outputs per execution; None where nothing is known of them."""
         mean = next(iter(self.of(node).values()), None)
         return None if mean is None or not mean.output_bytes else mean.output_bytes / max(1.0, mean.executions)
 
@@ -136,10 +137,11 @@ class CostModel:
 
     def estimate(self, node: Node, inputs: Sequence[Operand], outputs: Sequence[Operand], device_type: str) -> float:
         """Seconds of one execution from shapes alone; 0 for what only names a value or steers it."""
-        if node.op in FREE_OPS:
+        cost = traits_of(node.op).cost
+        if cost.is_free:
             return 0.0
+        rate, work, factor = cost
         speeds = self.calibration.speeds_of(device_type)
-        rate, work, factor = family_of(node.op)
         if rate == "product":
             dtype = outputs[0].dtype if outputs else "float32"
             per_second = speeds.products.get(dtype) or speeds.products["float32"]
@@ -165,7 +167,7 @@ class CostModel:
             inputs, outputs: From `operands` of the nodes that it reads, and of itself.
             trips: How often it is assumed to run in a step.
         """
-        if node.op in FREE_OPS:
+        if traits_of(node.op).cost.is_free:
             return 0.0
         seen = self.measured.seconds(node.name, device_type)
         if seen is not None:

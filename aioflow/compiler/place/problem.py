@@ -14,9 +14,10 @@ from typing import Final, Protocol
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.place.calibration import link_kind
 from aioflow.compiler.place.cost_model import CostModel
-from aioflow.compiler.place.op_costs import FREE_OPS, REPLICATED_OPS, Operand
 from aioflow.errors import InternalError
+from aioflow.graph.costs import Operand
 from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.opdef import traits_of
 
 __all__ = ["CONTROL_PORT", "GroupLike", "Problem", "build_problem"]
 
@@ -41,14 +42,14 @@ class Problem:
         devices: Full names; the host has the number after the last.
         group: By node.
         feasible: By group, in order of preference.
-        seconds: By device, then node: seconds a step.
+        seconds: By device, then node: seconds per step.
         free: By node, whether it takes no time anywhere.
         reads: By node, the tensors that it needs, each once.
         readers: By node, the nodes that need one of its tensors, each once.
         waits: By node, how many nodes it needs tensors of.
         first_reader: For constants and feeds the first node that reads them.
         source, port: By tensor: the node, and which output (`CONTROL_PORT` for a control edge).
-        size, trips: By tensor: bytes a step, and how many times a step it is sent where it is sent.
+        size, trips: By tensor: bytes per step, and how many times per step it is sent where it is sent.
         latency, per_byte, overhead: By sending device or host, then receiving device: seconds; see `Link`.
         host: The number of the host.
     """
@@ -124,7 +125,7 @@ def build_problem(graph: ClientGraph, groups: Sequence[GroupLike], devices: Sequ
         group,
         feasible,
         _seconds(nodes, index, operands, trips, devices, costs),
-        [node.op in FREE_OPS for node in nodes],
+        [traits_of(node.op).cost.is_free for node in nodes],
         reads,
         readers,
         waits,
@@ -167,16 +168,16 @@ def _needed(
     for name, port in node.inputs:
         source = index[name]
         op = nodes[source].op
-        if op in REPLICATED_OPS:
+        if traits_of(op).is_replicated:
             first_reader.setdefault(source, i)
         if op != "Const" and source < i:
             needed[source, port] = None
-    if node.op in REPLICATED_OPS:  # a constant may have control inputs, but is there from the start
+    if traits_of(node.op).is_replicated:  # a constant may have control inputs, but is there from the start
         return needed
     known = {source for source, _ in needed}
     for name in node.control:
         source = index[name]
-        if source not in known and nodes[source].op not in REPLICATED_OPS and source < i:
+        if source not in known and not traits_of(nodes[source].op).is_replicated and source < i:
             known.add(source)
             needed[source, CONTROL_PORT] = None
     return needed
@@ -224,7 +225,8 @@ def _seconds(
 
 
 def _links(devices: Sequence[str], costs: CostModel) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
-    """Latency, seconds a byte and overhead between all pairs; the last row is from the host, next to the first device.
+    """Latency, seconds per byte and overhead between all pairs; the last row is from the host, next to the first
+    device.
 
     A feed costs a CPU of the host's task nothing: it is handed over with the step.
     """

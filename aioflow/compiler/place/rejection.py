@@ -10,7 +10,7 @@ from aioflow.compiler.place.cluster import ClusterView
 from aioflow.errors import InvalidArgumentError, OpError, UnimplementedError
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
-from aioflow.graph.opdef import CONTROL_FLOW
+from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import KERNELS
 
 __all__ = ["conflict", "rejection"]
@@ -90,7 +90,7 @@ def _unimplemented(text: str, node: Node, device_type: str) -> OpError:
 
 
 def _runs(node: Node, device_type: str) -> bool:
-    return node.op in CONTROL_FLOW or KERNELS.find(node.op, device_type, node.attrs) is not None
+    return traits_of(node.op).steers or KERNELS.find(node.op, device_type, node.attrs) is not None
 
 
 def _subject(members: Sequence[Node]) -> str:

@@ -91,7 +91,7 @@ def explain(graph: ClientGraph, cluster: ClusterView, costs: CostModel, strategy
     """Place a graph and say what comes of it.
 
     Raises:
-        InvalidArgumentError: no device satisfies a node's request, or there is no such strategy.
+        InvalidArgumentError: no device satisfies a node's request, or the strategy is unknown.
         UnimplementedError: no device has a kernel for a node.
     """
     groups = feasible_groups(graph, cluster)

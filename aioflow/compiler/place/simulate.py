@@ -14,8 +14,9 @@ from heapq import heappop, heappush
 
 from aioflow.compiler.ir import ClientGraph
 from aioflow.compiler.place.cost_model import CostModel
-from aioflow.compiler.place.op_costs import RESIDENT_OPS, SHARING_OPS
 from aioflow.compiler.place.problem import CONTROL_PORT, Problem, build_problem
+from aioflow.graph.boundary import ARG
+from aioflow.graph.opdef import traits_of
 
 __all__ = ["Interval", "Schedule", "Transfer", "makespan", "simulate", "simulate_placement"]
 
@@ -121,7 +122,7 @@ class _Simulation:
     def __init__(self, problem: Problem, placement: Sequence[int]) -> None:
         self.problem = problem
         self.placement = placement
-        feeds = [node.op == "_Arg" for node in problem.nodes]
+        feeds = [node.op == ARG for node in problem.nodes]
         self.holder = [problem.host if feed else device for feed, device in zip(feeds, placement, strict=True)]
         self.start = [0.0] * len(feeds)
         self.finish = [0.0] * len(feeds)
@@ -235,11 +236,12 @@ def _roots(problem: Problem) -> list[int | None]:
     for tensor in sorted(range(len(roots)), key=problem.source.__getitem__):
         node = problem.source[tensor]
         reads = problem.reads[node]
-        op = problem.nodes[node].op
-        if op in RESIDENT_OPS or problem.port[tensor] == CONTROL_PORT:
+        traits = traits_of(problem.nodes[node].op)
+        origin = traits.origin(problem.port[tensor])
+        if traits.is_resident or problem.port[tensor] == CONTROL_PORT:
             roots[tensor] = None
-        elif op in SHARING_OPS and reads:
-            roots[tensor] = roots[reads[0]]
+        elif origin is not None and origin < len(reads):
+            roots[tensor] = roots[reads[origin]]
     return roots
 
 

@@ -96,7 +96,7 @@ def choose(
         seed: For the strategies that take one.
 
     Raises:
-        InvalidArgumentError: there is no such strategy.
+        InvalidArgumentError: the strategy is unknown.
     """
     problem = build_problem(graph, groups, cluster.devices, costs)
     devices, seconds, winner = choose_for(problem, strategy, seed)

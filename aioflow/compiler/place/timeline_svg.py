@@ -10,9 +10,9 @@ from math import floor, log10
 from typing import Final, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
-from aioflow.compiler.place.op_costs import family_of
 from aioflow.compiler.place.simulate import Interval, Schedule, Transfer
 from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.opdef import traits_of
 
 __all__ = ["byte_text", "device_labels", "draw_timeline", "time_text"]
 
@@ -51,7 +51,7 @@ class _Bar(NamedTuple):
 
 
 class _Axis(NamedTuple):
-    """Where the time axis begins, and pixels a second."""
+    """Where the time axis begins, and pixels per second."""
 
     left: float
     scale: float
@@ -178,7 +178,7 @@ def _bars(intervals: Sequence[Interval], scale: float) -> Iterator[_Bar]:
 
 
 def _fill(bar: _Bar) -> str:
-    return _FILLS[family_of(bar.nodes[0].op).rate][0] if len(bar.nodes) == 1 else _SEVERAL
+    return _FILLS[traits_of(bar.nodes[0].op).cost.rate or "elementwise"][0] if len(bar.nodes) == 1 else _SEVERAL
 
 
 def _drawn(bar: _Bar, y: float, axis: _Axis) -> str:

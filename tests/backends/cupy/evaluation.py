@@ -16,14 +16,13 @@ from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.graph.arrays import to_array
 from aioflow.graph.graph import Tensor
-from aioflow.graph.opdef import CONTROL_FLOW, OPS
+from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS, Binding
 from aioflow.kernels.resources import ResourceManager
-from aioflow.runtime.bind import BoundNode, bind_graph
-from aioflow.runtime.dataflow import Dataflow
-from aioflow.runtime.device import load_backend
+from aioflow.runtime.bind import BoundNode, bind_graph, converter
+from aioflow.runtime.device import host
 from aioflow.runtime.executor import shared_threads
-from aioflow.runtime.reference import run_reference
+from aioflow.runtime.reference import plain_runner
 from aioflow.runtime.step import Step
 
 __all__ = ["evaluator"]
@@ -50,12 +49,9 @@ def evaluator(backend: Any, ran: Callable[[Node, int], None] | None = None) -> C
         bound = _bind(graph, backend, resources or ResourceManager(), {} if state is None else state, ran)
         values = [_in(backend.xp, to_array(value, tensor.dtype)) for tensor, value in fed.items()]
         step = Step()
-        if any(node.op in CONTROL_FLOW for node in graph.nodes.values()):
-            run = Dataflow(graph, bound, shared_threads("-evaluate", 1), float("inf")).run(values, step)
-        else:
-            run = run_reference(graph, bound, values, step)
+        runner = plain_runner(graph, bound, shared_threads("-evaluate", 1), float("inf"))
         try:
-            return [np.asarray(_out(v)) for v in asyncio.run(run)]
+            return [np.asarray(_out(backend, v)) for v in asyncio.run(runner.run(values, step))]
         finally:
             step.finish()
 
@@ -64,7 +60,7 @@ def evaluator(backend: Any, ran: Callable[[Node, int], None] | None = None) -> C
 
 def _bind(graph: ClientGraph, backend: Any, resources: Any, state: dict[str, Any], ran: Any) -> list[BoundNode]:
     """The nodes of a graph, each bound for the device if it has a kernel there, or else for the CPU."""
-    on_cpu = bind_graph(graph, load_backend("numpy"), resources, state.setdefault("/cpu", {}))
+    on_cpu = bind_graph(graph, host(), resources, state.setdefault("/cpu", {}))
     return [_bound(b, graph, backend, resources, state, ran) for b in on_cpu]
 
 
@@ -74,7 +70,7 @@ def _bound(
     node = cpu.node
     kernel = KERNELS.find(node.op, backend.device_type, node.attrs)
     if kernel is None:
-        return replace(cpu, call=_around(cpu.call, _out, lambda made: _in(backend.xp, made)))
+        return replace(cpu, call=_around(cpu.call, lambda v: _out(backend, v), lambda made: _in(backend.xp, made)))
     specs = [graph.spec(edge) for edge in node.inputs]
     constants = (graph.nodes[edge.node] for edge in node.inputs)
     binding = Binding(
@@ -91,8 +87,8 @@ def _bound(
         state,
     )
     kernel, call = backend.bind(kernel, binding)
-    names = [arg.name for arg in OPS.get(node.op).inputs]
-    arguments = tuple(replace(a, convert=kernel.host.get(name)) for a, name in zip(cpu.arguments, names, strict=True))
+    converters = [converter(kernel, arg.name, backend) for arg in OPS.get(node.op).inputs]
+    arguments = tuple(replace(a, convert=c) for a, c in zip(cpu.arguments, converters, strict=True))
     if ran is not None:
         call = _watched(call, node, backend, ran)
     return replace(cpu, kernel=kernel, call=call, arguments=arguments)
@@ -124,7 +120,7 @@ def _in(xp: Any, value: Any) -> Any:
     return xp.asarray(value) if numeric else value
 
 
-def _out(value: Any) -> Any:
+def _out(backend: Any, value: Any) -> Any:
     if isinstance(value, tuple | list):
-        return type(value)(_out(v) for v in value)
-    return value.get() if hasattr(value, "get") and hasattr(value, "dtype") else value
+        return type(value)(_out(backend, v) for v in value)
+    return backend.on_host(value)

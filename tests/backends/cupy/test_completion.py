@@ -106,11 +106,11 @@ async def test_a_function_runs_in_the_launching_thread_with_the_compute_stream()
 async def test_a_run_returns_when_its_kernels_are_done() -> None:
     driver = FakeDriver(passes_at_once=False)
     device = small_lanes(driver)
-    ran: list[int] = []
+    launched = threading.Semaphore(0)
     async with asyncio.TaskGroup() as tg:
-        tasks = [tg.create_task(device.executor.run(Step(), ran.append, i)) for i in range(3)]
-        await asyncio.sleep(0.02)
-        assert ran == [0, 1, 2]
+        tasks = [tg.create_task(device.executor.run(Step(), launched.release)) for _ in range(3)]
+        for _ in tasks:
+            assert await asyncio.to_thread(launched.acquire, timeout=60)
         assert not any(task.done() for task in tasks)  # launched one behind the other, none of them done
         driver.passes_at_once = True
         driver.advance()

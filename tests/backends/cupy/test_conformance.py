@@ -1,4 +1,4 @@
-"""`check_backend` on NumPy as a card, on the CuPy backend over the fake driver, and on backends that are wrong."""
+"""`check_backend` on the NumPy backend, on the CuPy backend over the fake driver, and on backends that are wrong."""
 
 from __future__ import annotations
 
@@ -10,32 +10,20 @@ import numpy as np
 import pytest
 
 from aioflow.errors import InternalError
-from aioflow.runtime.backend_api import MemoryStats
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.testing.check_backend import CHECKS, check_backend
 from aioflow_cupy.backend import CupyBackend
 from aioflow_cupy.device import CupySettings
 from aioflow_numpy.backend import NumpyBackend
+from aioflow_numpy.device import NumpyDevice
 from tests.backends.cupy.fake_driver import FakeDriver
 
 
-class Card(NumpyBackend):
-    """The CPU's kernels as a device of the protocol."""
+class Card(NumpyDevice):
+    """The host's device, with a thread of its own."""
 
     def __init__(self) -> None:
         self.executor: Any = DeviceThreads("-card", 1)
-
-    async def to_device(self, value: Any) -> Any:
-        return np.array(value)
-
-    async def to_host(self, value: Any) -> Any:
-        return np.array(value)
-
-    def memory(self) -> MemoryStats:
-        return MemoryStats(0, 0)
-
-    def close(self) -> None:
-        """It holds nothing."""
 
 
 class Cards:
@@ -53,7 +41,7 @@ class Cards:
     def describe(self, index: int) -> tuple[int | None, str]:
         return None, "NumPy"
 
-    def device(self, index: int) -> Any:
+    def device(self, index: int, threads: int = 0) -> Any:
         return self.card
 
 
@@ -69,7 +57,7 @@ def a_limited_gpu() -> CupyBackend:
     return CupyBackend(FakeDriver(), CupySettings(memory_limit=1 << 26, lane_bytes=1000))
 
 
-@pytest.mark.parametrize("factory", [Cards, one_gpu, two_gpus, a_limited_gpu])
+@pytest.mark.parametrize("factory", [NumpyBackend, Cards, one_gpu, two_gpus, a_limited_gpu])
 async def test_conforms(factory: Callable[[], Any]) -> None:
     results = await check_backend(factory)
     assert [r.name for r in results] == [c.__name__ for c in CHECKS]
@@ -91,6 +79,11 @@ class _Lending(Card):
         return value
 
 
+class _Blind(Card):
+    def on_host(self, value: Any) -> Any:
+        return value if isinstance(value, bytes) else None
+
+
 class _Hasty(Card):
     """Its executor returns at once when it is cancelled."""
 
@@ -110,6 +103,7 @@ class _Hasty(Card):
         (_Lossy, "round_trip"),
         (_Sharing, "snapshots"),
         (_Lending, "snapshots"),
+        (_Blind, "seen_by_the_host"),
         (_Hasty, "cancellation_waits"),
     ],
 )

@@ -62,7 +62,7 @@ def test_convolutions(case: dict[str, Any]) -> None:
     }
     with af.Graph().as_default():
         image, kernel = af.placeholder(af.float32, shape), af.placeholder(af.float32, (3, 2, 4 // case["groups"], 8))
-        made = af.extend.apply_op("Conv2D", image, kernel, **attrs)
+        made = af.extend.make("Conv2D", image, kernel, **attrs)
         tensors = [made, *af.gradients(af.reduce_sum(made * made), [image, kernel])]
         feeds = {x: normal(x) for x in (image, kernel)}
         ON_GPU.clear()
@@ -113,7 +113,7 @@ def test_pools(pool: str, padding: str, data_format: str) -> None:
     strides = [1, 2, 2, 1] if data_format == "NHWC" else [1, 1, 2, 2]
     with af.Graph().as_default():
         image = af.placeholder(af.float32, shape)
-        made = af.extend.apply_op(pool, image, ksize=window, strides=strides, padding=padding, data_format=data_format)
+        made = af.extend.make(pool, image, ksize=window, strides=strides, padding=padding, data_format=data_format)
         (slope,) = dense(af.gradients(af.reduce_sum(made * made), [image]))
         (second,) = af.gradients(af.reduce_sum(slope * slope), [image])
         value = RNG.integers(0, 4, shape).astype(np.float32)  # with ties: the first of equals gets the gradient

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aioflow.errors import FailedPreconditionError
+from aioflow.errors import FailedPreconditionError, InvalidArgumentError
 from aioflow.graph.dtypes import as_dtype
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS, Binding
 from aioflow.kernels.resources import ResourceManager
-from aioflow_cupy.host_values import DeviceConstants
+from aioflow.runtime.bind import converter
+from aioflow.runtime.host_values import HostValues
 from tests.backends.cupy.fake_arrays import FakeArray
 from tests.backends.cupy.fakes import PlainDevice
 
@@ -34,10 +35,8 @@ def run(op: str, *inputs: Any, constants: tuple[Any, ...] | None = None, **attrs
     binding = Binding(
         op, op, every, dtypes, (None,) * len(flat), made, (None,) * len(made), known, BACKEND, ResourceManager(), {}
     )
-    args = [
-        kernel.host[arg.name](value) if arg.name in kernel.host else value
-        for arg, value in zip(OPS.get(op).inputs, inputs, strict=True)
-    ]
+    converters = [converter(kernel, arg.name, BACKEND) for arg in OPS.get(op).inputs]
+    args = [value if c is None else c(value) for c, value in zip(converters, inputs, strict=True)]
     return BACKEND.bind(kernel, binding)[1](*args)
 
 
@@ -67,25 +66,25 @@ def test_a_constant_goes_where_the_other_input_is() -> None:
 
 
 def test_a_constant_is_brought_to_the_device_once_for_all_who_read_it() -> None:
-    constants, value = DeviceConstants(), np.ones(3)
-    first = constants.on_device(BACKEND.xp, value)
-    assert constants.on_device(BACKEND.xp, value) is first
-    assert constants.on_device(BACKEND.xp, np.ones(3)) is not first
+    values, value = HostValues(on_device), np.ones(3)
+    first = values.constant(value)
+    assert values.constant(value) is first
+    assert values.constant(np.ones(3)) is not first
     kept = first.array
     del first
-    assert constants._held.keys() == set()  # with the last node that reads it, it goes
-    assert constants.on_device(BACKEND.xp, value).array is not kept  # which a variable may have taken over
+    assert values._held.keys() == set()  # with the last node that reads it, it goes
+    assert values.constant(value).array is not kept  # which a variable may have taken over
 
 
 def test_no_host_value_enters_a_captured_strand() -> None:
     capturing = False
-    constants = DeviceConstants(lambda: capturing)
-    held = constants.on_device(BACKEND.xp, np.ones(2))
-    assert constants.bring(BACKEND.xp, np.ones(3), None).shape == (3,)
+    values = HostValues(on_device, lambda: capturing)
+    held = values.constant(np.ones(2))
+    assert values.on_device(np.ones(3)).shape == (3,)
     capturing = True
     with pytest.raises(FailedPreconditionError):
-        constants.bring(BACKEND.xp, np.ones(3), None)
-    assert constants.bring(BACKEND.xp, np.ones(2), held) is held.array  # a constant is there already
+        values.on_device(np.ones(3))
+    assert values.on_device(np.ones(2), held) is held.array  # a constant is there already
 
 
 def test_a_large_value_is_worked_on_by_the_device() -> None:
@@ -107,6 +106,11 @@ def test_a_host_argument_of_a_kernel_stays_one() -> None:
     made = run("Reshape", on_device(np.arange(6.0)), np.array([2, 3], np.int32))
     assert made.shape == (2, 3)
     assert BACKEND.waited == before
+
+
+def test_an_assert_that_fails_shows_what_is_on_the_device() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"\[3 4\]"):
+        run("Assert", on_device(False), (on_device([3, 4]),), T=(as_dtype(np.int64),), summarize=3)
 
 
 def test_a_shape_that_the_device_computed_is_fetched() -> None:

@@ -10,6 +10,7 @@ import pytest
 import aioflow as af
 from aioflow.runtime import device
 from aioflow_cupy.backend import CupyBackend
+from aioflow_cupy.dlpack import SharedArray
 from tests.backends.cupy.fake_driver import FakeDriver
 
 
@@ -17,7 +18,8 @@ from tests.backends.cupy.fake_driver import FakeDriver
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     driver = FakeDriver()
     backend = CupyBackend(driver)
-    monkeypatch.setattr(device, "_card_backends", lambda: (backend,))
+    hosts = device.backends()[0]
+    monkeypatch.setattr(device, "backends", lambda: (hosts, backend))
     return driver
 
 
@@ -93,10 +95,16 @@ async def test_conditions_that_the_device_computes(driver: FakeDriver, executor:
         np.testing.assert_allclose(await session.run(doubled, {x: [1.0, 0.0, 3.0]}), [64, 0, 192])
 
 
-async def test_a_value_goes_from_card_to_card(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def two_cards(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     driver = FakeDriver(2)
     backend = CupyBackend(driver)
-    monkeypatch.setattr(device, "_card_backends", lambda: (backend,))
+    hosts = device.backends()[0]
+    monkeypatch.setattr(device, "backends", lambda: (hosts, backend))
+    return driver
+
+
+async def test_a_value_goes_from_card_to_card(two_cards: FakeDriver) -> None:
     x = af.placeholder(af.float32, [4])
     with af.device("/gpu:0"):
         first = af.exp(x)
@@ -105,4 +113,27 @@ async def test_a_value_goes_from_card_to_card(monkeypatch: pytest.MonkeyPatch) -
     async with af.Session() as session:
         got = await session.run(second, {x: np.zeros(4, np.float32)})
     np.testing.assert_array_equal(got, np.full(4, 2.0, np.float32))
-    assert driver.words("peer") == [("peer", "compute1")]
+    assert two_cards.words("peer") == [("peer", "compute1")]
+
+
+async def test_a_shape_goes_from_card_to_card_and_stays_on_the_host(two_cards: FakeDriver) -> None:
+    x, y = af.placeholder(af.float32, [None, 2]), af.placeholder(af.float32, [None])
+    with af.device("/gpu:0"):
+        shape = af.shape(af.exp(x))
+    with af.device("/gpu:1"):
+        shaped = af.reshape(y, shape * 1)
+    async with af.Session() as session:
+        got = await session.run(shaped, {x: np.zeros((3, 2)), y: np.arange(6)})
+    np.testing.assert_array_equal(got, np.arange(6).reshape(3, 2))
+    assert two_cards.words("peer") == []
+
+
+async def test_a_fetch_that_never_left_the_host_is_one_of_numpy(driver: FakeDriver) -> None:
+    x = af.placeholder(af.float32, [None, 2])
+    with af.device("/gpu:0"):
+        made = [af.shape(x), af.exp(x)]
+    async with af.Session(config=af.SessionConfig(fetch_to_host=False)) as session:
+        shape, shared = await session.run(made, {x: np.zeros((3, 2))})
+    assert isinstance(shape, np.ndarray)
+    assert shape.tolist() == [3, 2]
+    assert isinstance(shared, SharedArray)

@@ -14,13 +14,11 @@ from aioflow.compiler.ir import ClientGraph
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.compiler.verify import verify
 from aioflow.graph.arrays import to_array
-from aioflow.graph.opdef import CONTROL_FLOW
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.bind import bind_graph
-from aioflow.runtime.dataflow import Dataflow
-from aioflow.runtime.device import load_backend
+from aioflow.runtime.device import host
 from aioflow.runtime.executor import shared_threads
-from aioflow.runtime.reference import run_reference
+from aioflow.runtime.reference import plain_runner
 from aioflow.runtime.step import Step
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -37,16 +35,12 @@ def pruned(fetches: Sequence[af.Tensor], feeds: Sequence[af.Tensor] = (), target
 
 def run(graph: ClientGraph, feeds: Mapping[af.Tensor, Any], resources: ResourceManager | None = None) -> list[Array]:
     """The fetches of the graph by the reference executor; `feeds` in the order in which it was pruned."""
-    bound = bind_graph(graph, load_backend("numpy"), resources or ResourceManager(), {})
+    bound = bind_graph(graph, host(), resources or ResourceManager(), {})
     values = [to_array(value, tensor.dtype) for tensor, value in feeds.items()]
     step = Step()
-    if any(node.op in CONTROL_FLOW for node in graph.nodes.values()):
-        threads = shared_threads("-fused", 1)
-        running = Dataflow(graph, bound, threads, float("inf")).run(values, step)
-    else:
-        running = run_reference(graph, bound, values, step)
+    runner = plain_runner(graph, bound, shared_threads("-fused", 1), float("inf"))
     try:
-        return [np.asarray(value) for value in asyncio.run(running)]
+        return [np.asarray(value) for value in asyncio.run(runner.run(values, step))]
     finally:
         step.finish()
 

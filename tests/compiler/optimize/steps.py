@@ -16,8 +16,8 @@ from aioflow.compiler.verify import verify
 from aioflow.config import SessionConfig
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.resources import ResourceManager
-from aioflow.runtime.device import load_backend
-from aioflow.runtime.executable import Executable
+from aioflow.runtime.device import host
+from aioflow.runtime.executable import Executable, make_executable
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.folding import fold
 from aioflow.runtime.step import Step
@@ -86,7 +86,7 @@ async def run(
 
 def _executable(graph: ClientGraph, resources: ResourceManager, executor: str) -> Executable:
     config = SessionConfig(executor=executor)
-    return Executable(graph, load_backend("numpy"), resources, {}, _THREADS, config)
+    return make_executable(graph, host(), resources, {}, _THREADS, config)
 
 
 def assert_same_bits(actual: Sequence[Any], expected: Sequence[Any], what: object = "") -> None:

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.compiler.ir import Edge, Node, OutputSpec
-from aioflow.compiler.place import op_costs
 from aioflow.compiler.place.calibration import (
     DEFAULT_LINKS,
     DEFAULT_SPEEDS,
@@ -28,7 +27,6 @@ from aioflow.compiler.place.calibration import (
 from aioflow.compiler.place.cost_model import CostModel, Measurements, observe_step, worth_replacing
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError
 from aioflow.graph.dtypes import as_dtype
-from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import Dims
 from aioflow.runtime.stats import NodeStats, StepStats
 from tests.compiler.place.graphs import CPU0, CPU1, GPU0
@@ -73,12 +71,6 @@ def estimate(made: Node, *inputs: Dims, costs: CostModel = UNITS, device_type: s
 )
 def test_the_work_of_an_op_follows_from_its_shapes(made: Node, inputs: list[Dims], work: float) -> None:
     assert estimate(made, *inputs) == work
-
-
-def test_every_op_of_the_table_exists() -> None:
-    named = set(op_costs._BY_OP) | op_costs.FREE_OPS | op_costs.SHARING_OPS | op_costs.RESIDENT_OPS
-    registered = {op_def.name for op_def in OPS}
-    assert {name for name in named - registered if not name.startswith("_")} == set()
 
 
 def test_unknown_sizes_count_as_the_stated_default() -> None:

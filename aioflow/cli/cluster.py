@@ -1,0 +1,27 @@
+"""Clusters as they are given on a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.net.cluster_spec import ClusterSpec
+
+__all__ = ["parse_cluster"]
+
+
+def parse_cluster(jobs: Sequence[str]) -> ClusterSpec:
+    """The cluster of "ps=host:port,host:port" and so on. Raises InvalidArgumentError."""
+    found: dict[str, list[str]] = {}
+    for text in jobs:
+        job, equals, addresses = text.partition("=")
+        if not equals or not job or not all(addresses.split(",")):
+            raise InvalidArgumentError("--cluster", expected="JOB=HOST:PORT[,…], once per job", actual=text)
+        if job in found:
+            raise InvalidArgumentError(
+                f"--cluster has the job {job!r} twice",
+                expected=f"its tasks in one, as {job}=HOST:PORT,HOST:PORT",
+                actual=text,
+            )
+        found[job] = addresses.split(",")
+    return ClusterSpec(found)

@@ -1,0 +1,320 @@
+"""The wire format of `tf.train.Example`: named lists of bytes, floats or integers.
+
+They are protocol buffers (see `protobuf`); whatever does not fit is refused. Reading has two halves: to find where the
+values are, which costs most, and to take them out. The records of a file are mostly alike, so `Layouts` remembers what
+the first half has found.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from aioflow.formats.protobuf import (
+    FIXED32,
+    MASK64,
+    PIECE,
+    VARINT,
+    damaged,
+    read_fields,
+    write_number,
+    write_piece,
+)
+
+__all__ = [
+    "FeatureList",
+    "Kind",
+    "Layouts",
+    "Place",
+    "decode_example",
+    "decode_sequence_example",
+    "encode_example",
+    "encode_sequence_example",
+    "find_sequence_example",
+    "values_at",
+]
+
+Kind: TypeAlias = Literal["bytes", "float", "int64"]
+Span: TypeAlias = tuple[int, int]
+
+_KINDS: Final[Mapping[int, Kind]] = {1: "bytes", 2: "float", 3: "int64"}
+_FIELDS: Final[Mapping[str, int]] = {kind: field for field, kind in _KINDS.items()}
+_PACKED: Final = 1 << 3 | PIECE  # how a list of packed numbers begins
+_MANY: Final = 32  # bytes from which decoding numbers by array operations is faster
+_LENGTHS: Final = 64  # of messages whose layouts are remembered
+_ALIKE: Final = 4  # layouts for each length: of two numbers either may be the longer one
+_AROUND: Final = 4096  # bytes around the values, beyond which a layout is not worth its memory
+
+
+class Place(NamedTuple):
+    """Where the values of a feature are in a message.
+
+    Attributes:
+        kind: Of the values; None where the feature is there without any.
+        spans: Begin and end of each value for bytes, of each run of values for floats, of the lists for int64.
+    """
+
+    kind: Kind | None
+    spans: Sequence[Span]
+
+
+class FeatureList(NamedTuple):
+    """The values of one feature.
+
+    Attributes:
+        kind: Of the values; None where the feature is there without any.
+        values: A list of bytes, an array of float32, or a list or an array of integers.
+    """
+
+    kind: Kind | None
+    values: Any
+
+
+def decode_example(data: bytes) -> dict[bytes, FeatureList]:
+    """The features by name. If a name occurs twice, the last one counts.
+
+    Raises:
+        DataLossError: the bytes are not an Example.
+    """
+    return {name: _taken(data, place) for name, place in _places(data, 1).items()}
+
+
+def decode_sequence_example(data: bytes) -> tuple[dict[bytes, FeatureList], dict[bytes, list[FeatureList]]]:
+    """The features of the context, and the lists of features, by name.
+
+    Raises:
+        DataLossError: the bytes are not a SequenceExample.
+    """
+    context, lists = find_sequence_example(data)
+    steps = {name: [_taken(data, place) for place in places] for name, places in lists.items()}
+    return {name: _taken(data, place) for name, place in context.items()}, steps
+
+
+def _taken(data: bytes, place: Place) -> FeatureList:
+    return FeatureList(place.kind, values_at(data, place))
+
+
+# ── where the values are ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Layouts:
+    """Finds the features of Examples, and remembers where they were.
+
+    The way to the values is shown by the bytes around them alone. So where two messages of one length have the same
+    bytes around the values of one, the other has its values in the same places.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[_Layout, ...]] = {}
+
+    def find(self, data: bytes) -> Mapping[bytes, Place]:
+        """Where the features of an Example are, by name. If a name occurs twice, the last one counts.
+
+        Raises:
+            DataLossError: the bytes are not an Example.
+        """
+        for layout in self._known.get(len(data), ()):
+            if layout.fits(data):
+                return layout.places
+        places = _places(data, 1)
+        self._remember(data, places)
+        return places
+
+    def _remember(self, data: bytes, places: Mapping[bytes, Place]) -> None:
+        spans = sorted(span for place in places.values() for span in place.spans)
+        if len(data) - sum(end - begin for begin, end in spans) > _AROUND:
+            return
+        begins, ends = [0, *(end for _, end in spans)], [*(begin for begin, _ in spans), len(data)]
+        around = [(begin, end, data[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+        if len(self._known) == _LENGTHS and len(data) not in self._known:
+            self._known = {}
+        alike = self._known.get(len(data), ())
+        self._known[len(data)] = (_Layout(around, places), *alike[: _ALIKE - 1])
+
+
+class _Layout(NamedTuple):
+    """The bytes around the values, with begin and end, and where the values are."""
+
+    around: list[tuple[int, int, bytes]]
+    places: Mapping[bytes, Place]
+
+    def fits(self, data: bytes) -> bool:
+        """Whether a message of the same length has its values in the same places."""
+        for begin, end, expected in self.around:  # noqa: SIM110 (`all` would take as long as the comparisons)
+            if data[begin:end] != expected:
+                return False
+        return True
+
+
+def find_sequence_example(data: bytes) -> tuple[dict[bytes, Place], dict[bytes, list[Place]]]:
+    """Where the features of the context are, and those of the lists, by name.
+
+    Raises:
+        DataLossError: the bytes are not a SequenceExample.
+    """
+    lists: dict[bytes, list[Place]] = {}
+    for name, (begin, end) in _entries(data, 2):
+        pieces = (field for field in read_fields(data, begin, end) if field[:2] == (1, PIECE))
+        lists[name] = [_place(data, start, stop) for _, _, start, stop in pieces]
+    return _places(data, 1), lists
+
+
+def _places(data: bytes, field: int) -> dict[bytes, Place]:
+    return {name: _place(data, *span) for name, span in _entries(data, field)}
+
+
+def _entries(data: bytes, field: int) -> Iterator[tuple[bytes, Span]]:
+    """Names, and where their values are, of the maps in that field."""
+    for number, wire, begin, end in read_fields(data, 0, len(data)):
+        if number == field and wire == PIECE:
+            for inner, inner_wire, start, stop in read_fields(data, begin, end):
+                if inner == 1 and inner_wire == PIECE:
+                    yield _entry(data, start, stop)
+
+
+def _entry(data: bytes, begin: int, end: int) -> tuple[bytes, Span]:
+    name, value = b"", (end, end)
+    for number, wire, start, stop in read_fields(data, begin, end):
+        if wire == PIECE and number == 1:
+            name = data[start:stop]
+        elif wire == PIECE and number == 2:
+            value = (start, stop)
+    return name, value
+
+
+def _place(data: bytes, begin: int, end: int) -> Place:
+    chosen, spans = 0, list[Span]()
+    for number, wire, start, stop in read_fields(data, begin, end):
+        if wire != PIECE or number not in _KINDS:
+            continue
+        if number != chosen:
+            chosen, spans = number, []  # the last kind counts; pieces of one kind are one list
+        if _KINDS[number] == "int64":
+            spans.append((start, stop))  # as a whole: numbers that are not packed would show the way to the next ones
+        else:
+            spans += _spans(data, start, stop, _KINDS[number])
+    return Place(_KINDS[chosen] if chosen else None, spans)
+
+
+def _spans(data: bytes, begin: int, end: int, kind: Kind) -> Iterator[Span]:
+    for number, wire, start, stop in read_fields(data, begin, end):
+        if number != 1 or (wire != PIECE and not (kind == "float" and wire == FIXED32)):
+            continue
+        if kind == "float" and (stop - start) % 4:
+            raise damaged("packed floats that are cut short")
+        yield start, stop
+
+
+# ── the values ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def values_at(data: bytes, place: Place) -> Any:
+    """The values: a list of bytes, an array of float32 (a view of the message), or a list or an array of integers.
+
+    Raises:
+        DataLossError: what is there is not a list of integers.
+    """
+    kind, spans = place
+    if kind == "bytes":
+        return [data[begin:end] for begin, end in spans]
+    if kind is None:
+        return ()
+    if kind == "int64" and len(spans) == 1:
+        return _ints(data, *spans[0])
+    if kind == "float":
+        parts = [np.frombuffer(data, "<f4", (end - begin) // 4, begin) for begin, end in spans]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.float32), *parts])
+    return [value for span in spans for value in _ints(data, *span)]
+
+
+def _ints(data: bytes, begin: int, end: int) -> Any:
+    if 2 < end - begin < _MANY and data[begin] == _PACKED and data[begin + 1] == end - begin - 2:
+        return _few_ints(data, begin + 2, end)
+    values: list[int] = []
+    for number, wire, start, stop in read_fields(data, begin, end):
+        if number == 1 and wire == VARINT:
+            values.append(_signed(start))
+        elif number == 1 and wire == PIECE:
+            run = _few_ints(data, start, stop) if stop - start < _MANY else _many_ints(data, start, stop)
+            if stop == end and not values:
+                return run
+            values.extend(run)
+    return values
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _few_ints(data: bytes, begin: int, end: int) -> list[int]:
+    values: list[int] = []
+    value = shift = 0
+    for byte in data[begin:end]:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            values.append(_signed(value & MASK64) if shift > 63 else value)
+            value = shift = 0
+        elif shift > 63:
+            break
+    if shift:
+        raise damaged("a number that does not end")
+    return values
+
+
+def _many_ints(data: bytes, begin: int, end: int) -> Any:
+    raw = np.frombuffer(data, np.uint8, end - begin, begin)
+    last = np.flatnonzero(raw < 0x80)
+    if not last.size or last[-1] != raw.size - 1:
+        raise damaged("a number that does not end")
+    if last.size == raw.size:
+        return raw.astype(np.int64)
+    first = np.concatenate([np.zeros(1, np.int64), last[:-1] + 1])
+    sizes = last - first + 1
+    if sizes.max() > 10:
+        raise damaged("a number that does not end")
+    shifts = (np.arange(raw.size) - np.repeat(first, sizes)) * 7
+    bits = (raw & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
+    return np.bitwise_or.reduceat(bits, first).view(np.int64)
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _values(kind: Kind, values: Sequence[Any]) -> bytes:
+    if kind == "bytes":
+        return b"".join(write_piece(1, value) for value in values)
+    if not len(values):
+        return b""
+    if kind == "float":
+        return write_piece(1, struct.pack(f"<{len(values)}f", *values))
+    return write_piece(1, b"".join(write_number(value & MASK64) for value in values))
+
+
+def encode_feature(kind: Kind | None, values: Sequence[Any]) -> bytes:
+    """The message of one feature; of kind None, the empty one."""
+    return b"" if kind is None else write_piece(_FIELDS[kind], _values(kind, values))
+
+
+def _map(entries: Mapping[bytes, bytes]) -> bytes:
+    """The message of named messages, in the order of the names."""
+    return b"".join(write_piece(1, write_piece(1, name) + write_piece(2, entries[name])) for name in sorted(entries))
+
+
+Features: TypeAlias = Mapping[bytes, tuple[Kind | None, Sequence[Any]]]
+
+
+def encode_example(features: Features) -> bytes:
+    """The message of an Example: each feature's name, kind and values, in the order of the names."""
+    return write_piece(1, _map({name: encode_feature(*feature) for name, feature in features.items()}))
+
+
+def encode_sequence_example(
+    context: Features, lists: Mapping[bytes, Sequence[tuple[Kind | None, Sequence[Any]]]]
+) -> bytes:
+    """The message of a SequenceExample: the context's features, and for each name a list of features."""
+    made = {name: b"".join(write_piece(1, encode_feature(*f)) for f in features) for name, features in lists.items()}
+    return encode_example(context) + write_piece(2, _map(made))

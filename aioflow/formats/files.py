@@ -1,0 +1,100 @@
+"""Whole files: read piece by piece, with typed errors for what the operating system reports."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from typing import Final
+
+from aioflow.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnknownError,
+)
+from aioflow.work.stopping import checkpoint, claim
+
+__all__ = ["PIECE", "file_errors", "path_text", "read_whole"]
+
+PIECE: Final = 1 << 20  # bytes that are read or written at a time
+
+# As TensorFlow has them, except for a file that is too large: it calls that out of range, as it does the end of input.
+_KINDS: Final[dict[int, type[OpError]]] = {
+    errno.ENOENT: NotFoundError,
+    errno.EEXIST: AlreadyExistsError,
+    errno.EACCES: PermissionDeniedError,
+    errno.EPERM: PermissionDeniedError,
+    errno.EROFS: PermissionDeniedError,
+    errno.EISDIR: FailedPreconditionError,
+    errno.ENOTDIR: FailedPreconditionError,
+    errno.ENOTEMPTY: FailedPreconditionError,
+    errno.EBUSY: FailedPreconditionError,
+    errno.ETXTBSY: FailedPreconditionError,
+    errno.ENXIO: NotFoundError,
+    errno.ENODEV: NotFoundError,
+    errno.EINVAL: InvalidArgumentError,
+    errno.ESPIPE: InvalidArgumentError,
+    errno.EILSEQ: InvalidArgumentError,
+    errno.ELOOP: InvalidArgumentError,
+    errno.ENAMETOOLONG: InvalidArgumentError,
+    errno.ENOSPC: ResourceExhaustedError,
+    errno.EDQUOT: ResourceExhaustedError,
+    errno.ENOMEM: ResourceExhaustedError,
+    errno.EMFILE: ResourceExhaustedError,
+    errno.ENFILE: ResourceExhaustedError,
+    errno.EFBIG: ResourceExhaustedError,
+    errno.ESTALE: AbortedError,
+    errno.EIO: DataLossError,
+}
+
+
+@contextmanager
+def file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what the operating system says of a file into the error of the matching code, which names it.
+
+    Raises:
+        InvalidArgumentError: no file can have that name.
+    """
+    if "\0" in os.fspath(path):
+        raise InvalidArgumentError("not a file name", expected="no NUL byte", actual=repr(path))
+    try:
+        yield
+    except OSError as error:
+        kind = _KINDS.get(error.errno or 0, UnknownError)
+        raise kind(f"{error.strerror or error}: {error.filename or path}") from error
+
+
+def path_text(name: bytes) -> str:
+    """A file's name as Python takes it.
+
+    Raises:
+        InvalidArgumentError: it has a NUL byte, which no file name can contain.
+    """
+    if b"\0" in name:
+        raise InvalidArgumentError("not a file name", expected="no NUL byte", actual=name)
+    return name.decode(errors="surrogateescape")
+
+
+def read_whole(path: str) -> bytes:
+    """The contents of a file, piece by piece: it may be a device that never ends.
+
+    Raises:
+        NotFoundError, PermissionDeniedError, …: it cannot be read.
+        ResourceExhaustedError: it is larger than a value may be.
+    """
+    contents = BytesIO()
+    with file_errors(path), open(path, "rb", buffering=0) as file:
+        while piece := file.read(PIECE):
+            claim(contents.tell() + len(piece))
+            contents.write(piece)
+            checkpoint()
+    return contents.getvalue()

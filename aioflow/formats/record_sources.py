@@ -1,0 +1,196 @@
+"""What readers read: one open file each, which gives (key, value) records in order. Everything here blocks.
+
+A source may be stopped inside of a record (`stopping.checkpoint`) and goes on there when it is asked again, which is
+why none is a generator.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Final, Protocol, TypeAlias
+
+from aioflow.errors import DataLossError
+from aioflow.formats.files import file_errors, path_text, read_whole
+from aioflow.formats.tfrecord import ByteStream, RecordFile, open_stream
+from aioflow.work.stopping import checkpoint, claim
+
+__all__ = ["FixedLengthRecords", "IdentityRecord", "Record", "Source", "TFRecords", "TextLines", "WholeFile"]
+
+Record: TypeAlias = tuple[bytes, bytes]
+
+_PIECE: Final = 1 << 18
+
+
+class Source(Protocol):
+    """The records of one work item."""
+
+    def next(self) -> Record | None:
+        """The next record, or None at the end. Raises OpError."""
+
+    def close(self) -> None:
+        """Close what is open."""
+
+
+class IdentityRecord:
+    """The work item itself, as key and value."""
+
+    def __init__(self, work: bytes) -> None:
+        self._work: bytes | None = work
+
+    def next(self) -> Record | None:
+        """The one record, and then None."""
+        work, self._work = self._work, None
+        return None if work is None else (work, work)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class WholeFile:
+    """The file's contents, under its name."""
+
+    def __init__(self, work: bytes) -> None:
+        self._work: bytes | None = work
+
+    def next(self) -> Record | None:
+        """The one record, and then None."""
+        work = self._work
+        if work is None:
+            return None
+        contents = read_whole(path_text(work))
+        self._work = None
+        return work, contents
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class TextLines:
+    """The lines after the first `skip`, without their ends, under "name:line", counted from one."""
+
+    def __init__(self, work: bytes, skip: int) -> None:
+        self._file: Any = None
+        self._work = work
+        self._path = path_text(work)
+        self._skip = skip
+        self._number = 0
+        self._begun = bytearray()  # a line of which there is more to come
+
+    def next(self) -> Record | None:
+        """The next line, or None at the end."""
+        with file_errors(self._path):
+            if self._file is None:
+                self._file = open(self._path, "rb")  # noqa: SIM115 (closed by `close`)
+            while (line := self._line()) is not None:
+                self._number += 1
+                if self._number > self._skip:
+                    return b"%b:%d" % (self._work, self._number), line.removesuffix(b"\n").removesuffix(b"\r")
+        return None
+
+    def _line(self) -> bytes | None:
+        line: bytes = self._file.readline(_PIECE)
+        while len(line) == _PIECE and not line.endswith(b"\n"):
+            self._begun += line
+            claim(len(self._begun))
+            checkpoint()
+            line = self._file.readline(_PIECE)
+        if self._begun:
+            line = bytes(self._begun) + line
+            self._begun.clear()
+        return line or None
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+class TFRecords:
+    """The records of a TFRecord file, under "name:byte"."""
+
+    def __init__(self, work: bytes, compression: str) -> None:
+        self._work = work
+        self._compression = compression
+        self._file: RecordFile | None = None
+
+    def next(self) -> Record | None:
+        """The next record, or None at the end."""
+        if self._file is None:
+            self._file = RecordFile(path_text(self._work), self._compression)
+        start = self._file.offset
+        record = self._file.read()
+        return None if record is None else (b"%b:%d" % (self._work, start), record)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+class FixedLengthRecords:
+    """Pieces of `record` bytes, each `hop` (or `record`) bytes after the last, between header and footer; under
+    "name:number", counted from zero. A piece that is cut short at the end is left out.
+    """
+
+    def __init__(self, work: bytes, header: int, record: int, footer: int, hop: int, compression: str) -> None:
+        self._stream: ByteStream | None = None
+        self._work = work
+        self._path = path_text(work)
+        self._compression = compression
+        self._size = record
+        self._window_size = record + footer  # what lies ahead of a record, the footer must not be taken for one
+        self._hop = hop or record
+        self._skip = header
+        self._window = bytearray()
+        self._number = 0
+
+    def next(self) -> Record | None:
+        """The next record, or None at the end."""
+        if self._stream is None:
+            self._stream = open_stream(self._path, self._compression)
+        if not self._fill(self._stream):
+            return None
+        found = b"%b:%d" % (self._work, self._number), bytes(self._window[: self._size])
+        self._number += 1
+        self._skip = max(0, self._hop - len(self._window))
+        del self._window[: self._hop]
+        return found
+
+    def _fill(self, stream: ByteStream) -> bool:
+        """Read until the window is full; whether it is."""
+        while self._skip:
+            piece = self._read(stream, self._skip)
+            if not piece:
+                return False
+            self._skip -= len(piece)
+        claim(self._window_size)
+        while len(self._window) < self._window_size:
+            piece = self._read(stream, self._window_size - len(self._window))
+            if not piece:
+                return False
+            self._window += piece
+        return True
+
+    def _read(self, stream: ByteStream, size: int) -> bytes:
+        checkpoint()
+        try:
+            with file_errors(self._path):
+                return stream.read1(min(size, _PIECE))
+        except (EOFError, zlib.error) as error:
+            raise DataLossError(
+                f"{self._path}: cannot be decompressed", expected="whole data", actual=str(error)
+            ) from error
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._stream is not None:
+            self._stream.close()

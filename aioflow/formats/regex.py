@@ -1,0 +1,107 @@
+"""Patterns and rewrites of RE2, the library that TensorFlow's ops use: a match is found in a time that is linear in the
+text, whatever the pattern. Texts are bytes; what is not UTF-8 matches no class and no `.`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.work.stopping import checkpoint
+
+__all__ = ["Rewrite", "compiled_pattern", "compiled_rewrite", "replaced"]
+
+# Pieces of text, and the numbers of groups that go between them.
+Rewrite: TypeAlias = tuple[bytes | int, ...]
+
+
+def _re2() -> Any:
+    """The library, imported with the first pattern: it takes longer than the rest of the kernels together."""
+    try:
+        return importlib.import_module("re2")
+    except ImportError as error:
+        raise UnimplementedError(
+            "patterns are matched by RE2, which is not installed: pip install google-re2",
+            expected="google-re2",
+            actual="none",
+        ) from error
+
+
+@lru_cache(maxsize=256)
+def compiled_pattern(pattern: bytes) -> Any:
+    """The pattern, with the methods `fullmatch` and `search` for bytes.
+
+    Raises:
+        InvalidArgumentError: it is not valid.
+    """
+    re2 = _re2()
+    options = re2.Options()
+    options.log_errors = False  # it goes where the caller hears of it
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        raise InvalidArgumentError(
+            f"the pattern is not valid: {_text(error.args[0] if error.args else '')}",
+            expected="the syntax of RE2",
+            actual=repr(pattern),
+        ) from error
+
+
+def _text(message: Any) -> str:
+    return message.decode(errors="replace") if isinstance(message, bytes) else str(message)
+
+
+@lru_cache(maxsize=256)
+def compiled_rewrite(rewrite: bytes, groups: int) -> Rewrite:
+    r"""A replacement with `\0` to `\9`.
+
+    Raises:
+        InvalidArgumentError: it names a group that the pattern does not have, or ends in a backslash.
+    """
+    first, *others = rewrite.split(b"\\")
+    made: list[bytes | int] = [first]
+    while others:
+        piece = others.pop(0)
+        number = piece[:1]
+        if not piece and others:  # nothing between two backslashes: they stand for one
+            made.append(b"\\" + others.pop(0))
+        elif number.isdigit() and int(number) <= groups:
+            made += int(number), piece[1:]
+        else:
+            raise InvalidArgumentError(
+                "the rewrite is not valid", expected=rf"\0..\{groups} or \\ after a backslash", actual=repr(rewrite)
+            )
+    return tuple(piece for piece in made if piece != b"")
+
+
+def replaced(text: bytes, pattern: Any, rewrite: Rewrite, everywhere: bool) -> bytes:
+    """The text with the first match, or every one, rewritten: `RE2::Replace` and `RE2::GlobalReplace`."""
+    made: list[bytes] = []
+    at, last = 0, -1
+    while at <= len(text) and (match := pattern.search(text, at)) is not None:
+        begin, end = match.span()
+        made.append(text[at:begin])
+        if begin == end == last:  # nothing is not found right behind what has been found
+            at = begin + _character(text, begin)
+            made.append(text[begin:at])
+            at = max(at, begin + 1)
+            continue
+        made += [piece if isinstance(piece, bytes) else match.group(piece) or b"" for piece in rewrite]
+        at = last = end
+        checkpoint()
+        if not everywhere:
+            break
+    return b"".join([*made, text[at:]])
+
+
+def _character(text: bytes, at: int) -> int:
+    """How many bytes the character there has; 1 where it is not UTF-8, 0 at the end."""
+    for size in range(1, 5):
+        try:
+            if len(text[at : at + size].decode()) == 1:
+                return size
+        except UnicodeDecodeError:
+            continue
+    return min(1, len(text) - at)

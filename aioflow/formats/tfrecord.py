@@ -1,0 +1,332 @@
+"""TFRecord files: each record is its length, the length's checksum, the data, the data's checksum.
+
+The checksums are CRC-32C (the Castagnoli polynomial), masked. A file may be compressed as a whole (gzip or zlib).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from io import BufferedReader
+from types import TracebackType
+from typing import Any, BinaryIO, ClassVar, Final, Protocol
+
+import google_crc32c
+
+from aioflow.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+from aioflow.formats.files import file_errors
+from aioflow.work.stopping import checkpoint, claim
+
+__all__ = [
+    "ByteStream",
+    "RecordFile",
+    "TFRecordCompressionType",
+    "TFRecordOptions",
+    "TFRecordWriter",
+    "masked_crc32c",
+    "open_stream",
+    "tf_record_iterator",
+]
+
+_HEADER: Final = struct.Struct("<QI")
+_CHECKSUM: Final = struct.Struct("<I")
+_CHUNK: Final = 1 << 18
+_WINDOWS: Final = {"ZLIB": zlib.MAX_WBITS, "GZIP": zlib.MAX_WBITS + 16}
+_MASK_DELTA: Final = 0xA282EAD8
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The CRC-32C in the disguise in which record files store it: rotated by 15 bits, plus a constant.
+
+    (The checksum of data that contains its own checksum would be of little use.)
+    """
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+class ByteStream(Protocol):
+    """What record files are read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; fewer only at the end."""
+
+    def read1(self, size: int, /) -> bytes:
+        """At most `size` bytes, of those that can be had without waiting for all of them; none only at the end."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+class _Inflated:
+    """The contents of a compressed file: one zlib stream, or gzip members one after another."""
+
+    def __init__(self, file: BufferedReader, window: int) -> None:
+        self._file = file
+        self._window = window
+        self._inflater = zlib.decompressobj(window)
+        self._begun = False
+        self._ready = bytearray()
+
+    def read(self, size: int, /) -> bytes:
+        while len(self._ready) < size and self._inflate():
+            pass
+        return self._take(size)
+
+    def read1(self, size: int, /) -> bytes:
+        while not self._ready and self._inflate():
+            pass
+        return self._take(size)
+
+    def _take(self, size: int) -> bytes:
+        taken = bytes(self._ready[:size])
+        del self._ready[:size]
+        return taken
+
+    def _inflate(self) -> bool:
+        """Decompress some more; whether there was more."""
+        inflater = self._inflater
+        packed = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
+        packed = packed or self._file.read1(_CHUNK)
+        if not packed:
+            if self._begun and not inflater.eof:
+                raise EOFError("the compressed data ends early")
+            return False
+        if inflater.eof:
+            if self._window == zlib.MAX_WBITS:
+                raise EOFError("there is data after the end of the compressed data")
+            inflater = self._inflater = zlib.decompressobj(self._window)
+        self._begun = True
+        self._ready += inflater.decompress(packed, _CHUNK)
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def open_stream(path: str, compression: str = "") -> ByteStream:
+    """Open a file for reading, decompressed on the way.
+
+    Args:
+        compression: "", "GZIP" or "ZLIB".
+
+    Raises:
+        NotFoundError, PermissionDeniedError, …: the file cannot be opened.
+        InvalidArgumentError: unknown compression.
+    """
+    _check_compression(compression)
+    with file_errors(path):
+        file: Any = open(path, "rb", buffering=_CHUNK)  # noqa: SIM115 (the caller closes it)
+    return _Inflated(file, _WINDOWS[compression]) if compression else file
+
+
+def _check_compression(compression: str) -> None:
+    if compression not in ("", "GZIP", "ZLIB"):
+        raise InvalidArgumentError("unknown compression", expected="'', 'GZIP' or 'ZLIB'", actual=repr(compression))
+
+
+class RecordFile:
+    """Reads the records of one file in order, and checks them.
+
+    Attributes:
+        offset: Where the next record starts, counted in decompressed bytes.
+    """
+
+    def __init__(self, path: str, compression: str = "") -> None:
+        self.path = path
+        self.offset = 0
+        self._limit = os.path.getsize(path) if compression == "" and os.path.isfile(path) else None
+        self._stream = open_stream(path, compression)
+        self._buffer = b""  # what has been read of the file, and how much of that has been used
+        self._used = 0
+
+    def read(self) -> bytes | None:
+        """The next record, or None at the end.
+
+        Raises:
+            DataLossError: it is truncated or altered; the file is of no more use then.
+        """
+        start = self._used
+        if len(self._buffer) < start + _HEADER.size and not self._fetch(_HEADER.size, may_end=True):
+            return None
+        start = self._used
+        length, checksum = _HEADER.unpack_from(self._buffer, start)
+        self._check(self._buffer[start : start + 8], checksum, "length")
+        size = _HEADER.size + length + _CHECKSUM.size
+        if len(self._buffer) < start + size:
+            self._check_limit(self.offset + size)
+            self._fetch(size)
+            start = self._used
+        end = start + size - _CHECKSUM.size
+        data = self._buffer[start + _HEADER.size : end]
+        self._check(data, _CHECKSUM.unpack_from(self._buffer, end)[0], "data")
+        self._used = end + _CHECKSUM.size
+        self.offset += size
+        return data
+
+    def _check_limit(self, end: int) -> None:
+        """A length that is made up must not make this look for more than the file has."""
+        if self._limit is not None and end > self._limit:
+            raise self._lost("is truncated", f"{end} bytes", f"{self._limit} bytes")
+
+    def _fetch(self, size: int, may_end: bool = False) -> bool:
+        """Read on until `size` bytes lie ahead in the buffer, piece by piece; False at the end of the file.
+
+        A size that is made up must not get its memory in advance, nor may records that are there wait for later ones.
+        """
+        pieces = [self._buffer[self._used :]]
+        found = len(pieces[0])
+        try:
+            with file_errors(self.path):
+                while found < size and (piece := self._stream.read1(_CHUNK)):
+                    pieces.append(piece)
+                    found += len(piece)
+                    claim(found)
+                    checkpoint()
+        except (EOFError, zlib.error) as error:
+            raise self._lost("cannot be decompressed", "whole data", error) from error
+        finally:  # one who is stopped here goes on here
+            self._buffer, self._used = b"".join(pieces), 0
+        if found < size and not (may_end and not found):
+            raise self._lost("is truncated", f"{size} bytes", f"{found} bytes")
+        return found > 0
+
+    def _check(self, data: bytes, stored: int, what: str) -> None:
+        if masked_crc32c(data) != stored:
+            raise self._lost(
+                f"is altered: the checksum of its {what} does not match",
+                f"{stored:#010x}",
+                f"{masked_crc32c(data):#010x}",
+            )
+
+    def _lost(self, what: str, expected: Any, actual: Any) -> DataLossError:
+        return DataLossError(
+            f"{self.path}: the record at byte {self.offset} {what}", expected=expected, actual=str(actual)
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+class TFRecordCompressionType:
+    """How a record file is compressed as a whole."""
+
+    NONE: ClassVar[int] = 0
+    ZLIB: ClassVar[int] = 1
+    GZIP: ClassVar[int] = 2
+
+
+_COMPRESSIONS: Final[dict[Any, str]] = {None: "", 0: "", 1: "ZLIB", 2: "GZIP", "": "", "ZLIB": "ZLIB", "GZIP": "GZIP"}
+
+
+class TFRecordOptions:
+    """How record files are written and read.
+
+    Args:
+        compression_type: "", "GZIP", "ZLIB", or a member of `TFRecordCompressionType`.
+        compression_level: 0 to 9; the library's default without it.
+    """
+
+    def __init__(self, compression_type: Any = None, *, compression_level: int | None = None) -> None:
+        if compression_type not in _COMPRESSIONS:
+            raise InvalidArgumentError(
+                "unknown compression", expected="'', 'GZIP' or 'ZLIB'", actual=repr(compression_type)
+            )
+        self.compression_type = _COMPRESSIONS[compression_type]
+        self.compression_level = -1 if compression_level is None else compression_level
+
+    @classmethod
+    def get_compression_type_string(cls, options: Any) -> str:
+        """The compression of `options`, which may be such an object, a type, a name, or None."""
+        return cls.of(options).compression_type
+
+    @classmethod
+    def of(cls, options: Any) -> TFRecordOptions:
+        """`options` itself, or made of a compression type."""
+        return options if isinstance(options, TFRecordOptions) else cls(options)
+
+
+class TFRecordWriter:
+    """Writes records to a file, which it replaces. Also a context manager, which closes it.
+
+    Writing blocks: call it from a thread where an event loop must go on.
+
+    Args:
+        path: The file.
+        options: A `TFRecordOptions` or the name of a compression.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], options: Any = None) -> None:
+        chosen = TFRecordOptions.of(options)
+        self._path = os.fspath(path)
+        with file_errors(self._path):
+            self._file: BinaryIO | None = open(self._path, "wb", buffering=_CHUNK)  # noqa: SIM115 (closed by `close`)
+        self._packer: Any = None
+        if chosen.compression_type:
+            window = _WINDOWS[chosen.compression_type]
+            self._packer = zlib.compressobj(chosen.compression_level, zlib.DEFLATED, window)
+
+    def write(self, record: bytes | bytearray | memoryview) -> None:
+        """Append a record.
+
+        Raises:
+            FailedPreconditionError: the writer is closed.
+        """
+        data = record if isinstance(record, bytes) else bytes(memoryview(record))
+        length = struct.pack("<Q", len(data))
+        checksums = [_CHECKSUM.pack(masked_crc32c(part)) for part in (length, data)]
+        self._put(b"".join((length, checksums[0], data, checksums[1])))
+
+    def flush(self) -> None:
+        """Hand what has been written so far to the operating system."""
+        if self._packer is not None:
+            self._put(self._packer.flush(zlib.Z_SYNC_FLUSH), packed=True)
+        with file_errors(self._path):
+            self._open().flush()
+
+    def close(self) -> None:
+        """Finish the file. Closing twice does no harm."""
+        if self._file is None:
+            return
+        try:
+            if self._packer is not None:
+                self._put(self._packer.flush(), packed=True)
+        finally:
+            file, self._file = self._file, None
+            with file_errors(self._path):
+                file.close()
+
+    def _open(self) -> BinaryIO:
+        if self._file is None:
+            raise FailedPreconditionError("the writer is closed", expected="an open writer", actual=self._path)
+        return self._file
+
+    def _put(self, data: bytes, packed: bool = False) -> None:
+        file = self._open()
+        with file_errors(self._path):
+            file.write(data if packed or self._packer is None else self._packer.compress(data))
+
+    def __enter__(self) -> TFRecordWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def tf_record_iterator(path: str | os.PathLike[str], options: Any = None) -> Iterator[bytes]:
+    """The records of a file, in order. Reading blocks: iterate in a thread where an event loop must go on.
+
+    Raises:
+        NotFoundError: there is no such file.
+        DataLossError: a record is truncated or altered.
+    """
+    file = RecordFile(os.fspath(path), TFRecordOptions.get_compression_type_string(options))
+    try:
+        while (record := file.read()) is not None:
+            yield record
+    finally:
+        file.close()

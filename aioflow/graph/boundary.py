@@ -1,0 +1,16 @@
+"""Names of the ops where values enter and leave a step, and cross between devices. `ops/transfer.py` defines them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["ARG", "BOUNDARY", "RECV", "RETVAL", "SEND"]
+
+# What a step is given and what it gives, each with its number: a part of a plan is complete in itself.
+ARG: Final = "_Arg"
+RETVAL: Final = "_Retval"
+# The two ends of an edge between devices.
+SEND: Final = "_Send"
+RECV: Final = "_Recv"
+
+BOUNDARY: Final = frozenset({ARG, RETVAL})

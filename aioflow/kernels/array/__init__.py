@@ -1,0 +1,1 @@
+"""Kernels of tensors as arrays: made, cut, joined, reordered."""

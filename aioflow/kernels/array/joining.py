@@ -1,0 +1,166 @@
+"""Kernels that join, split and repeat. Splitting gives views; joining and repeating make new arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.kernels.array.shape import checked_axis
+from aioflow.kernels.blockwise import claim_array, is_large
+from aioflow.kernels.convert import as_int, as_ints, as_sizes
+from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.work.copying import copied, copy_into, put
+
+__all__: list[str] = []
+
+
+def _joined(xp: Any, values: Sequence[Any], axis: int) -> Any:
+    try:
+        if any(map(is_large, values)):
+            return _joined_in_blocks(values, axis)
+        return xp.concatenate(values, axis)
+    except ValueError as error:
+        shapes = " and ".join(str(list(v.shape)) for v in values)
+        raise InvalidArgumentError(
+            f"cannot concatenate the tensors along axis {axis}",
+            expected="equal shapes except along that axis",
+            actual=shapes,
+        ) from error
+
+
+def _joined_in_blocks(values: Sequence[Any], axis: int) -> Any:
+    shape = list(values[0].shape)
+    position = axis % max(1, len(shape))
+    others = {(*value.shape[:position], *value.shape[position + 1 :]) for value in values}
+    if len(others) > 1 or any(value.ndim != len(shape) for value in values) or not -len(shape) <= axis < len(shape):
+        return np.concatenate(values, axis)  # which says what is wrong
+    shape[position] = sum(value.shape[position] for value in values)
+    result = np.empty(shape, values[0].dtype)
+    start = 0
+    for value in values:
+        size = value.shape[position]
+        copy_into(result[_part(position, start, start + size)], value)
+        start += size
+    return result
+
+
+@kernel("ConcatV2", host={"axis": as_int}, fresh=True)
+def concat_v2(xp: Any, values: Sequence[Any], axis: int) -> Any:
+    return _joined(xp, values, axis)
+
+
+@kernel("Concat", host={"concat_dim": as_int}, fresh=True)
+def concat(xp: Any, concat_dim: int, values: Sequence[Any]) -> Any:
+    return _joined(xp, values, concat_dim)
+
+
+def _part(position: int, start: int, stop: int) -> tuple[slice, ...]:
+    return (slice(None),) * position + (slice(start, stop),)
+
+
+@binder("Split", host={"split_dim": as_int})
+def split(binding: Binding) -> Callable[..., Any]:
+    count = binding.attrs["num_split"]
+
+    def parts(split_dim: int, value: Any) -> Any:
+        position = checked_axis(split_dim, value.ndim, "split_dim")
+        size, rest = divmod(value.shape[position], count)
+        if rest:
+            raise InvalidArgumentError(
+                "the size is not a multiple of the number of parts",
+                expected=f"a multiple of {count}",
+                actual=value.shape[position],
+            )
+        return tuple(value[_part(position, i * size, (i + 1) * size)] for i in range(count))
+
+    return parts
+
+
+@binder("SplitV", host={"size_splits": as_ints, "split_dim": as_int})
+def split_v(binding: Binding) -> Callable[..., Any]:
+    count = binding.attrs["num_split"]
+
+    def parts(value: Any, size_splits: tuple[int, ...], split_dim: int) -> Any:
+        position = checked_axis(split_dim, value.ndim, "split_dim")
+        sizes = _resolved(size_splits, value.shape[position], count)
+        result, start = [], 0
+        for size in sizes:
+            result.append(value[_part(position, start, start + size)])
+            start += size
+        return tuple(result)
+
+    return parts
+
+
+def _resolved(sizes: tuple[int, ...], whole: int, count: int) -> tuple[int, ...]:
+    if len(sizes) != count:
+        raise InvalidArgumentError("one size per part is needed", expected=f"{count} sizes", actual=list(sizes))
+    resolved = sizes
+    if -1 in sizes:
+        rest = whole - (sum(sizes) + 1)
+        resolved = tuple(rest if s == -1 else s for s in sizes)
+    if sizes.count(-1) > 1 or min(resolved) < 0 or sum(resolved) != whole:
+        raise InvalidArgumentError(
+            "the sizes of the parts do not add up",
+            expected=f"a sum of {whole}, with at most one -1",
+            actual=list(sizes),
+        )
+    return resolved
+
+
+@binder("Pack", fresh=True)
+def pack(binding: Binding) -> Callable[[Sequence[Any]], Any]:
+    xp, dtype, axis = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs["axis"]
+
+    def stack(values: Sequence[Any]) -> Any:
+        shape = values[0].shape
+        for value in values:
+            if value.shape != shape:
+                shapes = " and ".join(str(list(v.shape)) for v in values)
+                raise InvalidArgumentError(
+                    "tensors of different shapes cannot be stacked", expected="equal shapes", actual=shapes
+                )
+        position = checked_axis(axis, len(shape) + 1)
+        result = xp.empty((*shape[:position], len(values), *shape[position:]), dtype)
+        before = (slice(None),) * position
+        for i, value in enumerate(values):
+            put(result[(*before, i, ...)], value)
+        return result
+
+    return stack
+
+
+@binder("Unpack")
+def unpack(binding: Binding) -> Callable[[Any], Any]:
+    count, axis = binding.attrs["num"], binding.attrs["axis"]
+    # The elements of an object vector are plain bytes; the ellipsis keeps them arrays.
+    after: tuple[Any, ...] = (...,) if binding.input_dtypes[0] is dtypes.string else ()
+
+    def slices(value: Any) -> Any:
+        position = checked_axis(axis, value.ndim)
+        if value.shape[position] != count:
+            raise InvalidArgumentError(
+                "the dimension does not have the size to unpack", expected=count, actual=list(value.shape)
+            )
+        before = (slice(None),) * position
+        return tuple(value[(*before, i, *after)] for i in range(count))
+
+    return slices
+
+
+@kernel("Tile", host={"multiples": as_sizes}, fresh=True, elastic=True)
+def tile(xp: Any, value: Any, multiples: tuple[int, ...]) -> Any:
+    if len(multiples) != value.ndim:
+        raise InvalidArgumentError(
+            "tile needs one multiple per dimension", expected=f"{value.ndim} multiples", actual=list(multiples)
+        )
+    pairs = [size for pair in zip(multiples, value.shape, strict=True) for size in pair]
+    shape = tuple(m * d for m, d in zip(multiples, value.shape, strict=True))
+    claim_array(shape, value.dtype)
+    wide = value.reshape([size for d in value.shape for size in (1, d)])
+    # copied before the reshape, which could otherwise return a view of the input
+    return copied(xp.broadcast_to(wide, pairs)).reshape(shape)

@@ -1,0 +1,386 @@
+"""Kernels that change the order of elements or sort them out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.array.scatter import scatter_rows
+from aioflow.kernels.array.shape import checked_axis
+from aioflow.kernels.blockwise import BLOCK, claim_array, full, is_large, rows_written, taken, written
+from aioflow.kernels.convert import as_array, as_ints, as_sizes
+from aioflow.kernels.math.large_sorts import order_of
+from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.text.strings import as_strings, each
+from aioflow.work.copying import copied, put, row_blocks
+from aioflow.work.stopping import batches, blocks
+
+__all__: list[str] = []
+
+_SEARCHED: Final = BLOCK >> 4  # numbers that are looked up at once, each in a microsecond where most are not cached
+
+
+def _flipped(value: Any, axes: set[int]) -> Any:
+    return value[(*(slice(None, None, -1) if i in axes else slice(None) for i in range(value.ndim)), ...)]
+
+
+@kernel("Reverse", host={"dims": as_array})
+def reverse(value: Any, dims: Any) -> Any:
+    if dims.shape != (value.ndim,):
+        raise InvalidArgumentError(
+            "reverse needs one flag per dimension", expected=f"{value.ndim} flags", actual=dims.tolist()
+        )
+    return _flipped(value, set(np.flatnonzero(dims).tolist()))
+
+
+@kernel("ReverseV2", host={"axis": as_ints})
+def reverse_v2(value: Any, axis: tuple[int, ...]) -> Any:
+    axes = {checked_axis(a, value.ndim) for a in axis}
+    if len(axes) != len(axis):
+        raise InvalidArgumentError("an axis is reversed twice", expected="each axis once", actual=list(axis))
+    return _flipped(value, axes)
+
+
+@kernel("ReverseSequence", fresh=True, synchronises=True)
+def reverse_sequence(xp: Any, value: Any, seq_lengths: Any, *, seq_dim: int, batch_dim: int) -> Any:
+    batch, along = checked_axis(batch_dim, value.ndim, "batch_dim"), checked_axis(seq_dim, value.ndim, "seq_dim")
+    size = value.shape[along]
+    if seq_lengths.shape != (value.shape[batch],):
+        raise InvalidArgumentError(
+            "one length per batch entry is needed", expected=[value.shape[batch]], actual=list(seq_lengths.shape)
+        )
+    if seq_lengths.size and (int(seq_lengths.min()) < 0 or int(seq_lengths.max()) > size):
+        raise InvalidArgumentError(
+            "a sequence is longer than its dimension",
+            expected=f"lengths in 0..{size}",
+            actual=_first_outside(seq_lengths, 0, size + 1),
+        )
+    rest = [i for i in range(value.ndim) if i not in (batch, along)]
+    order = [batch, along, *rest]
+    lengths = seq_lengths.astype(np.int64)[:, None]
+    steps = xp.arange(size)[None, :]
+    ordered = value.transpose(order)
+
+    def turned(part: slice) -> Any:
+        places = xp.where(steps < lengths[part], lengths[part] - 1 - steps, steps)
+        return ordered[xp.arange(part.start, part.stop)[:, None], places]
+
+    if is_large(value):
+        reversed_ = rows_written(ordered.shape, value.dtype, turned)
+    else:
+        reversed_ = turned(slice(0, len(ordered)))
+    return reversed_.transpose(np.argsort(order).tolist())
+
+
+def _first_outside(values: Any, low: int, high: int) -> int:
+    """The first of them that is not in the range. (All of them may be millions.)"""
+    flat = values.reshape(-1)
+    return int(flat[int(((flat < low) | (flat >= high)).argmax())])
+
+
+@kernel("Roll", host={"shift": as_ints, "axis": as_ints}, fresh=True)
+def roll(xp: Any, value: Any, shift: tuple[int, ...], axis: tuple[int, ...]) -> Any:
+    if value.ndim < 1 or len(shift) != len(axis):
+        raise InvalidArgumentError(
+            "roll needs one shift per axis of a tensor",
+            expected=f"rank >= 1 and {len(axis)} shifts",
+            actual=f"{len(shift)}",
+        )
+    axes = [checked_axis(a, value.ndim) for a in axis]
+    if not is_large(value):
+        return xp.roll(value, shift, tuple(axes)) if axes else copied(value)
+    for place, by in zip(axes, shift, strict=True):
+        value = _rolled(value, by % max(1, value.shape[place]), place)
+    return value if axes else copied(value)
+
+
+def _rolled(value: Any, shift: int, axis: int) -> Any:
+    result, lead = np.empty(value.shape, value.dtype), (slice(None),) * axis
+    size = value.shape[axis]
+    put(result[(*lead, slice(shift, None))], value[(*lead, slice(0, size - shift))])
+    put(result[(*lead, slice(0, shift))], value[(*lead, slice(size - shift, None))])
+    return result
+
+
+@kernel("InvertPermutation", fresh=True, synchronises=True)
+def invert_permutation(xp: Any, x: Any) -> Any:
+    if x.ndim != 1:
+        raise InvalidArgumentError("a permutation must be a vector", expected="rank 1", actual=list(x.shape))
+    count = x.size
+    if count and (int(x.min()) < 0 or int(x.max()) >= count):
+        raise InvalidArgumentError(
+            "not a permutation", expected=f"each of 0..{count - 1} once", actual=_first_outside(x, 0, count)
+        )
+    result = full(xp, x.shape, -1, x.dtype)
+    for part in blocks(count, BLOCK if is_large(x) else max(1, count)):
+        result[x[part]] = xp.arange(part.start, part.stop, dtype=x.dtype)
+    if count and int(result.min()) < 0:
+        raise InvalidArgumentError(
+            "not a permutation", expected=f"each of 0..{count - 1} once", actual=f"no {int(result.argmin())}"
+        )
+    return result
+
+
+# -- Unique -------------------------------------------------------------------------------------------------------
+
+
+def _distinct(xp: Any, value: Any, dtype: Any, axis: int | None = None) -> tuple[Any, Any, Any]:
+    """(distinct, idx, count) in the order of first appearance; NaN equals nothing, itself included."""
+    if axis is not None and (is_large(value) or value.dtype.kind == "O"):
+        return _distinct_slices(value, dtype, axis)
+    if axis is None and is_large(value):
+        return (_distinct_objects if value.dtype.kind == "O" else _distinct_numbers)(value, dtype)
+    _, first, inverse, counts = xp.unique(
+        value, return_index=True, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
+    )
+    order = xp.argsort(first)
+    places = xp.empty(order.shape, np.int64)
+    places[order] = xp.arange(order.size)
+    distinct = xp.take(value, first[order], 0 if axis is None else axis)
+    return distinct, places[inverse.reshape(-1)].astype(dtype), counts[order].astype(dtype)
+
+
+def _distinct_objects(value: Any, dtype: Any) -> tuple[Any, Any, Any]:
+    numbers: dict[Any, int] = {}
+    places = each(lambda item: numbers.setdefault(item, len(numbers)), value, dtype)
+    return as_strings(list(numbers)), places, _counted(places, len(numbers), dtype)
+
+
+def _distinct_slices(value: Any, dtype: Any, axis: int) -> tuple[Any, Any, Any]:
+    """Told apart by their bytes: NumPy would sort them while nothing else can run, and strings it cannot."""
+    slices = np.moveaxis(value, axis, 0)
+    rows = slices.reshape(len(slices), math.prod(slices.shape[1:]))
+    numbers: dict[Any, int] = {}
+    first: list[int] = []
+    places = np.empty(len(rows), dtype)
+    for part in row_blocks(rows):
+        for place, key in enumerate(batches(_keys(rows[part], part.start)), part.start):
+            number = places[place] = numbers.setdefault(key, len(first))
+            if number == len(first):
+                first.append(place)
+    distinct = np.moveaxis(taken(np, slices, np.array(first, np.int64)), 0, axis)
+    return distinct, places, _counted(places, len(first), dtype)
+
+
+def _keys(rows: Any, start: int) -> list[Any]:
+    """For each row something that is equal where the rows are; NaN equals nothing."""
+    if rows.dtype.kind == "O":
+        return [tuple(row) for row in rows.tolist()]
+    plain = np.ascontiguousarray(rows) + rows.dtype.type(0)  # 0.0 for -0.0, which has other bytes
+    keys: list[Any] = plain.view(f"V{rows.shape[1] * rows.itemsize}").reshape(-1).tolist()
+    for place in np.flatnonzero((plain != plain).any(axis=1)).tolist():
+        keys[place] = start + place
+    return keys
+
+
+def _distinct_numbers(value: Any, dtype: Any) -> tuple[Any, Any, Any]:
+    order = order_of(value)
+    ordered = taken(np, value, order)
+    begins = np.concatenate(
+        [part.start + np.flatnonzero(_differs(ordered, part)) for part in blocks(len(order), BLOCK)]
+    )
+    first = order[begins]  # equal numbers are in the order in which they came
+    rank = np.empty(len(first), np.int64)
+    rank[order_of(first)] = np.arange(len(first))
+    places = np.empty(len(order), dtype)
+    for part in blocks(len(order), BLOCK):
+        places[order[part]] = rank[np.searchsorted(begins, np.arange(part.start, part.stop), "right") - 1]
+    return taken(np, value, np.sort(first)), places, _counted(places, len(first), dtype)
+
+
+def _differs(ordered: Any, part: slice) -> Any:
+    """Whether each number differs from the one before it."""
+    if part.start:
+        return ordered[part] != ordered[part.start - 1 : part.stop - 1]
+    return np.append(True, ordered[1 : part.stop] != ordered[: part.stop - 1])
+
+
+def _counted(places: Any, count: int, dtype: Any) -> Any:
+    counts = np.zeros(count, dtype)
+    for part in blocks(len(places), BLOCK):
+        np.add.at(counts, places[part], 1)
+    return counts
+
+
+def _check_vector(value: Any) -> None:
+    if value.ndim != 1:
+        raise InvalidArgumentError("unique needs a vector", expected="rank 1", actual=list(value.shape))
+
+
+@binder("Unique", fresh=True, synchronises=True)
+def unique(binding: Binding) -> Callable[[Any], Any]:
+    xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
+
+    def distinct(value: Any) -> Any:
+        _check_vector(value)
+        return _distinct(xp, value, dtype)[:2]
+
+    return distinct
+
+
+@binder("UniqueV2", host={"axis": as_ints}, fresh=True, synchronises=True)
+def unique_v2(binding: Binding) -> Callable[..., Any]:
+    xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
+
+    def distinct(value: Any, axis: tuple[int, ...]) -> Any:
+        if not axis:
+            _check_vector(value)
+        position = None if value.ndim == 1 else checked_axis(axis[0], value.ndim)
+        return _distinct(xp, value, dtype, position)[:2]
+
+    return distinct
+
+
+@binder("UniqueWithCounts", fresh=True, synchronises=True)
+def unique_with_counts(binding: Binding) -> Callable[[Any], Any]:
+    xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
+
+    def distinct(value: Any) -> Any:
+        _check_vector(value)
+        return _distinct(xp, value, dtype)
+
+    return distinct
+
+
+@binder("ListDiff", fresh=True, synchronises=True)
+def list_diff(binding: Binding) -> Callable[[Any, Any], Any]:
+    xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
+
+    def difference(x: Any, y: Any) -> Any:
+        kept = ~_is_in(xp, x, y)
+        return x[kept], xp.flatnonzero(kept).astype(dtype)
+
+    return difference
+
+
+def _is_in(xp: Any, x: Any, y: Any) -> Any:
+    """`xp.isin`."""
+    if not is_large(x) and not is_large(y):
+        return xp.isin(x, y)
+    if x.dtype.kind == "O":
+        known = set(batches(y.reshape(-1).tolist()))
+        return each(known.__contains__, x, bool)
+    ordered = y[order_of(y)]
+    if not len(ordered):
+        return np.zeros(x.shape, bool)
+
+    def found(part: slice) -> Any:
+        return ordered[np.minimum(np.searchsorted(ordered, x[part]), len(ordered) - 1)] == x[part]
+
+    return written(x.shape, np.dtype(bool), found)
+
+
+# -- DynamicPartition and DynamicStitch ---------------------------------------------------------------------------
+
+
+@binder("DynamicPartition", fresh=True, synchronises=True)
+def dynamic_partition(binding: Binding) -> Callable[[Any, Any], Any]:
+    count = binding.attrs["num_partitions"]
+
+    def sort_out(data: Any, partitions: Any) -> Any:
+        if data.shape[: partitions.ndim] != partitions.shape:
+            raise InvalidArgumentError(
+                "the partitions do not fit the data",
+                expected=f"a prefix of {list(data.shape)}",
+                actual=list(partitions.shape),
+            )
+        if partitions.size and not 0 <= int(partitions.min()) <= int(partitions.max()) < count:
+            raise InvalidArgumentError(
+                "a partition is out of range",
+                expected=f"0 <= partition < {count}",
+                actual=_first_outside(partitions, 0, count),
+            )
+        flat = partitions.reshape(-1)
+        rows = data.reshape((flat.size, *data.shape[partitions.ndim :]))
+        if not is_large(flat):
+            return tuple(rows[flat == i] for i in batches(range(count)))
+        order = order_of(flat)
+        ends = np.searchsorted(flat[order], np.arange(count), "right").tolist()
+        return tuple(taken(np, rows, order[a:b]) for a, b in batches(zip([0, *ends], ends, strict=False), 1))
+
+    return sort_out
+
+
+def _stitch(binding: Binding) -> Callable[..., Any]:
+    xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
+
+    def merge(indices: Sequence[Any], data: Sequence[Any]) -> Any:
+        inner = data[0].shape[indices[0].ndim :]
+        greatest = -1
+        for places, values in zip(indices, data, strict=True):
+            if values.shape != places.shape + inner:
+                raise InvalidArgumentError(
+                    "the data do not fit their indices", expected=list(places.shape + inner), actual=list(values.shape)
+                )
+            if places.size:
+                if int(places.min()) < 0:
+                    raise InvalidArgumentError(
+                        "an index is negative", expected="indices >= 0", actual=int(places.min())
+                    )
+                greatest = max(greatest, int(places.max()))
+        shape = (greatest + 1, *inner)
+        claim_array(shape, dtype)
+        result = full(xp, shape, b"", dtype) if dtype.kind == "O" else xp.zeros(shape, dtype)
+        for places, values in zip(indices, data, strict=True):
+            scatter_rows(xp, "update", result, places.reshape(-1), values.reshape((places.size, *inner)))
+        return result
+
+    return merge
+
+
+for _name in ("DynamicStitch", "ParallelDynamicStitch"):
+    binder(_name, fresh=True, elastic=True, synchronises=True)(_stitch)
+
+
+# -- sorted sequences ---------------------------------------------------------------------------------------------
+
+
+def _bound(side: str) -> Callable[[Binding], Callable[[Any, Any], Any]]:
+    def bind(binding: Binding) -> Callable[[Any, Any], Any]:
+        xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
+
+        def search(sorted_inputs: Any, values: Any) -> Any:
+            if sorted_inputs.ndim != 2 or values.ndim != 2 or len(sorted_inputs) != len(values):
+                raise InvalidArgumentError(
+                    "the sequences and the values do not have the same rows",
+                    expected=f"({len(sorted_inputs) if sorted_inputs.ndim else '?'}, m)",
+                    actual=list(values.shape),
+                )
+            result = xp.empty(values.shape, dtype)
+            for i in batches(range(len(values)), 64):
+                for part in blocks(values.shape[1], _SEARCHED):
+                    result[i, part] = xp.searchsorted(sorted_inputs[i], values[i, part], side)
+            return result
+
+        return search
+
+    return bind
+
+
+binder("LowerBound", fresh=True)(_bound("left"))
+binder("UpperBound", fresh=True)(_bound("right"))
+
+
+@kernel("UnravelIndex", host={"dims": as_sizes}, fresh=True, synchronises=True)
+def unravel_index(xp: Any, indices: Any, dims: tuple[int, ...]) -> Any:
+    total = 1
+    for size in dims:
+        total *= size
+    flat = indices.reshape(-1)
+    if flat.size and not 0 <= int(flat.min()) <= int(flat.max()) < total:
+        raise InvalidArgumentError(
+            "a position is outside the tensor",
+            expected=f"0 <= position < {total}",
+            actual=_first_outside(flat, 0, total),
+        )
+    result = xp.empty((len(dims), flat.size), indices.dtype)
+    for part in blocks(flat.size, BLOCK if is_large(flat) else max(1, flat.size)):
+        rest = flat[part]
+        for axis in reversed(range(len(dims))):
+            result[axis, part] = rest % dims[axis] if dims[axis] else 0
+            rest = rest // dims[axis] if dims[axis] else rest
+    return result if indices.ndim else result.reshape(len(dims))

@@ -1,0 +1,182 @@
+"""Scattering rows into an array: what variables' sparse updates are made of.
+
+The work is proportional to the rows touched. `ufunc.at` is the fastest for single elements and for a few of them; for
+many wide rows it is slower, up to tens of times, than a sort, a `reduceat` that folds repeated indices, and one update.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.arrays import Array
+from aioflow.kernels.blockwise import BLOCK, is_large
+from aioflow.kernels.math.large_sorts import is_long, order_of
+from aioflow.work.copying import row_blocks
+from aioflow.work.stopping import blocks
+
+__all__ = ["checked_rows", "flat_rows", "in_bounds", "scatter_rows"]
+
+_FEW: Final = 512  # elements: measured, NumPy 2.4
+
+
+def in_bounds(xp: Any, indices: Array, limit: int) -> bool:
+    """Whether every index is in [0, limit)."""
+    if indices.size == 0:
+        return True
+    # Seen as unsigned, a negative index is a huge one: a single comparison checks both ends.
+    unsigned = indices.astype(xp.uint64)
+    return bool(unsigned.max() < limit)
+
+
+def checked_rows(xp: Any, indices: Any, limit: int) -> Array:
+    """The indices as a flat vector, each in [0, limit).
+
+    Raises:
+        InvalidArgumentError: one is not; the error names it and where it stands.
+    """
+    given = xp.asarray(indices)
+    flat: Array = given.reshape(-1)
+    if not in_bounds(xp, flat, limit):
+        bad = int(xp.flatnonzero((flat < 0) | (flat >= limit))[0])
+        where = ",".join(str(int(i)) for i in np.unravel_index(bad, given.shape)) if given.ndim else ""
+        raise InvalidArgumentError(
+            f"indices[{where}] = {int(flat[bad])} is not in [0, {limit})",
+            expected=f"0 <= index < {limit}",
+            actual=int(flat[bad]),
+        )
+    return flat
+
+
+def flat_rows(xp: Any, indices: Any, sizes: tuple[int, ...], skip_bad: bool = False) -> tuple[Array, Array | None]:
+    """Index vectors (the last axis of `indices`) into the leading `sizes`, as flat row numbers.
+
+    With `skip_bad`, also a mask of those that are in bounds, where some are not: only these get a row number.
+
+    Raises:
+        InvalidArgumentError: an index vector is out of bounds.
+    """
+    given = xp.asarray(indices)
+    count = math.prod(given.shape[:-1])
+    vectors = given.reshape(count, len(sizes))
+    rows, good = _numbered(xp, vectors, sizes)
+    if bool(good.all()):
+        return rows, None
+    if skip_bad:
+        return rows[good], good
+    bad = int(xp.flatnonzero(~good)[0])
+    where = ",".join(str(int(i)) for i in np.unravel_index(bad, given.shape[:-1])) if given.ndim > 1 else ""
+    raise InvalidArgumentError(
+        f"indices[{where}] = {vectors[bad].tolist()} does not index into shape {list(sizes)}",
+        expected=f"index vectors in [0, {list(sizes)})",
+        actual=vectors[bad].tolist(),
+    )
+
+
+def _numbered(xp: Any, vectors: Any, sizes: tuple[int, ...]) -> tuple[Array, Array]:
+    """For each index vector the row, and whether it is in bounds."""
+    rows = xp.zeros(len(vectors), dtype=xp.int64)
+    good = xp.ones(len(vectors), dtype=bool)
+    if is_large(vectors):
+        for part in blocks(len(vectors), max(1, BLOCK // len(sizes))):
+            rows[part], good[part] = _numbered(xp, vectors[part], sizes)
+        return rows, good
+    for axis, size in enumerate(sizes):
+        column = vectors[:, axis]
+        good &= (column >= 0) & (column < size)
+        rows = rows * size + column
+    return rows, good
+
+
+def scatter_rows(xp: Any, mode: str, target: Array, rows: Array, updates: Array) -> None:
+    """Apply `updates[i]` to `target[rows[i]]` in place, for every i; rows may repeat.
+
+    Args:
+        mode: "update" (the last one wins), "add", "sub", "mul", "div", "min" or "max".
+        rows: [n] indices in bounds.
+        updates: [n, ...] with the inner shape of `target`.
+
+    Raises:
+        InvalidArgumentError: an integer is divided by zero.
+    """
+    if rows.size:
+        _MODES[mode](xp, target, rows, updates)
+
+
+def _update(xp: Any, target: Array, rows: Array, updates: Array) -> None:
+    if xp is not np:
+        updates = xp.broadcast_to(updates, rows.shape + target.shape[1:])[_last(xp, rows, target)]
+    if is_large(updates):
+        for part in blocks(len(updates), max(1, BLOCK * len(updates) // updates.size)):
+            target[rows[part]] = updates[part]
+    else:
+        target[rows] = updates
+
+
+def _last(xp: Any, rows: Array, target: Array) -> Array:
+    """For each update, which one is the last of its row. A GPU writes in no order: all of a row write the same then."""
+    numbers = xp.arange(len(rows), dtype=xp.int32)
+    winners = xp.zeros(len(target), dtype=xp.int32)
+    xp.maximum.at(winners, rows, numbers)
+    last: Array = winners[rows]
+    return last
+
+
+def _folded(apply: str, fold: str) -> Callable[[Any, Array, Array, Array], None]:
+    """Combine the updates of a row by `fold`, then with the row by `apply`."""
+
+    def scatter(xp: Any, target: Array, rows: Array, updates: Array) -> None:
+        function = getattr(xp, apply)
+        if target.ndim == 1 and is_large(updates):
+            for part in row_blocks(updates):
+                function.at(target, rows[part], updates[part])
+            return
+        if target.ndim == 1 or updates.size <= _FEW:
+            function.at(target, rows, updates)
+            return
+        order = order_of(rows) if is_long(rows) else xp.argsort(rows, kind="stable")
+        ordered = rows[order]
+        starts = xp.flatnonzero(xp.concatenate([xp.ones(1, dtype=bool), ordered[1:] != ordered[:-1]]))
+        if len(starts) < len(rows):
+            rows = ordered[starts]
+            updates = getattr(xp, fold).reduceat(updates[order], starts, axis=0, dtype=updates.dtype)
+        target[rows] = function(target[rows], updates)
+
+    return scatter
+
+
+def _divide(xp: Any, target: Array, rows: Array, updates: Array) -> None:
+    if target.dtype.kind in "iu" and not bool(xp.all(updates)):
+        raise InvalidArgumentError("integer division by zero", expected="divisors other than 0", actual=0)
+    order = xp.argsort(rows, kind="stable")
+    ordered = rows[order]
+    while len(order):  # one round for each repetition of the most repeated row
+        first = xp.concatenate([xp.ones(1, dtype=bool), ordered[1:] != ordered[:-1]])
+        chosen = ordered[first]
+        target[chosen] = _quotient(xp, target[chosen], updates[order[first]])
+        order, ordered = order[~first], ordered[~first]
+
+
+def _quotient(xp: Any, a: Array, b: Array) -> Array:
+    """a / b, for integers rounded towards zero."""
+    if a.dtype.kind not in "iu":
+        quotient: Array = xp.divide(a, b)
+        return quotient
+    floor: Array = a // b
+    result: Array = floor + ((a % b != 0) & ((a < 0) != (b < 0))).astype(a.dtype)
+    return result
+
+
+_MODES: Final[Mapping[str, Callable[[Any, Array, Array, Array], None]]] = {
+    "update": _update,
+    "add": _folded("add", "add"),
+    "sub": _folded("subtract", "add"),
+    "mul": _folded("multiply", "multiply"),
+    "div": _divide,
+    "min": _folded("minimum", "minimum"),
+    "max": _folded("maximum", "maximum"),
+}

@@ -1,0 +1,178 @@
+"""Kernels of ops that change a shape and not the elements: they return views wherever the array library can."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.shapes import format_dims, is_compatible
+from aioflow.kernels.blockwise import claim_array
+from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room
+from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.work.copying import copied
+
+__all__ = ["checked_axis"]
+
+_FEW: Final = 4096  # elements
+
+
+def checked_axis(axis: int, rank: int, what: str = "axis") -> int:
+    """`axis` counted from the front. Raises InvalidArgumentError if there is none."""
+    if not -rank <= axis < rank:
+        raise InvalidArgumentError(
+            f"{what} {axis} is out of range", expected=f"{what} in [{-rank}, {rank})", actual=axis
+        )
+    return axis % rank
+
+
+def _as_open_sizes(value: Any) -> tuple[int, ...]:
+    """A shape vector in which one size may be -1."""
+    sizes = as_ints(value)
+    if sizes and (min(sizes) < -1 or sizes.count(-1) > 1):
+        raise InvalidArgumentError(
+            "a shape has negative sizes", expected="sizes >= 0 and at most one -1", actual=list(sizes)
+        )
+    check_room(size for size in sizes if size != -1)
+    return sizes
+
+
+@binder("Shape", host_results=True)
+def shape(binding: Binding) -> Callable[[Any], Any]:
+    dtype = binding.output_dtypes[0].np_dtype
+    return lambda value: np.array(value.shape, dtype)
+
+
+@binder("ShapeN", host_results=True)
+def shape_n(binding: Binding) -> Callable[[Any], Any]:
+    dtype = binding.output_dtypes[0].np_dtype
+    return lambda values: tuple(np.array(v.shape, dtype) for v in values)
+
+
+@binder("Size", host_results=True)
+def size(binding: Binding) -> Callable[[Any], Any]:
+    to_scalar = binding.output_dtypes[0].as_numpy_dtype
+    return lambda value: to_scalar(value.size)
+
+
+@binder("Rank", host_results=True)
+def rank(binding: Binding) -> Callable[[Any], Any]:
+    to_scalar = binding.output_dtypes[0].as_numpy_dtype
+    return lambda value: to_scalar(value.ndim)
+
+
+@kernel("Reshape", host={"shape": _as_open_sizes})
+def reshape(tensor: Any, shape: tuple[int, ...]) -> Any:
+    try:
+        return tensor.reshape(shape)
+    except ValueError as error:
+        if tensor.size == 0 and -1 in shape and 0 in shape:
+            return tensor.reshape(_without_elements(tensor.shape, shape))
+        raise InvalidArgumentError(
+            f"cannot reshape a tensor of {tensor.size} elements",
+            expected=f"shape {list(shape)}",
+            actual=f"shape {list(tensor.shape)}",
+        ) from error
+
+
+def _without_elements(given: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape of no elements with its -1 worked out from the sizes other than 0."""
+    whole, known = (math.prod(size for size in sizes if size > 0) for sizes in (given, wanted))
+    return tuple(whole // known if size == -1 else size for size in wanted)
+
+
+@kernel("Transpose", host={"perm": as_ints})
+def transpose(x: Any, perm: tuple[int, ...]) -> Any:
+    try:
+        return x.transpose(perm)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            "not a permutation of the axes", expected=f"each of 0..{x.ndim - 1} once", actual=list(perm)
+        ) from error
+
+
+@binder("ExpandDims", host={"dim": as_int})
+def expand_dims(binding: Binding) -> Callable[..., Any]:
+    dims, constant = binding.input_dims[0], binding.constants[1]
+    if dims is not None and constant is not None:
+        index = (slice(None),) * checked_axis(as_int(constant), len(dims) + 1) + (None, ...)
+        return lambda value, dim: value[index]
+
+    def expand(value: Any, dim: int) -> Any:
+        return value[(slice(None),) * checked_axis(dim, value.ndim + 1) + (None, ...)]
+
+    return expand
+
+
+@binder("Squeeze")
+def squeeze(binding: Binding) -> Callable[[Any], Any]:
+    axes: tuple[int, ...] = binding.attrs["squeeze_dims"]
+
+    def remove(value: Any) -> Any:
+        found = {checked_axis(a, value.ndim, "squeeze axis") for a in axes}
+        wrong = [a for a in found if value.shape[a] != 1]
+        if wrong:
+            raise InvalidArgumentError(
+                "cannot squeeze a dimension whose size is not 1",
+                expected=f"1 at axis {wrong[0]}",
+                actual=list(value.shape),
+            )
+        return value.reshape([d for i, d in enumerate(value.shape) if i not in found])
+
+    if axes:
+        return remove
+    return lambda value: value.reshape([d for d in value.shape if d != 1])
+
+
+@kernel("BroadcastTo", host={"shape": as_sizes}, elastic=True)
+def broadcast_to(xp: Any, value: Any, shape: tuple[int, ...]) -> Any:
+    claim_array(shape, value.dtype)
+    try:
+        on_host = isinstance(value, np.ndarray | np.generic)
+        if value.size == 1 and on_host and value.ndim <= len(shape) and math.prod(shape) <= _FEW:
+            return np.full(shape, value, value.dtype)  # a fraction of the time that it takes to make the view
+        return xp.broadcast_to(value, shape)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            "cannot broadcast the tensor", expected=list(shape), actual=list(value.shape)
+        ) from error
+
+
+@binder("Bitcast")
+def bitcast(binding: Binding) -> Callable[[Any], Any]:
+    xp = binding.xp
+    given, wanted = binding.input_dtypes[0], binding.output_dtypes[0]
+    dtype = wanted.np_dtype
+    if given.size == wanted.size:
+        return lambda value: value.view(dtype)
+    ratio = wanted.size // given.size
+
+    def split_up(value: Any) -> Any:
+        flat = xp.asarray(value).reshape(-1)
+        return xp.ascontiguousarray(flat).view(dtype).reshape((*value.shape, given.size // wanted.size))
+
+    def merge(value: Any) -> Any:
+        if not value.shape or value.shape[-1] != ratio:
+            raise InvalidArgumentError(
+                f"cannot bitcast {given} to {wanted}", expected=f"a last dimension of {ratio}", actual=list(value.shape)
+            )
+        return xp.ascontiguousarray(value.reshape(-1)).view(dtype).reshape(value.shape[:-1])
+
+    return merge if ratio else split_up
+
+
+@kernel("Snapshot", fresh=True)
+def snapshot(value: Any) -> Any:
+    return copied(value)
+
+
+@kernel("EnsureShape")
+def ensure_shape(value: Any, *, shape: Any) -> Any:
+    if not is_compatible(shape, value.shape):
+        raise InvalidArgumentError(
+            "the tensor does not have the shape", expected=format_dims(shape), actual=format_dims(value.shape)
+        )
+    return value

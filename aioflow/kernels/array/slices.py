@@ -1,0 +1,137 @@
+"""Kernels of Slice and StridedSlice: views of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.strided import IndexItem, strided_index
+from aioflow.kernels.blockwise import claim_array
+from aioflow.kernels.convert import as_ints, as_sizes
+from aioflow.kernels.registry import Binding, binder
+from aioflow.work.copying import put
+
+__all__: list[str] = []
+
+Index = tuple[IndexItem, ...]
+
+
+@binder("Slice", host={"begin": as_ints, "size": as_ints})
+def slice_(binding: Binding) -> Callable[..., Any]:
+    _, begin, size = binding.constants
+    dims = binding.input_dims[0]
+    if begin is None or size is None or dims is None or None in dims:
+        return lambda value, begin, size: value[_block(value.shape, begin, size)]
+    fixed = _block(tuple(d for d in dims if d is not None), as_ints(begin), as_ints(size))
+    return lambda value, begin, size: value[fixed]
+
+
+def _block(shape: tuple[int, ...], begin: tuple[int, ...], size: tuple[int, ...]) -> tuple[Any, ...]:
+    if not len(shape) == len(begin) == len(size):
+        raise InvalidArgumentError(
+            "slice needs one begin and one size per dimension",
+            expected=f"{len(shape)} elements",
+            actual=f"{len(begin)} and {len(size)}",
+        )
+    index: list[Any] = []
+    for axis, (whole, first, count) in enumerate(zip(shape, begin, size, strict=True)):
+        last = whole if count == -1 else first + count
+        if not 0 <= first <= last <= whole:
+            raise InvalidArgumentError(
+                f"a slice is out of bounds in dimension {axis}",
+                expected=f"0 <= begin <= begin + size <= {whole}",
+                actual=f"begin {first}, size {count}",
+            )
+        index.append(slice(first, last))
+    return (*index, ...)
+
+
+def _bind_index(binding: Binding, first: int) -> Index | None:
+    """The index tuple, where the three inputs from `first` on are constants."""
+    bounds = binding.constants[first : first + 3]
+    if any(b is None for b in bounds):
+        return None
+    begin, end, strides = (as_ints(b) for b in bounds)
+    return strided_index(begin, end, strides, binding.attrs)
+
+
+_BOUNDS: Final = {"begin": as_ints, "end": as_ints, "strides": as_ints}
+
+
+@binder("StridedSlice", host=_BOUNDS)
+def strided_slice(binding: Binding) -> Callable[..., Any]:
+    # Indexing an object array by integers alone gives plain bytes; an ellipsis keeps the result an array.
+    keep_array = binding.input_dtypes[0] is dtypes.string
+    fixed = _bind_index(binding, 1)
+    attrs = binding.attrs
+
+    def take(value: Any, index: Index) -> Any:
+        if keep_array and ... not in index:
+            index = (*index, ...)
+        try:
+            return value[index]
+        except IndexError as error:
+            raise _out_of_bounds(value.shape, index) from error
+
+    if fixed is None:
+        return lambda value, begin, end, strides: take(value, strided_index(begin, end, strides, attrs))
+    if keep_array or any(isinstance(item, int) for item in fixed):
+        return lambda value, begin, end, strides: take(value, fixed)
+
+    def take_fixed(value: Any, begin: Any, end: Any, strides: Any) -> Any:
+        try:
+            return value[fixed]
+        except IndexError as error:
+            raise _out_of_bounds(value.shape, fixed) from error
+
+    return take_fixed
+
+
+def _out_of_bounds(shape: tuple[int, ...], index: Index) -> InvalidArgumentError:
+    consumed = sum(item is not None and item is not ... for item in index)
+    if consumed > len(shape):
+        return InvalidArgumentError(
+            "a strided slice has more items than its input has dimensions",
+            expected=f"at most {len(shape)} items",
+            actual=consumed,
+        )
+    axis = 0
+    for item in index:
+        if item is ...:
+            axis += len(shape) - consumed
+            continue
+        if isinstance(item, int) and not -shape[axis] <= item < shape[axis]:
+            return InvalidArgumentError(
+                f"slice index {item} of dimension {axis} is out of bounds",
+                expected=f"an index in [{-shape[axis]}, {shape[axis]})",
+                actual=item,
+            )
+        axis += item is not None
+    return InvalidArgumentError(
+        "a strided slice is out of bounds", expected=f"an index of shape {list(shape)}", actual=repr(index)
+    )
+
+
+@binder("StridedSliceGrad", host={"shape": as_sizes, **_BOUNDS}, fresh=True, elastic=True)
+def strided_slice_grad(binding: Binding) -> Callable[..., Any]:
+    xp, dtype, attrs = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs
+    fixed = _bind_index(binding, 1)
+
+    def place(shape: tuple[int, ...], begin: Any, end: Any, strides: Any, dy: Any) -> Any:
+        index = strided_index(begin, end, strides, attrs) if fixed is None else fixed
+        claim_array(shape, dtype)
+        result = xp.zeros(shape, dtype)
+        try:
+            target = result[(*index, ...)] if ... not in index else result[index]
+        except IndexError as error:
+            raise _out_of_bounds(shape, index) from error
+        if target.shape != dy.shape:
+            raise InvalidArgumentError(
+                "the gradient does not have the shape of the slice", expected=list(target.shape), actual=list(dy.shape)
+            )
+        put(target, dy)
+        return result
+
+    return place

@@ -1,0 +1,242 @@
+"""Kernels of tensor lists. A stack is a pair of the stack below and its last tensor, the empty one an empty tuple.
+
+So a push costs one tuple, stacks share what they have in common, and reference counts free what nobody can pop any
+more. What was made to be used by index is a Python list, copied by every change. None is a tensor that was never set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room
+from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.work.stopping import blocks, claim
+
+__all__: list[str] = []
+
+Items: TypeAlias = "tuple[Any, ...] | list[Any]"
+
+_PLACE: Final = 8  # bytes for each tensor of a list, besides the tensor
+_PLACES: Final = 1 << 20  # made at once: nothing else runs meanwhile
+
+
+def _tensors(items: Items) -> list[Any]:
+    """What is in a list, in order. Raises InvalidArgumentError if it is not one: a handle may come from anywhere."""
+    if isinstance(items, list):
+        return items
+    found: list[Any] = []
+    while type(items) is tuple and len(items) == 2:
+        items, last = items
+        found.append(last)
+    if type(items) is not tuple:
+        raise InvalidArgumentError("not a tensor list", expected="a tensor list", actual=type(items).__name__)
+    found.reverse()
+    return found
+
+
+def _lengthened(tensors: list[Any], size: int) -> list[Any]:
+    """A list of that size, at least the old one, whose new tensors were never set."""
+    check_room((size,))
+    claim(size * _PLACE)
+    made = tensors.copy()
+    for part in blocks(size - len(tensors), _PLACES):
+        made += [None] * (part.stop - part.start)
+    return made
+
+
+def _stack(tensors: Iterable[Any]) -> tuple[Any, ...]:
+    items: tuple[Any, ...] = ()
+    for tensor in tensors:
+        items = (items, tensor)
+    return items
+
+
+@kernel("EmptyTensorList", fresh=True)
+def empty(element_shape: Any, max_num_elements: Any) -> Any:
+    return ()
+
+
+@kernel("TensorListPushBack", expression="({0}, {1})", opaque=True)
+def push(items: Any, tensor: Any) -> Any:
+    return items, tensor
+
+
+@binder("TensorListPopBack")
+def bind_pop(binding: Binding) -> Callable[[Any, Any], Any]:
+    absent = _zeros_of(binding)
+
+    def pop(items: Any, element_shape: Any) -> Any:
+        if isinstance(items, list):
+            items = _stack(items)
+        if type(items) is not tuple or not items:
+            raise InvalidArgumentError("an empty tensor list has nothing to pop", expected="a tensor", actual="none")
+        return items if items[1] is not None else (items[0], absent(element_shape))
+
+    return pop
+
+
+def _zeros_of(binding: Binding) -> Callable[[Any], Any]:
+    """What is read where nothing was set: zeros, if the shape is known."""
+    xp, dtype = binding.xp, binding.attrs["element_dtype"]
+
+    def absent(element_shape: Any) -> Any:
+        sizes = np.asarray(element_shape)
+        if sizes.ndim != 1 or (sizes < 0).any():
+            raise InvalidArgumentError(
+                "an element of a tensor list was never set, and its shape is not known",
+                expected="a tensor, or an element_shape",
+                actual=sizes.tolist(),
+            )
+        return () if dtype.name == "variant" else xp.zeros(as_sizes(sizes), dtype.np_dtype)
+
+    return absent
+
+
+@kernel("TensorListLength", fresh=True)
+def length(items: Any) -> Any:
+    return np.int32(len(_tensors(items)))
+
+
+@binder("TensorListConcatV2", fresh=True)
+def concat(binding: Binding) -> Callable[..., Any]:
+    xp, dtype = binding.xp, binding.attrs["element_dtype"].np_dtype
+
+    def join(items: Any, element_shape: Any, leading_dims: Any) -> Any:
+        tensors = _tensors(items)
+        if not all(np.ndim(t) for t in tensors):
+            raise InvalidArgumentError("scalars cannot be joined", expected="rank >= 1", actual="rank 0")
+        sizes = np.array([np.shape(t)[0] for t in tensors], np.int64)
+        if not tensors:  # of what rank, only the shape can tell
+            rest = np.atleast_1d(element_shape)[1:]
+            if (rest < 0).any():
+                raise InvalidArgumentError(
+                    "an empty tensor list of elements of unknown shape cannot be joined",
+                    expected="a known element_shape",
+                    actual=rest.tolist(),
+                )
+            return xp.zeros((0, *as_sizes(rest)), dtype), sizes
+        return xp.concatenate(tensors), sizes
+
+    return join
+
+
+@kernel("TensorListSplit", host={"lengths": as_ints})
+def split(tensor: Any, element_shape: Any, lengths: Any) -> Any:
+    if np.ndim(tensor) == 0 or sum(lengths) != np.shape(tensor)[0] or min(lengths, default=0) < 0:
+        raise InvalidArgumentError(
+            "the lengths do not fit the tensor that is split into a list",
+            expected=f"lengths that sum to the first dimension of {np.shape(tensor)}",
+            actual=lengths,
+        )
+    ends = np.cumsum(lengths)
+    return _stack([tensor[end - size : end] for size, end in zip(lengths, ends, strict=True)])
+
+
+@binder("_Hole", fresh=True)
+def bind_hole(binding: Binding) -> Callable[[], Any]:
+    """The least there is of the dtype: its gradient is asked for, though never used."""
+    dtype = binding.attrs["dtype"]
+    least: Any = () if dtype.name == "variant" else np.zeros((), dtype.np_dtype)[()]
+    return lambda: least
+
+
+@kernel("ZerosLike", dtypes={"T": ("variant",)}, priority=1)
+def zeros_like(xp: Any, items: Any) -> Any:
+    """Zeros in the place of every tensor, lists in lists among them."""
+    return _stack([_zeros(xp, tensor) for tensor in _tensors(items)])
+
+
+def _zeros(xp: Any, tensor: Any) -> Any:
+    if tensor is None:
+        return None
+    return zeros_like(xp, tensor) if isinstance(tensor, tuple | list) else xp.zeros_like(tensor)
+
+
+@kernel("AddN", dtypes={"T": ("variant",)})
+def add_n(lists: Any) -> Any:
+    """The sums of the tensors in the same places."""
+    return _stack(map(_sum, zip(*map(_tensors, lists), strict=True)))
+
+
+def _sum(tensors: tuple[Any, ...]) -> Any:
+    present = [t for t in tensors if t is not None]
+    if not present:
+        return None
+    return add_n(present) if isinstance(present[0], tuple | list) else sum(present[1:], present[0])
+
+
+# ── by index ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel("TensorListReserve", host={"num_elements": as_int}, fresh=True, elastic=True)
+def reserve(element_shape: Any, num_elements: int) -> Any:
+    if num_elements < 0:
+        raise InvalidArgumentError("a tensor list cannot have a negative size", expected=">= 0", actual=num_elements)
+    return _lengthened([], num_elements)
+
+
+@kernel("TensorListFromTensor")
+def from_tensor(tensor: Any, element_shape: Any) -> Any:
+    if np.ndim(tensor) == 0:
+        raise InvalidArgumentError("a scalar has no rows to list", expected="rank >= 1", actual="rank 0")
+    return list(tensor)
+
+
+@binder("TensorListGetItem", host={"index": as_int})
+def bind_get_item(binding: Binding) -> Callable[[Any, int, Any], Any]:
+    absent = _zeros_of(binding)
+
+    def get_item(items: Any, index: int, element_shape: Any) -> Any:
+        tensors = _tensors(items)
+        _check_index(index, len(tensors))
+        return absent(element_shape) if tensors[index] is None else tensors[index]
+
+    return get_item
+
+
+@kernel("TensorListSetItem", host={"index": as_int}, opaque=True, elastic=True)
+def set_item(items: Any, index: int, item: Any, *, resize_if_index_out_of_bounds: bool) -> Any:
+    tensors = _tensors(items)
+    grows = resize_if_index_out_of_bounds and index >= len(tensors)
+    made = _lengthened(tensors, index + 1) if grows else tensors.copy()
+    _check_index(index, len(made))
+    made[index] = item
+    return made
+
+
+@kernel("TensorListResize", host={"size": as_int}, elastic=True)
+def resize(items: Any, size: int) -> Any:
+    if size < 0:
+        raise InvalidArgumentError("a tensor list cannot have a negative size", expected=">= 0", actual=size)
+    return _lengthened(_tensors(items)[:size], size)
+
+
+@binder("TensorListStack", fresh=True)
+def bind_stack(binding: Binding) -> Callable[[Any, Any], Any]:
+    xp, dtype, count = binding.xp, binding.attrs["element_dtype"].np_dtype, binding.attrs["num_elements"]
+    absent = _zeros_of(binding)
+
+    def stack(items: Any, element_shape: Any) -> Any:
+        tensors = _tensors(items)
+        if count not in (-1, len(tensors)):
+            raise InvalidArgumentError("the tensor list is not of that size", expected=count, actual=len(tensors))
+        shapes = {np.shape(t) for t in tensors if t is not None}
+        if len(shapes) > 1:
+            raise InvalidArgumentError(
+                "the elements of a tensor list differ in shape", expected="equal shapes", actual=sorted(shapes)
+            )
+        shape = next(iter(shapes), element_shape)
+        if not tensors:
+            return xp.zeros((0, *np.shape(absent(shape))), dtype)
+        return xp.stack([absent(shape) if t is None else t for t in tensors])
+
+    return stack
+
+
+def _check_index(index: int, size: int) -> None:
+    if not 0 <= index < size:
+        raise InvalidArgumentError(f"a tensor list has no index {index}", expected=f"below {size}", actual=index)

@@ -1,0 +1,1 @@
+"""Kernels of branches, loops and critical sections."""

@@ -1,0 +1,59 @@
+"""Kernels of locks. A lock is taken for the rest of the step, or until a node gives it back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.resources import resource_finder
+from aioflow.sync.fair_lock import Turns
+from aioflow.sync.waiting import Ticket, Waiting, wake_all
+
+__all__ = ["Held"]
+
+
+class Held:
+    """A lock that is held. Whoever is first gives it back: the node that consumes it, or the end of the step."""
+
+    __slots__ = ("_guard", "_held", "mutex")
+
+    def __init__(self, mutex: Turns) -> None:
+        self.mutex = mutex
+        self._held = True
+        self._guard = threading.Lock()
+
+    def release(self) -> bool:
+        """Hand the lock on; whether it was still held."""
+        with self._guard:
+            held, self._held = self._held, False
+        if held:
+            wake_all(self.mutex.leave())
+        return held
+
+
+@binder("MutexV2", device="CPU", makes=Turns)
+def mutex(binding: Binding) -> Callable[[], Turns]:
+    return resource_finder(Turns, binding, lambda name: Turns(f"lock {name!r}"))
+
+
+@binder("MutexLock", device="CPU", is_async=True, takes=Turns, makes=Held)
+def lock(binding: Binding) -> Callable[[Any], Waiting]:
+    def wait(mutex: Turns) -> Waiting:
+        return Waiting(mutex.ask, mutex.withdraw, Ticket, mutex.describe, lambda _: Held(mutex), _release)
+
+    return wait
+
+
+def _release(held: Held) -> None:
+    held.release()
+
+
+@kernel("ConsumeMutexLock", device="CPU", takes={"mutex_lock": Held})
+def consume(mutex_lock: Any) -> None:
+    if not mutex_lock.release():
+        raise InvalidArgumentError(
+            f"{mutex_lock.mutex.name} has already been released", expected="one consumer", actual="a second one"
+        )

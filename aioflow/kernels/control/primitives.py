@@ -1,0 +1,84 @@
+"""Kernels of Assert, Print and Abort. Switch, Merge and the ops of loops have none: the run-time interprets them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import AbortedError, InvalidArgumentError
+from aioflow.kernels.convert import as_bytes
+from aioflow.kernels.registry import Binding, binder, kernel
+
+__all__: list[str] = []
+
+
+@binder("Assert", synchronises=True)
+def check(binding: Binding) -> Callable[[Any, Any], None]:
+    on_host, summarize = binding.backend.on_host, binding.attrs["summarize"]
+
+    def check(condition: Any, data: Any) -> None:
+        if np.ndim(condition) != 0:
+            raise InvalidArgumentError(
+                "the condition of an Assert must be a scalar", expected="shape ()", actual=np.shape(condition)
+            )
+        if not condition:
+            shown = " ".join(_summary(on_host(value), summarize) for value in data)
+            raise InvalidArgumentError(f"assertion failed: {shown}", expected="true", actual="false")
+
+    return check
+
+
+@kernel("Abort")
+def abort(*, error_msg: str, exit_without_error: bool) -> None:
+    if not exit_without_error:
+        raise AbortedError(error_msg or "the step was aborted by an Abort node")
+
+
+@binder("Print", synchronises=True)
+def print_values(binding: Binding) -> Callable[[Any, Any], Any]:
+    message, limit, summarize = (binding.attrs[k] for k in ("message", "first_n", "summarize"))
+    count: list[int] = binding.shared(lambda: [0])
+    on_host = binding.backend.on_host
+
+    def show(value: Any, data: Iterable[Any]) -> Any:
+        if limit < 0 or count[0] < limit:
+            count[0] += 1
+            _write(message + "".join(_summary(on_host(v), summarize) for v in data) + "\n", "stderr")
+        return value
+
+    return show
+
+
+@binder("PrintV2", host={"input": as_bytes})
+def print_text(binding: Binding) -> Callable[[Any], None]:
+    stream, end = binding.attrs["output_stream"], binding.attrs["end"]
+
+    def show(text: bytes) -> None:
+        _write(text.decode(errors="replace") + end, "stdout" if stream == "stdout" else "stderr")
+
+    return show
+
+
+def _write(text: str, stream: str) -> None:
+    target = sys.stdout if stream == "stdout" else sys.stderr
+    target.write(text)
+    target.flush()
+
+
+def _text(value: Any) -> str:
+    item = value.item() if isinstance(value, np.ndarray) else value
+    return item.decode(errors="replace") if isinstance(item, bytes) else str(item)
+
+
+def _summary(value: Any, limit: int) -> str:
+    """The first elements, in brackets, one pair per axis; a scalar without, except that numbers have one pair."""
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return f"[{_text(array)}]" if array.dtype != object else _text(array)
+    flat = array.reshape(-1)
+    shown = flat if limit < 0 else flat[:limit]
+    more = "..." if 0 <= limit < flat.size else ""
+    return "[" + " ".join(_text(v) for v in shown) + more + "]"

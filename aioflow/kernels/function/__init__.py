@@ -1,0 +1,1 @@
+"""Kernels of functions of a graph and of Python."""

@@ -1,0 +1,239 @@
+"""Kernels that call the user's Python: a coroutine function on the event loop, a plain function in a thread.
+
+What goes in is read-only: the arrays belong to the step. What comes out is checked and copied: the function may keep
+its arrays and change them later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    DTypeError,
+    InvalidArgumentError,
+    OpError,
+    OutOfRangeError,
+    ResourceExhaustedError,
+    UnimplementedError,
+    UnknownError,
+)
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import takes_long, to_array
+from aioflow.graph.dtypes import DType
+from aioflow.graph.opdef import OPS
+from aioflow.graph.python_functions import PythonFunction, RetryPolicy, find_function
+from aioflow.graph.shapes import Dims, format_dims, is_compatible
+from aioflow.kernels.registry import Binding, binder
+from aioflow.work.copying import copied
+from aioflow.work.threads import in_thread
+
+__all__ = ["ResultCheck", "call_error", "is_cancelled"]
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_only(value: Any) -> Any:
+    """The value as the user's function gets it: a read-only view, or a scalar."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.ndim == 0:
+        return value[()]
+    view = value.view()
+    view.flags.writeable = False
+    return view
+
+
+class ResultCheck:
+    """Turns what a function returned into the outputs of its node."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._specs = list(zip(binding.output_dtypes, binding.output_dims, strict=True))
+
+    def __call__(self, result: Any) -> tuple[Any, ...]:
+        """One array per output.
+
+        Raises:
+            InvalidArgumentError: a different number of values, or a different shape.
+            DTypeError: a different dtype.
+        """
+        values = _listed(result)
+        if len(values) != len(self._specs):
+            raise InvalidArgumentError(
+                "the function returned the wrong number of values (a list or tuple has one value per output)",
+                expected=len(self._specs),
+                actual=len(values),
+            )
+        return tuple(_output(i, v, *spec) for i, (v, spec) in enumerate(zip(values, self._specs, strict=True)))
+
+    async def wherever(self, result: Any) -> tuple[Any, ...]:
+        """The same, in a thread if it takes long enough."""
+        values = _listed(result)
+        if any(takes_long(value, dtype) for value, (dtype, _) in zip(values, self._specs, strict=False)):
+            return await in_thread(self, result, effects=False)
+        return self(result)
+
+
+def _listed(result: Any) -> Sequence[Any]:
+    if isinstance(result, list | tuple):
+        return result
+    return () if result is None else (result,)
+
+
+def _output(index: int, value: Any, dtype: DType, dims: Dims) -> Any:
+    if isinstance(value, np.ndarray | np.generic) and dtype is not dtypes.string:
+        if value.dtype != dtype.np_dtype:
+            raise DTypeError(
+                f"the function returned output {index} with the wrong dtype",
+                expected=dtype.name,
+                actual=value.dtype.name,
+            )
+        array: Any = copied(value) if value.ndim else value
+    else:
+        try:
+            array = to_array(value, dtype)
+        except InvalidArgumentError as error:
+            error.message = f"the function's output {index}: {error.message}"
+            raise
+        array = array if array.base is None else copied(array)
+    if not is_compatible(array.shape, dims):
+        raise InvalidArgumentError(
+            f"the function returned output {index} with the wrong shape",
+            expected=format_dims(dims),
+            actual=tuple(array.shape),
+        )
+    return array[()] if array.ndim == 0 and dtype is not dtypes.string else array
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# As TensorFlow's py_func has it.
+_MEANINGS: Final[tuple[tuple[type[BaseException], type[OpError]], ...]] = (
+    ((StopIteration), OutOfRangeError),
+    ((ValueError), InvalidArgumentError),
+    ((TypeError), InvalidArgumentError),
+    ((MemoryError), ResourceExhaustedError),
+    ((NotImplementedError), UnimplementedError),
+)
+
+
+def call_error(error: BaseException, meanings: Sequence[tuple[type[BaseException], type[OpError]]] = ()) -> OpError:
+    """The engine's error for what the user's function raised, which is kept as its cause."""
+    if isinstance(error, OpError):
+        return error
+    kind = next((to for foreign, to in meanings if isinstance(error, foreign)), UnknownError)
+    made = kind(f"the function raised {type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made
+
+
+# ── coroutine functions ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@binder("AioflowPyCoroutine", device="CPU", is_async=True, fresh=True, retains=True)
+@binder("AioflowPyCoroutineStateless", device="CPU", is_async=True, fresh=True, retains=True)
+def py_coroutine(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[Any, ...]]]:
+    function = find_function(binding.attrs["token"])
+    check = ResultCheck(binding)
+
+    async def run(values: Sequence[Any]) -> tuple[Any, ...]:
+        try:
+            result = await _tried(function, [read_only(v) for v in values])
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            raise CancelledError("what the function awaited was cancelled") from error
+        except Exception as error:
+            failure = call_error(error)
+            raise failure from failure.__cause__
+        return await check.wherever(result)
+
+    return run
+
+
+def is_cancelled() -> bool:
+    """Whether this task was cancelled, and not only something that the user's code awaited, which must not look to the
+    step as if it had been stopped."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+async def _tried(function: PythonFunction, values: Sequence[Any]) -> Any:
+    policy = function.policy
+    if policy is None:
+        return await _once(function, values)
+    for attempt in itertools.count(1):
+        try:
+            return await _within(policy, function, values)
+        except policy.retry_on:
+            if attempt > policy.retries:
+                raise
+        await policy.sleep(policy.backoff(attempt))
+    return None
+
+
+async def _within(policy: RetryPolicy, function: PythonFunction, values: Sequence[Any]) -> Any:
+    try:
+        async with asyncio.timeout(policy.timeout) as deadline:
+            return await _once(function, values)
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        raise DeadlineExceededError(
+            "the function did not finish in time", expected=f"at most {policy.timeout} s", actual="stopped"
+        ) from error
+
+
+async def _once(function: PythonFunction, values: Sequence[Any]) -> Any:
+    result = function.call(*values)
+    if not inspect.isawaitable(result):
+        raise InvalidArgumentError(
+            "py_coroutine takes a coroutine function; py_func takes a plain one",
+            expected="an awaitable",
+            actual=type(result).__name__,
+        )
+    return await result
+
+
+# ── plain functions ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@binder("PyFunc", device="CPU", is_async=True, fresh=True, retains=True)
+@binder("PyFuncStateless", device="CPU", is_async=True, fresh=True, retains=True)
+def py_func(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[Any, ...]]]:
+    function = find_function(binding.attrs["token"])
+    check = ResultCheck(binding)
+    effects = OPS.get(binding.op_type).stateful
+
+    async def run(values: Sequence[Any]) -> tuple[Any, ...]:
+        result, error = await _tried_in_thread(lambda: function.call(*[read_only(v) for v in values]), effects)
+        if error is not None:
+            failure = call_error(error, _MEANINGS)
+            raise failure from failure.__cause__
+        return await check.wherever(result)
+
+    return run
+
+
+async def _tried_in_thread(call: Callable[[], Any], effects: bool) -> tuple[Any, BaseException | None]:
+    """The result and the exception of a call in a thread, in the context of the caller.
+
+    A function cannot be stopped. Where the task is cancelled this waits for it, so that nothing of a step runs on after
+    the step, unless it has not begun: then it never does. One that is said to have no effects is left behind.
+    """
+
+    def work() -> tuple[Any, BaseException | None]:
+        try:
+            return call(), None
+        except BaseException as error:  # a future can carry neither StopIteration nor a CancelledError as an error
+            return None, error
+
+    return await in_thread(work, effects=effects)

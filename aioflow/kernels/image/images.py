@@ -1,0 +1,371 @@
+"""Kernels that resize images, or parts of them, and change their contrast. Resizing whole images looks up, or weighs,
+rows first, then columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.blockwise import BLOCK, claim_array, on_host
+from aioflow.kernels.convert import as_ints
+from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.work.stopping import blocks
+
+__all__: list[str] = []
+
+
+def _checked_size(images: Any, size: tuple[int, ...]) -> tuple[int, int]:
+    if images.ndim != 4 or len(size) != 2:
+        raise InvalidArgumentError("images are resized in batches", expected="rank 4, 2 sizes", actual=images.shape)
+    if min(size) <= 0 or min(images.shape[1:3]) <= 0:
+        raise InvalidArgumentError("a size must be positive", expected="> 0", actual=(images.shape[1:3], size))
+    return size[0], size[1]
+
+
+def _scale(old: int, new: int, corners: bool) -> Any:
+    """How many old pixels there are to a new one, float32."""
+    if corners and new > 1:
+        return np.float32(old - 1) / np.float32(new - 1)
+    return np.float32(old) / np.float32(new)
+
+
+def _positions(old: int, new: int, corners: bool, centres: bool) -> Any:
+    """Where the new pixels are among the old ones, float32."""
+    numbers = np.arange(new, dtype=np.float32)
+    scale = _scale(old, new, corners)
+    if centres:
+        return (numbers + np.float32(0.5)) * scale - np.float32(0.5)
+    return numbers * scale
+
+
+def _flags(binding: Binding) -> tuple[bool, bool]:
+    corners, centres = binding.attrs["align_corners"], binding.attrs["half_pixel_centers"]
+    if corners and centres:
+        raise InvalidArgumentError(
+            "only one of align_corners and half_pixel_centers can be True",
+            expected="align_corners or half_pixel_centers",
+            actual="both",
+        )
+    return corners, centres
+
+
+def _lines(xp: Any, shape: tuple[int, ...]) -> Iterator[slice]:
+    """Some lines of images at a time, on the CPU."""
+    batch, height, width, depth = shape
+    return blocks(height, max(1, BLOCK // max(1, batch * width * depth)) if on_host(xp) else max(1, height))
+
+
+# ── bilinear ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _neighbours(old: int, new: int, flags: tuple[bool, bool]) -> tuple[Any, Any, Any]:
+    """For each new pixel the two old ones between which it is, and how far it is from the first."""
+    at = _positions(old, new, *flags)
+    below = np.floor(at)
+    return (
+        np.maximum(below, 0).astype(np.int64),
+        np.minimum(np.ceil(at), old - 1).astype(np.int64),
+        (at - below).astype(np.float32),
+    )
+
+
+@binder("ResizeBilinear", fresh=True, host={"size": as_ints}, elastic=True)
+def resize_bilinear(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+    xp, flags = binding.xp, _flags(binding)
+
+    def resize(images: Any, size: tuple[int, ...]) -> Any:
+        height, width = _checked_size(images, size)
+        shape = (len(images), height, width, images.shape[3])
+        claim_array(shape, np.dtype(np.float32))
+        above, below, down = map(xp.asarray, _neighbours(images.shape[1], height, flags))
+        left, right, across = map(xp.asarray, _neighbours(images.shape[2], width, flags))
+        down, across = down[None, :, None, None], across[None, None, :, None]
+        result = xp.empty(shape, np.float32)
+        for part in _lines(xp, shape):
+            rows = (images[:, places[part]].astype(np.float32) for places in (above, below))
+            top, bottom = (row[:, :, left] + (row[:, :, right] - row[:, :, left]) * across for row in rows)
+            result[:, part] = top + (bottom - top) * down[:, part]
+        return result
+
+    return resize
+
+
+def _weights(old: int, new: int, flags: tuple[bool, bool]) -> Any:
+    """[old, new]: how much of each old pixel there is in each new one."""
+    below, above, share = _neighbours(old, new, flags)
+    made = np.zeros((old, new), dtype=np.float32)
+    columns = np.arange(new)
+    np.add.at(made, (below, columns), 1 - share)
+    np.add.at(made, (above, columns), share)
+    return made
+
+
+@binder("ResizeBilinearGrad", fresh=True)
+def resize_bilinear_grad(binding: Binding) -> Callable[[Any, Any], Any]:
+    xp, flags = binding.xp, _flags(binding)
+
+    def back(grads: Any, image: Any) -> Any:
+        height, width = _checked_size(grads, image.shape[1:3])
+        rows = xp.asarray(_weights(height, grads.shape[1], flags))
+        columns = xp.asarray(_weights(width, grads.shape[2], flags))
+        return _transposed(xp, grads, rows, columns).astype(image.dtype)
+
+    return back
+
+
+def _transposed(xp: Any, grads: Any, rows: Any, columns: Any) -> Any:
+    """Weigh rows, then columns: [batch, h, w, c] by [old h, h] and [old w, w]."""
+    by_rows = xp.einsum("oh,bhwc->bowc", rows, grads, optimize=True)
+    return xp.einsum("ow,bhwc->bhoc", columns, by_rows, optimize=True)
+
+
+# ── nearest neighbour ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _nearest(old: int, new: int, corners: bool, centres: bool) -> Any:
+    numbers = np.arange(new, dtype=np.float32)
+    scale = _scale(old, new, corners)
+    at = (numbers + np.float32(0.5)) * scale if centres else numbers * scale
+    # Half a pixel is rounded up here, not to the even one.
+    chosen = np.floor(at + np.float32(0.5)) if corners else np.floor(at)
+    return np.clip(chosen, 0, old - 1).astype(np.int64)
+
+
+@binder("ResizeNearestNeighbor", fresh=True, host={"size": as_ints}, elastic=True)
+def resize_nearest_neighbor(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+    xp, flags = binding.xp, _flags(binding)
+
+    def resize(images: Any, size: tuple[int, ...]) -> Any:
+        height, width = _checked_size(images, size)
+        shape = (len(images), height, width, images.shape[3])
+        claim_array(shape, images.dtype)
+        rows = xp.asarray(_nearest(images.shape[1], height, *flags))
+        columns = xp.asarray(_nearest(images.shape[2], width, *flags))
+        result = xp.empty(shape, images.dtype)
+        for part in _lines(xp, shape):
+            result[:, part] = images[:, rows[part]][:, :, columns]
+        return result
+
+    return resize
+
+
+@binder("ResizeNearestNeighborGrad", fresh=True, host={"size": as_ints}, elastic=True)
+def resize_nearest_neighbor_grad(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+    xp, flags = binding.xp, _flags(binding)
+
+    def back(grads: Any, size: tuple[int, ...]) -> Any:
+        height, width = _checked_size(grads, size)
+        shape = (len(grads), height, width, grads.shape[3])
+        narrow = grads.dtype.itemsize < 4
+        wide = np.dtype(np.float32 if grads.dtype.kind in "fV" else np.int32) if narrow else grads.dtype
+        claim_array(shape, wide)
+        rows = xp.asarray(_nearest(height, grads.shape[1], *flags))
+        columns = xp.asarray(_nearest(width, grads.shape[2], *flags))
+        by_rows = xp.zeros((height, len(grads), *grads.shape[2:]), wide)
+        for part in _lines(xp, grads.shape):
+            xp.add.at(by_rows, rows[part], grads[:, part].astype(wide, copy=False).transpose(1, 0, 2, 3))
+        made = xp.zeros((width, *shape[:2], shape[3]), wide)
+        for part in _lines(xp, (len(grads), grads.shape[2], height, grads.shape[3])):
+            xp.add.at(made, columns[part], by_rows[:, :, part].transpose(2, 1, 0, 3))
+        return xp.ascontiguousarray(made.transpose(1, 2, 0, 3)).astype(grads.dtype, copy=False)
+
+    return back
+
+
+# ── parts of images ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Axis(NamedTuple):
+    """Where the pixels of crops are along one axis of their images; each field is [boxes, new].
+
+    Attributes:
+        before, after: The two pixels between which one is; one pixel twice, if the nearest is taken.
+        share: How far it is from the first.
+        inside: Whether it is in the image.
+    """
+
+    before: Any
+    after: Any
+    share: Any
+    inside: Any
+
+    def of_lines(self) -> _Axis:
+        """[boxes * new]"""
+        return _Axis(*(value.reshape(-1) for value in self))
+
+    def ends(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+        """Both pixels, with their weights."""
+        return (self.before, 1 - self.share), (self.after, self.share)
+
+
+def _axis(xp: Any, begin: Any, end: Any, old: int, new: int, nearest: bool) -> _Axis:
+    last = np.float32(old - 1)
+    if new > 1:
+        scale = (end - begin) * last / np.float32(new - 1)
+        at = (begin * last)[:, None] + xp.arange(new, dtype=np.float32) * scale[:, None]
+    else:
+        at = ((begin + end) * np.float32(0.5) * last)[:, None]
+    inside = (at >= 0) & (at <= last)
+    at = xp.where(inside, at, np.float32(0))
+    below = xp.floor(at)
+    share = at - below
+    if nearest:
+        below, share = below + (share >= 0.5), xp.zeros_like(share)
+    after = below if nearest else xp.ceil(at)
+    return _Axis(below.astype(np.int64), after.astype(np.int64), share, inside)
+
+
+def _slopes(xp: Any, old: int, new: int) -> tuple[Any, Any]:
+    """By how much the pixels of a crop move with the beginning and with the end of its box: [new] each."""
+    along = xp.arange(new, dtype=np.float32) / np.float32(new - 1) if new > 1 else xp.full(1, 0.5, np.float32)
+    return (1 - along) * (old - 1), along * (old - 1)
+
+
+class _Crops:
+    """Crops by their lines: a line is a row of one crop."""
+
+    def __init__(
+        self, xp: Any, boxes: Any, box_ind: Any, image: tuple[int, ...], size: tuple[int, ...], method: str
+    ) -> None:
+        _check_boxes(xp, boxes, box_ind, image, size)
+        (_, old_height, old_width, _), (height, width), nearest = image, size, method == "nearest"
+        self.xp, self.image, self.size = xp, image, size
+        self.rows = _axis(xp, boxes[:, 0], boxes[:, 2], old_height, height, nearest).of_lines()
+        self.columns = _axis(xp, boxes[:, 1], boxes[:, 3], old_width, width, nearest)
+        self.boxes = xp.arange(len(boxes)).repeat(height)
+        self.numbers = box_ind.astype(np.int64)[self.boxes]
+
+    def parts(self) -> Iterator[tuple[slice, _Axis, _Axis, Any]]:
+        """Some lines at a time: which, their rows [lines, 1], their columns and what is inside [lines, width]."""
+        for part in _lines(self.xp, (1, len(self.boxes), self.size[1], self.image[3])):
+            rows = _Axis(*(value[part, None] for value in self.rows))
+            columns = _Axis(*(value[self.boxes[part]] for value in self.columns))
+            yield part, rows, columns, (rows.inside & columns.inside)[..., None]
+
+    def corners(self, image: Any, part: slice, rows: _Axis, columns: _Axis) -> list[Any]:
+        """The four pixels around each, float32: above left, above right, below left, below right."""
+        numbers = self.numbers[part, None]
+        return [
+            image[numbers, y, x].astype(np.float32, copy=False)
+            for y in (rows.before, rows.after)
+            for x in (columns.before, columns.after)
+        ]
+
+
+def _check_boxes(xp: Any, boxes: Any, box_ind: Any, image: tuple[int, ...], size: tuple[int, ...]) -> None:
+    if len(image) != 4 or len(size) != 2 or min(image[1:3]) <= 0 or min(size) <= 0:
+        raise InvalidArgumentError("a size must be positive", expected="rank 4, 2 sizes, > 0", actual=(image, size))
+    if boxes.ndim != 2 or boxes.shape[1] != 4 or box_ind.shape != boxes.shape[:1]:
+        raise InvalidArgumentError(
+            "a box has 4 numbers, and one image",
+            expected="(boxes, 4) and (boxes,)",
+            actual=(boxes.shape, box_ind.shape),
+        )
+    if not bool(xp.isfinite(boxes).all()):
+        raise InvalidArgumentError("boxes contains at least one element that is not finite", expected="finite numbers")
+    wrong = (box_ind < 0) | (box_ind >= image[0])
+    if bool(wrong.any()):
+        raise InvalidArgumentError(
+            "box_index has values outside [0, batch_size)",
+            expected=f"0 <= box_index < {image[0]}",
+            actual=int(box_ind[wrong][0]),
+        )
+
+
+@binder("CropAndResize", fresh=True, host={"crop_size": as_ints}, elastic=True, synchronises=True)
+def crop_and_resize(binding: Binding) -> Callable[..., Any]:
+    xp, method = binding.xp, binding.attrs["method"]
+    beyond = np.float32(binding.attrs["extrapolation_value"])
+
+    def crop(image: Any, boxes: Any, box_ind: Any, crop_size: tuple[int, ...]) -> Any:
+        crops = _Crops(xp, boxes, box_ind, image.shape, crop_size, method)
+        shape = (len(boxes), *crop_size, image.shape[3])
+        claim_array(shape, np.dtype(np.float32))
+        result = xp.empty((len(crops.boxes), *shape[2:]), np.float32)
+        for part, rows, columns, inside in crops.parts():
+            corners = crops.corners(image, part, rows, columns)
+            across = columns.share[..., None]
+            top, bottom = (left + (right - left) * across for left, right in (corners[:2], corners[2:]))
+            result[part] = xp.where(inside, top + (bottom - top) * rows.share[..., None], beyond)
+        return result.reshape(shape)
+
+    return crop
+
+
+@binder("CropAndResizeGradImage", fresh=True, host={"image_size": as_ints}, elastic=True, synchronises=True)
+def crop_and_resize_grad_image(binding: Binding) -> Callable[..., Any]:
+    xp, method, dtype = binding.xp, binding.attrs["method"], binding.output_dtypes[0].np_dtype
+    wide = np.result_type(dtype, np.float32)
+
+    def back(grads: Any, boxes: Any, box_ind: Any, image_size: tuple[int, ...]) -> Any:
+        _check_grads(grads, boxes, image_size)
+        crops = _Crops(xp, boxes, box_ind, image_size, grads.shape[1:3], method)
+        claim_array(image_size, wide)
+        _, height, width, depth = image_size
+        made, channels = xp.zeros(image_size, wide).reshape(-1), xp.arange(depth)
+        lines = grads.reshape(len(crops.boxes), *grads.shape[2:])
+        for part, rows, columns, inside in crops.parts():
+            given = xp.where(inside, lines[part], 0).astype(wide, copy=False)
+            for y, down in rows.ends():
+                for x, across in columns.ends():
+                    pixels = (crops.numbers[part, None] * height + y) * width + x
+                    places = pixels[..., None] * depth + channels
+                    xp.add.at(made, places.reshape(-1), (given * (down * across)[..., None]).reshape(-1))
+        return made.reshape(image_size).astype(dtype, copy=False)
+
+    return back
+
+
+def _check_grads(grads: Any, boxes: Any, image: tuple[int, ...]) -> None:
+    if grads.ndim != 4 or len(image) != 4 or (len(grads), grads.shape[3]) != (len(boxes), image[3]):
+        raise InvalidArgumentError(
+            "the gradients are not those of crops", expected=f"({len(boxes)}, …, {image[-1:]})", actual=grads.shape
+        )
+
+
+@binder("CropAndResizeGradBoxes", fresh=True, synchronises=True)
+def crop_and_resize_grad_boxes(binding: Binding) -> Callable[..., Any]:
+    """By how much a pixel changes down and across the image, times by how much it moves with the edges of its box."""
+    xp = binding.xp
+
+    def back(grads: Any, image: Any, boxes: Any, box_ind: Any) -> Any:
+        _check_grads(grads, boxes, image.shape)
+        size = grads.shape[1:3]
+        crops = _Crops(xp, boxes, box_ind, image.shape, size, "bilinear")
+        by_rows, by_columns = _slopes(xp, image.shape[1], size[0]), _slopes(xp, image.shape[2], size[1])
+        lines = grads.reshape(len(crops.boxes), *grads.shape[2:])
+        sums = xp.zeros((3, len(crops.boxes)), np.float64)  # down; across, times either slope
+        for part, rows, columns, inside in crops.parts():
+            given = xp.where(inside, lines[part], 0)
+            above_left, above_right, below_left, below_right = crops.corners(image, part, rows, columns)
+            left, right = below_left - above_left, below_right - above_right
+            top, bottom = above_right - above_left, below_right - below_left
+            down = (left + (right - left) * columns.share[..., None]) * given
+            across = ((top + (bottom - top) * rows.share[..., None]) * given).sum(axis=-1)
+            sums[0, part] = down.sum(axis=(1, 2))
+            sums[1, part], sums[2, part] = ((across * slope).sum(axis=1) for slope in by_columns)
+        down, first, last = sums.reshape(3, len(boxes), size[0])
+        begins, ends = ((down * slope).sum(axis=1) for slope in by_rows)
+        return xp.stack([begins, first.sum(axis=1), ends, last.sum(axis=1)], axis=1).astype(np.float32)
+
+    return back
+
+
+# ── contrast ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel("AdjustContrastv2", fresh=True)
+def adjust_contrast(images: Any, factor: Any) -> Any:
+    if images.ndim < 3 or np.ndim(factor):
+        raise InvalidArgumentError(
+            "the images or the factor have the wrong rank", expected="rank >= 3 and a scalar", actual=images.shape
+        )
+    if not images.size:
+        return images.copy()
+    floats = images.astype(np.float32)
+    mean = floats.mean(axis=(-3, -2), keepdims=True)
+    return ((floats - mean) * factor + mean).astype(images.dtype)

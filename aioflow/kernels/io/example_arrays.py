@@ -1,0 +1,154 @@
+"""Features of decoded examples as arrays: dense ones of equal shape, and sparse ones of any length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from aioflow.errors import DataLossError, InvalidArgumentError
+from aioflow.formats.example import Kind, Layouts, Place, values_at
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import format_dims
+
+__all__ = ["DenseFeature", "FeatureBatch", "decoded_examples", "sparse_feature"]
+
+_KINDS: Final[dict[DType, Kind]] = {dtypes.float32: "float", dtypes.int64: "int64", dtypes.string: "bytes"}
+
+
+class FeatureBatch:
+    """Examples (or the steps of a feature list): each one's bytes, and where the features are in them."""
+
+    def __init__(
+        self, examples: Sequence[tuple[bytes, Mapping[bytes, Place]]], names: Sequence[bytes], what: str = "example"
+    ) -> None:
+        """`names` and `what` are for messages."""
+        self._examples = examples
+        self._names = names
+        self._what = what
+
+    def values(self, key: bytes, dtype: DType) -> list[Any]:
+        """For each example the values of a feature, None where it has none."""
+        kind = _KINDS[dtype]
+        found: list[Any] = []
+        for index, (data, places) in enumerate(self._examples):
+            place = places.get(key)
+            if place is None or place.kind is None:
+                found.append(None)
+            elif place.kind != kind:
+                raise self.error(key, index, "has a different dtype", dtype.name, place.kind)
+            else:
+                try:
+                    found.append(values_at(data, place))
+                except DataLossError as error:
+                    raise self.damaged(index, data, error) from error
+        return found
+
+    def damaged(self, index: int, data: bytes, error: DataLossError) -> InvalidArgumentError:
+        """The error of an example that cannot be read."""
+        return InvalidArgumentError(
+            f"could not parse {self._what} {_called(index, self._names)}: {error.message}",
+            expected=f"an {self._what.capitalize()}",
+            actual=data[:60],
+        )
+
+    def error(self, key: bytes, index: int, what: str, expected: Any, actual: Any) -> InvalidArgumentError:
+        """An error about a feature of an example."""
+        name = key.decode(errors="replace")
+        return InvalidArgumentError(
+            f"feature {name!r} of {self._what} {_called(index, self._names)} {what}", expected=expected, actual=actual
+        )
+
+
+class DenseFeature(NamedTuple):
+    """A feature that becomes one array."""
+
+    key: bytes
+    dtype: DType
+    dims: tuple[int | None, ...]
+
+    def read(self, batch: FeatureBatch, default: Any) -> Any:
+        """The array, with the batch as first dimension; an empty `default` means that no example may lack it."""
+        found = batch.values(self.key, self.dtype)
+        default = np.asarray(default)
+        if self.dims and self.dims[0] is None:
+            return self._padded(batch, found, default.reshape(-1))
+        sizes = tuple(d for d in self.dims if d is not None)
+        count = math.prod(sizes)
+        if default.size not in (0, count):
+            raise InvalidArgumentError(
+                f"the default of feature {self.key!r} does not fit", expected=sizes, actual=default.shape
+            )
+        for index, values in enumerate(found):
+            if values is None:
+                if default.size < count:
+                    raise batch.error(self.key, index, "is required but missing", format_dims(self.dims), "none")
+                found[index] = default.reshape(-1)
+            elif len(values) != count:
+                raise batch.error(self.key, index, "has the wrong number of values", count, len(values))
+        made = np.empty((len(found), count), dtype=self.dtype.np_dtype)
+        if count == 1:
+            made[:, 0] = [values[0] for values in found]
+        else:
+            for index, values in enumerate(found):
+                made[index] = values
+        return made.reshape((len(found), *sizes))
+
+    def _padded(self, batch: FeatureBatch, found: list[Any], default: Any) -> Any:
+        entry = tuple(d for d in self.dims[1:] if d is not None)
+        stride = math.prod(entry)
+        for index, values in enumerate(found):
+            if values is not None and (len(values) % stride if stride else len(values)):
+                raise batch.error(
+                    self.key, index, "has the wrong number of values", f"a multiple of {stride}", len(values)
+                )
+        longest = max((len(v) for v in found if v is not None), default=0)
+        filler = default[0] if default.size else b"" if self.dtype is dtypes.string else 0
+        made = np.empty((len(found), longest), dtype=self.dtype.np_dtype)
+        made.fill(filler)
+        for index, values in enumerate(found):
+            if values is not None:
+                made[index, : len(values)] = values
+        return made.reshape((len(found), longest // stride if stride else 0, *entry))
+
+
+def sparse_feature(batch: FeatureBatch, key: bytes, dtype: DType) -> tuple[Any, Any, Any]:
+    """Indices, values and shape of a feature of any length."""
+    found = [() if values is None else values for values in batch.values(key, dtype)]
+    lengths = np.array([len(values) for values in found], dtype=np.int64)
+    total = int(lengths.sum())
+    rows = np.repeat(np.arange(len(found), dtype=np.int64), lengths)
+    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    indices = np.stack([rows, np.arange(total, dtype=np.int64) - starts], axis=1)
+    values = np.empty(total, dtype=dtype.np_dtype)
+    position = 0
+    for items in found:
+        values[position : position + len(items)] = items
+        position += len(items)
+    return indices, values, np.array([len(found), lengths.max(initial=0)], dtype=np.int64)
+
+
+def _called(index: int, names: Sequence[bytes]) -> str:
+    """Index and, if it has one, name of an example."""
+    return f"{index} ({names[index].decode(errors='replace')})" if names else str(index)
+
+
+def decoded_examples(serialized: Sequence[bytes], names: Sequence[bytes], layouts: Layouts) -> FeatureBatch:
+    """The examples of a batch.
+
+    Raises:
+        InvalidArgumentError: a string is not an Example, or there is not one name per example.
+    """
+    if names and len(names) != len(serialized):
+        raise InvalidArgumentError("each example needs a name", expected=len(serialized), actual=len(names))
+    examples: list[tuple[bytes, Mapping[bytes, Place]]] = []
+    batch = FeatureBatch(examples, names)
+    for index, data in enumerate(serialized):
+        try:
+            examples.append((data, layouts.find(data)))
+        except DataLossError as error:
+            raise batch.damaged(index, data, error) from error
+    return batch

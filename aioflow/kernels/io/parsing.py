@@ -1,0 +1,250 @@
+"""Kernels that turn records into arrays: raw bytes, comma-separated text, and Example messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import DataLossError, InvalidArgumentError
+from aioflow.formats.csv import split_record
+from aioflow.formats.example import Layouts, Place, find_sequence_example
+from aioflow.formats.number_text import number_parser
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import Dims
+from aioflow.kernels.blockwise import written
+from aioflow.kernels.convert import as_bytes
+from aioflow.kernels.io.example_arrays import DenseFeature, FeatureBatch, decoded_examples, sparse_feature
+from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.text.strings import as_strings, string_values
+from aioflow.work.copying import copy_into
+from aioflow.work.stopping import batches, blocks
+
+__all__: list[str] = []
+
+_RECORDS: Final = 1 << 16  # strings, or as many as make up so many bytes, that are read between two checkpoints
+_BYTES: Final = 4 << 20
+
+# ── raw bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@binder("DecodeRaw", device="CPU", fresh=True)
+def decode_raw(binding: Binding) -> Callable[[Any], Any]:
+    dtype = binding.output_dtypes[0].np_dtype
+    little = binding.attrs["little_endian"]
+    part = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+
+    def decode(value: Any) -> Any:
+        strings = string_values(value)
+        texts = strings.reshape(-1).tolist()
+        size = len(texts[0]) if texts else 0
+        if any(len(text) != size for text in batches(texts, _RECORDS)):
+            raise InvalidArgumentError(
+                "the strings must have the same length", expected=size, actual=sorted({len(text) for text in texts})
+            )
+        if size % dtype.itemsize:
+            raise InvalidArgumentError(
+                "the length is not a multiple of the size of an element", expected=dtype.itemsize, actual=size
+            )
+        raw = _joined(texts, size)
+        if little and dtype.kind != "b":
+            found = raw.view(dtype)
+        else:
+            found = written((raw.size // dtype.itemsize,), dtype, lambda place: elements(raw, place))
+        return found.reshape((*strings.shape, size // dtype.itemsize))
+
+    def elements(raw: Any, place: slice) -> Any:
+        own = raw[place.start * dtype.itemsize : place.stop * dtype.itemsize]
+        if not little:
+            own = np.ascontiguousarray(own.reshape(-1, part)[:, ::-1]).reshape(-1)  # a view of another dtype needs that
+        return own != 0 if dtype.kind == "b" else own.view(dtype)
+
+    return decode
+
+
+def _joined(texts: list[bytes], size: int) -> Any:
+    """The bytes of texts of one size, one after another, in an array that may be written to."""
+    if len(texts) <= _RECORDS and len(texts) * size <= _BYTES:
+        return np.frombuffer(bytearray().join(texts), np.uint8)
+    raw = np.empty(len(texts) * size, np.uint8)
+    for some in blocks(len(texts), max(1, min(_RECORDS, _BYTES // max(1, size)))):
+        copy_into(raw[some.start * size : some.stop * size], np.frombuffer(b"".join(texts[some]), np.uint8))
+    return raw
+
+
+# ── comma-separated text ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Column:
+    """How one column of a CSV record is read."""
+
+    def __init__(self, number: int, dtype: DType) -> None:
+        self.number = number
+        self.dtype = dtype
+        self._parse = None if dtype is dtypes.string else number_parser(dtype)
+
+    def read(self, texts: Sequence[bytes], absent: bytes, default: Any, shape: tuple[int, ...]) -> Any:
+        """The column as an array."""
+        required = np.size(default) == 0
+        filler = None if required else np.asarray(default).reshape(-1)[0]
+        parse = self._parse
+        values: list[Any] = []
+        for row, text in enumerate(texts):
+            if not text or text == absent:
+                if required:
+                    raise self._error("is required but missing", row, "a value", text)
+                values.append(filler)
+                continue
+            value = text if parse is None else parse(text)
+            if value is None:
+                raise self._error(f"is not a valid {self.dtype.name}", row, self.dtype.name, text)
+            values.append(value)
+        if parse is None:
+            return as_strings(values, shape)
+        return np.array(values, dtype=self.dtype.np_dtype).reshape(shape)
+
+    def _error(self, what: str, row: int, expected: Any, text: bytes) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"field {self.number} in record {row} {what}", expected=expected, actual=repr(text[:60])
+        )
+
+
+@binder("DecodeCSV", device="CPU", fresh=True)
+def decode_csv(binding: Binding) -> Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]:
+    attrs = binding.attrs
+    delimiter, absent = attrs["field_delim"].encode(), attrs["na_value"].encode()
+    quotes, chosen = attrs["use_quote_delim"], attrs["select_cols"]
+    if len(delimiter) != 1:
+        raise InvalidArgumentError("field_delim must be one character", expected="1", actual=repr(attrs["field_delim"]))
+    columns = [_Column(n, dtype) for n, dtype in zip(chosen or range(10**9), binding.output_dtypes, strict=False)]
+
+    def decode(records: Any, defaults: tuple[Any, ...]) -> tuple[Any, ...]:
+        strings = string_values(records)
+        rows = [split_record(text, delimiter, quotes) for text in batches(strings.reshape(-1).tolist())]
+        wanted = chosen[-1] + 1 if chosen else len(columns)
+        for i, row in enumerate(batches(rows)):
+            if len(row) < wanted or (len(row) > wanted and not chosen):
+                raise InvalidArgumentError(
+                    f"record {i} has the wrong number of fields", expected=wanted, actual=len(row)
+                )
+        return tuple(
+            column.read([row[column.number] for row in batches(rows)], absent, default, strings.shape)
+            for column, default in zip(columns, defaults, strict=True)
+        )
+
+    return decode
+
+
+# ── Example messages ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _dense_features(keys: Sequence[bytes], types: Sequence[DType], shapes: Sequence[Dims]) -> list[DenseFeature]:
+    return [DenseFeature(key, dtype, dims or ()) for key, dtype, dims in zip(keys, types, shapes, strict=True)]
+
+
+def _texts(values: Sequence[Any]) -> list[bytes]:
+    return [as_bytes(value) for value in values]
+
+
+@binder("ParseExample", device="CPU", fresh=True)
+def parse_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+    sparse_types, types, shapes = (binding.attrs[name] for name in ("sparse_types", "Tdense", "dense_shapes"))
+    layouts = Layouts()
+
+    def parse(serialized: Any, names: Any, sparse_keys: Any, dense_keys: Any, defaults: Any) -> tuple[Any, ...]:
+        texts = string_values(serialized).reshape(-1).tolist()
+        batch = decoded_examples(texts, string_values(names).reshape(-1).tolist(), layouts)
+        found = [sparse_feature(batch, key, t) for key, t in zip(_texts(sparse_keys), sparse_types, strict=True)]
+        specs = _dense_features(_texts(dense_keys), types, shapes)
+        dense = [spec.read(batch, default) for spec, default in zip(specs, defaults, strict=True)]
+        return (*(f[0] for f in found), *(f[1] for f in found), *(f[2] for f in found), *dense)
+
+    return parse
+
+
+def _only(batch_of_one: Any) -> Any:
+    return batch_of_one.reshape(batch_of_one.shape[1:])
+
+
+@binder("ParseSingleExample", device="CPU", fresh=True, host={"serialized": as_bytes})
+def parse_single_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+    attrs = binding.attrs
+    sparse = [(key.encode(), t) for key, t in zip(attrs["sparse_keys"], attrs["sparse_types"], strict=True)]
+    specs = _dense_features([key.encode() for key in attrs["dense_keys"]], attrs["Tdense"], attrs["dense_shapes"])
+    layouts = Layouts()
+
+    def parse(serialized: bytes, defaults: Any) -> tuple[Any, ...]:
+        batch = decoded_examples([serialized], [], layouts)
+        found = [sparse_feature(batch, key, t) for key, t in sparse]
+        dense = [_only(spec.read(batch, default)) for spec, default in zip(specs, defaults, strict=True)]
+        return (*(f[0][:, 1:].copy() for f in found), *(f[1] for f in found), *(f[2][1:].copy() for f in found), *dense)
+
+    return parse
+
+
+# ── SequenceExample messages ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Lists:
+    """The lists of features of a SequenceExample, each read like a batch of one example per step."""
+
+    def __init__(self, data: bytes, lists: dict[bytes, list[Place]], may_miss: Sequence[bytes]) -> None:
+        self._data = data
+        self._lists = lists
+        self._may_miss = frozenset(may_miss)
+
+    def sparse(self, key: bytes, dtype: DType) -> tuple[Any, Any, Any]:
+        return sparse_feature(self._steps(key), key, dtype)
+
+    def dense(self, spec: DenseFeature) -> Any:
+        if spec.key not in self._lists and spec.key not in self._may_miss:
+            name = spec.key.decode(errors="replace")
+            raise InvalidArgumentError(
+                f"the feature list {name!r} is required but missing", expected="a list, or allow_missing", actual="none"
+            )
+        return spec.read(self._steps(spec.key), ())
+
+    def _steps(self, key: bytes) -> FeatureBatch:
+        return FeatureBatch([(self._data, {key: place}) for place in self._lists.get(key, ())], (), "step")
+
+
+@binder("ParseSingleSequenceExample", device="CPU", fresh=True)
+def parse_single_sequence_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+    attrs = binding.attrs
+
+    def parse(serialized: Any, may_miss: Any, *rest: Any) -> tuple[Any, ...]:
+        context_sparse, context_dense, list_sparse, list_dense = (_texts(keys) for keys in rest[:4])
+        defaults, name, data = rest[4], as_bytes(rest[5]), as_bytes(serialized)
+        context, lists = _sequence(data, name)
+        batch = FeatureBatch([(data, context)], [name] if name else [])
+        types = attrs["context_sparse_types"]
+        sparse = [sparse_feature(batch, key, t) for key, t in zip(context_sparse, types, strict=True)]
+        dense = _dense_features(context_dense, attrs["Tcontext_dense"], attrs["context_dense_shapes"])
+        steps = _Lists(data, lists, string_values(may_miss).reshape(-1).tolist())
+        found = [steps.sparse(key, t) for key, t in zip(list_sparse, attrs["feature_list_sparse_types"], strict=True)]
+        types, shapes = attrs["feature_list_dense_types"], attrs["feature_list_dense_shapes"]
+        entries = _dense_features(list_dense, types, shapes)
+        return (
+            *(part[0][:, 1:].copy() for part in sparse),
+            *(part[1] for part in sparse),
+            *(part[2][1:].copy() for part in sparse),
+            *(_only(spec.read(batch, default)) for spec, default in zip(dense, defaults, strict=True)),
+            *(part[0] for part in found),
+            *(part[1] for part in found),
+            *(part[2] for part in found),
+            *(steps.dense(spec) for spec in entries),
+        )
+
+    return parse
+
+
+def _sequence(data: bytes, name: bytes) -> tuple[dict[bytes, Place], dict[bytes, list[Place]]]:
+    try:
+        return find_sequence_example(data)
+    except DataLossError as error:
+        called = f" {name.decode(errors='replace')}" if name else ""
+        raise InvalidArgumentError(
+            f"could not parse example{called}: {error.message}", expected="a SequenceExample", actual=data[:60]
+        ) from error

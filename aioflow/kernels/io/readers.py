@@ -1,0 +1,353 @@
+"""Readers: resources that take file names from a queue and give records.
+
+A reader's files are read in threads, a few hundred records ahead, so that most reads cost no change of threads. Reads
+of one reader take turns. Whatever a cancelled read has fetched stays in the reader for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import DataLossError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.formats.protobuf import PIECE, VARINT, read_fields, write_number, write_piece
+from aioflow.formats.record_sources import (
+    FixedLengthRecords,
+    IdentityRecord,
+    Record,
+    Source,
+    TextLines,
+    TFRecords,
+    WholeFile,
+)
+from aioflow.graph import dtypes
+from aioflow.kernels.convert import as_bytes, as_int
+from aioflow.kernels.queues.queues import Queue
+from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.text.strings import as_strings, string_values
+from aioflow.sync.fair_lock import Turns
+from aioflow.sync.queue import Dequeue
+from aioflow.sync.waiting import wake_all
+from aioflow.work.stopping import Stopped
+from aioflow.work.threads import Call, LeftBehind, in_thread
+
+__all__ = ["Reader"]
+
+_AHEAD_RECORDS: Final = 256
+_AHEAD_BYTES: Final = 1 << 20
+
+
+class Reader:
+    """One reader.
+
+    Attributes:
+        name: For messages.
+        kind: The op that makes it.
+        produced, completed: How many records have been given, and how many files are done with.
+    """
+
+    def __init__(self, name: str, kind: str, source: Callable[[bytes], Source], single: bool) -> None:
+        self.name = name
+        self.kind = kind
+        self.produced = 0
+        self.completed = 0
+        self._source = source
+        self._single = single  # one record per file: it ends with its record, rather than when no other is found
+        self._turns = Turns(f"reader {name!r}")
+        self._ready: deque[Record] = deque()
+        self._work: bytes | None = None
+        self._last = b""
+        self._records: Source | None = None
+        self._behind: Call | None = None  # which reads ahead, after a step that did not wait for it any more
+        self._ended = False
+        self._failure: OpError | None = None
+
+    def try_take(self, count: int) -> list[Record] | None:
+        """`count` records that are there already, where nobody else is reading; otherwise None: use `take`."""
+        if self._single or len(self._ready) < count or not self._turns.try_enter():
+            return None
+        try:
+            if len(self._ready) < count:
+                return None
+            self.produced += count
+            return [self._ready.popleft() for _ in range(count)]
+        finally:
+            wake_all(self._turns.leave())
+
+    async def take(self, queue: Any, count: int) -> list[Record]:
+        """The next records, at least one and at most `count`, all from one file.
+
+        Raises:
+            OutOfRangeError: the queue is closed and empty.
+            NotFoundError, …: the file cannot be read; the next read goes on with the next file.
+            DataLossError: the file is damaged; further reads give the same until the reader is reset.
+        """
+        async with self._turns.taking():
+            while True:
+                if self._work is None:
+                    self._start(await _next_work(queue))
+                while len(self._ready) < count and not self._ended:
+                    await self._in_thread(self._read_ahead)
+                taken = [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
+                self.produced += len(taken)
+                if not taken and self._failure is not None:
+                    raise self._fail(self._failure)
+                if self._ended and self._failure is None and not self._ready and (len(taken) < count or self._single):
+                    self.completed += 1
+                    self._forget()
+                if taken:
+                    return taken
+
+    def _start(self, work: bytes) -> None:
+        self._work, self._records = work, self._source(work)
+        self._last = work
+
+    def _forget(self) -> None:
+        records = self._records
+        self._work = self._records = self._failure = None
+        self._ended = False
+        self._ready.clear()
+        if records is not None:
+            records.close()
+
+    def _fail(self, failure: OpError) -> OpError:
+        if not isinstance(failure, DataLossError):
+            self._forget()
+        return copy.copy(failure)  # each node that gets it names itself in its copy
+
+    async def _in_thread(self, function: Callable[[], None]) -> None:
+        """Call a function that takes the file on or lets go of it, while this reader's turn is held.
+
+        A file may keep it waiting forever. It is left behind then, and whoever reads next waits for it.
+        """
+        if self._behind is not None:
+            with suppress(Stopped):
+                await self._behind.rejoin()
+            self._behind = None
+        try:
+            await in_thread(function, effects=False)
+        except asyncio.CancelledError as error:
+            left = LeftBehind.behind(error)
+            self._behind = None if left is None else left.call
+            raise
+
+    def _read_ahead(self) -> None:
+        """Runs in a thread, while this reader's turn is held."""
+        size = 0
+        try:
+            for _ in range(_AHEAD_RECORDS):
+                record = None if self._records is None else self._records.next()
+                if record is None:
+                    self._ended = True
+                    return
+                self._ready.append(record)
+                size += len(record[1])
+                if size > _AHEAD_BYTES:
+                    break
+            self._ended = self._single
+        except OpError as error:
+            self._failure, self._ended = error, True
+
+    async def save(self) -> bytes:
+        """The state, between two reads.
+
+        Raises:
+            UnimplementedError: a reader of this kind cannot save it.
+        """
+        self._check_state()
+        async with self._turns.taking():
+            counts = {1: self.completed, 2: self.completed, 3: self.produced}
+            fields = (write_number(field << 3) + write_number(count) for field, count in counts.items() if count)
+            return b"".join(fields) + (write_piece(4, self._last) if self._last else b"")
+
+    async def restore(self, state: bytes) -> None:
+        """Put a saved state in place of this one.
+
+        Raises:
+            InvalidArgumentError: it is not a state.
+            UnimplementedError: a reader of this kind cannot restore one.
+        """
+        self._check_state()
+        counts, work = dict.fromkeys((1, 2, 3), 0), b""
+        try:
+            for field, wire, begin, end in read_fields(state, 0, len(state)):
+                if wire == VARINT and field in counts:
+                    counts[field] = begin
+                elif wire == PIECE and field == 4:
+                    work = state[begin:end]
+        except DataLossError as error:
+            raise InvalidArgumentError("not the state of a reader", expected="its bytes", actual=state[:60]) from error
+        if counts[1] != counts[2] or max(counts.values()) >= 2**63:
+            raise InvalidArgumentError(
+                "not the state of a reader between two records", expected="one file begun for each done", actual=counts
+            )
+        async with self._turns.taking():
+            self._forget()
+            self.produced, self.completed, self._last = counts[3], counts[2], work
+
+    def _check_state(self) -> None:
+        if self.kind != "IdentityReaderV2":
+            raise UnimplementedError(
+                f"a reader of this kind cannot save its state: {self.name!r}",
+                expected="IdentityReaderV2",
+                actual=self.kind,
+            )
+
+    async def reset(self) -> None:
+        """As new: no file, nothing counted."""
+        async with self._turns.taking():
+            await self._in_thread(self._forget)
+            self.produced = self.completed = 0
+            self._last = b""
+
+
+async def _next_work(queue: Any) -> bytes:
+    if tuple(queue.dtypes) != (dtypes.string,):
+        raise InvalidArgumentError(
+            f"a reader needs a queue of file names, which {queue.name!r} is not",
+            expected="one component, string",
+            actual=", ".join(t.name for t in queue.dtypes),
+        )
+    elements = await queue.waiting(partial(Dequeue, 1, False))
+    work = string_values(elements[0][0])
+    if work.size != 1:
+        raise InvalidArgumentError("a reader takes one file name at a time", expected="one string", actual=work.shape)
+    found: bytes = work.item()
+    return found
+
+
+# ── handles ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _identity(binding: Binding) -> Callable[[bytes], Source]:
+    return IdentityRecord
+
+
+def _whole(binding: Binding) -> Callable[[bytes], Source]:
+    return WholeFile
+
+
+def _lines(binding: Binding) -> Callable[[bytes], Source]:
+    return partial(TextLines, skip=binding.attrs["skip_header_lines"])
+
+
+def _tf_records(binding: Binding) -> Callable[[bytes], Source]:
+    return partial(TFRecords, compression=binding.attrs["compression_type"])
+
+
+def _fixed(binding: Binding) -> Callable[[bytes], Source]:
+    attrs = binding.attrs
+    sizes = {name: attrs[f"{name}_bytes"] for name in ("header", "record", "footer", "hop")}
+    if sizes["record"] <= 0 or min(sizes.values()) < 0:
+        raise InvalidArgumentError(
+            "the sizes of fixed-length records are out of range", expected="record > 0, others >= 0", actual=sizes
+        )
+    if attrs["encoding"] not in ("", "ZLIB", "GZIP"):
+        raise InvalidArgumentError("unknown encoding", expected="'', 'ZLIB' or 'GZIP'", actual=attrs["encoding"])
+    return partial(FixedLengthRecords, compression=attrs["encoding"], **sizes)
+
+
+def _handle(
+    make_source: Callable[[Binding], Callable[[bytes], Source]], single: bool, binding: Binding
+) -> Callable[[], Reader]:
+    resources, kind = binding.resources, binding.op_type
+    name: str = binding.attrs["shared_name"] or binding.name
+    source = make_source(binding)
+
+    def handle() -> Reader:
+        found: Any = resources.get_or_create(
+            binding.attrs["container"], name, lambda: Reader(name, kind, source, single)
+        )
+        actual = found.kind if isinstance(found, Reader) else type(found).__name__
+        if actual != kind:
+            raise InvalidArgumentError(f"resource {name!r} is of a different kind", expected=kind, actual=actual)
+        reader: Reader = found
+        return reader
+
+    return handle
+
+
+binder("IdentityReaderV2", device="CPU", makes=Reader)(partial(_handle, _identity, True))
+binder("WholeFileReaderV2", device="CPU", makes=Reader)(partial(_handle, _whole, True))
+binder("TextLineReaderV2", device="CPU", makes=Reader)(partial(_handle, _lines, False))
+binder("FixedLengthRecordReaderV2", device="CPU", makes=Reader)(partial(_handle, _fixed, False))
+binder("TFRecordReaderV2", device="CPU", makes=Reader)(partial(_handle, _tf_records, False))
+
+
+# ── what is done with them ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@binder("ReaderReadV2", device="CPU", is_async=True, fresh=True, takes={"reader_handle": Reader, "queue_handle": Queue})
+def read(binding: Binding) -> Callable[[Reader, Any], Any]:
+    def take(reader: Reader, queue: Any) -> Any:
+        ready = reader.try_take(1)
+        return _wait_for_one(reader, queue) if ready is None else _one(ready)
+
+    return take
+
+
+async def _wait_for_one(reader: Reader, queue: Any) -> tuple[Any, Any]:
+    return _one(await reader.take(queue, 1))
+
+
+def _one(records: list[Record]) -> tuple[Any, Any]:
+    ((key, value),) = records
+    return as_strings([key], ()), as_strings([value], ())
+
+
+@binder(
+    "ReaderReadUpToV2",
+    device="CPU",
+    is_async=True,
+    fresh=True,
+    host={"num_records": as_int},
+    takes={"reader_handle": Reader, "queue_handle": Queue},
+)
+def read_up_to(binding: Binding) -> Callable[[Reader, Any, int], Any]:
+    def take(reader: Reader, queue: Any, num_records: int) -> Any:
+        if num_records < 1:
+            raise InvalidArgumentError("num_records must be positive", expected=">= 1", actual=num_records)
+        ready = reader.try_take(num_records)
+        return _wait_for_many(reader, queue, num_records) if ready is None else _many(ready)
+
+    return take
+
+
+async def _wait_for_many(reader: Reader, queue: Any, count: int) -> tuple[Any, Any]:
+    return _many(await reader.take(queue, count))
+
+
+def _many(records: list[Record]) -> tuple[Any, Any]:
+    return as_strings([key for key, _ in records]), as_strings([value for _, value in records])
+
+
+@kernel("ReaderNumRecordsProducedV2", device="CPU", fresh=True, takes=Reader)
+def produced(reader: Reader) -> Any:
+    return np.int64(reader.produced)
+
+
+@kernel("ReaderNumWorkUnitsCompletedV2", device="CPU", fresh=True, takes=Reader)
+def completed(reader: Reader) -> Any:
+    return np.int64(reader.completed)
+
+
+@kernel("ReaderResetV2", device="CPU", takes=Reader)
+async def reset(reader: Reader) -> None:
+    await reader.reset()
+
+
+@kernel("ReaderSerializeStateV2", device="CPU", fresh=True, takes=Reader)
+async def serialize_state(reader: Reader) -> Any:
+    return as_strings([await reader.save()], ())
+
+
+@kernel("ReaderRestoreStateV2", device="CPU", takes=Reader, host={"state": as_bytes})
+async def restore_state(reader: Reader, state: bytes) -> None:
+    await reader.restore(state)

@@ -1,0 +1,226 @@
+"""Kernels of decompositions and linear systems, by the LAPACK wrappers of the array namespace.
+
+Half precision is computed in float32, which is the least that LAPACK has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.work.stopping import blocks
+
+__all__: list[str] = []
+
+_SINGULAR: Final = "Input is not invertible."
+_WORK: Final = 1 << 24  # multiply-adds of a product of their size that a call may take
+_BLOCK: Final = 64  # below this size a triangular system is solved as a general one
+
+
+def _adjoint(xp: Any, x: Any) -> Any:
+    turned = x.swapaxes(-1, -2)
+    return xp.conj(turned) if x.dtype.kind == "c" else turned
+
+
+def _computable(xp: Any, x: Any) -> Any:
+    """The array in a dtype that LAPACK has."""
+    return x.astype(xp.float32) if x.dtype.itemsize == 2 else x
+
+
+def _in_batches(xp: Any, function: Callable[..., Any], *arrays: Any) -> Any:
+    """A function of (batches of) matrices, called for a few matrices at a time, with checkpoints between the calls."""
+    rows, matrix = arrays[0].shape[:-2], arrays[0].shape[-2:]
+    work = math.prod(matrix) * max(matrix)
+    if math.prod(rows) * work <= _WORK or not rows:
+        return function(*arrays)
+    flat = [array.reshape(-1, *array.shape[-2:]) for array in arrays]
+    made = [function(*(array[part] for array in flat)) for part in blocks(len(flat[0]), max(1, _WORK // work))]
+    if not isinstance(made[0], tuple):
+        return _joined(xp, made, rows)
+    return tuple(_joined(xp, parts, rows) for parts in zip(*made, strict=True))
+
+
+def _joined(xp: Any, parts: Sequence[Any], rows: tuple[int, ...]) -> Any:
+    whole = xp.concatenate(parts)
+    return whole.reshape(*rows, *whole.shape[1:])
+
+
+def _require_matrices(x: Any) -> None:
+    if x.ndim < 2:
+        raise InvalidArgumentError("not matrices", expected="rank >= 2", actual=x.shape)
+
+
+def _require_square(x: Any) -> None:
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise InvalidArgumentError("the matrices are not square", expected="(..., n, n)", actual=x.shape)
+
+
+def _singular(error: Exception) -> InvalidArgumentError:
+    made = InvalidArgumentError(_SINGULAR, expected="invertible matrices", actual="a singular one")
+    made.__cause__ = error
+    return made
+
+
+@kernel("MatrixInverse", fresh=True)
+def matrix_inverse(xp: Any, input: Any, *, adjoint: bool) -> Any:
+    _require_square(input)
+    x = _computable(xp, input)
+    try:
+        return _in_batches(xp, xp.linalg.inv, _adjoint(xp, x) if adjoint else x).astype(input.dtype, copy=False)
+    except np.linalg.LinAlgError as error:
+        raise _singular(error) from error
+
+
+@kernel("MatrixDeterminant", fresh=True)
+def matrix_determinant(xp: Any, input: Any) -> Any:
+    _require_square(input)
+    return _in_batches(xp, xp.linalg.det, _computable(xp, input)).astype(input.dtype)
+
+
+@kernel("LogMatrixDeterminant", fresh=True)
+def log_matrix_determinant(xp: Any, input: Any) -> tuple[Any, Any]:
+    _require_square(input)
+    sign, log = _in_batches(xp, xp.linalg.slogdet, _computable(xp, input))
+    return sign.astype(input.dtype), log.astype(input.dtype)
+
+
+def _require_solvable(matrix: Any, rhs: Any, spread: bool) -> None:
+    _require_square(matrix)
+    batches = matrix.shape[:-2], rhs.shape[:-2]
+    fits = rhs.ndim >= 2 and rhs.shape[-2] == matrix.shape[-1]
+    if fits and batches[0] != batches[1]:
+        pairs = zip(reversed(batches[0]), reversed(batches[1]), strict=False)
+        fits = spread and all(a == b or 1 in (a, b) for a, b in pairs)
+    if not fits:
+        raise InvalidArgumentError(
+            "the right-hand sides do not fit the matrices",
+            expected=f"{matrix.shape[:-1]} and any number of columns",
+            actual=rhs.shape,
+        )
+
+
+@kernel("MatrixSolve", fresh=True)
+def matrix_solve(xp: Any, matrix: Any, rhs: Any, *, adjoint: bool) -> Any:
+    _require_solvable(matrix, rhs, False)
+    a, b = _computable(xp, matrix), _computable(xp, rhs)
+    try:
+        return _in_batches(xp, xp.linalg.solve, _adjoint(xp, a) if adjoint else a, b).astype(matrix.dtype, copy=False)
+    except np.linalg.LinAlgError as error:
+        raise _singular(error) from error
+
+
+@kernel("MatrixTriangularSolve", fresh=True, synchronises=True)
+def matrix_triangular_solve(xp: Any, matrix: Any, rhs: Any, *, lower: bool, adjoint: bool) -> Any:
+    _require_solvable(matrix, rhs, True)
+    a, b = _computable(xp, matrix), _computable(xp, rhs)
+    if (xp.diagonal(a, axis1=-2, axis2=-1) == 0).any():
+        raise InvalidArgumentError(
+            "Input matrix is not invertible.", expected="no zero on the diagonal", actual="a zero"
+        )
+    if adjoint:
+        a, lower = _adjoint(xp, a), not lower
+    return _substitute(xp, a, b, lower).astype(matrix.dtype, copy=False)
+
+
+def _substitute(xp: Any, a: Any, b: Any, lower: bool) -> Any:
+    """Forward or backward substitution by halves, so that nearly all the work is matrix products."""
+    size = a.shape[-1]
+    if size <= _BLOCK:
+        return xp.linalg.solve(xp.tril(a) if lower else xp.triu(a), b)
+    half = size // 2
+    first, second = slice(None, half), slice(half, None)
+    if not lower:
+        first, second = second, first
+    x_first = _substitute(xp, a[..., first, first], b[..., first, :], lower)
+    rest = b[..., second, :] - xp.matmul(a[..., second, first], x_first)
+    x_second = _substitute(xp, a[..., second, second], rest, lower)
+    return xp.concatenate([x_first, x_second] if lower else [x_second, x_first], axis=-2)
+
+
+@kernel("Cholesky", fresh=True)
+def cholesky(xp: Any, input: Any) -> Any:
+    _require_square(input)
+    try:
+        return _in_batches(xp, xp.linalg.cholesky, _computable(xp, input)).astype(input.dtype, copy=False)
+    except np.linalg.LinAlgError as error:
+        raise InvalidArgumentError(
+            "Cholesky decomposition was not successful. The input might not be valid.",
+            expected="positive definite matrices",
+            actual="one that is not",
+        ) from error
+
+
+@kernel("CholeskyGrad", fresh=True)
+def cholesky_grad(xp: Any, l: Any, grad: Any) -> Any:  # noqa: E741  # the op's own name for the factor
+    _require_square(l)
+    if grad.shape != l.shape:
+        raise InvalidArgumentError("the gradient does not have the factor's shape", expected=l.shape, actual=grad.shape)
+    factor, flowing = _computable(xp, l), xp.tril(_computable(xp, grad))
+    middle = xp.tril(xp.matmul(factor.swapaxes(-1, -2), flowing))
+    middle = middle - xp.eye(l.shape[-1], dtype=middle.dtype) * middle / 2
+    upper = factor.swapaxes(-1, -2)
+    left = _substitute(xp, upper, middle, False)
+    full = _substitute(xp, upper, left.swapaxes(-1, -2), False)
+    return ((full + full.swapaxes(-1, -2)) / 2).astype(l.dtype, copy=False)
+
+
+@kernel("SelfAdjointEigV2", fresh=True, synchronises=True)
+def self_adjoint_eig(xp: Any, input: Any, *, compute_v: bool) -> tuple[Any, Any]:
+    _require_square(input)
+    x = _computable(xp, input)
+    if not xp.isfinite(xp.tril(x)).all():  # what is above the diagonal is not read
+        raise _not_decomposed()
+    try:
+        if not compute_v:
+            return _in_batches(xp, xp.linalg.eigvalsh, x).astype(input.dtype, copy=False), xp.empty((0,), input.dtype)
+        e, v = _in_batches(xp, xp.linalg.eigh, x)
+    except np.linalg.LinAlgError as error:
+        raise _not_decomposed() from error
+    return e.astype(input.dtype, copy=False), v.astype(input.dtype, copy=False)
+
+
+def _not_decomposed() -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "Self-adjoint eigen decomposition was not successful. The input might not be valid.",
+        expected="finite matrices",
+        actual="one that is not",
+    )
+
+
+@kernel("Svd", fresh=True, synchronises=True)
+def svd(xp: Any, input: Any, *, compute_uv: bool, full_matrices: bool) -> tuple[Any, Any, Any]:
+    _require_matrices(input)
+    x, own = _computable(xp, input), input.dtype
+    finite = xp.isfinite(x).all(axis=(-2, -1), keepdims=True)
+    if not finite.all():  # LAPACK may search for ever in what is not finite; its parts are NaN, as in TensorFlow
+        parts = svd(xp, xp.where(finite, input, 0), compute_uv=compute_uv, full_matrices=full_matrices)
+        s, *others = (
+            xp.where(finite if p.ndim == x.ndim else finite[..., 0], p, xp.nan) if p.size else p for p in parts
+        )
+        return s.astype(own, copy=False), others[0].astype(own, copy=False), others[1].astype(own, copy=False)
+    if not compute_uv:
+        s = _in_batches(xp, lambda m: xp.linalg.svd(m, compute_uv=False), x)
+        return s.astype(own, copy=False), xp.empty((0,), dtype=own), xp.empty((0,), dtype=own)
+    u, s, vh = _in_batches(xp, lambda m: xp.linalg.svd(m, full_matrices=full_matrices), x)
+    return s.astype(own, copy=False), u.astype(own, copy=False), _adjoint(xp, vh).astype(own, copy=False)
+
+
+@binder("Qr", fresh=True)
+def bind_qr(binding: Binding) -> Body:
+    xp, own = binding.xp, binding.output_dtypes[0]
+    decompose = partial(xp.linalg.qr, mode="complete" if binding.attrs["full_matrices"] else "reduced")
+
+    def decomposed(x: Any) -> tuple[Any, ...]:
+        _require_matrices(x)
+        if own is not dtypes.float16:
+            return tuple(_in_batches(xp, decompose, x))
+        return tuple(part.astype(own.np_dtype) for part in _in_batches(xp, decompose, x.astype(xp.float32)))
+
+    return decomposed

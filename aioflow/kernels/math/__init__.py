@@ -1,0 +1,1 @@
+"""Kernels of arithmetic of elements, reductions, order and random numbers."""

@@ -1,0 +1,168 @@
+"""Elementwise kernels that look at shapes or values first, casts, and the parts of complex numbers."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.dtypes import DType, bfloat16, float32
+from aioflow.kernels.convert import as_sizes, broadcast_shape
+from aioflow.kernels.registry import Binding, Body, binder, kernel
+
+__all__: list[str] = []
+
+_COMPARABLE: Final = {"T": "numbers bool string"}
+
+
+def _equality(binding: Binding, compare: Body, otherwise: bool) -> Body:
+    if binding.attrs["incompatible_shape_error"]:
+        return compare
+
+    def lenient(x: Any, y: Any) -> Any:
+        try:
+            broadcast_shape(np.shape(x), np.shape(y))
+        except InvalidArgumentError:
+            return np.bool_(otherwise)
+        return compare(x, y)
+
+    return lenient
+
+
+@binder("Equal", dtypes=_COMPARABLE, fresh=True)
+def equal(binding: Binding) -> Body:
+    return _equality(binding, binding.xp.equal, False)
+
+
+@binder("NotEqual", dtypes=_COMPARABLE, fresh=True)
+def not_equal(binding: Binding) -> Body:
+    return _equality(binding, binding.xp.not_equal, True)
+
+
+@kernel("ApproximateEqual", dtypes={"T": "numbers"}, fresh=True)
+def approximate_equal(xp: Any, x: Any, y: Any, *, tolerance: float) -> Any:
+    if x.shape != y.shape:
+        raise InvalidArgumentError(
+            "the operands of ApproximateEqual must have the same shape", expected=x.shape, actual=y.shape
+        )
+    # the difference of unsigned integers would wrap around
+    distance = xp.maximum(x, y) - xp.minimum(x, y) if x.dtype.kind == "u" else xp.absolute(x - y)
+    return distance < tolerance
+
+
+@binder("CheckNumerics", synchronises=True)
+def check_numerics(binding: Binding) -> Body:
+    xp, message = binding.xp, binding.attrs["message"]
+
+    def checked(tensor: Any) -> Any:
+        if xp.isfinite(tensor).all():
+            return tensor
+        kinds = [name for name, found in (("Inf", xp.isinf(tensor)), ("NaN", xp.isnan(tensor))) if found.any()]
+        raise InvalidArgumentError(
+            f"{message} : Tensor had {' and '.join(kinds)} values", expected="finite values", actual=" and ".join(kinds)
+        )
+
+    return checked
+
+
+# ── casts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@binder("Cast", dtypes={"SrcT": "numbers bool", "DstT": "numbers bool"}, fresh=True)
+def cast(binding: Binding) -> Body:
+    source, target = binding.input_dtypes[0], binding.output_dtypes[0]
+    if binding.attrs["Truncate"] and source.is_floating and target.is_floating and target.size < source.size:
+        exact = source is float32 and target is bfloat16
+        return partial(_upper_half if exact else _truncate, binding.xp, target.np_dtype)
+    if source.is_complex and not (target.is_complex or target.is_bool):
+        return partial(_cast_real, target.np_dtype)
+    return partial(_cast, target.np_dtype)
+
+
+def _cast(dtype: np.dtype[Any], x: Any) -> Any:
+    return x.astype(dtype)
+
+
+def _cast_real(dtype: np.dtype[Any], x: Any) -> Any:
+    return x.real.astype(dtype)
+
+
+def _truncate(xp: Any, dtype: np.dtype[Any], x: Any) -> Any:
+    """Round towards zero: where the nearest value is further from 0 than x, take its neighbour."""
+    nearest = x.astype(dtype)
+    beyond = xp.isfinite(nearest) & (xp.absolute(nearest.astype(x.dtype)) > xp.absolute(x))
+    return xp.where(beyond, xp.nextafter(nearest, dtype.type(0)), nearest)[()]
+
+
+def _upper_half(xp: Any, dtype: np.dtype[Any], x: Any) -> Any:
+    """The upper 16 bits of a float32, which are a bfloat16; a NaN may have all its bits in the lower half."""
+    array = xp.asarray(x)
+    bits = (array.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    return xp.where(xp.isnan(array), np.uint16(0x7FC0), bits).view(dtype)[()]
+
+
+# ── complex numbers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@binder("Complex", fresh=True)
+def make_complex(binding: Binding) -> Body:
+    xp, dtype = binding.xp, _output(binding).np_dtype
+
+    def join(real: Any, imag: Any) -> Any:
+        result = xp.empty(broadcast_shape(real.shape, imag.shape), dtype)
+        result.real = real
+        result.imag = imag
+        return result[()]
+
+    return join
+
+
+@binder("Real", fresh=True)
+def real(binding: Binding) -> Body:
+    dtype = _output(binding).np_dtype
+    return lambda x: x.real.astype(dtype)
+
+
+@binder("Imag", fresh=True)
+def imag(binding: Binding) -> Body:
+    dtype = _output(binding).np_dtype
+    return lambda x: x.imag.astype(dtype)
+
+
+@binder("Angle", fresh=True)
+def angle(binding: Binding) -> Body:
+    arctan2 = binding.xp.arctan2
+    return lambda x: arctan2(x.imag, x.real)
+
+
+def _output(binding: Binding) -> DType:
+    return binding.output_dtypes[0]
+
+
+# ── broadcasting of shapes ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@lru_cache(maxsize=1024)
+def _gradient_axes(s0: tuple[int, ...], s1: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    broadcast_shape(s0, s1)
+    rank = max(len(s0), len(s1))
+    padded = [(1,) * (rank - len(s)) + s for s in (s0, s1)]
+    axes = [[] if s0 == s1 else [i for i, size in enumerate(shape) if size == 1] for shape in padded]
+    results = [np.array(a, dtype) for a in axes]
+    for result in results:
+        result.flags.writeable = False  # shared by all that ask for the same shapes
+    return results[0], results[1]
+
+
+@binder("BroadcastGradientArgs", host={"s0": as_sizes, "s1": as_sizes}, host_results=True)
+def broadcast_gradient_args(binding: Binding) -> Body:
+    dtype = _output(binding).np_dtype
+    return lambda s0, s1: _gradient_axes(s0, s1, dtype)
+
+
+@binder("BroadcastArgs", host={"s0": as_sizes, "s1": as_sizes}, fresh=True, host_results=True)
+def broadcast_args(binding: Binding) -> Body:
+    dtype = _output(binding).np_dtype
+    return lambda s0, s1: np.array(broadcast_shape(s0, s1), dtype)

@@ -1,0 +1,327 @@
+"""Elementwise kernels that are one function of the array namespace, or a few fused in one buffer.
+
+A fused body works in the buffer of its own first result. The 16-bit floats go through float32 there: rounding every
+step to them would lose digits, and bfloat16 times a Python float is float32 anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.kernels.registry import Binding, Body, Ufunc, binder, elementwise, kernel
+
+__all__: list[str] = []
+
+_FLOATING: Final = {"T": "floats complexes"}
+_NUMBERS: Final = {"T": "numbers"}
+
+elementwise(
+    {
+        "Add": Ufunc("add", "{0} + {1}", _NUMBERS),
+        "AddV2": Ufunc("add", "{0} + {1}"),
+        "Sub": Ufunc("subtract", "{0} - {1}"),
+        "Mul": Ufunc("multiply", "{0} * {1}"),
+        "RealDiv": Ufunc("divide", "{0} / {1}", _FLOATING),
+        "Div": Ufunc("divide", "{0} / {1}", _FLOATING),
+        "Maximum": "maximum",
+        "Minimum": "minimum",
+        "Atan2": "arctan2",
+        "NextAfter": "nextafter",
+        "Neg": Ufunc("negative", "-{0}"),
+        "Abs": "absolute",
+        "ComplexAbs": "absolute",
+        "Sign": "sign",
+        "Square": "square",
+        "Sqrt": "sqrt",
+        "Reciprocal": Ufunc("reciprocal", None, _FLOATING),
+        "Inv": Ufunc("reciprocal", None, _FLOATING),
+        "Exp": "exp",
+        "Expm1": "expm1",
+        "Log": "log",
+        "Log1p": "log1p",
+        "Sin": "sin",
+        "Cos": "cos",
+        "Tan": "tan",
+        "Asin": "arcsin",
+        "Acos": "arccos",
+        "Atan": "arctan",
+        "Sinh": "sinh",
+        "Cosh": "cosh",
+        "Tanh": "tanh",
+        "Asinh": "arcsinh",
+        "Acosh": "arccosh",
+        "Atanh": "arctanh",
+        "Floor": "floor",
+        "Ceil": "ceil",
+        "Rint": "rint",
+        "Round": Ufunc("rint", None, _FLOATING),
+        "Conj": Ufunc("conjugate", None, {"T": "complexes"}),
+        "Less": Ufunc("less", "{0} < {1}"),
+        "LessEqual": Ufunc("less_equal", "{0} <= {1}"),
+        "Greater": Ufunc("greater", "{0} > {1}"),
+        "GreaterEqual": Ufunc("greater_equal", "{0} >= {1}"),
+        "IsNan": "isnan",
+        "IsInf": "isinf",
+        "IsFinite": "isfinite",
+        "LogicalAnd": Ufunc("logical_and", "{0} & {1}"),
+        "LogicalOr": Ufunc("logical_or", "{0} | {1}"),
+        "LogicalNot": Ufunc("logical_not", "~{0}"),
+        "BitwiseAnd": Ufunc("bitwise_and", "{0} & {1}"),
+        "BitwiseOr": Ufunc("bitwise_or", "{0} | {1}"),
+        "BitwiseXor": Ufunc("bitwise_xor", "{0} ^ {1}"),
+        "Invert": Ufunc("invert", "~{0}"),
+        # floating remainders: a zero divisor gives NaN there, and the integers' check is in elementwise_integer.py
+        "Mod": Ufunc("fmod", None, {"T": "floats"}),
+        "TruncateMod": Ufunc("fmod", None, {"T": "floats"}),
+        "FloorMod": Ufunc("remainder", None, {"T": "floats"}),
+    }
+)
+
+
+@kernel("Round", dtypes={"T": "ints"})
+def round_integers(x: Any) -> Any:
+    return x
+
+
+def own(value: Any) -> Any:
+    """The value as the buffer of the next step; None (make a new one) where it is a scalar, which has none."""
+    return value if value.ndim else None
+
+
+def fused(*ops: str, takes_out: bool = False, allowed: str = "floats complexes") -> Callable[[Body], Body]:
+    """Register a body `f(xp, *inputs)`, or with `takes_out` `f(xp, *inputs, out=None)`, that makes a fresh result."""
+
+    def register(body: Body) -> Body:
+        def bind(binding: Binding) -> Body:
+            made: Body = partial(body, binding.xp)
+            dtype = binding.output_dtypes[0]
+            if dtype is dtypes.float16 or dtype is dtypes.bfloat16:
+                return _through_float32(made, dtype.np_dtype)
+            return made
+
+        for op in ops:
+            binder(op, dtypes={"T": allowed}, fresh=True, takes_out=takes_out)(bind)
+        return body
+
+    return register
+
+
+def _through_float32(body: Body, dtype: np.dtype[Any]) -> Body:
+    def narrow(*inputs: Any, out: Any = None) -> Any:
+        result = body(*(a.astype(np.float32) for a in inputs)).astype(dtype)
+        if out is None:
+            return result
+        out[...] = result
+        return out
+
+    return narrow
+
+
+def _holomorphic(xp: Any, y: Any) -> Any:
+    """The conjugate of a complex result, which these ops take (for TanhGrad and SigmoidGrad the caller does)."""
+    return xp.conjugate(y) if y.dtype.kind == "c" else y
+
+
+@fused("Sigmoid", takes_out=True)
+def sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
+    """1 / (1 + exp(-x)). Where exp overflows, 1 / inf is the right 0."""
+    t = xp.negative(x, out)
+    t = xp.exp(t, own(t))
+    t = xp.add(t, 1, own(t))
+    return xp.reciprocal(t, own(t))
+
+
+@fused("Rsqrt", takes_out=True)
+def rsqrt(xp: Any, x: Any, out: Any = None) -> Any:
+    t = xp.sqrt(x, out)
+    return xp.reciprocal(t, own(t))
+
+
+def _zeroed(xp: Any, t: Any, zero: Any) -> Any:
+    """0 where nothing flows in: there an infinite slope would make it NaN."""
+    if t.ndim:
+        xp.copyto(t, t.dtype.type(0), where=zero)
+        return t
+    return xp.where(zero, t.dtype.type(0), t)[()]
+
+
+@fused("SqrtGrad", takes_out=True)
+def sqrt_grad(xp: Any, y: Any, dy: Any, out: Any = None) -> Any:
+    zero = dy == 0
+    t = xp.divide(dy, _holomorphic(xp, y), out)
+    return _zeroed(xp, xp.multiply(t, 0.5, own(t)), zero)
+
+
+@fused("RsqrtGrad")
+def rsqrt_grad(xp: Any, y: Any, dy: Any) -> Any:
+    y = _holomorphic(xp, y)
+    t = xp.multiply(dy, y)
+    t = xp.multiply(t, xp.multiply(y, y), own(t))
+    return _zeroed(xp, xp.multiply(t, -0.5, own(t)), dy == 0)
+
+
+@fused("ReciprocalGrad", "InvGrad")
+def reciprocal_grad(xp: Any, y: Any, dy: Any) -> Any:
+    y = _holomorphic(xp, y)
+    t = xp.multiply(y, dy)
+    t = xp.multiply(t, y, own(t))
+    return _zeroed(xp, xp.negative(t, own(t)), dy == 0)
+
+
+@fused("TanhGrad")
+def tanh_grad(xp: Any, y: Any, dy: Any) -> Any:
+    t = xp.multiply(y, y)
+    t = xp.subtract(1, t, own(t))
+    return xp.multiply(t, dy, own(t))
+
+
+@fused("SigmoidGrad")
+def sigmoid_grad(xp: Any, y: Any, dy: Any) -> Any:
+    t = xp.subtract(1, y)
+    t = xp.multiply(t, y, own(t))
+    return xp.multiply(t, dy, own(t))
+
+
+@fused("SquaredDifference", takes_out=True, allowed="floats complexes int32 int64")
+def squared_difference(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    t = xp.subtract(x, y, out)
+    if t.dtype.kind == "c":
+        return xp.multiply(t, xp.conjugate(t), own(t))
+    return xp.multiply(t, t, own(t))
+
+
+@fused("FloorDiv", takes_out=True, allowed="floats")
+def floor_div(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    t = xp.divide(x, y, out)
+    return xp.floor(t, own(t))
+
+
+@fused("TruncateDiv", takes_out=True, allowed="floats")
+def truncate_div(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    t = xp.divide(x, y, out)
+    return xp.trunc(t, own(t))
+
+
+def _zero_where(xp: Any, condition: Any, value: Any) -> Any:
+    return xp.where(condition, value.dtype.type(0), value)[()]
+
+
+@fused("DivNoNan")
+def div_no_nan(xp: Any, x: Any, y: Any) -> Any:
+    return _zero_where(xp, y == 0, xp.divide(x, y))
+
+
+@fused("MulNoNan")
+def mul_no_nan(xp: Any, x: Any, y: Any) -> Any:
+    return _zero_where(xp, y == 0, xp.multiply(x, y))
+
+
+@fused("Xdivy")
+def xdivy(xp: Any, x: Any, y: Any) -> Any:
+    return _zero_where(xp, x == 0, xp.divide(x, y))
+
+
+@fused("Xlogy")
+def xlogy(xp: Any, x: Any, y: Any) -> Any:
+    return _zero_where(xp, x == 0, xp.multiply(x, xp.log(y)))
+
+
+@fused("Xlog1py")
+def xlog1py(xp: Any, x: Any, y: Any) -> Any:
+    return _zero_where(xp, x == 0, xp.multiply(x, xp.log1p(y)))
+
+
+# ── powers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _square(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    return xp.multiply(x, x, out)
+
+
+def _cube(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    t = xp.multiply(x, x)
+    return xp.multiply(t, x, own(t) if out is None else out)
+
+
+def _fourth(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    t = xp.multiply(x, x, out)
+    return xp.multiply(t, t, own(t))
+
+
+def _inverse_square(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    t = xp.multiply(x, x, out)
+    return xp.reciprocal(t, own(t))
+
+
+# Constant scalar exponents for which there is something faster than `power`, which costs tens of multiplications.
+_POWERS: Final[dict[float, Body]] = {
+    1.0: lambda xp, x, y, out=None: xp.positive(x, out),
+    2.0: _square,
+    3.0: _cube,
+    4.0: _fourth,
+    0.5: lambda xp, x, y, out=None: xp.sqrt(x, out),
+    -0.5: lambda xp, x, y, out=None: rsqrt(xp, x, out),
+    -1.0: lambda xp, x, y, out=None: xp.reciprocal(x, out),
+    -2.0: _inverse_square,
+}
+
+
+def _special_power(binding: Binding) -> Body | None:
+    exponent = binding.constants[1]
+    if exponent is None or exponent.ndim or exponent != exponent.real:
+        return None
+    return _POWERS.get(float(exponent.real))
+
+
+@binder("Pow", dtypes=_FLOATING, fresh=True, takes_out=True)
+def power(binding: Binding) -> Body:
+    body = _special_power(binding)
+    if body is None:
+        found: Body = binding.xp.power
+        return found
+    made: Body = partial(body, binding.xp)
+    dtype = binding.output_dtypes[0]
+    return _through_float32(made, dtype.np_dtype) if dtype.size == 2 else made
+
+
+@binder("Pow", dtypes={"T": "int8 int16 int32 int64"}, fresh=True, synchronises=True)
+def integer_power(binding: Binding) -> Body:
+    xp, exponent = binding.xp, binding.constants[1]
+    if exponent is not None and exponent.size and exponent.min() >= 0:
+        body = _special_power(binding)
+        found: Body = xp.power if body is None else partial(body, xp)
+        return found
+
+    def checked(x: Any, y: Any) -> Any:
+        if (y < 0).any():
+            raise InvalidArgumentError(
+                "integers to negative integer powers are not allowed", expected="exponents >= 0", actual=int(y.min())
+            )
+        return xp.power(x, y)
+
+    return checked
+
+
+# ── sums ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel("AddN", dtypes=_NUMBERS, fresh=True)
+def add_n(xp: Any, inputs: Any) -> Any:
+    first = inputs[0]
+    for other in inputs[1:]:
+        if other.shape != first.shape:
+            raise InvalidArgumentError(
+                "the inputs of AddN must have the same shape", expected=first.shape, actual=other.shape
+            )
+    if len(inputs) == 1:
+        return xp.positive(first)
+    total = xp.add(first, inputs[1])
+    for other in inputs[2:]:
+        total = xp.add(total, other, own(total))
+    return total

@@ -1,0 +1,313 @@
+"""Kernels of reductions and scans.
+
+Each keeps the input's dtype: small floats are summed in float32, and integers wrap as they do in TensorFlow where NumPy
+would widen them. Sums of a contiguous float array over its leading or its trailing axes go to BLAS as a product with
+ones, which takes a half to a tenth of the time of NumPy's own reduction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.kernels.blockwise import BLOCK, is_large
+from aioflow.kernels.convert import as_int, as_ints
+from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.work.stopping import blocks
+
+__all__: list[str] = []
+
+_HOST = {"reduction_indices": as_ints}
+_SMALL_FLOATS = (dtypes.float16, dtypes.bfloat16)
+
+
+def normal_axes(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """Axes counted from the front.
+
+    Raises:
+        InvalidArgumentError: one does not exist, or is given twice.
+    """
+    found: list[int] = []
+    for axis in axes:
+        if not -rank <= axis < rank:
+            raise InvalidArgumentError(
+                f"invalid reduction dimension {axis} for an input with {rank} dimensions",
+                expected=f"-{rank} <= axis < {rank}",
+                actual=axis,
+            )
+        found.append(axis + rank if axis < 0 else axis)
+    if len(set(found)) < len(found):
+        raise InvalidArgumentError("an axis is given twice", expected="distinct axes", actual=list(axes))
+    return tuple(found)
+
+
+Reduce: TypeAlias = Callable[[Any, tuple[int, ...], bool], Any]
+
+
+def _reducing(binding: Binding, reduce: Reduce) -> Body:
+    """The body of a reduction node, from a function of (input, checked axes, keep_dims)."""
+    keep = binding.attrs["keep_dims"]
+    dims, axes = binding.input_dims[0], binding.constants[1]
+    if dims is None or axes is None:
+        return lambda x, given: reduce(x, normal_axes(given, np.ndim(x)), keep)
+    known = normal_axes(as_ints(axes), len(dims))
+    return lambda x, given: reduce(x, known, keep)
+
+
+# ── sums ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _wide(dtype: DType) -> Any:
+    """The NumPy dtype that sums and products of `dtype` are computed in."""
+    return np.dtype(np.float32) if dtype in _SMALL_FLOATS else dtype.np_dtype
+
+
+def _adder(xp: Any, dtype: DType) -> Reduce:
+    add = xp.add.reduce
+    wide, own = _wide(dtype), dtype.np_dtype
+    if wide != own:
+        return lambda x, axes, keep: add(x, axis=axes, dtype=wide, keepdims=keep).astype(own)
+    if dtype.is_integer:
+        return lambda x, axes, keep: add(x, axis=axes, dtype=own, keepdims=keep)
+    return lambda x, axes, keep: add(x, axis=axes, keepdims=keep)
+
+
+def _blas_adder(xp: Any, rank: int, axes: tuple[int, ...], otherwise: Reduce) -> Reduce | None:
+    """A sum over leading or trailing axes as a product with ones; None where the axes are neither."""
+    count, ordered = len(axes), tuple(sorted(axes))
+    leading = ordered == tuple(range(count))
+    if not 0 < count < rank or not (leading or ordered == tuple(range(rank - count, rank))):
+        return None
+    split = count if leading else rank - count
+    held: tuple[int, Any] = (-1, None)  # those of the last call; read and swapped whole, as steps may run side by side
+
+    def ones(size: int, dtype: Any) -> Any:
+        nonlocal held
+        found = held
+        if found[0] != size:
+            found = held = (size, xp.ones(size, dtype))
+        return found[1]
+
+    def add(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+        if not x.flags.c_contiguous:
+            return otherwise(x, axes, keep)
+        shape = x.shape
+        rows, columns = math.prod(shape[:split]), math.prod(shape[split:])
+        matrix = x if rank == 2 else x.reshape(rows, columns)
+        if leading:
+            total, left = xp.dot(ones(rows, x.dtype), matrix), shape[split:]
+        else:
+            total, left = xp.dot(matrix, ones(columns, x.dtype)), shape[:split]
+        if keep:
+            return total.reshape((1,) * split + left if leading else left + (1,) * (rank - split))
+        return total if len(left) == 1 else total.reshape(left)
+
+    return add
+
+
+def _fast_adder(binding: Binding) -> Reduce:
+    """The quickest sum for the node's dtype, rank and axes."""
+    dtype, dims, axes = binding.output_dtypes[0], binding.input_dims[0], binding.constants[1]
+    plain = _adder(binding.xp, dtype)
+    if dims is None or axes is None:
+        return plain
+    known = normal_axes(as_ints(axes), len(dims))
+    if dtype in (dtypes.float32, dtypes.float64):
+        return _blas_adder(binding.xp, len(dims), known, plain) or plain
+    return plain
+
+
+def _reduces_to_scalar(binding: Binding) -> bool:
+    """Whether it is known that the node sums all of a wide floating (or complex) array: the short way of a loss."""
+    dims, axes, dtype = binding.input_dims[0], binding.constants[1], binding.output_dtypes[0]
+    if dims is None or axes is None or binding.attrs["keep_dims"] or dtype in _SMALL_FLOATS or dtype.is_integer:
+        return False
+    return len(normal_axes(as_ints(axes), len(dims))) == len(dims)
+
+
+@binder("Sum", host=_HOST, fresh=True)
+def bind_sum(binding: Binding) -> Body:
+    if _reduces_to_scalar(binding):
+        add_all = binding.xp.add.reduce
+        return lambda x, given: add_all(x, None)
+    return _reducing(binding, _fast_adder(binding))
+
+
+@binder("Mean", host=_HOST, fresh=True)
+def bind_mean(binding: Binding) -> Body:
+    dtype = binding.output_dtypes[0]
+    if _reduces_to_scalar(binding):
+        add_all = binding.xp.add.reduce
+        return lambda x, given: add_all(x, None) / x.size
+    if dtype.is_integer:
+        return _reducing(binding, _integer_mean(binding.xp, dtype))
+    if dtype in _SMALL_FLOATS:
+        return _reducing(binding, _small_mean(binding.xp, dtype))
+    add = _fast_adder(binding)
+
+    def mean(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+        # 0 / 0, the mean of no elements, is nan: the total is never a Python number
+        if len(axes) == 1:
+            return add(x, axes, keep) / x.shape[axes[0]]
+        if len(axes) == x.ndim:
+            return add(x, axes, keep) / x.size
+        return add(x, axes, keep) / math.prod([x.shape[a] for a in axes])
+
+    return _reducing(binding, mean)
+
+
+def _small_mean(xp: Any, dtype: DType) -> Reduce:
+    def mean(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+        count = np.float32(math.prod([x.shape[a] for a in axes]))
+        return (xp.add.reduce(x, axis=axes, dtype=xp.float32, keepdims=keep) / count).astype(dtype.np_dtype)
+
+    return mean
+
+
+def _integer_mean(xp: Any, dtype: DType) -> Reduce:
+    """The mean rounded towards zero; of no elements 0. Sums are 64 bits wide: they do not wrap as TensorFlow's do."""
+    wide = xp.uint64 if dtype.is_unsigned else xp.int64
+
+    def mean(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+        count = wide(max(math.prod([x.shape[a] for a in axes]), 1))
+        total = xp.add.reduce(x, axis=axes, dtype=wide, keepdims=keep)
+        return (xp.sign(total) * (xp.abs(total) // count)).astype(dtype.np_dtype)
+
+    return mean
+
+
+@binder("Prod", host=_HOST, fresh=True)
+def bind_prod(binding: Binding) -> Body:
+    multiply, dtype = binding.xp.multiply.reduce, binding.output_dtypes[0]
+    wide, own = _wide(dtype), dtype.np_dtype
+    if wide == own:
+        return _reducing(binding, lambda x, axes, keep: multiply(x, axis=axes, dtype=own, keepdims=keep))
+    return _reducing(binding, lambda x, axes, keep: multiply(x, axis=axes, dtype=wide, keepdims=keep).astype(own))
+
+
+@binder("EuclideanNorm", host=_HOST, fresh=True)
+def bind_euclidean_norm(binding: Binding) -> Body:
+    xp, dtype = binding.xp, binding.output_dtypes[0]
+    wide = xp.float64 if dtype.is_integer else _wide(dtype)
+
+    def norm(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+        squares = (x * x.conj()).real if dtype.is_complex else xp.square(x.astype(wide, copy=False))
+        return xp.sqrt(xp.add.reduce(squares, axis=axes, keepdims=keep)).astype(dtype.np_dtype)
+
+    return _reducing(binding, norm)
+
+
+# ── extremes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _extreme(binding: Binding, name: str, of_nothing: Any) -> Body:
+    """A maximum or minimum. On the CPU the ufunc's own `reduce`, which has no Python in front of it; CuPy has none."""
+    xp = binding.xp
+    reduce = getattr(xp, name + "imum").reduce if binding.backend.device_type == "CPU" else getattr(xp, name)
+
+    def extreme(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+        if x.size:
+            return reduce(x, axis=axes, keepdims=keep)
+        sizes = [1 if a in axes else s for a, s in enumerate(x.shape) if keep or a not in axes]
+        return xp.full(tuple(sizes), of_nothing, dtype=x.dtype)
+
+    return _reducing(binding, extreme)
+
+
+@binder("Max", host=_HOST, fresh=True)
+def bind_max(binding: Binding) -> Body:
+    dtype = binding.output_dtypes[0]
+    return _extreme(binding, "max", -math.inf if dtype.is_floating else dtype.min)
+
+
+@binder("Min", host=_HOST, fresh=True)
+def bind_min(binding: Binding) -> Body:
+    dtype = binding.output_dtypes[0]
+    return _extreme(binding, "min", math.inf if dtype.is_floating else dtype.max)
+
+
+@binder("All", host=_HOST, fresh=True)
+def bind_all(binding: Binding) -> Body:
+    xp = binding.xp
+    reduce = xp.logical_and.reduce if binding.backend.device_type == "CPU" else xp.all
+    return _reducing(binding, lambda x, axes, keep: reduce(x, axis=axes, keepdims=keep))
+
+
+@binder("Any", host=_HOST, fresh=True)
+def bind_any(binding: Binding) -> Body:
+    xp = binding.xp
+    reduce = xp.logical_or.reduce if binding.backend.device_type == "CPU" else xp.any
+    return _reducing(binding, lambda x, axes, keep: reduce(x, axis=axes, keepdims=keep))
+
+
+# ── scans ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel("Cumsum", host={"axis": as_int}, fresh=True)
+def cumsum(xp: Any, x: Any, axis: int, *, exclusive: bool, reverse: bool) -> Any:
+    return _scan(xp, "add", 0, x, axis, exclusive, reverse)
+
+
+@kernel("Cumprod", host={"axis": as_int}, fresh=True)
+def cumprod(xp: Any, x: Any, axis: int, *, exclusive: bool, reverse: bool) -> Any:
+    return _scan(xp, "multiply", 1, x, axis, exclusive, reverse)
+
+
+def _scan(xp: Any, name: str, first: int, x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
+    rank = np.ndim(x)
+    if not -rank <= axis < rank:
+        raise InvalidArgumentError("scan axis out of range", expected=f"-{rank} <= axis < {rank}", actual=axis)
+    before = (slice(None),) * (axis % rank)
+    source = x[(*before, slice(None, None, -1))] if reverse else x
+    wide = xp.float32 if x.dtype in (t.np_dtype for t in _SMALL_FLOATS) else x.dtype
+    if is_large(x):
+        result = np.empty(x.shape, x.dtype)
+        target = result[(*before, slice(None, None, -1))] if reverse else result
+        if exclusive:
+            target[(*before, slice(0, 1))] = first
+            source, target = source[(*before, slice(None, -1))], target[(*before, slice(1, None))]
+        _scan_into(target, source, axis % rank, getattr(np, name), np.dtype(wide))
+        return result
+    scan = {"add": xp.cumsum, "multiply": xp.cumprod}[name]
+    if exclusive:
+        result = xp.full(x.shape, first, dtype=wide)
+        result[(*before, slice(1, None))] = scan(source[(*before, slice(None, -1))], axis=axis, dtype=wide)
+    else:
+        result = scan(source, axis=axis, dtype=wide)
+    if reverse:
+        result = result[(*before, slice(None, None, -1))]
+    return result.astype(x.dtype, copy=False)
+
+
+def _scan_into(target: Any, source: Any, axis: int, ufunc: Any, wide: np.dtype[Any]) -> None:
+    """Scan a part at a time, with the last of one carried over to the next."""
+    if source.size <= BLOCK:
+        target[...] = ufunc.accumulate(source, axis, dtype=wide)
+        return
+    row = source.size // len(source)
+    if axis:
+        for part in blocks(len(source), max(1, BLOCK // row)):
+            if row <= BLOCK:
+                target[part] = ufunc.accumulate(source[part], axis, dtype=wide)
+            else:
+                _scan_into(target[part.start], source[part.start], axis - 1, ufunc, wide)
+    elif row > BLOCK and source.shape[1] == 1:
+        _scan_into(target[:, 0], source[:, 0], 0, ufunc, wide)
+    elif row > BLOCK:
+        columns = source.shape[1]
+        for part in blocks(columns, max(1, BLOCK * columns // row)):
+            _scan_into(target[:, part], source[:, part], 0, ufunc, wide)
+    else:
+        last: Any = None
+        for part in blocks(len(source), BLOCK // row):
+            few = source[part].astype(wide)
+            if last is not None:
+                few[0] = ufunc(last, few[0])
+            target[part] = few = ufunc.accumulate(few, 0)
+            last = few[-1]

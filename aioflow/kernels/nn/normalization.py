@@ -1,0 +1,169 @@
+"""Kernels of batch norm and local response normalisation; statistics are float32 for every dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.nn.activations import column_sums, narrow, widen
+from aioflow.kernels.registry import Binding, binder, kernel
+
+__all__: list[str] = []
+
+
+class _Images:
+    """Sums and broadcasts over everything but the channels, for one data format."""
+
+    def __init__(self, binding: Binding) -> None:
+        data_format: str = binding.attrs["data_format"]
+        self.rank, self.axis = len(data_format), data_format.index("C")
+        self._xp = binding.xp
+        self._columns = column_sums(binding.xp)
+
+    def flat(self, x: Any) -> Any:
+        """[windows, channels], or [batch, channels, windows] where the channels come first; float32."""
+        if x.ndim != self.rank:
+            raise InvalidArgumentError("the input has the wrong rank", expected=f"rank {self.rank}", actual=x.shape)
+        channels = x.shape[self.axis]
+        shape = (x.shape[0], channels, -1) if self.axis == 1 else (-1, channels)
+        if x.size == 0:  # -1 has no meaning
+            return self._xp.zeros([max(size, 0) for size in shape], np.float32)
+        return widen(x).reshape(shape)
+
+    def total(self, flat: Any) -> Any:
+        """The sum for each channel."""
+        return self._columns(flat) if flat.ndim == 2 else flat.sum(axis=2).sum(axis=0)
+
+    def spread(self, per_channel: Any) -> Any:
+        """One number per channel, shaped to broadcast over `flat`."""
+        return per_channel if self.axis != 1 else per_channel[:, None]
+
+    def check(self, x: Any, *per_channel: Any) -> None:
+        """Raise InvalidArgumentError unless each vector has one element per channel."""
+        wanted = (x.shape[self.axis],)
+        for vector in per_channel:
+            if vector.shape != wanted:
+                raise InvalidArgumentError("one element per channel is needed", expected=wanted, actual=vector.shape)
+
+
+@binder("FusedBatchNorm", fresh=True)
+@binder("FusedBatchNormV2", fresh=True)
+@binder("FusedBatchNormV3", fresh=True)
+def batch_norm(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+    xp, images = binding.xp, _Images(binding)
+    epsilon, factor = np.float32(binding.attrs["epsilon"]), np.float32(binding.attrs["exponential_avg_factor"])
+    training, third = binding.attrs["is_training"], len(binding.output_dtypes) == 6
+
+    def body(x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> tuple[Any, ...]:
+        flat = images.flat(x)
+        images.check(x, scale, offset)
+        if training:
+            centred, used_mean, used_variance = _moments(images, flat)
+            outputs = _running(images, x, flat, (mean, variance), (used_mean, used_variance), factor)
+        else:
+            images.check(x, mean, variance)
+            used_mean, used_variance = mean, variance
+            centred = flat - images.spread(widen(mean))
+            outputs = (mean + 0, variance + 0)
+        slope = widen(scale) / xp.sqrt(widen(used_variance) + epsilon)
+        centred *= images.spread(slope)
+        centred += images.spread(widen(offset))
+        kept = tuple(narrow(v, scale.dtype) for v in (*outputs, used_mean + 0, used_variance + 0))
+        y = narrow(centred.reshape(x.shape), x.dtype)
+        return (y, *kept, xp.zeros((), scale.dtype)) if third else (y, *kept)
+
+    return body
+
+
+def _moments(images: _Images, flat: Any) -> tuple[Any, Any, Any]:
+    count = np.float32(max(flat.size // max(flat.shape[-1 if flat.ndim == 2 else 1], 1), 1))
+    mean = images.total(flat) / count
+    centred = flat - images.spread(mean)
+    return centred, mean, images.total(centred * centred) / count
+
+
+def _running(
+    images: _Images, x: Any, flat: Any, old: tuple[Any, Any], new: tuple[Any, Any], factor: Any
+) -> tuple[Any, Any]:
+    """The batch's mean and unbiased variance, averaged into the running ones where the factor is not 1."""
+    count = flat.size // max(x.shape[images.axis], 1)
+    mean, variance = new[0], new[1] * np.float32(count / max(count - 1, 1))
+    if factor == 1:
+        return mean + 0, variance
+    images.check(x, *old)
+    keep = np.float32(1) - factor
+    return old[0] * keep + mean * factor, old[1] * keep + variance * factor
+
+
+@binder("FusedBatchNormGrad", fresh=True)
+@binder("FusedBatchNormGradV2", fresh=True)
+@binder("FusedBatchNormGradV3", fresh=True)
+def batch_norm_grad(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+    xp, images = binding.xp, _Images(binding)
+    epsilon, training = np.float32(binding.attrs["epsilon"]), binding.attrs["is_training"]
+
+    def body(y_backprop: Any, x: Any, scale: Any, mean: Any, variance: Any, *unused: Any) -> tuple[Any, ...]:
+        if y_backprop.shape != x.shape:
+            raise InvalidArgumentError("y_backprop must have the shape of x", expected=x.shape, actual=y_backprop.shape)
+        dy, unit = images.flat(y_backprop), images.flat(x)
+        images.check(x, scale, mean, variance)
+        inverse = 1 / xp.sqrt(variance + epsilon)
+        unit = unit - images.spread(mean)
+        unit *= images.spread(inverse)
+        by_scale, by_offset = images.total(dy * unit), images.total(dy)
+        if training:
+            count = np.float32(max(dy.size // max(x.shape[images.axis], 1), 1))
+            unit *= images.spread(-by_scale / count)
+            unit += dy
+            unit -= images.spread(by_offset / count)
+        else:
+            unit = dy
+        by_x = unit * images.spread(inverse * scale)
+        empty = xp.zeros(0, scale.dtype)
+        return narrow(by_x.reshape(x.shape), x.dtype), by_scale, by_offset, empty, empty
+
+    return body
+
+
+@kernel("LRN", fresh=True)
+def lrn(xp: Any, input: Any, *, depth_radius: int, bias: float, alpha: float, beta: float) -> Any:
+    x = _images4(input)
+    return narrow(x * _norm(xp, x, depth_radius, bias, alpha) ** np.float32(-beta), input.dtype)
+
+
+@kernel("LRNGrad", fresh=True)
+def lrn_grad(
+    xp: Any, grads: Any, image: Any, output: Any, *, depth_radius: int, bias: float, alpha: float, beta: float
+) -> Any:
+    dy, x, y = _images4(grads), _images4(image), _images4(output)
+    if not dy.shape == x.shape == y.shape:
+        raise InvalidArgumentError(
+            "all three inputs must have the same shape", expected=x.shape, actual=(dy.shape, y.shape)
+        )
+    norm = _norm(xp, x, depth_radius, bias, alpha)
+    shares = _window_sum(xp, dy * y / norm, depth_radius)
+    made = dy * norm ** np.float32(-beta) - x * shares * np.float32(2 * alpha * beta)
+    return narrow(made, grads.dtype)
+
+
+def _images4(value: Any) -> Any:
+    if value.ndim != 4:
+        raise InvalidArgumentError("the input has the wrong rank", expected="rank 4", actual=value.shape)
+    return widen(value)
+
+
+def _norm(xp: Any, x: Any, radius: int, bias: float, alpha: float) -> Any:
+    return _window_sum(xp, x * x, radius) * np.float32(alpha) + np.float32(bias)
+
+
+def _window_sum(xp: Any, x: Any, radius: int) -> Any:
+    """For each channel the sum over those at most `radius` away."""
+    depth = x.shape[-1]
+    total = x.copy()
+    for step in range(1, min(radius, depth - 1) + 1):
+        total[..., step:] += x[..., :-step]
+        total[..., :-step] += x[..., step:]
+    return total

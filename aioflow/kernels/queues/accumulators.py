@@ -1,0 +1,247 @@
+"""Kernels of conditional accumulators, dense and sparse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import Dims, format_dims, is_compatible
+from aioflow.kernels.convert import as_int, as_ints
+from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.sync.accumulator import AccumulatorCore, Take
+from aioflow.sync.waiting import Waiting, wake_all
+
+__all__ = ["Accumulator", "Rows"]
+
+
+class Accumulator(AccumulatorCore):
+    """An accumulator of one dtype and shape; `kind` is the op that makes it, and `means` where it gives the mean."""
+
+    def __init__(
+        self, kind: str, name: str, dtype: DType, dims: Dims, means: bool, add: Callable[[Any, Any], Any]
+    ) -> None:
+        super().__init__(name, add)
+        self.kind = kind
+        self.dtype = dtype
+        self.dims = dims
+        self.means = means
+
+    def check(self, kind: str, dtype: DType) -> None:
+        """Raise InvalidArgumentError if a node takes the accumulator for a different one."""
+        if (self.kind, self.dtype) != (kind, dtype):
+            raise InvalidArgumentError(
+                f"accumulator {self.name!r} is a different one",
+                expected=f"{self.kind} of {self.dtype.name}",
+                actual=f"{kind} of {dtype.name}",
+            )
+
+    def mean(self, total: Any, count: Any) -> Any:
+        """What is given out for a sum of `count` gradients (an array, where it differs from row to row)."""
+        if not self.means:
+            return total
+        kind = self.dtype.np_dtype
+        divisor = np.asarray(count).astype(kind)
+        return (total // divisor if self.dtype.is_integer else total / divisor).astype(kind)
+
+    def taking(self, required: int, finish: Callable[[Any], Any]) -> Waiting:
+        """An attempt to take the sum of `required` gradients or more."""
+        if required < 1:
+            raise InvalidArgumentError("num_required must be positive", expected=">= 1", actual=required)
+        return Waiting(self.submit, self.withdraw, partial(Take, required), self.describe, finish)
+
+
+def _handle(add: Callable[[Any, Any, Any], Any], binding: Binding) -> Callable[[], Accumulator]:
+    attrs, resources, kind = binding.attrs, binding.resources, binding.op_type
+    name: str = attrs["shared_name"] or binding.name
+    dtype, dims, means = attrs["dtype"], attrs["shape"], attrs["reduction_type"] == "MEAN"
+
+    def make() -> Accumulator:
+        return Accumulator(kind, name, dtype, dims, means, partial(add, binding.xp))
+
+    def handle() -> Accumulator:
+        found = resources.get_or_create(attrs["container"], name, make)
+        wanted = (kind, dtype, dims, means)
+        if not isinstance(found, Accumulator) or (found.kind, found.dtype, found.dims, found.means) != wanted:
+            raise InvalidArgumentError(
+                f"resource {name!r} is a different one", expected=f"{kind} of {dtype.name}", actual=repr(found)
+            )
+        return found
+
+    return handle
+
+
+# ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_DENSE, _SPARSE = "ResourceConditionalAccumulator", "SparseConditionalAccumulator"
+
+
+def _add(xp: Any, total: Any, gradient: Any) -> Any:
+    if total.shape != gradient.shape:
+        raise InvalidArgumentError("gradients differ in shape", expected=total.shape, actual=gradient.shape)
+    return total + gradient
+
+
+binder(_DENSE, device="CPU", makes=Accumulator)(partial(_handle, _add))
+
+
+@binder("ResourceAccumulatorApplyGradient", device="CPU", host={"local_step": as_int}, retains=True, takes=Accumulator)
+def apply_gradient(binding: Binding) -> Callable[[Any, int, Any], None]:
+    dtype = binding.input_dtypes[2]
+
+    def apply(found: Accumulator, step: int, gradient: Any) -> None:
+        found.check(_DENSE, dtype)
+        if not is_compatible(found.dims, gradient.shape):
+            raise InvalidArgumentError(
+                f"the gradient does not fit accumulator {found.name!r}",
+                expected=format_dims(found.dims),
+                actual=gradient.shape,
+            )
+        wake_all(found.apply(step, gradient))
+
+    return apply
+
+
+@binder(
+    "ResourceAccumulatorTakeGradient", device="CPU", is_async=True, host={"num_required": as_int}, takes=Accumulator
+)
+def take_gradient(binding: Binding) -> Callable[[Any, int], Waiting]:
+    dtype = binding.output_dtypes[0]
+
+    def take(found: Accumulator, required: int) -> Waiting:
+        found.check(_DENSE, dtype)
+        return found.taking(required, lambda value: found.mean(*value))
+
+    return take
+
+
+# ── sparse ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a gradient, or of a sum of them.
+
+    Attributes:
+        indices: Which rows; ascending, each once.
+        values: The rows.
+        counts: How many gradients are in each.
+    """
+
+    indices: Any
+    values: Any
+    counts: Any
+
+
+def _rows(xp: Any, indices: Any, values: Any) -> Rows:
+    """The rows of one gradient, in order, with those of one index added up."""
+    if (indices[1:] <= indices[:-1]).any():
+        indices, place = xp.unique(indices, return_inverse=True)
+        total = xp.zeros((len(indices), *values.shape[1:]), values.dtype)
+        xp.add.at(total, place, values)
+        values = total
+    return Rows(indices, values, xp.ones(len(indices), np.int64))
+
+
+def _add_rows(xp: Any, total: Rows, more: Rows) -> Rows:
+    if total.values.shape[1:] != more.values.shape[1:]:
+        raise InvalidArgumentError(
+            "gradients differ in the shape of a row", expected=total.values.shape[1:], actual=more.values.shape[1:]
+        )
+    indices, place = xp.unique(xp.concatenate([total.indices, more.indices]), return_inverse=True)
+    values = xp.zeros((len(indices), *total.values.shape[1:]), total.values.dtype)
+    counts = xp.zeros(len(indices), np.int64)
+    first, second = place[: len(total.indices)], place[len(total.indices) :]
+    values[first] = total.values
+    counts[first] = total.counts
+    values[second] += more.values
+    counts[second] += more.counts
+    return Rows(indices, values, counts)
+
+
+binder(_SPARSE, device="CPU", makes=Accumulator)(partial(_handle, _add_rows))
+
+
+@binder(
+    "SparseAccumulatorApplyGradient",
+    device="CPU",
+    host={"local_step": as_int, "gradient_shape": as_ints},
+    retains=True,
+    takes=Accumulator,
+)
+def apply_sparse(binding: Binding) -> Callable[[Any, int, Any, Any, tuple[int, ...]], None]:
+    xp, dtype, has_shape = binding.xp, binding.input_dtypes[3], binding.attrs["has_known_shape"]
+
+    def apply(found: Accumulator, step: int, indices: Any, values: Any, shape: tuple[int, ...]) -> None:
+        found.check(_SPARSE, dtype)
+        _check_rows(found, indices, values, shape if has_shape else None)
+        wake_all(found.apply(step, _rows(xp, indices, values)))
+
+    return apply
+
+
+def _check_rows(found: Accumulator, indices: Any, values: Any, shape: Dims) -> None:
+    if indices.ndim != 1 or values.ndim == 0 or len(indices) != len(values):
+        raise InvalidArgumentError(
+            "the gradient needs one index per row", expected=f"{values.shape[:1]} indices", actual=indices.shape
+        )
+    if not is_compatible(found.dims, shape):
+        raise InvalidArgumentError(
+            f"the gradient does not fit accumulator {found.name!r}",
+            expected=format_dims(found.dims),
+            actual=format_dims(shape),
+        )
+    for dims in (found.dims, shape):
+        if dims is not None:
+            _check_inside(dims, indices, values)
+    if len(indices) and int(indices.min()) < 0:
+        raise InvalidArgumentError("an index is negative", expected=">= 0", actual=int(indices.min()))
+
+
+def _check_inside(dims: tuple[int | None, ...], indices: Any, values: Any) -> None:
+    """The rows must be rows of a tensor of that shape."""
+    if not is_compatible(dims, (None, *values.shape[1:])):
+        raise InvalidArgumentError(
+            "the rows of the gradient do not fit", expected=format_dims(dims), actual=values.shape
+        )
+    limit = dims[0]
+    if limit is not None and len(indices) and int(indices.max()) >= limit:
+        raise InvalidArgumentError("an index is too large", expected=f"< {limit}", actual=int(indices.max()))
+
+
+@binder("SparseAccumulatorTakeGradient", device="CPU", is_async=True, host={"num_required": as_int}, takes=Accumulator)
+def take_sparse(binding: Binding) -> Callable[[Any, int], Waiting]:
+    dtype = binding.output_dtypes[1]
+
+    def take(found: Accumulator, required: int) -> Waiting:
+        found.check(_SPARSE, dtype)
+
+        def finish(taken: tuple[Rows, int]) -> Any:
+            rows = taken[0]
+            values = rows.values
+            if found.means:
+                values = found.mean(values, rows.counts.reshape(-1, *[1] * (values.ndim - 1)))
+            limit = found.dims[0] if found.dims else None
+            return rows.indices, values, np.array([-1 if limit is None else limit, *values.shape[1:]], np.int64)
+
+        return found.taking(required, finish)
+
+    return take
+
+
+# ── both ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel("ResourceAccumulatorNumAccumulated", device="CPU", fresh=True, takes=Accumulator)
+def num_accumulated(handle: Any) -> Any:
+    return np.int32(handle.count)
+
+
+@kernel("ResourceAccumulatorSetGlobalStep", device="CPU", host={"new_global_step": as_int}, takes=Accumulator)
+def set_global_step(handle: Any, new_global_step: int) -> None:
+    handle.set_step(new_global_step)

@@ -1,0 +1,348 @@
+"""Kernels of queues: arrays in and out of `queue_core`, and how a node waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.dtypes import DType, int64
+from aioflow.graph.shapes import Dims, common_dims, format_dims, is_compatible
+from aioflow.kernels.convert import as_int
+from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.sync.queue import (
+    Close,
+    Dequeue,
+    Enqueue,
+    FIFOStore,
+    PriorityStore,
+    QueueCore,
+    ShuffleStore,
+    Store,
+)
+from aioflow.sync.waiting import Waiting, wake_all
+
+__all__ = ["Queue"]
+
+
+class Queue(QueueCore):
+    """A queue of tuples of arrays.
+
+    Attributes:
+        kind: The op that makes it.
+        order: Of a shuffling queue, min_after_dequeue and its seeds.
+        dtypes, shapes: Of the components; `shapes` is empty where any shape goes in.
+        exact: The shapes, where all sizes are known, otherwise None.
+        pads: Whether components with open sizes are padded when they are batched.
+    """
+
+    def __init__(
+        self, kind: str, name: str, capacity: int, store: Store, dtypes: tuple[DType, ...], shapes: tuple[Dims, ...]
+    ) -> None:
+        super().__init__(name, capacity, store)
+        self.kind = kind
+        self.order: tuple[int, int, int] | None = None
+        self.dtypes = dtypes
+        self.shapes = shapes
+        self.exact = shapes if shapes and all(s is not None and None not in s for s in shapes) else None
+        self.pads = kind == "PaddingFIFOQueueV2"
+
+    def check(self, element: Sequence[Any]) -> None:
+        """Raise InvalidArgumentError if the element does not fit this queue."""
+        if self.exact is not None and self.exact == tuple([v.shape for v in element]):
+            return
+        for i, (dims, value) in enumerate(zip(self.shapes, element, strict=False)):
+            if not is_compatible(dims, value.shape):
+                raise InvalidArgumentError(
+                    f"component {i} does not fit queue {self.name!r}", expected=format_dims(dims), actual=value.shape
+                )
+
+    def check_types(self, dtypes: Sequence[DType], what: str) -> None:
+        """Raise InvalidArgumentError if the node takes the queue for one with other dtypes."""
+        if tuple(dtypes) != self.dtypes:
+            raise InvalidArgumentError(
+                f"the node cannot {what} queue {self.name!r}",
+                expected=[t.name for t in self.dtypes],
+                actual=[t.name for t in dtypes],
+            )
+
+    def waiting(self, make: Callable[[Callable[[], None]], Any], finish: Callable[[Any], Any] | None = None) -> Waiting:
+        """An attempt that may have to wait."""
+        return Waiting(self.submit, self.withdraw, make, self.describe, finish)
+
+
+# ── handles ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _fifo(binding: Binding) -> Store:
+    return FIFOStore()
+
+
+def _shuffle(binding: Binding) -> Store:
+    attrs = binding.attrs
+    least, capacity = attrs["min_after_dequeue"], attrs["capacity"]
+    if least < 0 or 0 <= capacity <= least:
+        raise InvalidArgumentError(
+            "min_after_dequeue does not fit the capacity", expected=f"0 <= value < {capacity}", actual=least
+        )
+    seeds = (attrs["seed"], attrs["seed2"])
+    generator = np.random.Generator(np.random.PCG64(None if seeds == (0, 0) else seeds))
+    return ShuffleStore(least, lambda count: int(generator.random() * count))
+
+
+def _priority(binding: Binding) -> Store:
+    first = next(iter(binding.attrs["component_types"]), None)
+    if first is not int64:
+        raise InvalidArgumentError("the first component is the priority", expected=int64, actual=first)
+    return PriorityStore(lambda element: as_int(element[0]))
+
+
+def _handle(make_store: Callable[[Binding], Store], binding: Binding) -> Callable[[], Queue]:
+    attrs, resources, kind = binding.attrs, binding.resources, binding.op_type
+    name: str = attrs["shared_name"] or binding.name
+    dtypes, shapes = tuple(attrs["component_types"]), tuple(attrs["shapes"])
+    if shapes and len(shapes) != len(dtypes):
+        raise InvalidArgumentError("the queue needs one shape per component", expected=len(dtypes), actual=len(shapes))
+    held: Queue | None = None
+    seen = -1
+
+    order = (attrs["min_after_dequeue"], attrs["seed"], attrs["seed2"]) if "min_after_dequeue" in attrs else None
+
+    def make() -> Queue:
+        queue = Queue(kind, name, attrs["capacity"], make_store(binding), dtypes, shapes)
+        queue.order = order
+        return queue
+
+    def handle() -> Queue:
+        nonlocal held, seen
+        if held is not None and seen == resources.generation:
+            return held
+        generation = resources.generation
+        found: Queue = resources.get_or_create(attrs["container"], name, make)
+        _check_same(found, kind, name, dtypes, shapes, attrs["capacity"])
+        _check_order(found, order)
+        held, seen = found, generation
+        return found
+
+    return handle
+
+
+def _check_same(
+    found: Any, kind: str, name: str, dtypes: tuple[DType, ...], shapes: tuple[Dims, ...], capacity: int
+) -> None:
+    """The resource of that name must be what the handle says: another graph may have made it."""
+    if not isinstance(found, Queue) or found.kind != kind:
+        actual = found.kind if isinstance(found, Queue) else type(found).__name__
+        raise InvalidArgumentError(f"resource {name!r} is of a different kind", expected=kind, actual=actual)
+    found.check_types(dtypes, "share")
+    have, wanted = (found.shapes, found.capacity), (shapes, QueueCore("", capacity, FIFOStore()).capacity)
+    if found.pads and tuple(map(common_dims, shapes, found.shapes)) == shapes:
+        have = (shapes, found.capacity)  # a size that is open here may be known there, but not the other way around
+    if have != wanted:
+        raise InvalidArgumentError(f"queue {name!r} exists with different attributes", expected=wanted, actual=have)
+
+
+def _check_order(found: Queue, order: tuple[int, int, int] | None) -> None:
+    """A queue that shuffles must do it as the handle says; a handle without seeds takes any."""
+    have = found.order
+    if order is None or have is None or have == order or (order[1:] == (0, 0) and have[0] == order[0]):
+        return
+    raise InvalidArgumentError(
+        f"queue {found.name!r} exists with different attributes",
+        expected="min_after_dequeue {}, seeds {} and {}".format(*order),
+        actual="min_after_dequeue {}, seeds {} and {}".format(*have),
+    )
+
+
+for _kind, _make_store in (
+    ("FIFOQueueV2", _fifo),
+    ("PaddingFIFOQueueV2", _fifo),
+    ("RandomShuffleQueueV2", _shuffle),
+    ("PriorityQueueV2", _priority),
+):
+    binder(_kind, device="CPU", makes=Queue)(partial(_handle, _make_store))
+
+
+# ── one of several queues ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel("Pack", device="CPU", dtypes={"T": ["resource"]}, priority=1)
+def pack_handles(values: tuple[Any, ...], *, axis: int) -> Any:
+    """NumPy's own way of making an array would look into handles that have a length."""
+    packed = np.empty(len(values), object)
+    packed[:] = values
+    return packed
+
+
+@kernel(
+    "GatherV2", device="CPU", dtypes={"Tparams": ["resource"]}, host={"indices": as_int, "axis": as_int}, priority=1
+)
+def pick_handle(params: Any, indices: int, axis: int) -> Any:
+    if not 0 <= indices < len(params):
+        raise InvalidArgumentError("there is no such handle", expected=f"0 to {len(params) - 1}", actual=indices)
+    return params[indices]
+
+
+# ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@binder("QueueEnqueueV2", device="CPU", is_async=True, retains=True, takes=Queue)
+def enqueue(binding: Binding) -> Callable[[Any, tuple[Any, ...]], Waiting | None]:
+    dtypes = binding.input_dtypes[1:]
+
+    def put(queue: Queue, components: tuple[Any, ...]) -> Waiting | None:
+        if dtypes != queue.dtypes:
+            queue.check_types(dtypes, "enqueue into")
+        queue.check(components)
+        settled = queue.try_put(components)
+        if settled is None:
+            return queue.waiting(lambda wake: Enqueue((components,), wake))
+        if settled:
+            wake_all(settled)
+        return None
+
+    return put
+
+
+@binder("QueueEnqueueManyV2", device="CPU", is_async=True, retains=True, takes=Queue)
+def enqueue_many(binding: Binding) -> Callable[[Any, tuple[Any, ...]], Waiting | None]:
+    dtypes = binding.input_dtypes[1:]
+
+    def put(queue: Queue, components: tuple[Any, ...]) -> Waiting | None:
+        queue.check_types(dtypes, "enqueue into")
+        elements = _rows(components)
+        for element in elements[:1]:  # the rows of an array have one shape
+            queue.check(element)
+        settled = queue.try_submit(Enqueue(elements))
+        if settled is None:
+            return queue.waiting(lambda wake: Enqueue(elements, wake))
+        wake_all(settled)
+        return None
+
+    return put
+
+
+def _rows(components: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    sizes = {c.shape[0] if c.ndim else None for c in components}
+    if len(sizes) != 1 or None in sizes:
+        raise InvalidArgumentError(
+            "the components of enqueue_many must have the same first dimension",
+            expected="equal",
+            actual=[c.shape for c in components],
+        )
+    return list(zip(*map(_split, components), strict=True))
+
+
+def _split(component: Any) -> list[Any]:
+    if component.dtype == object and component.ndim == 1:
+        return [component[i : i + 1].reshape(()) for i in range(len(component))]
+    return list(component)
+
+
+# ── dequeue ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@binder("QueueDequeueV2", device="CPU", is_async=True, takes=Queue)
+def dequeue(binding: Binding) -> Callable[[Any], Any]:
+    dtypes = binding.output_dtypes
+
+    def take(queue: Queue) -> Any:
+        if dtypes != queue.dtypes:
+            queue.check_types(dtypes, "dequeue from")
+        taken = queue.try_take()
+        if taken is None:
+            return queue.waiting(partial(Dequeue, 1, False), _first)
+        if taken[1]:
+            wake_all(taken[1])
+        return taken[0]
+
+    return take
+
+
+def _first(elements: list[Any]) -> Any:
+    return elements[0]
+
+
+def _dequeue_many(small: bool, binding: Binding) -> Callable[[Any, int], Any]:
+    dtypes, xp = binding.output_dtypes, binding.xp
+
+    def take(queue: Queue, n: int) -> Any:
+        queue.check_types(dtypes, "dequeue from")
+        if n < 0:
+            raise InvalidArgumentError("cannot dequeue a negative number of elements", expected=">= 0", actual=n)
+        if not queue.pads and queue.exact is None:
+            raise InvalidArgumentError(
+                f"queue {queue.name!r} must know the shapes of its components to batch them",
+                expected="known shapes",
+                actual=[format_dims(s) for s in queue.shapes] or "none",
+            )
+        ticket = Dequeue(n, small)
+        settled = queue.try_submit(ticket)
+        finish = partial(_batch, xp, queue)
+        if settled is None:
+            return queue.waiting(partial(Dequeue, n, small), finish)
+        wake_all(settled)
+        return finish(ticket.value)
+
+    return take
+
+
+binder("QueueDequeueManyV2", device="CPU", is_async=True, fresh=True, host={"n": as_int}, takes=Queue)(
+    partial(_dequeue_many, False)
+)
+binder("QueueDequeueUpToV2", device="CPU", is_async=True, fresh=True, host={"n": as_int}, takes=Queue)(
+    partial(_dequeue_many, True)
+)
+
+
+def _batch(xp: Any, queue: Queue, elements: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The elements, stacked component by component."""
+    columns = list(zip(*elements, strict=True)) if elements else [()] * len(queue.dtypes)
+    return tuple(
+        _stack(xp, column, dtype.np_dtype, dims)
+        for column, dtype, dims in zip(columns, queue.dtypes, queue.shapes, strict=True)
+    )
+
+
+def _stack(xp: Any, column: Sequence[Any], dtype: Any, dims: Dims) -> Any:
+    if dims is None:
+        raise InvalidArgumentError("a component of unknown rank cannot be batched", expected="a rank", actual=None)
+    if dims == () and dtype.kind != "O" and column:
+        return xp.array(column, dtype=dtype)
+    if dims and len({value.shape for value in column}) == 1 and column[0].ndim:
+        return xp.concatenate(column).reshape(len(column), *column[0].shape)
+    sizes = [max((v.shape[i] for v in column), default=0) if d is None else d for i, d in enumerate(dims)]
+    made = xp.empty((len(column), *sizes), dtype=dtype)
+    made.fill(b"" if dtype.kind == "O" else 0)
+    for i, value in enumerate(column):
+        made[(i, *(slice(0, size) for size in value.shape))] = value[()] if dims == () else value
+    return made
+
+
+# ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@binder("QueueCloseV2", device="CPU", is_async=True, takes=Queue)
+def close(binding: Binding) -> Callable[[Any], Waiting | None]:
+    cancel = binding.attrs["cancel_pending_enqueues"]
+
+    def end(queue: Queue) -> Waiting | None:
+        if not cancel:
+            return queue.waiting(Close)
+        wake_all(queue.cancel_and_close())
+        return None
+
+    return end
+
+
+@kernel("QueueSizeV2", device="CPU", fresh=True, takes=Queue)
+def size(handle: Any) -> Any:
+    return np.int32(len(handle))
+
+
+@kernel("QueueIsClosedV2", device="CPU", fresh=True, takes=Queue)
+def is_closed(handle: Any) -> Any:
+    return np.bool_(handle.closed)

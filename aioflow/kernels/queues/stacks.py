@@ -1,0 +1,87 @@
+"""Kernels of stacks. The handle is the stack itself: made by its node, gone with the step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.dtypes import DType
+from aioflow.kernels.convert import as_int
+from aioflow.kernels.registry import Binding, binder, kernel
+
+__all__ = ["StackValue"]
+
+
+class StackValue:
+    """Tensors of one dtype, last in, first out; at most `max_size`, if that is not negative."""
+
+    def __init__(self, name: str, dtype: DType, max_size: int) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.max_size = max_size
+        self._items: list[Any] = []
+        self._closed = False
+        self._lock = threading.Lock()  # several iterations may be at it at once
+
+    def push(self, dtype: DType, value: Any) -> None:
+        """Put a tensor on top. Raises InvalidArgumentError where the stack is full, closed, or of another dtype."""
+        with self._lock:
+            self._check(dtype)
+            if 0 <= self.max_size <= len(self._items):
+                raise InvalidArgumentError(
+                    f"Stack[{self.name}] overflowed its max_size",
+                    expected=f"at most {self.max_size} elements",
+                    actual=len(self._items) + 1,
+                )
+            self._items.append(value)
+
+    def pop(self, dtype: DType) -> Any:
+        """Take the tensor on top. Raises InvalidArgumentError where the stack is empty, closed, or of another dtype."""
+        with self._lock:
+            self._check(dtype)
+            if not self._items:
+                raise InvalidArgumentError(f"Stack[{self.name}] is empty", expected="an element", actual="none")
+            return self._items.pop()
+
+    def close(self) -> None:
+        """Drop the tensors."""
+        with self._lock:
+            self._closed = True
+            self._items.clear()
+
+    def _check(self, dtype: DType) -> None:
+        if self._closed:
+            raise InvalidArgumentError(f"Stack[{self.name}] is closed", expected="an open one", actual="closed")
+        if dtype is not self.dtype:
+            raise InvalidArgumentError(
+                f"Stack[{self.name}] holds a different dtype", expected=self.dtype.name, actual=dtype.name
+            )
+
+
+@binder("StackV2", host={"max_size": as_int}, makes=StackValue)
+def stack(binding: Binding) -> Callable[[int], StackValue]:
+    name, dtype = binding.attrs["stack_name"] or binding.name, binding.attrs["elem_type"]
+    return lambda max_size: StackValue(name, dtype, max_size)
+
+
+@binder("StackPushV2", retains=True, takes=StackValue, opaque=True)
+def push(binding: Binding) -> Callable[[Any, Any], Any]:
+    dtype = binding.attrs["T"]
+
+    def put(handle: StackValue, elem: Any) -> Any:
+        handle.push(dtype, elem)
+        return elem
+
+    return put
+
+
+@kernel("StackPopV2", takes=StackValue)
+def pop(handle: Any, *, elem_type: Any) -> Any:
+    return handle.pop(elem_type)
+
+
+@kernel("StackCloseV2", takes=StackValue)
+def close(handle: Any) -> None:
+    handle.close()

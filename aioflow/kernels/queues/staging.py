@@ -1,0 +1,75 @@
+"""Kernels of staging areas. Their nodes have no handle: each names the area, and the first one that runs makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.convert import as_int
+from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.resources import resource_finder
+from aioflow.sync.staging import Get, Peek, Put, StagingCore
+from aioflow.sync.waiting import Waiting, wake_all
+
+__all__: list[str] = []
+
+
+def _finder(binding: Binding) -> Callable[[], StagingCore]:
+    capacity, limit = binding.attrs["capacity"], binding.attrs["memory_limit"]
+    return resource_finder(StagingCore, binding, lambda name: StagingCore(name, capacity, limit))
+
+
+def _waiting(area: StagingCore, make: Callable[[Callable[[], None]], Any], finish: Callable[[Any], Any]) -> Waiting:
+    return Waiting(area.submit, area.withdraw, make, area.describe, finish)
+
+
+def _nothing(value: Any) -> None:
+    return None
+
+
+def _element(put: Put) -> Any:
+    return put.element
+
+
+@binder("Stage", device="CPU", is_async=True, retains=True)
+def stage(binding: Binding) -> Callable[[Any], Waiting]:
+    find = _finder(binding)
+
+    def put(values: tuple[Any, ...]) -> Waiting:
+        return _waiting(find(), partial(Put, values, sum(v.nbytes for v in values)), _nothing)
+
+    return put
+
+
+@binder("Unstage", device="CPU", is_async=True)
+def unstage(binding: Binding) -> Callable[[], Waiting]:
+    find = _finder(binding)
+    return lambda: _waiting(find(), Get, _element)
+
+
+@binder("StagePeek", device="CPU", is_async=True, host={"index": as_int})
+def peek(binding: Binding) -> Callable[[int], Waiting]:
+    find = _finder(binding)
+
+    def look(index: int) -> Waiting:
+        if index < 0:
+            raise InvalidArgumentError("the index is negative", expected=">= 0", actual=index)
+        return _waiting(find(), partial(Peek, index), _element)
+
+    return look
+
+
+@binder("StageSize", device="CPU", fresh=True)
+def size(binding: Binding) -> Callable[[], Any]:
+    find = _finder(binding)
+    return lambda: np.int32(len(find()))
+
+
+@binder("StageClear", device="CPU")
+def clear(binding: Binding) -> Callable[[], None]:
+    find = _finder(binding)
+    return lambda: wake_all(find().clear())

@@ -1,0 +1,154 @@
+"""What kernels of sparse tensors share: checks of the three parts, row-major order, entries that meet at one index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.blockwise import is_large, joined, taken
+from aioflow.kernels.math.large_sorts import order_of
+from aioflow.work.copying import row_blocks
+
+__all__ = [
+    "Groups",
+    "as_vector",
+    "check_bounds",
+    "check_columns",
+    "check_entries",
+    "group",
+    "int64_array",
+    "overlapping",
+    "row_major",
+]
+
+
+def as_vector(value: Any) -> Any:
+    """The value as a NumPy array, also where it is a bare scalar or string."""
+    return (
+        value
+        if isinstance(value, np.ndarray)
+        else np.asarray(value, dtype=object if isinstance(value, bytes) else None)
+    )
+
+
+def int64_array(value: Any) -> Any:
+    """The value as an int64 array on the host."""
+    return np.asarray(value, dtype=np.int64)
+
+
+def check_entries(indices: Any, values: Any, shape: Any) -> None:
+    """The three parts must fit one another.
+
+    Raises:
+        InvalidArgumentError: a part has the wrong rank, or their numbers of entries or dimensions differ.
+    """
+    if np.ndim(indices) != 2 or np.ndim(values) != 1 or np.ndim(shape) != 1:
+        raise InvalidArgumentError(
+            "the parts of a sparse tensor have the wrong ranks",
+            expected="a matrix of indices, vectors of values and sizes",
+            actual=f"{np.shape(indices)}, {np.shape(values)} and {np.shape(shape)}",
+        )
+    if indices.shape != (values.shape[0], shape.shape[0]):
+        raise InvalidArgumentError(
+            "the indices of a sparse tensor do not fit",
+            expected=f"[{values.shape[0]}, {shape.shape[0]}]",
+            actual=indices.shape,
+        )
+    if (shape < 0).any():
+        raise InvalidArgumentError("a size is negative", expected=">= 0", actual=shape.tolist())
+
+
+def check_bounds(indices: Any, shape: Any) -> None:
+    """Every index must be inside the shape.
+
+    Raises:
+        InvalidArgumentError: one is not.
+    """
+    if not indices.size:
+        return
+    for part in row_blocks(indices):
+        rows = indices[part]
+        wrong = (rows < 0) | (rows >= shape)
+        if wrong.any():
+            row = part.start + int(np.flatnonzero(wrong.any(axis=1))[0])
+            raise InvalidArgumentError(
+                f"index {row} of a sparse tensor is out of bounds",
+                expected=f"inside {shape.tolist()}",
+                actual=indices[row].tolist(),
+            )
+
+
+def check_columns(*parts: Any) -> None:
+    """Indices, as matrices or as single rows, must be of tensors of equal rank.
+
+    Raises:
+        InvalidArgumentError: they are not.
+    """
+    shapes = [np.shape(part) for part in parts]
+    if not all(shape and len(shape) <= 2 for shape in shapes) or len({shape[-1] for shape in shapes if shape}) > 1:
+        raise InvalidArgumentError(
+            "the tensors do not have equal ranks",
+            expected="[n, rank] each",
+            actual=shapes,
+        )
+
+
+def row_major(indices: Any) -> Any:
+    """The stable order of the rows that sorts them; without the product of sizes, which may exceed 64 bits."""
+    if indices.shape[1] == 0:
+        return np.arange(indices.shape[0])
+    if not is_large(indices):
+        return np.lexsort(indices.T[::-1])
+    order = np.arange(len(indices))
+    for column in reversed(range(indices.shape[1])):
+        keys = taken(np, indices[:, column], order)
+        if not _ascends(keys):
+            order = taken(np, order, order_of(keys))
+    return order
+
+
+def _ascends(keys: Any) -> bool:
+    """Whether no number is smaller than the one before it."""
+    return all((keys[part][1:] >= keys[part][:-1]).all() for part in overlapping(keys))
+
+
+def overlapping(array: Any) -> Iterator[slice]:
+    """Blocks of rows, each with the row before it."""
+    return (slice(max(part.start - 1, 0), part.stop) for part in row_blocks(array))
+
+
+class Groups(NamedTuple):
+    """Entries by equal indices.
+
+    Attributes:
+        number: For each entry, in the order given, the number of its group; groups are in row-major order.
+        first: For each group one of its entries.
+    """
+
+    number: Any
+    first: Any
+
+    @property
+    def total(self) -> int:
+        """How many groups there are."""
+        return len(self.first)
+
+
+def group(indices: Any) -> Groups:
+    """Put the rows into groups of equal ones."""
+    order = row_major(indices)
+    number = np.empty(len(order), dtype=np.int64)
+    first = [order[:1]]
+    total = len(first[0])
+    number[first[0]] = 0
+    for part in overlapping(indices):
+        own = order[part]
+        rows = indices.take(own, 0)
+        begins = (rows[1:] != rows[:-1]).any(axis=1)
+        number[own[1:]] = np.cumsum(begins) + (total - 1)
+        first.append(own[1:][begins])
+        total += len(first[-1])
+    return Groups(number, joined(first))

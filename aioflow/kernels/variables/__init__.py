@@ -1,0 +1,1 @@
+"""Kernels of variables and what updates them."""

@@ -1,0 +1,312 @@
+"""The update formulas of the optimizers, each as a few passes over arrays of one shape.
+
+A rule gets the present values `v` of its variables, the arrays `o` for their new values, the gradient `g`, scratch
+arrays `s` and its prepared scalars `h`. `o[i]` may be `v[i]`, so nothing is read from `v[i]` once `o[i]` is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from aioflow.errors import InvalidArgumentError
+
+__all__ = ["RULES", "Rule"]
+
+Arrays: TypeAlias = Sequence[Any]
+Update: TypeAlias = Callable[[Any, Arrays, Arrays, Any, Arrays, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one optimizer updates.
+
+    Attributes:
+        update: The passes.
+        scratch: How many scratch arrays they need.
+        prepare: Adds to `h`, the op's scalar inputs and attributes by name, what follows from them, and checks them.
+        looks: It looks at values of the scalars.
+    """
+
+    update: Update
+    scratch: int
+    prepare: Callable[[Any, dict[str, Any]], dict[str, Any]] | None = None
+    looks: bool = False
+
+
+def _gradient_descent(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+    """var -= α·g"""
+    xp.multiply(g, h["alpha"], s[0])
+    xp.subtract(v[0], s[0], o[0])
+
+
+def _momentum(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+    """accum = μ·accum + g; var -= lr·accum, or with Nesterov lr·(g + μ·accum)"""
+    lr, momentum = h["lr"], h["momentum"]
+    xp.multiply(v[1], momentum, o[1])
+    xp.add(o[1], g, o[1])
+    if h["use_nesterov"]:
+        xp.multiply(o[1], momentum, s[0])
+        xp.add(s[0], g, s[0])
+        xp.multiply(s[0], lr, s[0])
+    else:
+        xp.multiply(o[1], lr, s[0])
+    xp.subtract(v[0], s[0], o[0])
+
+
+def _accumulate_square(xp: Any, v: Any, o: Any, g: Any, s: Any, wanted: bool = True) -> None:
+    if wanted:
+        xp.multiply(g, g, s)
+        xp.add(v, s, o)
+    elif o is not v:
+        o[...] = v
+
+
+def _adagrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+    """accum += g²; var -= lr·g / (√accum + ε)"""
+    _accumulate_square(xp, v[1], o[1], g, s[0], h["update_slots"])
+    xp.sqrt(o[1], s[0])
+    if h.get("epsilon") is not None:
+        xp.add(s[0], h["epsilon"], s[0])
+    xp.divide(g, s[0], s[0])
+    xp.multiply(s[0], h["lr"], s[0])
+    xp.subtract(v[0], s[0], o[0])
+
+
+def _adadelta(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+    """accum = ρ·accum + (1-ρ)·g²; u = g·√(updates + ε)/√(accum + ε); var -= lr·u; updates = ρ·updates + (1-ρ)·u²"""
+    rho, rest, epsilon = h["rho"], h["rest"], h["epsilon"]
+    xp.multiply(g, g, s[0])
+    xp.multiply(s[0], rest, s[0])
+    xp.multiply(v[1], rho, o[1])
+    xp.add(o[1], s[0], o[1])
+    xp.add(o[1], epsilon, s[1])
+    xp.add(v[2], epsilon, s[0])
+    xp.divide(s[0], s[1], s[0])
+    xp.sqrt(s[0], s[0])
+    xp.multiply(s[0], g, s[0])
+    xp.multiply(s[0], h["lr"], s[1])
+    xp.subtract(v[0], s[1], o[0])
+    xp.multiply(s[0], s[0], s[0])
+    xp.multiply(s[0], rest, s[0])
+    xp.multiply(v[2], rho, o[2])
+    xp.add(o[2], s[0], o[2])
+
+
+def _moments(xp: Any, v: Arrays, o: Arrays, g: Any, s: Any, h: Any) -> None:
+    """m += (1-β1)·(g - m); v += (1-β2)·(g² - v)"""
+    xp.subtract(g, v[1], s)
+    xp.multiply(s, h["rest1"], s)
+    xp.add(v[1], s, o[1])
+    xp.multiply(g, g, s)
+    xp.subtract(s, v[2], s)
+    xp.multiply(s, h["rest2"], s)
+    xp.add(v[2], s, o[2])
+
+
+def _adam(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+    """var -= α·m / (√v + ε), with α = lr·√(1-β2ᵗ)/(1-β1ᵗ); Nesterov takes (1-β1)·g + β1·m for m"""
+    _moments(xp, v, o, g, s[0], h)
+    xp.sqrt(o[2], s[0])
+    xp.add(s[0], h["epsilon"], s[0])
+    if h["use_nesterov"]:
+        xp.divide(g, s[0], s[1])
+        xp.multiply(s[1], h["rest1"] * h["alpha"], s[1])
+        xp.divide(o[1], s[0], s[0])
+        xp.multiply(s[0], h["beta1"] * h["alpha"], s[0])
+        xp.add(s[0], s[1], s[0])
+    else:
+        xp.divide(o[1], s[0], s[0])
+        xp.multiply(s[0], h["alpha"], s[0])
+    xp.subtract(v[0], s[0], o[0])
+
+
+def _amsgrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+    """Adam with the largest v so far in the place of v"""
+    _moments(xp, v, o, g, s[0], h)
+    xp.maximum(v[3], o[2], out=o[3])
+    xp.sqrt(o[3], s[0])
+    xp.add(s[0], h["epsilon"], s[0])
+    xp.divide(o[1], s[0], s[0])
+    xp.multiply(s[0], h["alpha"], s[0])
+    xp.subtract(v[0], s[0], o[0])
+
+
+def _adam_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
+    one = _one(h["lr"])
+    alpha = h["lr"] * xp.sqrt(one - h["beta2_power"]) / (one - h["beta1_power"])
+    return {**h, "alpha": alpha, "rest1": one - h["beta1"], "rest2": one - h["beta2"]}
+
+
+def _adamax(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+    """m += (1-β1)·(g - m); v = max(β2·v, |g|); var -= lr/(1-β1ᵗ) · m / (v + ε)"""
+    xp.subtract(g, v[1], s[0])
+    xp.multiply(s[0], h["rest1"], s[0])
+    xp.add(v[1], s[0], o[1])
+    xp.multiply(v[2], h["beta2"], o[2])
+    xp.maximum(o[2], xp.abs(g), out=o[2])
+    xp.add(o[2], h["epsilon"], s[0])
+    xp.divide(o[1], s[0], s[0])
+    xp.multiply(s[0], h["alpha"], s[0])
+    xp.subtract(v[0], s[0], o[0])
+
+
+def _adamax_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
+    one = _one(h["lr"])
+    return {**h, "alpha": h["lr"] / (one - h["beta1_power"]), "rest1": one - h["beta1"]}
+
+
+def _rms_prop(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+    """ms += (1-ρ)·(g² - ms); mom = μ·mom + lr·g/√(ms + ε); var -= mom"""
+    _mean_square(xp, v[1], o[1], g, s[0], h)
+    xp.add(o[1], h["epsilon"], s[0])
+    _step_by_root(xp, v[0], o[0], v[2], o[2], g, s[0], h)
+
+
+def _centered_rms_prop(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+    """As RMSProp with ms - mg² for ms, where mg += (1-ρ)·(g - mg)"""
+    xp.subtract(g, v[1], s[0])
+    xp.multiply(s[0], h["rest"], s[0])
+    xp.add(v[1], s[0], o[1])
+    _mean_square(xp, v[2], o[2], g, s[0], h)
+    xp.multiply(o[1], o[1], s[0])
+    xp.subtract(o[2], s[0], s[0])
+    xp.add(s[0], h["epsilon"], s[0])
+    _step_by_root(xp, v[0], o[0], v[3], o[3], g, s[0], h)
+
+
+def _mean_square(xp: Any, v: Any, o: Any, g: Any, s: Any, h: Any) -> None:
+    xp.multiply(g, g, s)
+    xp.subtract(s, v, s)
+    xp.multiply(s, h["rest"], s)
+    xp.add(v, s, o)
+
+
+def _step_by_root(xp: Any, var: Any, new_var: Any, mom: Any, new_mom: Any, g: Any, s: Any, h: Any) -> None:
+    """mom = μ·mom + lr·g/√s; var -= mom"""
+    xp.sqrt(s, s)
+    xp.divide(g, s, s)
+    xp.multiply(s, h["lr"], s)
+    xp.multiply(mom, h["momentum"], new_mom)
+    xp.add(new_mom, s, new_mom)
+    xp.subtract(var, new_mom, new_var)
+
+
+def _rho_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
+    return {**h, "rest": _one(h["lr"]) - h["rho"]}
+
+
+def _ftrl(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+    """FTRL-proximal (McMahan et al. 2013): accum += g²; linear += g - (accum⁻ᵖ - accum₀⁻ᵖ)/lr·var;
+
+    var = (clip(linear, -l1, l1) - linear) / (accum⁻ᵖ/lr + 2·l2); with shrinkage, linear takes g + 2·shrinkage·var.
+    With multiply_linear_by_lr all of it is scaled by lr, which then divides nothing.
+    """
+    lr, scaled = h["lr"], h["multiply_linear_by_lr"]
+    old_power, new_power = s[0], s[1]
+    _power(xp, v[1], old_power, h["lr_power"])
+    xp.multiply(g, g, new_power)
+    xp.add(v[1], new_power, o[1])
+    _power(xp, o[1], new_power, h["lr_power"])
+    xp.subtract(new_power, old_power, old_power)
+    if not scaled:
+        xp.divide(old_power, lr, old_power)
+    xp.multiply(old_power, v[0], old_power)
+    xp.multiply(v[0], h["shrinkage"], s[2])
+    xp.add(s[2], g, s[2])
+    if scaled:
+        xp.multiply(s[2], lr, s[2])
+    xp.subtract(s[2], old_power, s[2])
+    xp.add(v[2], s[2], o[2])
+    l1, l2 = h["l1"], h["l2"] + h["l2"]
+    if scaled:
+        l1, l2 = l1 * lr, l2 * lr
+    else:
+        xp.divide(new_power, lr, new_power)
+    xp.add(new_power, l2, new_power)
+    xp.maximum(o[2], -l1, out=s[2])
+    xp.minimum(s[2], l1, out=s[2])
+    xp.subtract(s[2], o[2], s[2])
+    xp.divide(s[2], new_power, o[0])
+
+
+def _power(xp: Any, base: Any, out: Any, lr_power: Any) -> None:
+    """base⁻ᵖ: nearly always a square root."""
+    if lr_power == -0.5:
+        xp.sqrt(base, out)
+    else:
+        xp.power(base, -lr_power, out)
+
+
+def _ftrl_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
+    _require("lr", h["lr"], "> 0" if not h["multiply_linear_by_lr"] else ">= 0")
+    for name in ("l1", "l2"):
+        _require(name, h[name], ">= 0")
+    _require("lr_power", h["lr_power"], "<= 0")
+    shrinkage = h.get("l2_shrinkage")
+    if shrinkage is not None:
+        _require("l2_shrinkage", shrinkage, ">= 0")
+    zero = h["lr"] - h["lr"]
+    return {**h, "shrinkage": zero if shrinkage is None else shrinkage + shrinkage}
+
+
+def _require(name: str, value: Any, condition: str) -> None:
+    fits = value > 0 if condition == "> 0" else value >= 0 if condition == ">= 0" else value <= 0
+    if not fits:
+        raise InvalidArgumentError(f"{name} is out of range", expected=condition, actual=float(value))
+
+
+def _proximal_gradient_descent(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+    """FOBOS: p = var - α·g; var = sign(p)·max(|p| - α·l1, 0) / (1 + α·l2)"""
+    alpha = h["alpha"]
+    xp.multiply(g, alpha, s[0])
+    xp.subtract(v[0], s[0], s[0])
+    _shrink(xp, s[0], s[1], alpha * h["l1"])
+    xp.divide(s[0], _one(alpha) + alpha * h["l2"], o[0])
+
+
+def _proximal_adagrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+    """The same with α = lr/√accum for each element, after accum += g²"""
+    _accumulate_square(xp, v[1], o[1], g, s[0])
+    rate = s[2]
+    xp.sqrt(o[1], rate)
+    xp.divide(h["lr"], rate, rate)
+    xp.multiply(g, rate, s[0])
+    xp.subtract(v[0], s[0], s[0])
+    xp.multiply(rate, h["l1"], s[1])
+    _shrink(xp, s[0], s[1], s[1])
+    xp.multiply(rate, h["l2"], rate)
+    xp.add(rate, _one(h["lr"]), rate)
+    xp.divide(s[0], rate, o[0])
+
+
+def _shrink(xp: Any, p: Any, s: Any, threshold: Any) -> None:
+    """p = sign(p)·max(|p| - threshold, 0), by way of `s`, which may be the threshold."""
+    bound = threshold if threshold is s else xp.add(xp.zeros_like(p), threshold, s)
+    clipped = xp.minimum(xp.abs(p), bound, out=s)
+    xp.multiply(clipped, xp.sign(p), s)
+    xp.subtract(p, s, p)
+
+
+def _one(like: Any) -> Any:
+    """1 in the dtype of a scalar."""
+    return like.dtype.type(1)
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "GradientDescent": Rule(_gradient_descent, 1),
+    "ProximalGradientDescent": Rule(_proximal_gradient_descent, 2),
+    "Momentum": Rule(_momentum, 1),
+    "Adagrad": Rule(_adagrad, 1),
+    "AdagradV2": Rule(_adagrad, 1),
+    "ProximalAdagrad": Rule(_proximal_adagrad, 3),
+    "Adadelta": Rule(_adadelta, 2, _rho_scalars),
+    "Adam": Rule(_adam, 2, _adam_scalars),
+    "AdamWithAmsgrad": Rule(_amsgrad, 1, _adam_scalars),
+    "AdaMax": Rule(_adamax, 1, _adamax_scalars),
+    "RMSProp": Rule(_rms_prop, 1, _rho_scalars),
+    "CenteredRMSProp": Rule(_centered_rms_prop, 1, _rho_scalars),
+    "Ftrl": Rule(_ftrl, 3, _ftrl_scalars, looks=True),
+    "FtrlV2": Rule(_ftrl, 3, _ftrl_scalars, looks=True),
+}

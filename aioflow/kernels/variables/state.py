@@ -1,0 +1,293 @@
+"""Kernels of variables: handles, reads, assignments, and dense and sparse updates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError, NotFoundError, OutOfRangeError
+from aioflow.graph.shapes import Dims, common_dims, format_dims, is_compatible
+from aioflow.kernels.array.scatter import checked_rows, flat_rows, scatter_rows
+from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.resources import VariableResource
+
+__all__: list[str] = []
+
+
+@binder("VarHandleOp", makes=VariableResource)
+def var_handle(binding: Binding) -> Callable[[], VariableResource]:
+    resources = binding.resources
+    container: str = binding.attrs["container"]
+    name: str = binding.attrs["shared_name"] or binding.name
+    dtype, dims = binding.attrs["dtype"], binding.attrs["shape"]
+    widened = "_widened" in binding.attrs  # by `assign(validate_shape=False)`
+    held: VariableResource | None = None
+    seen = -1
+
+    def make() -> VariableResource:
+        return VariableResource(name, dtype, dims)
+
+    def handle() -> VariableResource:
+        nonlocal held, seen
+        if held is not None and seen == resources.generation:
+            return held
+        generation = resources.generation  # read before the lookup: a clearing in between only means another lookup
+        found: VariableResource = resources.get_or_create(container, name, make)
+        _check_variable(found, name, dtype, dims)
+        if widened:
+            found.dims = common_dims(found.dims, dims)
+        held, seen = found, generation
+        return found
+
+    return handle
+
+
+def _check_variable(found: Any, name: str, dtype: Any, dims: Dims) -> None:
+    """The resource of that name must be what the handle says: another graph may have made it."""
+    if not isinstance(found, VariableResource):
+        raise InvalidArgumentError(
+            f"resource {name} is not a variable", expected="a variable", actual=type(found).__name__
+        )
+    if found.dtype is not dtype:
+        raise InvalidArgumentError(
+            f"variable {name} exists with a different dtype", expected=dtype.name, actual=found.dtype.name
+        )
+    if not is_compatible(found.dims, dims):
+        if found.is_initialized:
+            raise InvalidArgumentError(
+                f"variable {name} exists with a different shape",
+                expected=format_dims(dims),
+                actual=format_dims(found.dims),
+            )
+        found.dims = dims
+        return
+    if found.is_initialized and not is_compatible(np.shape(found.value), dims):
+        raise InvalidArgumentError(
+            f"variable {name} has a value of a different shape",
+            expected=format_dims(dims),
+            actual=format_dims(np.shape(found.value)),
+        )
+
+
+@kernel("ReadVariableOp", expression="{0}.read()", takes=VariableResource)
+def read_variable(resource: Any) -> Any:
+    return resource.read()
+
+
+@kernel("_InitializedValue", takes=VariableResource)
+def initialized_value(resource: Any, initial: Any) -> Any:
+    return resource.read() if resource.is_initialized else initial
+
+
+@kernel("AssignVariableOp", retains=True, takes=VariableResource)
+def assign_variable(resource: Any, value: Any, *, validate_shape: bool) -> None:
+    # A view would keep the array behind it alive, and would change with it.
+    resource.assign(value if getattr(value, "base", None) is None else value.copy(), validate_shape)
+
+
+def _step(function: str, binding: Binding) -> Callable[[Any, Any], None]:
+    ufunc = getattr(binding.xp, function)
+
+    def apply(resource: Any, value: Any) -> None:
+        shape = np.shape(value)
+
+        def change(present: Any, out: Any) -> Any:
+            if present.shape != shape:
+                raise InvalidArgumentError(
+                    f"cannot update variable {resource.name}: the shapes must be equal",
+                    expected=present.shape,
+                    actual=shape,
+                )
+            return ufunc(present, value) if out is None else ufunc(present, value, out)
+
+        resource.update(change)
+
+    return apply
+
+
+binder("AssignAddVariableOp", dtypes={"dtype": "numbers"}, takes=VariableResource)(partial(_step, "add"))
+binder("AssignSubVariableOp", dtypes={"dtype": "numbers"}, takes=VariableResource)(partial(_step, "subtract"))
+
+
+@kernel("VarIsInitializedOp", fresh=True, takes=VariableResource)
+def is_initialized(resource: Any) -> Any:
+    return np.bool_(resource.is_initialized)
+
+
+@binder("VariableShape", fresh=True, takes=VariableResource, host_results=True)
+def variable_shape(binding: Binding) -> Callable[[Any], Any]:
+    dtype = binding.attrs["out_type"].np_dtype
+    return lambda resource: np.array(np.shape(resource.read()), dtype=dtype)
+
+
+@binder("DestroyResourceOp", takes=object)  # whatever has a name
+def destroy(binding: Binding) -> Callable[[Any], None]:
+    ignore = binding.attrs["ignore_lookup_error"]
+
+    def drop(resource: Any) -> None:
+        if not binding.resources.remove(resource) and not ignore:
+            raise NotFoundError(
+                f"resource {getattr(resource, 'name', resource)} does not exist",
+                expected="a resource in a container",
+                actual="none",
+            )
+
+    return drop
+
+
+@binder("ResourceCountUpTo", takes=VariableResource, synchronises=True)
+def count_up_to(binding: Binding) -> Callable[[Any], Any]:
+    limit, one = binding.attrs["limit"], binding.output_dtypes[0].np_dtype.type(1)
+
+    def count(resource: Any) -> Any:
+        before: Any = None
+
+        def change(present: Any, out: Any) -> Any:
+            nonlocal before
+            if np.ndim(present) != 0:
+                raise InvalidArgumentError(
+                    f"variable {resource.name} must be a scalar", expected=(), actual=np.shape(present)
+                )
+            if present >= limit:
+                raise OutOfRangeError(f"reached limit of {limit}", expected=f"below {limit}", actual=int(present))
+            before = present
+            return present + one
+
+        resource.update(change)
+        return before
+
+    return count
+
+
+@binder("ResourceGather", fresh=True, takes=VariableResource)
+def gather(binding: Binding) -> Callable[[Any, Any], Any]:
+    xp, batch_dims = binding.xp, binding.attrs["batch_dims"]
+
+    def read(resource: Any, indices: Any) -> Any:
+        value = resource.read()
+        if np.ndim(value) == 0:
+            raise InvalidArgumentError(f"variable {resource.name} has no rows", expected="rank >= 1", actual="rank 0")
+        if batch_dims:
+            return _batched(xp, value, indices, batch_dims)
+        rows = checked_rows(xp, indices, value.shape[0])
+        return xp.take(value, rows, axis=0).reshape(np.shape(indices) + value.shape[1:])
+
+    return read
+
+
+def _batched(xp: Any, value: Any, indices: Any, batch_dims: int) -> Any:
+    lead = value.shape[:batch_dims]
+    if np.ndim(indices) < batch_dims or np.shape(indices)[:batch_dims] != lead or value.ndim <= batch_dims:
+        raise InvalidArgumentError(
+            f"the first {batch_dims} sizes of params and indices must agree", expected=lead, actual=np.shape(indices)
+        )
+    checked_rows(xp, indices, value.shape[batch_dims])
+    rest = np.ndim(indices) - batch_dims
+    grid = tuple(
+        xp.arange(size).reshape((1,) * axis + (size,) + (1,) * (batch_dims - axis - 1 + rest))
+        for axis, size in enumerate(lead)
+    )
+    return value[(*grid, indices)]
+
+
+@binder("ResourceGatherNd", fresh=True, takes=VariableResource, synchronises=True)
+def gather_nd(binding: Binding) -> Callable[[Any, Any], Any]:
+    xp = binding.xp
+
+    def read(resource: Any, indices: Any) -> Any:
+        value = resource.read()
+        depth = _index_depth(resource, value, indices)
+        rows, _ = flat_rows(xp, indices, value.shape[:depth])
+        inner = value.shape[depth:]
+        return xp.take(_as_rows(value, depth), rows, axis=0).reshape(np.shape(indices)[:-1] + inner)
+
+    return read
+
+
+def _index_depth(resource: Any, value: Any, indices: Any) -> int:
+    shape = np.shape(indices)
+    if not shape or shape[-1] > np.ndim(value):
+        raise InvalidArgumentError(
+            f"indices do not fit variable {resource.name}",
+            expected=f"[..., k] with k <= {np.ndim(value)}",
+            actual=shape,
+        )
+    return int(shape[-1])
+
+
+def _as_rows(value: Any, depth: int) -> Any:
+    return value.reshape((math.prod(value.shape[:depth]), *value.shape[depth:]))
+
+
+def _scatter(mode: str, binding: Binding) -> Callable[[Any, Any, Any], None]:
+    xp = binding.xp
+
+    def scatter(resource: Any, indices: Any, updates: Any) -> None:
+        def change(present: Any, out: Any) -> Any:
+            if np.ndim(present) == 0:
+                raise InvalidArgumentError(
+                    f"variable {resource.name} has no rows", expected="rank >= 1", actual="rank 0"
+                )
+            rows = checked_rows(xp, indices, present.shape[0])
+            fitted = _fit_updates(xp, resource, updates, np.shape(indices), present.shape[1:])
+            target = present.copy() if out is None else out
+            scatter_rows(xp, mode, target, rows, fitted)
+            return target
+
+        resource.update(change)
+
+    return scatter
+
+
+def _fit_updates(xp: Any, resource: Any, updates: Any, lead: tuple[int, ...], inner: tuple[int, ...]) -> Any:
+    """The updates as [n, *inner]; a scalar is repeated."""
+    count = math.prod(lead)
+    if np.ndim(updates) == 0:
+        return xp.broadcast_to(updates, (count, *inner))
+    if np.shape(updates) != lead + inner:
+        raise InvalidArgumentError(
+            f"the updates do not fit variable {resource.name}", expected=lead + inner, actual=np.shape(updates)
+        )
+    return updates.reshape((count, *inner))
+
+
+def _scatter_nd(mode: str, binding: Binding) -> Callable[[Any, Any, Any], None]:
+    xp = binding.xp
+    skip_bad = binding.attrs["bad_indices_policy"] == "IGNORE"
+
+    def scatter(resource: Any, indices: Any, updates: Any) -> None:
+        def change(present: Any, out: Any) -> Any:
+            depth = _index_depth(resource, present, indices)
+            rows, good = flat_rows(xp, indices, np.shape(present)[:depth], skip_bad)
+            inner = np.shape(present)[depth:]
+            fitted = _fit_updates(xp, resource, updates, np.shape(indices)[:-1], inner)
+            target = out if out is not None and out.flags.c_contiguous else xp.array(present, order="C")
+            scatter_rows(xp, mode, _as_rows(target, depth), rows, fitted if good is None else fitted[good])
+            return target
+
+        resource.update(change)
+
+    return scatter
+
+
+for _mode, _kinds in {
+    "Update": {},
+    "Add": {"dtype": "numbers"},
+    "Sub": {"dtype": "numbers"},
+    "Mul": {"dtype": "numbers"},
+    "Div": {"dtype": "numbers"},
+    "Min": {"dtype": "reals"},
+    "Max": {"dtype": "reals"},
+}.items():
+    binder(f"ResourceScatter{_mode}", dtypes=_kinds, takes=VariableResource, synchronises=True)(
+        partial(_scatter, _mode.lower())
+    )
+for _mode in ("Update", "Add", "Sub", "Min", "Max"):
+    _allowed = {} if _mode == "Update" else {"T": "numbers" if _mode in ("Add", "Sub") else "reals"}
+    binder(f"ResourceScatterNd{_mode}", dtypes=_allowed, takes=VariableResource, synchronises=True)(
+        partial(_scatter_nd, _mode.lower())
+    )

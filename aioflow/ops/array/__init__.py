@@ -1,0 +1,1 @@
+"""Ops of tensors as arrays: made, cut, joined, reordered."""

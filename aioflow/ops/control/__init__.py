@@ -1,0 +1,1 @@
+"""Ops of branches, loops and critical sections."""

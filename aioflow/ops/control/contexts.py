@@ -1,0 +1,476 @@
+"""The branch or loop that is being built, and how values from outside get into it.
+
+A node that is made inside reads inside: what it reads from outside comes through a `Switch` into a branch, through an
+`Enter` into a loop, one for each tensor. A node that would wait for nothing inside waits for the *pivot*, the node that
+is alive just where the branch is taken or the body runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import scopes
+from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.shapes import Dims
+from aioflow.ops.apply import constant, make, make_list
+from aioflow.ops.array.tensor_list import empty_list, hole, push
+from aioflow.ops.core import identity
+
+__all__ = ["CondContext", "ControlFlowContext", "Copies", "LoopVariable", "WhileContext", "current_context"]
+
+
+def current_context(graph: Graph) -> ControlFlowContext | None:
+    """The innermost branch or loop that is being built here, or None."""
+    found: Any = scopes.current_scope(graph).context
+    return found  # type: ignore[no-any-return]  # the only implementation of the protocol
+
+
+def placed(graph: Graph, context: ControlFlowContext | None, name: str = "") -> AbstractContextManager[Any]:
+    """A block whose new nodes are in that branch or loop (None: at the top), under that name, and inherit no more."""
+
+    return scopes.enter_scope(graph, lambda outer: outer.bare(context)._replace(name=name or outer.name))
+
+
+class Copies(Protocol):
+    """What stands for what in a copy of the nodes that a context is about. What is not copied stands for itself.
+
+    Attributes:
+        name: The name scope that the copy is made under.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def tensor(self, tensor: Tensor) -> Tensor:
+        """What stands for a tensor."""
+
+    def operation(self, op: Operation) -> Operation:
+        """What stands for a node."""
+
+    def context(self, context: Any) -> Any:
+        """What stands for a branch or a loop, or for None."""
+
+    def variable(self, variable: LoopVariable) -> LoopVariable:
+        """What stands for a variable of a loop."""
+
+
+class ControlFlowContext:
+    """A branch or a loop.
+
+    Attributes:
+        outer: The one around it, None at the top.
+        pivot: What nodes without inputs wait for.
+    """
+
+    is_loop = False
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.outer = current_context(graph)
+        self.pivot: Operation | None = None
+        self._captured: dict[Tensor, Tensor] = {}
+        self._gates: dict[Operation, Operation] = {}
+
+    def opened(self) -> AbstractContextManager[Any]:
+        """A block whose new nodes are inside.
+
+        What control dependencies around the block ask for, the nodes inside wait for by way of the pivot.
+        """
+        inside = scopes.Controller(())
+
+        def inner(outer: scopes.Scope) -> scopes.Scope:
+            waiting = (inside,) if outer.controllers else ()  # so that variables are still read afresh
+            return outer._replace(context=self, controllers=waiting, colocation=(), colocated_device="")
+
+        return scopes.enter_scope(self.graph, inner)
+
+    # -- the protocol of graph.scopes.Context ------------------------------------------------------------------------
+
+    def admit(
+        self, name: str, op_type: str, inputs: tuple[Tensor, ...], control: tuple[Operation, ...]
+    ) -> tuple[tuple[Tensor, ...], tuple[Operation, ...]]:
+        """What a new node inside really reads and waits for."""
+        if op_type == "Exit":
+            return inputs, control
+        read = tuple(self.capture(t, name) for t in inputs)
+        waited = tuple(dict.fromkeys(self._capture_control(c, name) for c in control))
+        if self.pivot is not None and self._is_loose([t.op for t in read], waited):
+            waited = (*waited, self.pivot)
+        return read, waited
+
+    def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Tensor | None:
+        """What such a node would give, if that can be had without it; otherwise None. Gradients of loops do it."""
+        return None if self.outer is None else self.outer.stand_in(op_type, inputs, attrs)
+
+    def check_readable(self, source: Operation) -> None:
+        """Nodes at the top may read what is in a branch, which may be dead, but not what is in a loop."""
+        context: ControlFlowContext | None = self
+        while context is not None:
+            if context.is_loop:
+                raise self._unreadable(source)
+            context = context.outer
+
+    # -- copies of what is inside --------------------------------------------------------------------------------------
+
+    def begin_copy(self, made: Any, copies: Copies) -> None:
+        """Tell the copy, a shallow one of this, what the nodes inside need when they are copied: where it is."""
+        made.outer = copies.context(self.outer)
+        made.pivot = None
+        made._captured, made._gates = {}, {}
+
+    def end_copy(self, made: Any, copies: Copies) -> None:
+        """Tell the copy about the nodes, which are all there. Where this has grown since the last time, about more."""
+        made.pivot = None if self.pivot is None else copies.operation(self.pivot)
+        made._captured.update((copies.tensor(t), copies.tensor(inside)) for t, inside in self._captured.items())
+        made._gates.update((copies.operation(op), copies.operation(gate)) for op, gate in self._gates.items())
+
+    # -- bringing things inside --------------------------------------------------------------------------------------
+
+    def capture(self, tensor: Tensor, reader: str = "") -> Tensor:
+        """The tensor as it is to be read inside.
+
+        Raises:
+            InvalidArgumentError: it is inside a loop that is not open here.
+        """
+        if self.holds(tensor.op):
+            return tensor
+        if tensor not in self._captured:
+            if self.outer is not None:
+                outside = self.outer.capture(tensor, reader)
+            else:
+                outside = tensor
+                if tensor.op.control_flow_context is not None:
+                    tensor.op.control_flow_context.check_readable(tensor.op)
+            self._captured[tensor] = self._inside(outside, reader)
+        return self._captured[tensor]
+
+    def _inside(self, outside: Tensor, reader: str) -> Tensor:
+        if outside in self._captured:
+            return self._captured[outside]
+        with placed(self.graph, self.outer, reader):
+            inside = self._bring(outside)
+        inside.op.control_flow_context = self
+        self.graph.prevent_fetching(inside.op)
+        for tensor in inside.op.outputs:
+            self.graph.prevent_feeding(tensor)
+        self._captured[outside] = inside
+        return inside
+
+    def _bring(self, outside: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _capture_control(self, op: Operation, reader: str) -> Operation:
+        raise NotImplementedError
+
+    def _is_loose(self, sources: list[Operation], waited: Iterable[Operation]) -> bool:
+        raise NotImplementedError
+
+    def holds(self, op: Operation) -> bool:
+        """Whether the outputs of `op` are inside, at any depth of branches."""
+        context = op.control_flow_context
+        crossed = False
+        while context is not None and context is not self:
+            crossed = crossed or context.is_loop
+            context = context.outer
+        if context is self and crossed:
+            raise self._unreadable(op)
+        return context is self
+
+    def _unreadable(self, op: Operation) -> InvalidArgumentError:
+        error = InvalidArgumentError(
+            f"node {op.name!r} is inside a while loop and cannot be used outside it",
+            expected="a result of the loop",
+            actual=op.name,
+        )
+        error.at(op.name, op.type, op.source)
+        return error
+
+
+class CondContext(ControlFlowContext):
+    """One branch of a `cond`.
+
+    Attributes:
+        pred: The predicate, outside.
+        branch: 0 or 1: which output of each Switch is this side's.
+        other: The other branch.
+        forward: Where this branch holds gradients of nodes of another branch: that one.
+    """
+
+    other: CondContext
+
+    def __init__(self, pred: Tensor, pivot: Operation, branch: int, forward: CondContext | None = None) -> None:
+        super().__init__(pred.graph)
+        self.pred = pred
+        self.branch = branch
+        self.pivot = pivot
+        self.forward = forward
+
+    @classmethod
+    def pair(cls, pred: Tensor, pivots: Sequence[Operation]) -> tuple[CondContext, CondContext]:
+        """The two branches of a new cond: that for false and that for true."""
+        sides = cls(pred, pivots[0], 0), cls(pred, pivots[1], 1)
+        sides[0].other, sides[1].other = sides[1], sides[0]
+        return sides
+
+    def capture(self, tensor: Tensor, reader: str = "") -> Tensor:
+        """The tensor as it is to be read inside. What the branch that is differentiated made is alive here, too."""
+        forward = self.forward
+        if forward is not None and enclosing_loop(forward) is enclosing_loop(self) and forward.holds(tensor.op):
+            return tensor
+        return super().capture(tensor, reader)
+
+    def receive(self, outside: Tensor, dims: Dims) -> Tensor:
+        """The tensor inside, where it has the static shape `dims`, whatever it has in the other branch."""
+        with placed(self.graph, self.outer):
+            specs = [(outside.dtype, dims)] * 2
+            op = self.graph.create_op("Switch", [outside, self.pred], {"T": outside.dtype}, specs, name="Switch")
+        op.control_flow_context = self
+        return op.outputs[self.branch]
+
+    def begin_copy(self, made: Any, copies: Copies) -> None:
+        """Besides what every context has, its other side, and what it is the gradient of."""
+        super().begin_copy(made, copies)
+        made.other = copies.context(self.other)
+        made.forward = copies.context(self.forward)
+
+    def end_copy(self, made: Any, copies: Copies) -> None:
+        """Besides what every context has, the predicate."""
+        super().end_copy(made, copies)
+        made.pred = copies.tensor(self.pred)
+
+    def _bring(self, outside: Tensor) -> Tensor:
+        return make_list("Switch", outside, self.pred)[self.branch]
+
+    def _capture_control(self, op: Operation, reader: str) -> Operation:
+        """A branch is in the frame of what is around it, so a node inside may wait for one outside directly."""
+        if self.holds(op):
+            return op
+        if self.outer is not None:
+            return self.outer._capture_control(op, reader)
+        if op.control_flow_context is not None:
+            op.control_flow_context.check_readable(op)
+        return op
+
+    def _is_loose(self, sources: list[Operation], waited: Iterable[Operation]) -> bool:
+        return not sources and not any(op is self.pivot or self.holds(op) for op in waited)
+
+
+@dataclass(slots=True, eq=False)
+class LoopVariable:
+    """A value that a loop carries from one iteration to the next, where it is to be found.
+
+    Attributes:
+        enter: Before the first iteration. merge: At the start of each. inside: In the body. leaving: When the
+            predicate is false. exit: After the loop.
+        following: What the body made of it.
+    """
+
+    enter: Tensor
+    merge: Tensor
+    inside: Tensor
+    leaving: Tensor
+    exit: Tensor
+    following: Tensor
+
+    def __init__(self, enter: Tensor) -> None:
+        self.enter = enter
+
+    def copied(self, copies: Copies) -> LoopVariable:
+        """What stands for it in a copy of the loop, which is complete."""
+        made = LoopVariable(copies.tensor(self.enter))
+        made.merge, made.inside = copies.tensor(self.merge), copies.tensor(self.inside)
+        made.leaving, made.exit = copies.tensor(self.leaving), copies.tensor(self.exit)
+        made.following = copies.tensor(self.following)
+        return made
+
+
+class WhileContext(ControlFlowContext):
+    """A while loop.
+
+    Attributes:
+        name: Of the frame.
+        parallel_iterations: How many iterations may be under way at once.
+        maximum_iterations: An upper bound, or None; the first variable counts iterations then.
+        variables: What it carries, in order.
+        invariants: What it reads from outside, as it is inside.
+        condition: The LoopCond.
+    """
+
+    is_loop = True
+    condition: Tensor
+
+    def __init__(
+        self,
+        graph: Graph,
+        name: str,
+        parallel_iterations: int = 10,
+        back_prop: bool = True,
+        swap_memory: bool = False,
+        maximum_iterations: Tensor | None = None,
+    ) -> None:
+        super().__init__(graph)
+        self.name = name
+        self.parallel_iterations = parallel_iterations
+        self.back_prop = back_prop
+        self.swap_memory = swap_memory
+        self.maximum_iterations = maximum_iterations
+        self.variables: list[LoopVariable] = []
+        self.invariants: list[Tensor] = []
+        self._count: Tensor | None = None
+        self._stacks: dict[Tensor, Tensor] = {}
+
+    # -- copies of what is inside --------------------------------------------------------------------------------------
+
+    def begin_copy(self, made: Any, copies: Copies) -> None:
+        """Besides what every context has: a copy of a loop is a loop of its own."""
+        super().begin_copy(made, copies)
+        made.name = f"{copies.name}/{self.name}"
+        made.variables, made.invariants = [], []
+        made._count, made._stacks = None, {}
+
+    def end_copy(self, made: Any, copies: Copies) -> None:
+        """Besides what every context has, what it carries, reads and keeps for its gradient."""
+        super().end_copy(made, copies)
+        made.condition = copies.tensor(self.condition)
+        if self.maximum_iterations is not None:
+            made.maximum_iterations = copies.tensor(self.maximum_iterations)
+        if self._count is not None:
+            made._count = copies.tensor(self._count)
+        made.variables += [v for v in map(copies.variable, self.variables) if v not in made.variables]
+        made.invariants += [t for t in map(copies.tensor, self.invariants) if t not in made.invariants]
+        made._stacks.update((copies.tensor(t), copies.tensor(kept)) for t, kept in self._stacks.items())
+
+    # -- building ----------------------------------------------------------------------------------------------------
+
+    def begin(self, starts: Sequence[Tensor], shapes: Sequence[Dims]) -> list[LoopVariable]:
+        """The variables, up to where the predicate reads them. To be called outside."""
+        made = [LoopVariable(self._enter(t, False, dims)) for t, dims in zip(starts, shapes, strict=True)]
+        with self.opened():
+            for variable in made:
+                variable.merge = make_list("Merge", [variable.enter] * 2)[0]
+        self.pivot = made[0].merge.op
+        self.variables += made
+        return made
+
+    def decide(self, wanted: Tensor) -> None:
+        """Run the body as long as `wanted` holds. To be called inside."""
+        self.condition = make("LoopCond", wanted, name="LoopCond")
+        switches = [make_list("Switch", v.merge, self.condition) for v in self.variables]
+        for variable, switch in zip(self.variables, switches, strict=True):
+            self._divide(variable, switch)
+        self.pivot = self.variables[0].inside.op
+
+    def _divide(self, variable: LoopVariable, switch: list[Tensor]) -> None:
+        variable.leaving, inside = switch
+        variable.inside = identity(inside)
+
+    def close(self, variable: LoopVariable, following: Tensor) -> None:
+        """Carry `following` to the next iteration. To be called inside."""
+        variable.following = following
+        variable.merge.op.update_input(1, make("NextIteration", following))
+
+    def leave(self, variables: Sequence[LoopVariable]) -> None:
+        """The values after the loop. To be called outside."""
+        # What a block around the loop waits for is of another frame than an Exit is. The Enters wait for it.
+        with scopes.enter_scope(self.graph, lambda outer: outer._replace(controllers=())):
+            for variable in variables:
+                variable.exit = make("Exit", variable.leaving, name="Exit")
+
+    def carry(self, start: Tensor, step: Callable[[Tensor], Tensor]) -> LoopVariable:
+        """One variable more, of a loop whose predicate is known: it starts as `start`, and `step` goes on from there.
+
+        The loop may be complete, and have been run; to who does not need the new variable, nothing changes.
+        """
+        with self.outside():
+            variable = LoopVariable(self._enter(start, False, start.dims))
+        with self.outside(), self.opened():
+            variable.merge = make_list("Merge", [variable.enter] * 2)[0]
+            self._divide(variable, make_list("Switch", variable.merge, self.condition))
+            self.close(variable, self.capture(step(variable.inside)))
+        with self.outside():
+            variable.exit = make("Exit", variable.leaving, name="Exit")
+        self.variables.append(variable)
+        return variable
+
+    def outside(self) -> AbstractContextManager[Any]:
+        """A block whose new nodes are where the loop is, under its name."""
+        return placed(self.graph, self.outer, self.name)
+
+    def _enter(self, outside: Tensor, is_constant: bool, dims: Dims) -> Tensor:
+        """A new Enter, made among the nodes outside."""
+        attrs = {
+            "T": outside.dtype,
+            "frame_name": self.name,
+            "is_constant": is_constant,
+            "parallel_iterations": self.parallel_iterations,
+        }
+        op = self.graph.create_op("Enter", [outside], attrs, [(outside.dtype, dims)], name="Enter")
+        op.control_flow_context = self
+        self.graph.prevent_fetching(op)
+        self.graph.prevent_feeding(op.outputs[0])
+        return op.outputs[0]
+
+    def _bring(self, outside: Tensor) -> Tensor:
+        invariant = self._enter(outside, True, outside.dims)
+        self.invariants.append(invariant)
+        return invariant
+
+    def _capture_control(self, op: Operation, reader: str) -> Operation:
+        """No edge may lead into a frame but through an Enter: so a value that is made after `op` does."""
+        if self.holds(op):
+            return op
+        gate = self._gates.get(op)
+        if gate is None:
+            with placed(self.graph, self.outer, reader), self.graph.control_dependencies([op]):
+                done = constant(False, name="done")
+            gate = self._gates[op] = self.capture(done, reader).op
+        return gate
+
+    def _is_loose(self, sources: list[Operation], waited: Iterable[Operation]) -> bool:
+        """Whether a node would run once more than the body does: it depends on nothing but loop invariants."""
+        return all(
+            op.type == "Enter" and op.attrs["is_constant"] and op.control_flow_context is self
+            for op in (*sources, *waited)
+        )
+
+    # -- what its gradient needs ---------------------------------------------------------------------------------------
+
+    def trip_count(self) -> Tensor:
+        """How many times the body ran: an int32 scalar, or what `maximum_iterations` is, after the loop."""
+        if self._count is None:
+            if self.maximum_iterations is not None:
+                self._count = self.variables[0].exit
+            else:
+                with self.outside():
+                    zero = constant(0, name="count")
+                self._count = self.carry(zero, lambda count: make("AddV2", count, constant(1))).exit
+        return self._count
+
+    def stack(self, tensor: Tensor) -> Tensor:
+        """A list of what a tensor of the body was in each iteration, after the loop."""
+        if tensor not in self._stacks:
+            with self.outside():
+                empty = empty_list(tensor.dtype)
+            self._stacks[tensor] = self.carry(empty, lambda items: push(items, self._always_alive(tensor))).exit
+        return self._stacks[tensor]
+
+    def _always_alive(self, tensor: Tensor) -> Tensor:
+        """The tensor, or where the branch that it is in was not taken, a hole."""
+        branch = tensor.op.control_flow_context
+        while branch is not self:
+            with placed(self.graph, branch.outer):
+                absent = branch.other.capture(hole(tensor.dtype))
+                tensor = make_list("Merge", [absent, tensor] if branch.branch else [tensor, absent])[0]
+            branch = branch.outer
+        return tensor
+
+
+def enclosing_loop(context: ControlFlowContext | None) -> ControlFlowContext | None:
+    """The innermost loop that the context is in, itself if it is one; None at the top."""
+    while context is not None and not context.is_loop:
+        context = context.outer
+    return context

@@ -1,0 +1,143 @@
+"""Critical sections: what runs in one runs alone, in this step and in all other steps that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, overload
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.opdef import define_op, not_differentiable
+from aioflow.graph.scopes import current_scope
+from aioflow.graph.tensor_like import SupportsTensor
+from aioflow.graph.traits import handle, waiting
+from aioflow.ops import nest
+from aioflow.ops.apply import make, make_op
+from aioflow.ops.core import group, identity, scalar
+
+__all__ = ["CriticalSection"]
+
+define_op(
+    "MutexV2",
+    "",
+    "resource: resource",
+    ["container: string = ''", "shared_name: string = ''"],
+    shape=scalar,
+    traits=handle(on_host="it waits on the event loop", is_numeric=False),
+)
+define_op("MutexLock", "mutex: resource", "mutex_lock: variant", shape=scalar, traits=waiting())
+define_op("ConsumeMutexLock", "mutex_lock: variant", "", traits=waiting())
+not_differentiable("MutexV2", "MutexLock", "ConsumeMutexLock")
+
+_EXECUTIONS: Final = "critical_section_executions"
+
+
+@dataclass(frozen=True)
+class _Execution:
+    """One `execute`: of which section, and what resources its nodes use."""
+
+    handle: Tensor
+    resources: frozenset[Tensor]
+    exclusive: bool
+
+
+class CriticalSection:
+    """A lock around a part of the graph. Those who want it are served in the order in which they came.
+
+    The lock is taken when a node of the part is about to run, and given back when its results are there, or else at the
+    end of the step, however that comes about.
+
+    Args:
+        shared_name: Sections with the same name, in any session of a worker, are the same.
+    """
+
+    def __init__(self, name: str | None = None, shared_name: str | None = None) -> None:
+        graph = default_graph()
+        with graph.name_scope(name or "CriticalSection") as scope:
+            self._name = scope.rstrip("/")
+            self._handle = make(
+                "MutexV2", container=current_scope(graph).container, shared_name=shared_name or "", name="mutex"
+            )
+
+    @property
+    def name(self) -> str:
+        """The name of the section."""
+        return self._name
+
+    @overload
+    def execute(
+        self,
+        fn: Callable[[], Tensor | SupportsTensor],
+        exclusive_resource_access: bool = True,
+        name: str | None = None,
+    ) -> Tensor: ...
+
+    @overload
+    def execute(
+        self, fn: Callable[[], Operation | None], exclusive_resource_access: bool = True, name: str | None = None
+    ) -> Operation: ...
+
+    @overload
+    def execute(
+        self, fn: Callable[[], Any], exclusive_resource_access: bool = True, name: str | None = None
+    ) -> Any: ...
+
+    def execute(self, fn: Callable[[], Any], exclusive_resource_access: bool = True, name: str | None = None) -> Any:
+        """What `fn` makes, each time computed while nothing else is in the section.
+
+        Args:
+            fn: Makes tensors and nodes, or nested lists, tuples and dicts of them. Of what it makes, that runs which
+                its results need.
+            exclusive_resource_access: Refuse other sections that use a variable which `fn` uses, since two locks around
+                one variable protect nothing.
+
+        Raises:
+            InvalidArgumentError: `fn` enters this section itself, or uses resources that belong to another one.
+        """
+        graph = self._handle.graph
+        with graph.as_default(), graph.name_scope(name or "critical_section_execute"):
+            lock = make("MutexLock", self._handle)
+            before = len(graph.get_operations())
+            with graph.control_dependencies([lock]):
+                made = fn()
+            self._check(graph, graph.get_operations()[before:], exclusive_resource_access)
+            with graph.control_dependencies([lock]):
+                results = [None if leaf is None else _again(leaf) for leaf in nest.flatten(made)]
+            with graph.control_dependencies([r for r in results if r is not None]):
+                freed = make_op("ConsumeMutexLock", lock)
+            with graph.control_dependencies([freed]):
+                return nest.pack(made, [freed if r is None else _again(r) for r in results])
+
+    def _check(self, graph: Graph, created: Sequence[Operation], exclusive: bool) -> None:
+        inside = set(created)
+        used = {_origin(t) for op in created for t in op.inputs if t.dtype is dtypes.resource}
+        resources = frozenset(t for t in used if t.op not in inside)
+        if self._handle in resources:
+            raise InvalidArgumentError(
+                f"critical section {self.name!r} is entered inside itself, which would wait forever",
+                expected="one execute at a time",
+                actual="an execute in an execute",
+            )
+        for other in graph.get_collection(_EXECUTIONS):
+            shared = resources & other.resources
+            if shared and other.handle is not self._handle and (exclusive or other.exclusive):
+                raise InvalidArgumentError(
+                    f"critical section {self.name!r} uses resources of critical section {other.handle.op.name!r}",
+                    expected="resources of its own, or exclusive_resource_access=False in both",
+                    actual=sorted(t.name for t in shared),
+                )
+        graph.add_to_collection(_EXECUTIONS, _Execution(self._handle, resources, exclusive))
+
+
+def _origin(handle: Tensor) -> Tensor:
+    """Where a handle comes from, seen through loops and branches."""
+    while handle.op.type in ("Enter", "Switch", "Identity"):
+        handle = handle.op.inputs[0]
+    return handle
+
+
+def _again(leaf: Any) -> Any:
+    return group(leaf) if isinstance(leaf, Operation) else identity(leaf)

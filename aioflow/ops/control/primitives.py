@@ -1,0 +1,169 @@
+"""The ops that steer values, which the run-time interprets: Switch, Merge, those of loops; and Assert, Print, Abort.
+
+`Enter` brings a value into a loop's frame, `NextIteration` into the next iteration, `Exit` back to the frame around;
+`Switch` hands it to one side and leaves the other dead, `Merge` takes whichever of its inputs is alive.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from aioflow.errors import UnimplementedError
+from aioflow.graph import dtypes
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.shapes import Dims, common_dims
+from aioflow.graph.traits import Effect, Memory, Role, bookkeeping, control_flow, opaque
+from aioflow.ops.apply import TensorLike, convert_n_to_tensor, convert_to_tensor, make, make_list, make_op
+from aioflow.ops.core import unchanged
+from aioflow.ops.sparse.indexed_slices import Gradient
+
+__all__ = ["Assert", "Print"]
+
+
+def _switch(ctx: ShapeContext) -> list[Dims]:
+    ctx.require_rank("pred", 0)
+    return [ctx.dims("data")] * 2
+
+
+def _merge(ctx: ShapeContext) -> list[Dims]:
+    return [functools.reduce(common_dims, ctx.dims_list("inputs")), ()]
+
+
+def _loop_cond(ctx: ShapeContext) -> Dims:
+    return ctx.require_rank("input", 0) or ()
+
+
+define_op(
+    "Switch",
+    "data: T, pred: bool",
+    "output_false: T, output_true: T",
+    ["T: type"],
+    shape=_switch,
+    traits=control_flow(role=Role.SWITCH),
+)
+define_op(
+    "Merge",
+    "inputs: N*T",
+    "output: T, value_index: int32",
+    ["T: type", "N: int >= 1"],
+    shape=_merge,
+    traits=control_flow(role=Role.MERGE),
+)
+define_op(
+    "Enter",
+    "data: T",
+    "output: T",
+    ["T: type", "frame_name: string", "is_constant: bool = False", "parallel_iterations: int = 10"],
+    shape=unchanged,
+    traits=control_flow(role=Role.ENTER),
+)
+define_op("Exit", "data: T", "output: T", ["T: type"], shape=unchanged, traits=control_flow(role=Role.EXIT))
+define_op("NextIteration", "data: T", "output: T", ["T: type"], shape=unchanged, traits=control_flow(role=Role.NEXT))
+define_op("LoopCond", "input: bool", "output: bool", shape=_loop_cond, traits=control_flow(role=Role.LOOP_CONDITION))
+define_op("ControlTrigger", traits=control_flow(role=Role.TRIGGER, memory=Memory.OWN))
+define_op(
+    "Abort", "", "", ["error_msg: string = ''", "exit_without_error: bool = False"], traits=opaque(effect=Effect.FAILS)
+)
+define_op(
+    "Assert",
+    "condition: bool, data: list:T",
+    "",
+    ["T: list(type) >= 1", "summarize: int = 3"],
+    traits=bookkeeping(effect=Effect.CHANGES),
+)
+define_op(
+    "Print",
+    "input: T, data: list:U",
+    "output: T",
+    [
+        "T: type",
+        "U: list(type)",
+        "message: string = ''",
+        "first_n: int = -1",
+        "summarize: int = 3",
+    ],
+    shape=unchanged,
+    traits=bookkeeping(effect=Effect.CHANGES),
+)
+define_op(
+    "PrintV2",
+    "input: string",
+    "",
+    ["output_stream: string = 'stderr'", "end: string = '\\n'"],
+    traits=bookkeeping(effect=Effect.CHANGES),
+)
+
+not_differentiable("LoopCond", "ControlTrigger", "Abort", "Assert", "PrintV2")
+
+
+@gradient("Print", takes_slices=True)
+def _print_grad(op: Operation, grad: Gradient) -> list[Gradient | None]:
+    return [grad, *[None] * (len(op.inputs) - 1)]
+
+
+@gradient("Switch")
+def _switch_grad(op: Operation, grad_false: Tensor | None, grad_true: Tensor | None) -> list[Tensor | None]:
+    """Of a Switch made by hand. What comes back on the side that was taken; the other side is as dead as its output."""
+    sides = [
+        make("ZerosLike", side) if grad is None else convert_to_tensor(grad)
+        for side, grad in zip(op.outputs, (grad_false, grad_true), strict=True)
+    ]
+    return [make_list("Merge", sides)[0], None]
+
+
+@gradient("Merge")
+def _merge_grad(op: Operation, *grads: Tensor) -> list[Tensor]:
+    raise UnimplementedError(
+        "a Merge has a gradient only if `cond` made it", expected="a Merge made by cond", actual=op.name
+    ).at(op.name, op.type, op.source)
+
+
+@gradient("Enter", "Exit", takes_slices=True)
+def _unchanged_grad(op: Operation, grad: Tensor) -> Tensor:
+    return grad
+
+
+def Assert(
+    condition: TensorLike, data: list[TensorLike], summarize: int | None = None, name: str | None = None
+) -> Operation:
+    """A node that fails the step unless `condition` holds.
+
+    Args:
+        condition: A bool scalar.
+        data: Tensors that the error shows.
+        summarize: How many elements of each it shows; 3 if not given, -1 for all.
+
+    Raises:
+        InvalidArgumentError: at run time, where the condition is false.
+    """
+    holds = convert_to_tensor(condition, dtypes.bool_)
+    with holds.graph.as_default():
+        tensors = convert_n_to_tensor(data)
+    return make_op("Assert", holds, tensors, summarize=3 if summarize is None else summarize, name=name)
+
+
+def Print(
+    input_: TensorLike,
+    data: list[TensorLike],
+    message: str | None = None,
+    first_n: int | None = None,
+    summarize: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """`input_` itself; whenever it is computed, `data` is written to the standard error stream.
+
+    Args:
+        message: What is written first.
+        first_n: Write only this many times in a session.
+        summarize: How many elements of each tensor are written; 3 if not given, -1 for all.
+    """
+    return make(
+        "Print",
+        convert_to_tensor(input_),
+        convert_n_to_tensor(data),
+        message=message or "",
+        first_n=-1 if first_n is None else first_n,
+        summarize=3 if summarize is None else summarize,
+        name=name,
+    )

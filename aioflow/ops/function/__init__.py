@@ -1,0 +1,1 @@
+"""Ops of functions of a graph and of Python."""

@@ -1,0 +1,229 @@
+"""The body of a function: nodes that are made once, are part of no graph, and are copied to wherever it is called.
+
+While a function is traced, its body is a context like a branch or a loop, so the builders need not know of it. What the
+body reads from outside becomes an input, behind the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.graph import scopes
+from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.graphdef import FunctionArg, FunctionDef, InputRef, graph_def_of
+from aioflow.ops.apply import make, make_op
+from aioflow.ops.control.contexts import ControlFlowContext
+from aioflow.work.context_stack import ContextStack
+
+__all__ = ["BodyContext", "Function", "StoredFunction", "tracing"]
+
+
+@dataclass(slots=True, weakref_slot=True)
+class _Tracing:
+    """A body in the making, of the function of that name and kind of arguments."""
+
+    name: str
+    key: Any
+
+
+_TRACING: Final[ContextStack[_Tracing]] = ContextStack("aioflow_tracing", weak=True)
+
+
+@contextmanager
+def tracing(name: str, key: Any = None) -> Iterator[None]:
+    """Around the making of a body. Raises UnimplementedError where that of the same function (and the same `key`) is
+    under way already: it calls itself.
+    """
+    under_way, mine = list(_TRACING)[::-1], _Tracing(name, key)
+    if mine in under_way:
+        circle = [*(body.name for body in under_way[under_way.index(mine) :]), name]
+        raise UnimplementedError(
+            f"function {name!r} calls itself, which would never end: calls are expanded when they are made",
+            expected="a loop",
+            actual=" → ".join(circle),
+        )
+    with _TRACING.inside(mine):
+        yield
+
+
+class BodyContext(ControlFlowContext, scopes.Body):
+    """The body of one function.
+
+    Attributes:
+        name: The function's.
+        captures: What the body reads from outside, and what stands for it inside, in order.
+        waits: Nodes outside that nodes inside wait for. A call waits for them.
+    """
+
+    def __init__(self, graph: Graph, name: str) -> None:
+        ControlFlowContext.__init__(self, graph)
+        scopes.Body.__init__(self)
+        self.name = name
+        self.outer = None  # a call may be anywhere: it is the call that brings there what is captured
+        self.captures: dict[Tensor, Tensor] = {}
+        self.waits: dict[Operation, None] = {}
+        self._constants: dict[Tensor, Tensor] = {}
+        self._called: Operation | None = None
+        self._at_border = False
+
+    def opened(self) -> AbstractContextManager[Any]:
+        """A block whose new nodes are inside, and inherit nothing from outside but where variables are to be found.
+
+        The open block of control dependencies makes each read of a variable a node of the body.
+        """
+        waiting = (scopes.Controller(()),)
+
+        def inner(outer: scopes.Scope) -> scopes.Scope:
+            return scopes.Scope(
+                context=self, controllers=waiting, container=outer.container, variable_scope=outer.variable_scope
+            )
+
+        return scopes.enter_scope(self.graph, inner)
+
+    def admit(
+        self, name: str, op_type: str, inputs: tuple[Tensor, ...], control: tuple[Operation, ...]
+    ) -> tuple[tuple[Tensor, ...], tuple[Operation, ...]]:
+        """What a new node inside really reads and waits for."""
+        if self._at_border or op_type == "Exit":
+            return inputs, control
+        outside = [op for op in control if not self.holds(op)]
+        self.waits.update(dict.fromkeys(outside))
+        return tuple(self.capture(t) for t in inputs), tuple(op for op in control if op not in outside)
+
+    def check_readable(self, source: Operation) -> None:
+        """Nobody outside may read what is inside."""
+        raise InvalidArgumentError(
+            f"node {source.name!r} is inside function {self.name!r} and cannot be used outside it",
+            expected="a result of a call of the function",
+            actual=source.name,
+        ).at(source.name, source.type, source.source)
+
+    def capture(self, tensor: Tensor, reader: str = "") -> Tensor:
+        """What stands for the tensor inside."""
+        if self.holds(tensor.op):
+            return tensor
+        if tensor not in self.captures:
+            if tensor.op.type == "Const" and not tensor.dtype.is_floating and not tensor.dtype.is_complex:
+                return self._constant(tensor)
+            self.captures[tensor] = self._border(tensor)
+        return self.captures[tensor]
+
+    def _constant(self, outside: Tensor) -> Tensor:
+        """A constant of the body's own, so that what it says about shapes is known inside. No gradient flows to it."""
+        if outside not in self._constants:
+            with self.plain():
+                attrs = {key: outside.op.attrs[key] for key in ("value", "dtype")}
+                self._constants[outside] = make("Const", name="constant", **attrs)
+        return self._constants[outside]
+
+    def plain(self) -> AbstractContextManager[Any]:
+        """A block whose new nodes are inside, at the top of the body."""
+        return scopes.enter_scope(self.graph, lambda _: scopes.Scope(context=self))
+
+    def _border(self, outside: Tensor) -> Tensor:
+        """A node that reads what is outside, so that gradients and shape functions see through it. In a call it has
+        the call's input instead.
+        """
+        self._at_border = True
+        try:
+            with self.plain():
+                inside = make("Identity", outside, name="captured")
+        finally:
+            self._at_border = False
+        return inside
+
+    def _capture_control(self, op: Operation, reader: str) -> Operation:
+        """What stands for a node outside where a branch or loop of the body waits for it: the beginning of the call."""
+        if self.holds(op):
+            return op
+        self.waits[op] = None
+        if self._called is None:
+            with self.plain():
+                self._called = make_op("NoOp", name="called")
+        return self._called
+
+
+class Function:
+    """A function of a graph: a body, which of its tensors are the inputs, and which the results.
+
+    Attributes:
+        name: What calls name it by, unique in the graph.
+        captured: The tensors outside that follow the arguments in a call.
+        arguments, inputs: What stands inside for the arguments, and for these followed by what is captured.
+        outputs: Tensors inside.
+        effects: Nodes inside that run whenever the function is called.
+        gradient: What computes its gradient in the place of that of the body: a Function of arguments and gradients of
+            the outputs, a Python function of the node and those, or None.
+    """
+
+    def __init__(
+        self,
+        body: BodyContext,
+        name: str,
+        arguments: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        effects: Sequence[Operation],
+        captured: Sequence[Tensor] | None = None,
+        definition: FunctionDef | None = None,
+    ) -> None:
+        self.body = body
+        self.graph = body.graph
+        self.name = name
+        self.arguments = list(arguments)
+        self.captured = list(body.captures if captured is None else captured)
+        self.inputs = [*arguments, *(body.captures[t] for t in self.captured)]
+        self.outputs = list(outputs)
+        self.effects = list(effects)
+        self.gradient: Any = None
+        self._definition = definition
+
+    @property
+    def stateful(self) -> bool:
+        """Whether a call has effects."""
+        return bool(self.effects)
+
+    @property
+    def signature(self) -> str:
+        """Name, inputs and outputs with their dtypes."""
+        return self.definition.signature
+
+    @property
+    def definition(self) -> FunctionDef:
+        """The function as plain data."""
+        if self._definition is None:
+            self._definition = self._define()
+        return self._definition
+
+    def _define(self) -> FunctionDef:
+        border = {t.op for t in (*self.arguments, *self.body.captures.values())}
+        plain = graph_def_of([op for op in self.body.nodes.values() if op not in border], 0, False, {}).nodes
+        nodes = tuple(replace(node, attrs=self._own_groups(node.attrs)) for node in plain)
+        return FunctionDef(
+            self.name,
+            tuple(FunctionArg(t.op.name, t.dtype, t.dims) for t in self.inputs),
+            tuple(FunctionArg(f"output_{i}", t.dtype, t.dims) for i, t in enumerate(self.outputs)),
+            nodes,
+            tuple(str(InputRef(t.op.name, t.value_index)) for t in self.outputs),
+            tuple(op.name for op in self.effects),
+            self.gradient.name if isinstance(self.gradient, Function) else "",
+        )
+
+    def _own_groups(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes without colocation with nodes outside, which a definition cannot name."""
+        kept = tuple(g for g in attrs.get("_class", ()) if g.removeprefix("loc:@") in self.body.nodes)
+        rest = {key: value for key, value in attrs.items() if key != "_class"}
+        return {**rest, "_class": kept} if kept else rest
+
+    def __repr__(self) -> str:
+        return f"<aioflow.Function {self.signature}>"
+
+
+class StoredFunction:
+    """A function of an imported library, until the first call."""
+
+    def __init__(self, definition: FunctionDef) -> None:
+        self.definition = definition

@@ -1,0 +1,268 @@
+"""Copies of the body of a function, where it is called.
+
+Branches and loops in the body say themselves how they are copied, so that a copy can be differentiated like nodes that
+were made in its place. A node of the body may have a gradient function of its own, which is a closure over whatever its
+author had at hand, tensors of the body among it. Nobody looks into it: for a copy of the node it is traced like any
+other function, so that what it reads of the body is captured and becomes an argument, which is the copy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError, OpError
+from aioflow.graph import scopes
+from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.scopes import Body
+from aioflow.graph.shapes import Dims, merge_dims
+from aioflow.ops.apply import make, output_specs
+from aioflow.ops.control.contexts import ControlFlowContext, LoopVariable, current_context
+from aioflow.ops.core import identity
+from aioflow.ops.function.body import BodyContext, Function
+from aioflow.ops.function.effects import made_in, ordered_effects
+from aioflow.ops.importer import by_name
+from aioflow.ops.sparse.indexed_slices import convert_to_tensor_or_indexed_slices
+
+__all__ = ["inline"]
+
+_OF_LOOPS = ("Enter", "Exit", "NextIteration", "LoopCond")
+
+
+def inline(function: Function, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Operation]]:
+    """Copy the body to where nodes are being made.
+
+    Returns:
+        The results, which wait for all effects; and the nodes that have run when the call has.
+    """
+    return _inline(function, inputs, None)
+
+
+def _inline(function: Function, inputs: Sequence[Tensor], around: _Copy | None) -> tuple[list[Tensor], list[Operation]]:
+    graph = function.graph
+    made = _Copy(graph, function, inputs, around)
+    made.catch_up()
+    results = [made.tensor(t) for t in function.outputs]
+    effects = [made.operation(op) for op in function.effects]
+    if effects:
+        with graph.control_dependencies(effects):
+            results = [identity(t, name="result") for t in results]
+    return results, [*(t.op for t in results), *effects]
+
+
+class _Copy:
+    """One copy: what stands in it for the tensors, nodes and contexts of the body (`control.contexts.Copies`).
+
+    Args:
+        around: The copy of what the body reads from outside.
+    """
+
+    def __init__(self, graph: Graph, function: Function, inputs: Sequence[Tensor], around: _Copy | None) -> None:
+        self._graph = graph
+        self._function = function
+        self._fits = all(_both(a.dims, t.dims) == t.dims for a, t in zip(function.inputs, inputs, strict=True))
+        self._tensors = dict(zip(function.inputs, inputs, strict=True))
+        self._operations = {t.op: self._tensors[t].op for t in self._tensors}
+        self._unused = {t.op for t in (*function.arguments, *function.body.captures.values())}
+        self._scope = scopes.current_scope(graph)
+        self._contexts: dict[Any, Any] = {function.body: current_context(graph)}
+        self._variables: dict[LoopVariable, LoopVariable] = {}
+        self._around = around
+        self._made: list[tuple[Operation, Operation]] = []
+        self._later: list[tuple[Operation, Operation]] = []
+
+    @property
+    def name(self) -> str:
+        """The name scope that it is made under."""
+        return self._scope.name
+
+    def tensor(self, tensor: Tensor) -> Tensor:
+        """What stands for a tensor."""
+        found = self._tensors.get(tensor)
+        if found is None:
+            return tensor if self._around is None else self._around.tensor(tensor)
+        return found
+
+    def operation(self, op: Operation) -> Operation:
+        """What stands for a node."""
+        found = self._operations.get(op)
+        if found is None:
+            return op if self._around is None else self._around.operation(op)
+        return found
+
+    def context(self, context: Any) -> Any:
+        """What stands for a branch or a loop. What it knows of nodes it is told when they are all there."""
+        if context is None or context in self._contexts:
+            return self._contexts.get(context)
+        if not self._is_inside(context):
+            return context if self._around is None else self._around.context(context)
+        made = self._contexts[context] = copy(context)
+        context.begin_copy(made, self)
+        return made
+
+    def _is_inside(self, context: ControlFlowContext | None) -> bool:
+        while context is not None and context is not self._function.body:
+            context = context.outer
+        return context is not None
+
+    def variable(self, variable: LoopVariable) -> LoopVariable:
+        """What stands for a variable of a loop."""
+        if variable not in self._variables:
+            self._variables[variable] = variable.copied(self)
+        return self._variables[variable]
+
+    def catch_up(self) -> None:
+        """Copy the nodes that the body has and this has not: a loop gets more when it is differentiated."""
+        for op in list(self._function.body.nodes.values()):
+            if op not in self._operations:
+                self._add(op)
+        self._complete()
+
+    def _add(self, op: Operation) -> None:
+        """Copy one node, whose inputs are there, but for that of a Merge which comes from the end of the loop."""
+        if op in self._unused:
+            return
+        following = [t not in self._tensors and self._is_inside(t.op.control_flow_context) for t in op.inputs]
+        present = [self.tensor(op.inputs[0] if late else t) for t, late in zip(op.inputs, following, strict=True)]
+        context = self.context(op.control_flow_context)
+        scope = self._scope_of(op, context)
+        with scopes.enter_scope(self._graph, lambda _: scope):
+            made = self._graph.create_op(
+                op.type,
+                present,
+                self._attrs(op),
+                self._specs(op, present),
+                name=op.name,
+                control_inputs=[self._operations[c] for c in op.waits_for if c in self._operations],
+                device=op.device,
+                source=op.source,
+                expand=False,
+            )
+        made.control_flow_context = context
+        self._operations[op] = made
+        self._tensors.update(zip(op.outputs, made.outputs, strict=True))
+        self._made.append((op, made))
+        self._later += [(made, control) for control in op.waits_for if control not in self._operations]
+
+    def _scope_of(self, op: Operation, context: ControlFlowContext | None) -> scopes.Scope:
+        """Where the copy is made: what brings a value into a branch or loop is made outside of it."""
+        call = self._scope.call if op.call is None else self._operations[op.call]
+        where = made_in(op)
+        if isinstance(where, Body):
+            return self._scope._replace(call=call)
+        return self._scope.bare(self.context(where))._replace(call=call)
+
+    def _attrs(self, op: Operation) -> dict[str, Any]:
+        attrs = dict(op.attrs)
+        if "frame_name" in attrs:  # each copy of a loop is a loop of its own
+            attrs["frame_name"] = f"{self._scope.name}/{attrs['frame_name']}"
+        if "_class" in attrs:
+            attrs["_class"] = tuple(self._group(group) for group in attrs["_class"])
+        return attrs
+
+    def _group(self, group: str) -> str:
+        source = self._function.body.nodes.get(group.removeprefix("loc:@"))
+        copied = None if source is None else self._operations.get(source)
+        return group if copied is None else f"loc:@{copied.name}"
+
+    def _specs(self, op: Operation, inputs: Sequence[Tensor]) -> list[Any]:
+        """Dtypes and static shapes: what the inputs of the call tell besides what the body knew.
+
+        A loop keeps the shapes that hold in all its iterations. Of what was made for arguments of which more was known,
+        nothing of that is sure.
+        """
+        known = [(t.dtype, t.dims if self._fits else None) for t in op.outputs]
+        context = op.control_flow_context
+        while context is not None and not context.is_loop:
+            context = context.outer
+        if context is not None or op.type in _OF_LOOPS or op.expansion is not None:
+            return known
+        try:
+            inferred = output_specs(op.op_def, by_name(op.op_def, inputs, op.attrs), op.attrs)
+        except OpError as error:
+            raise error.at(f"{self._scope.name}/{op.name}", op.type, op.source) from error.__cause__
+        return [(dtype, _both(dims, more)) for (dtype, dims), (_, more) in zip(known, inferred, strict=True)]
+
+    def _complete(self) -> None:
+        """Close the loops, and tell contexts, calls and gradient functions of the copies."""
+        for made, control in self._later:
+            made.add_control_input(self._operations[control])
+        for op, made in self._made:
+            for i, tensor in enumerate(op.inputs):
+                if op.type == "Merge" and tensor.op.type == "NextIteration":
+                    made.update_input(i, self._tensors[tensor])
+            if op.expansion is not None:
+                made.expansion = tuple(self._tensors[t] for t in op.expansion)
+                made.finish = tuple(self._operations[f] for f in op.finish)
+            if op.gradient_function is not None:
+                made.gradient_function = _GradientOfCopy(op.gradient_function, self)
+        self._made, self._later = [], []
+        for context, made_context in self._contexts.items():
+            if not isinstance(context, Body):
+                context.end_copy(made_context, self)
+
+
+class _GradientOfCopy:
+    """The gradient function of a copied node, given that of the node in the body."""
+
+    def __init__(self, gradient: Callable[..., Any], made: _Copy) -> None:
+        self._gradient = gradient
+        self._copy = made
+
+    def __call__(self, op: Operation, *incoming: Any) -> list[Any]:
+        """What flows to the inputs: a copy of what the other one makes, which reads the copies of what that reads."""
+        function, outgoing = _traced(self._gradient, op, incoming)
+        self._copy.catch_up()
+        given = [part for gradient in incoming for part in _parts(gradient)]
+        captured = [self._copy.tensor(t) for t in function.captured]
+        with function.graph.control_dependencies([self._copy.operation(op) for op in function.body.waits]):
+            results, _ = _inline(function, [*given, *captured], self._copy)
+        made = iter(results)
+        return [_rebuilt(gradient, made) for gradient in outgoing]
+
+
+def _traced(
+    gradient: Callable[..., Any], op: Operation, incoming: Sequence[Tensor | IndexedSlices | None]
+) -> tuple[Function, list[Tensor | IndexedSlices | None]]:
+    """A gradient function as a body of its own, and what it returned: tensors of that body."""
+    body = BodyContext(op.graph, f"gradient of {op.name}")
+    with op.graph.as_default(), body.opened():
+        arguments = [
+            make("Placeholder", dtype=part.dtype, shape=part.dims, name="incoming")
+            for whole in incoming
+            for part in _parts(whole)
+        ]
+        given = iter(arguments)
+        result = gradient(op, *(_rebuilt(whole, given) for whole in incoming))
+        listed = list(result) if isinstance(result, list | tuple) else [result]
+        outgoing = [None if g is None else convert_to_tensor_or_indexed_slices(g) for g in listed]
+        outputs = [body.capture(part) for whole in outgoing for part in _parts(whole)]
+    return Function(body, body.name, arguments, outputs, ordered_effects(body)), outgoing
+
+
+def _parts(gradient: Tensor | IndexedSlices | None) -> list[Tensor]:
+    if gradient is None:
+        return []
+    if isinstance(gradient, IndexedSlices):
+        parts = (gradient.values, gradient.indices, gradient.dense_shape)
+        return [part for part in parts if part is not None]
+    return [gradient]
+
+
+def _rebuilt(gradient: Tensor | IndexedSlices | None, parts: Iterator[Tensor]) -> Tensor | IndexedSlices | None:
+    """A gradient of the same form, of the next tensors."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, IndexedSlices):
+        values, indices = next(parts), next(parts)
+        return IndexedSlices(values, indices, None if gradient.dense_shape is None else next(parts))
+    return next(parts)
+
+
+def _both(dims: Dims, more: Dims) -> Dims:
+    try:
+        return merge_dims(dims, more)
+    except InvalidArgumentError:
+        return dims

@@ -1,0 +1,127 @@
+"""Which nodes of a function's body run whenever it is called, and in what order those run that change or read state.
+
+Everything that changes state runs in the order in which it was made, as in a program; what only reads a variable, after
+all changes made before it. A branch or loop takes its place in that order as a whole, and has an order of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aioflow.graph.calls import calls_around
+from aioflow.graph.graph import Operation
+from aioflow.graph.traits import Effect
+from aioflow.ops.control.contexts import CondContext, ControlFlowContext, WhileContext
+from aioflow.ops.function.body import BodyContext
+
+__all__ = ["effects_of_definition", "made_in", "ordered_effects"]
+
+
+def made_in(op: Operation) -> Any:
+    """The context that was open when the node was made: a value is brought into a context from the one around."""
+    context = op.control_flow_context
+    if op.type in ("Enter", "Switch") and not any(t.op.control_flow_context is context for t in op.inputs):
+        return context if isinstance(context, BodyContext) else context.outer
+    return context
+
+
+@dataclass(slots=True)
+class _Chain:
+    """The order in one context: the last thing that had an effect, and what has been read since."""
+
+    last: Any = None
+    reads: list[Operation] = field(default_factory=list)
+
+
+class _Order:
+    def __init__(self, body: BodyContext) -> None:
+        self._body = body
+        self._nodes = list(body.nodes.values())
+        self._chains: dict[Any, _Chain] = {}
+        self.effects: list[Any] = []
+
+    def add(self, op: Operation) -> None:
+        if op.op_def.traits.effect is Effect.CHANGES:
+            self._changes(op.control_flow_context, op)
+        elif op.op_def.traits.effect is Effect.READS:
+            chain = self._chain(op.control_flow_context)
+            self._wait([op], chain.last)
+            chain.reads.append(op)
+            self._pass_on(op.control_flow_context)
+
+    def _chain(self, context: ControlFlowContext) -> _Chain:
+        return self._chains.setdefault(context, _Chain())
+
+    def _changes(self, context: ControlFlowContext, unit: Operation | ControlFlowContext) -> None:
+        chain = self._chain(context)
+        if chain.last is not unit:
+            entries = self._entries(unit)
+            self._wait(entries, chain.last)
+            for read in chain.reads:
+                self._wait(entries, read)
+            chain.last, chain.reads = unit, []
+            if context is self._body:
+                self.effects.append(unit)
+        self._pass_on(context)
+
+    def _pass_on(self, context: ControlFlowContext) -> None:
+        """A branch or loop that has an effect or reads is a unit of what is around it. Both branches are one."""
+        if context is not self._body and context.outer is not None:
+            first = context.other if isinstance(context, CondContext) and not context.branch else context
+            self._changes(context.outer, first)
+
+    def _entries(self, unit: Operation | ControlFlowContext) -> Sequence[Operation]:
+        """The nodes without which nothing of it runs."""
+        if isinstance(unit, CondContext):
+            return [unit.pred.op, *(p for p in (unit.pivot, unit.other.pivot) if p is not None)]
+        if isinstance(unit, WhileContext):
+            return [v.enter.op for v in unit.variables]
+        if isinstance(unit, Operation) and unit.expansion is not None:
+            place = unit.control_flow_context
+            return [unit, *(op for op in self._nodes if unit in calls_around(op) and made_in(op) is place)]
+        return [unit] if isinstance(unit, Operation) else []
+
+    def ends(self, unit: Operation | ControlFlowContext) -> list[Operation]:
+        """The nodes that have run when it has."""
+        if isinstance(unit, CondContext):
+            sides = (unit, unit.other)
+            merges = (op for op in self._nodes if op.type == "Merge" and op.control_flow_context is unit.outer)
+            return [op for op in merges if any(t.op.control_flow_context in sides for t in op.inputs)]
+        if isinstance(unit, WhileContext):
+            return [v.exit.op for v in unit.variables]
+        return [unit] if isinstance(unit, Operation) else []
+
+    def _wait(self, entries: Iterable[Operation], before: Operation | ControlFlowContext | None) -> None:
+        if before is None:
+            return
+        ends = self.ends(before)
+        for op in entries:
+            sources = {t.op for t in op.inputs}
+            added = [b for b in ends if b not in sources and b not in op.waits_for and b is not op]
+            op.waits_for = (*op.waits_for, *added)
+
+
+def ordered_effects(body: BodyContext) -> list[Operation]:
+    """Put the nodes of a traced body in order, and return those that must run whenever it is called."""
+    order = _Order(body)
+    for op in list(body.nodes.values()):
+        if op.op_def.stateful and op.call is None:
+            order.add(op)
+    return [op for unit in order.effects for op in order.ends(unit)]
+
+
+def effects_of_definition(nodes: Iterable[Operation]) -> list[Operation]:
+    """The nodes of an imported body that must run whenever it is called. Its branches and loops are known as such to
+    nobody, so what is in them runs where a result needs it.
+    """
+    inside: set[Operation] = set()
+    found: list[Operation] = []
+    for op in nodes:
+        sources = (*(t.op for t in op.inputs), *op.waits_for)
+        if op.type in ("Switch", "Enter") or (op.type not in ("Merge", "Exit") and not inside.isdisjoint(sources)):
+            inside.add(op)
+        elif op.call is None and op.op_def.traits.effect is Effect.CHANGES:
+            found.append(op)
+    return found

@@ -1,0 +1,346 @@
+"""Python in the graph: coroutine functions, plain functions and async iterators as nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from typing import Any, Final, overload
+
+from aioflow.checks.numbers import check_number, check_whole
+from aioflow.errors import DTypeError, InvalidArgumentError, UnavailableError
+from aioflow.graph import dtypes
+from aioflow.graph.default_graph import default_graph, graph_of
+from aioflow.graph.dtypes import DTypeLike
+from aioflow.graph.graph import Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.python_functions import PythonFunction, RetryPolicy, keep_function
+from aioflow.graph.shapes import Dims, ShapeLike, dims_of
+from aioflow.graph.traits import Effect, python_function
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make_list, make_op
+
+__all__ = ["from_async_iterator", "numpy_function", "py_coroutine", "py_func"]
+
+GradientFunction = Callable[..., Any]
+
+
+def _given_shapes(ctx: ShapeContext) -> list[Dims]:
+    return list(ctx.attrs["shapes"])
+
+
+for _name, _effect in (("PyFunc", Effect.CHANGES), ("PyFuncStateless", Effect.NONE)):
+    define_op(
+        _name,
+        "input: list:Tin",
+        "output: list:Tout",
+        ["token: string", "Tin: list(type)", "Tout: list(type)"],
+        traits=python_function(effect=_effect),
+    )
+for _name, _effect in (("AioflowPyCoroutine", Effect.CHANGES), ("AioflowPyCoroutineStateless", Effect.NONE)):
+    define_op(
+        _name,
+        "input: list:Tin",
+        "output: list:Tout",
+        ["token: string", "Tin: list(type)", "Tout: list(type)", "shapes: list(shape)"],
+        shape=_given_shapes,
+        traits=python_function(effect=_effect),
+    )
+define_op(
+    "AioflowAsyncIteratorNext",
+    "",
+    "components: list:output_types",
+    ["token: string", "output_types: list(type) >= 1", "output_shapes: list(shape)", "prefetch: int >= 0"],
+    shape=lambda ctx: list(ctx.attrs["output_shapes"]),
+    traits=python_function(effect=Effect.CHANGES),
+)
+not_differentiable(
+    "PyFunc", "PyFuncStateless", "AioflowPyCoroutine", "AioflowPyCoroutineStateless", "AioflowAsyncIteratorNext"
+)
+
+# What is worth another attempt unless the caller says otherwise: the peer is away, or did not answer in time.
+_PASSING: Final = (UnavailableError, ConnectionError, TimeoutError)
+
+
+def exponential_backoff(attempt: int) -> float:
+    """0.1 s after the first failed attempt, twice as much after each further one, 10 s at most."""
+    return float(min(10.0, 0.1 * 2.0 ** min(attempt - 1, 10)))
+
+
+@overload
+def py_coroutine(
+    fn: Callable[..., Awaitable[Any]],
+    inputs: Sequence[TensorLike],
+    Tout: DTypeLike,
+    *,
+    timeout: float | None = None,
+    retries: int = 0,
+    retry_on: Sequence[type[Exception]] = _PASSING,
+    backoff: Callable[[int], float] = exponential_backoff,
+    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    shapes: ShapeLike | None = None,
+    stateful: bool = True,
+    gradient: GradientFunction | None = None,
+    name: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def py_coroutine(
+    fn: Callable[..., Awaitable[Any]],
+    inputs: Sequence[TensorLike],
+    Tout: list[Any] | tuple[Any, ...],
+    *,
+    timeout: float | None = None,
+    retries: int = 0,
+    retry_on: Sequence[type[Exception]] = _PASSING,
+    backoff: Callable[[int], float] = exponential_backoff,
+    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    shapes: Sequence[ShapeLike | None] | None = None,
+    stateful: bool = True,
+    gradient: GradientFunction | None = None,
+    name: str | None = None,
+) -> Any: ...
+
+
+def py_coroutine(
+    fn: Callable[..., Awaitable[Any]],
+    inputs: Sequence[TensorLike],
+    Tout: Any,
+    *,
+    timeout: float | None = None,
+    retries: int = 0,
+    retry_on: Sequence[type[Exception]] = _PASSING,
+    backoff: Callable[[int], float] = exponential_backoff,
+    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    shapes: Any = None,
+    stateful: bool = True,
+    gradient: GradientFunction | None = None,
+    name: str | None = None,
+) -> Any:
+    """`await fn(*inputs)` as a node: a query to a database, a call to a service, an async lock.
+
+    All such nodes of a step that do not wait for one another are in flight at once. They run on the event loop of the
+    step, in the context (context variables) of whoever called `session.run`. When the step is stopped they are
+    cancelled.
+
+    Args:
+        fn: A coroutine function. It gets NumPy values, arrays being read-only views, and returns one value, or a list
+            or tuple with one per output; None where there are none.
+        inputs: Tensors.
+        Tout: The dtype of the output, or a list of dtypes.
+        timeout: Seconds for one attempt.
+        retries: How often to try again after an error of `retry_on`. An attempt that ran out of time is a TimeoutError.
+        backoff: Seconds to wait after failed attempt 1, 2, …; `sleep` waits them.
+        shapes: Static shape of the output, or a list of them; values are held to it.
+        stateful: Whether a call may have an effect, or a result that differs from the last one's.
+        gradient: `gradient(op, *grads)` builds the gradient: one per input. Without it, nothing flows back.
+
+    Returns:
+        A tensor; a list of them where `Tout` is a list; an operation where that is empty.
+
+    Raises (the step):
+        DeadlineExceededError: the last attempt ran out of time.
+        UnknownError: `fn` raised something other than an `OpError`; it is the `__cause__`.
+        InvalidArgumentError, DTypeError: what it returned fits neither `Tout` nor `shapes`.
+        NotFoundError: the node runs in another process than that in which it was made.
+    """
+    check_whole(retries, "the retries of a coroutine", 0)
+    if timeout is not None:
+        check_number(timeout, "the time limit of a coroutine", "a number of seconds, or None", above=0.0)
+    policy = None
+    if timeout is not None or retries:
+        policy = RetryPolicy(timeout, retries, tuple(retry_on), backoff, sleep)
+    types = _types(Tout)
+    op_type = "AioflowPyCoroutine" if stateful else "AioflowPyCoroutineStateless"
+    function = PythonFunction(_callable(fn), policy)
+    return _call_node(op_type, function, inputs, Tout, gradient, name, shapes=_shapes(shapes, types, Tout))
+
+
+@overload
+def py_func(
+    func: Callable[..., Any],
+    inp: Sequence[TensorLike],
+    Tout: DTypeLike,
+    stateful: bool = True,
+    name: str | None = None,
+    *,
+    gradient: GradientFunction | None = None,
+) -> Tensor: ...
+
+
+@overload
+def py_func(
+    func: Callable[..., Any],
+    inp: Sequence[TensorLike],
+    Tout: list[Any] | tuple[Any, ...],
+    stateful: bool = True,
+    name: str | None = None,
+    *,
+    gradient: GradientFunction | None = None,
+) -> Any: ...
+
+
+def py_func(
+    func: Callable[..., Any],
+    inp: Sequence[TensorLike],
+    Tout: Any,
+    stateful: bool = True,
+    name: str | None = None,
+    *,
+    gradient: GradientFunction | None = None,
+) -> Any:
+    """`func(*inp)` as a node: a plain function, which runs in a thread and may block there.
+
+    Args:
+        func: It gets NumPy values, arrays being read-only views, and returns one value, or a list or tuple with one per
+            output; None where there are none. Context variables are those of the caller of `session.run`.
+        inp: Tensors.
+        Tout: The dtype of the output, or a list of dtypes.
+        stateful: Whether a call may have an effect, or a result that differs from the last one's.
+        gradient: `gradient(op, *grads)` builds the gradient: one per input. Without it, nothing flows back.
+
+    Returns:
+        A tensor of unknown shape; a list of them where `Tout` is a list; an operation where that is empty.
+
+    A step that is stopped waits for a call that has begun.
+
+    Raises (the step):
+        InvalidArgumentError: `func` raised ValueError or TypeError, or returned something that does not fit `Tout`.
+        OutOfRangeError, ResourceExhaustedError, UnimplementedError: it raised StopIteration, MemoryError,
+            NotImplementedError.
+        UnknownError: it raised something other than an `OpError`. In each case the exception is the `__cause__`.
+        NotFoundError: the node runs in another process than that in which it was made.
+    """
+    op_type = "PyFunc" if stateful else "PyFuncStateless"
+    return _call_node(op_type, PythonFunction(_callable(func)), inp, Tout, gradient, name)
+
+
+@overload
+def numpy_function(
+    func: Callable[..., Any], inp: Sequence[TensorLike], Tout: DTypeLike, stateful: bool = True, name: str | None = None
+) -> Tensor: ...
+
+
+@overload
+def numpy_function(
+    func: Callable[..., Any],
+    inp: Sequence[TensorLike],
+    Tout: list[Any] | tuple[Any, ...],
+    stateful: bool = True,
+    name: str | None = None,
+) -> Any: ...
+
+
+def numpy_function(
+    func: Callable[..., Any], inp: Sequence[TensorLike], Tout: Any, stateful: bool = True, name: str | None = None
+) -> Any:
+    """`py_func` under the name that TensorFlow gave it later."""
+    return py_func(func, inp, Tout, stateful, name)
+
+
+@overload
+def from_async_iterator(
+    iterable_or_factory: AsyncIterable[Any] | Callable[[], AsyncIterable[Any]],
+    Tout: DTypeLike,
+    shapes: ShapeLike | None = None,
+    prefetch: int = 2,
+    name: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def from_async_iterator(
+    iterable_or_factory: AsyncIterable[Any] | Callable[[], AsyncIterable[Any]],
+    Tout: list[Any] | tuple[Any, ...],
+    shapes: Sequence[ShapeLike | None] | None = None,
+    prefetch: int = 2,
+    name: str | None = None,
+) -> list[Tensor]: ...
+
+
+def from_async_iterator(
+    iterable_or_factory: AsyncIterable[Any] | Callable[[], AsyncIterable[Any]],
+    Tout: Any,
+    shapes: Any = None,
+    prefetch: int = 2,
+    name: str | None = None,
+) -> Any:
+    """Tensors that give the next element of an async iterator at each step.
+
+    Each session reads for itself: it begins with its first such step and ends, closing the iterator, when the session
+    is closed. Steps get elements in the order in which they ask. An element that a step was about to get when it was
+    cancelled goes to the next one.
+
+    Args:
+        iterable_or_factory: An async iterable, or a function without arguments that returns one. An iterator, such as
+            an async generator, can be read by one session only; of anything else every session gets its own.
+        Tout: The dtype of an element, or a list of dtypes where an element is a list or tuple of values.
+        shapes: Static shape of the element, or a list of them; elements are held to it.
+        prefetch: How many elements are read ahead of those that steps ask for.
+
+    Raises (the step):
+        OutOfRangeError: the iterator has ended.
+        UnknownError: it raised something other than an `OpError`, in the place of this step's element.
+        InvalidArgumentError, DTypeError: the element does not fit.
+        FailedPreconditionError: another session reads the iterator, or the event loop that read it has ended.
+    """
+    if not (isinstance(iterable_or_factory, AsyncIterable) or callable(iterable_or_factory)):
+        raise DTypeError(
+            "not an async iterator",
+            expected="an async iterable, or a function that returns one",
+            actual=type(iterable_or_factory).__name__,
+        )
+    types = _types(Tout)
+    graph = default_graph()
+    token = keep_function(graph, PythonFunction(iterable_or_factory))
+    with graph.as_default():
+        outputs = make_list(
+            "AioflowAsyncIteratorNext",
+            token=token,
+            output_types=types,
+            output_shapes=_shapes(shapes, types, Tout),
+            prefetch=prefetch,
+            name=name or "AsyncIterator",
+        )
+    return outputs if isinstance(Tout, list | tuple) else outputs[0]
+
+
+def _call_node(
+    op_type: str,
+    function: PythonFunction,
+    inputs: Sequence[TensorLike],
+    Tout: Any,
+    gradient: GradientFunction | None,
+    name: str | None,
+    **attrs: Any,
+) -> Any:
+    if not isinstance(inputs, list | tuple):
+        raise DTypeError("the inputs are not a sequence", expected="a list of tensors", actual=type(inputs).__name__)
+    graph = graph_of(inputs)
+    with graph.as_default():
+        tensors = [convert_to_tensor(value) for value in inputs]
+        token = keep_function(graph, function)
+        op = make_op(op_type, tensors, token=token, Tout=_types(Tout), name=name, **attrs)
+    if gradient is not None:
+        op.gradient_function = gradient
+    if not op.outputs:
+        return op
+    return list(op.outputs) if isinstance(Tout, list | tuple) else op.outputs[0]
+
+
+def _callable(function: Any) -> Any:
+    if not callable(function):
+        raise DTypeError("not a function", expected="a callable", actual=type(function).__name__)
+    return function
+
+
+def _types(Tout: Any) -> tuple[dtypes.DType, ...]:
+    return tuple(dtypes.as_dtype(t) for t in (Tout if isinstance(Tout, list | tuple) else [Tout]))
+
+
+def _shapes(shapes: Any, types: Sequence[dtypes.DType], Tout: Any) -> tuple[Dims, ...]:
+    if shapes is None:
+        return (None,) * len(types)
+    found = tuple(dims_of(s) for s in shapes) if isinstance(Tout, list | tuple) else (dims_of(shapes),)
+    if len(found) != len(types):
+        raise InvalidArgumentError("the numbers of shapes and dtypes differ", expected=len(types), actual=len(found))
+    return found

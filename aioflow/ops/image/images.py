@@ -1,0 +1,596 @@
+"""Images as tensors: decoded, encoded, resized, also parts of them. Plain cropping, flipping and colours are in
+`image_adjust`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.graph import dtypes
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.dtypes import DTypeLike, as_dtype
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.shapes import Dims, format_dims, merge_dims
+from aioflow.graph.static_value import constant_value
+from aioflow.graph.traits import encoded, opaque
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make
+from aioflow.ops.image.adjust import convert_image_dtype
+
+__all__: list[str] = []  # public in `aioflow.image`
+
+# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _channels(ctx: ShapeContext) -> int | None:
+    count = ctx.attrs["channels"]
+    if count not in (0, 1, 3, 4):
+        raise InvalidArgumentError("unsupported number of channels", expected="0, 1, 3 or 4", actual=count)
+    return count or None
+
+
+def _one_image(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("contents", 0)
+    return (None, None, _channels(ctx))
+
+
+def _any_image(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("contents", 0)
+    channels = _channels(ctx)
+    return None if ctx.attrs["expand_animations"] else (None, None, channels)
+
+
+def _frames(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("contents", 0)
+    return (None, None, None, 3)
+
+
+def _encoded(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("image", 3)
+    return ()
+
+
+def _encoded_many(ctx: ShapeContext) -> Dims:
+    dims = ctx.require_rank("image", 3, -1)
+    return None if dims is None else dims[:-3]
+
+
+def _height_and_width(ctx: ShapeContext, name: str) -> tuple[int | None, int | None]:
+    size = ctx.require_rank(name, 1)
+    if size not in (None, (None,), (2,)):
+        raise InvalidArgumentError("the size must be height and width", expected="2 elements", actual=format_dims(size))
+    known = ctx.partial_shape(name)
+    return (known[0], known[1]) if known is not None and len(known) == 2 else (None, None)
+
+
+def _resized(ctx: ShapeContext) -> Dims:
+    images = ctx.require_rank(ctx.op_def.inputs[0].name, 4) or (None,) * 4
+    return (images[0], *_height_and_width(ctx, "size"), images[3])
+
+
+def _count_of_boxes(ctx: ShapeContext) -> int | None:
+    boxes, numbers = ctx.require_rank("boxes", 2), ctx.require_rank("box_ind", 1)
+    if boxes is not None and boxes[1] not in (None, 4):
+        raise InvalidArgumentError("a box is y1, x1, y2, x2", expected="4 columns", actual=format_dims(boxes))
+    both = merge_dims(None if boxes is None else boxes[:1], numbers)
+    return None if both is None else both[0]
+
+
+def _crops(ctx: ShapeContext) -> Dims:
+    image = ctx.require_rank("image", 4) or (None,) * 4
+    return (_count_of_boxes(ctx), *_height_and_width(ctx, "crop_size"), image[3])
+
+
+def _cut_image(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("grads", 4)
+    _count_of_boxes(ctx)
+    return merge_dims(ctx.partial_shape("image_size"), (None,) * 4)
+
+
+def _cutting_boxes(ctx: ShapeContext) -> Dims:
+    for name in ("grads", "image"):
+        ctx.require_rank(name, 4)
+    return (_count_of_boxes(ctx), 4)
+
+
+define_op(
+    "DecodePng",
+    "contents: string",
+    "image: dtype",
+    ["channels: int = 0", "dtype: {uint8, uint16} = uint8"],
+    shape=_one_image,
+    traits=encoded(),
+)
+define_op(
+    "DecodeJpeg",
+    "contents: string",
+    "image: uint8",
+    [
+        "channels: int = 0",
+        "ratio: int = 1",
+        "fancy_upscaling: bool = True",
+        "try_recover_truncated: bool = False",
+        "acceptable_fraction: float = 1.0",
+        "dct_method: string = ''",
+    ],
+    shape=_one_image,
+    traits=encoded(),
+)
+define_op("DecodeBmp", "contents: string", "image: uint8", ["channels: int = 0"], shape=_one_image, traits=encoded())
+define_op("DecodeGif", "contents: string", "image: uint8", shape=_frames, traits=encoded())
+define_op(
+    "DecodeImage",
+    "contents: string",
+    "image: dtype",
+    ["channels: int = 0", "dtype: {uint8, uint16, float32} = uint8", "expand_animations: bool = True"],
+    shape=_any_image,
+    traits=encoded(),
+)
+define_op(
+    "EncodePng",
+    "image: T",
+    "contents: string",
+    ["compression: int = -1", "T: {uint8, uint16} = uint8"],
+    shape=_encoded_many,
+    traits=encoded(),
+)
+define_op(
+    "EncodeJpeg",
+    "image: uint8",
+    "contents: string",
+    [
+        "format: {'', 'grayscale', 'rgb'} = ''",
+        "quality: int = 95",
+        "progressive: bool = False",
+        "optimize_size: bool = False",
+        "chroma_downsampling: bool = True",
+        "density_unit: {'in', 'cm'} = 'in'",
+        "x_density: int = 300",
+        "y_density: int = 300",
+        "xmp_metadata: string = ''",
+    ],
+    shape=_encoded,
+    traits=encoded(),
+)
+define_op(
+    "ExtractJpegShape",
+    "contents: string",
+    "image_shape: output_type",
+    ["output_type: {index} = int32"],
+    shape=lambda ctx: (3,),
+    traits=encoded(),
+)
+_PIXELS = "int8, uint8, int16, uint16, int32, int64, bfloat16, float16, float32, float64"
+_SCALING = ["align_corners: bool = False", "half_pixel_centers: bool = False"]
+define_op(
+    "ResizeBilinear",
+    "images: T, size: int32",
+    "resized_images: float32",
+    [f"T: {{{_PIXELS}}}", *_SCALING],
+    shape=_resized,
+    traits=opaque(),
+)
+define_op(
+    "ResizeBilinearGrad",
+    "grads: float32, original_image: T",
+    "output: T",
+    ["T: {float32, bfloat16, float16, float64}", *_SCALING],
+    shape=lambda ctx: ctx.dims("original_image"),
+    traits=opaque(),
+)
+define_op(
+    "ResizeNearestNeighbor",
+    "images: T, size: int32",
+    "resized_images: T",
+    [f"T: {{{_PIXELS}}}", *_SCALING],
+    shape=_resized,
+    traits=opaque(),
+)
+define_op(
+    "ResizeNearestNeighborGrad",
+    "grads: T, size: int32",
+    "output: T",
+    ["T: {uint8, int8, int32, float16, float32, float64, bfloat16}", *_SCALING],
+    shape=_resized,
+    traits=opaque(),
+)
+_CUT_PIXELS = "uint8, uint16, int8, int16, int32, int64, float16, float32, float64"
+define_op(
+    "CropAndResize",
+    "image: T, boxes: float32, box_ind: int32, crop_size: int32",
+    "crops: float32",
+    [f"T: {{{_CUT_PIXELS}}}", "method: {'bilinear', 'nearest'} = 'bilinear'", "extrapolation_value: float = 0.0"],
+    shape=_crops,
+    traits=opaque(),
+)
+define_op(
+    "CropAndResizeGradImage",
+    "grads: float32, boxes: float32, box_ind: int32, image_size: int32",
+    "output: T",
+    ["T: {float16, float32, float64}", "method: {'bilinear', 'nearest'} = 'bilinear'"],
+    shape=_cut_image,
+    traits=opaque(),
+)
+define_op(
+    "CropAndResizeGradBoxes",
+    "grads: float32, image: T, boxes: float32, box_ind: int32",
+    "output: float32",
+    [f"T: {{{_CUT_PIXELS}}}", "method: {'bilinear'} = 'bilinear'"],
+    shape=_cutting_boxes,
+    traits=opaque(),
+)
+
+not_differentiable(
+    "DecodePng",
+    "DecodeJpeg",
+    "DecodeBmp",
+    "DecodeGif",
+    "DecodeImage",
+    "EncodePng",
+    "EncodeJpeg",
+    "ExtractJpegShape",
+)
+
+
+def _scaling(op: Operation) -> dict[str, Any]:
+    return {name: op.attrs[name] for name in ("align_corners", "half_pixel_centers")}
+
+
+def _image_size(image: Tensor) -> Tensor:
+    sizes = () if image.dims is None else tuple(d for d in image.dims[1:3] if d is not None)
+    if len(sizes) == 2:
+        return convert_to_tensor(sizes, dtypes.int32)
+    return make("StridedSlice", make("Shape", image), [1], [3], [1])
+
+
+@gradient("ResizeBilinear")
+def _bilinear_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    return [make("ResizeBilinearGrad", grad, op.inputs[0], **_scaling(op)), None]
+
+
+@gradient("ResizeBilinearGrad")
+def _bilinear_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """The gradient is linear, and its transpose is the resizing itself."""
+    return [make("ResizeBilinear", grad, _image_size(op.inputs[0]), **_scaling(op)), None]
+
+
+@gradient("ResizeNearestNeighbor")
+def _nearest_neighbor_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    return [make("ResizeNearestNeighborGrad", grad, _image_size(op.inputs[0]), **_scaling(op)), None]
+
+
+@gradient("ResizeNearestNeighborGrad")
+def _nearest_neighbor_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    return [make("ResizeNearestNeighbor", grad, _image_size(op.inputs[0]), **_scaling(op)), None]
+
+
+@gradient("CropAndResize")
+def _crop_and_resize_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """The boxes get the gradient of bilinear crops with either method, as in TensorFlow: that of the nearest is 0."""
+    image, boxes, numbers, _ = op.inputs
+    by_boxes = make("CropAndResizeGradBoxes", grad, image, boxes, numbers)
+    if not image.dtype.is_floating:
+        return [None, by_boxes, None, None]
+    dims = [size for size in image.dims or () if size is not None]
+    size = convert_to_tensor(dims, dtypes.int32) if len(dims) == 4 else make("Shape", image)
+    by_image = make("CropAndResizeGradImage", grad, boxes, numbers, size, T=image.dtype, method=op.attrs["method"])
+    return [by_image, by_boxes, None, None]
+
+
+@gradient("CropAndResizeGradImage")
+def _crop_and_resize_grad_image_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """It is linear in the gradient that it gets, and its transpose is the cropping itself."""
+    grads, boxes, numbers, _ = op.inputs
+    crops = make("CropAndResize", grad, boxes, numbers, _image_size(grads), method=op.attrs["method"])
+    return [crops, make("CropAndResizeGradBoxes", grads, grad, boxes, numbers), None, None]
+
+
+# ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def decode_png(
+    contents: TensorLike, channels: int = 0, dtype: DTypeLike = dtypes.uint8, name: str | None = None
+) -> Tensor:
+    """A PNG image, [height, width, channels].
+
+    Args:
+        contents: The file's bytes, a scalar string.
+        channels: 1 (grayscale), 3 (RGB) or 4 (RGBA); 0 for as many as the file has.
+        dtype: uint8 or uint16.
+
+    Raises:
+        InvalidArgumentError: it is not a PNG image.
+        UnimplementedError: Pillow is not installed: `pip install 'aioflow[image]'`.
+    """
+    return make("DecodePng", contents, channels=channels, dtype=as_dtype(dtype), name=name)
+
+
+def decode_jpeg(
+    contents: TensorLike,
+    channels: int = 0,
+    ratio: int = 1,
+    fancy_upscaling: bool = True,
+    try_recover_truncated: bool = False,
+    acceptable_fraction: float = 1,
+    dct_method: str = "",
+    name: str | None = None,
+) -> Tensor:
+    """A JPEG image, [height, width, channels] uint8.
+
+    Args:
+        contents: The file's bytes, a scalar string.
+        channels: 1 (grayscale) or 3 (RGB); 0 for as many as the file has.
+        ratio: 1, 2, 4 or 8: how much smaller to make it while it is decoded.
+        try_recover_truncated: Give what there is of a file that is cut short, the rest grey.
+        fancy_upscaling, acceptable_fraction, dct_method: Accepted as TensorFlow does; the library's choices hold.
+
+    Raises:
+        InvalidArgumentError: it is not a JPEG image.
+        UnimplementedError: Pillow is not installed: `pip install 'aioflow[image]'`.
+    """
+    return make(
+        "DecodeJpeg",
+        contents,
+        channels=channels,
+        ratio=ratio,
+        fancy_upscaling=fancy_upscaling,
+        try_recover_truncated=try_recover_truncated,
+        acceptable_fraction=acceptable_fraction,
+        dct_method=dct_method,
+        name=name,
+    )
+
+
+def decode_bmp(contents: TensorLike, channels: int = 0, name: str | None = None) -> Tensor:
+    """An uncompressed BMP image of 8, 24 or 32 bits, [height, width, channels] uint8. See `decode_png`."""
+    return make("DecodeBmp", contents, channels=channels, name=name)
+
+
+def decode_gif(contents: TensorLike, name: str | None = None) -> Tensor:
+    """All frames of a GIF animation, [frames, height, width, 3] uint8. See `decode_png`."""
+    return make("DecodeGif", contents, name=name)
+
+
+def decode_image(
+    contents: TensorLike,
+    channels: int | None = None,
+    dtype: DTypeLike = dtypes.uint8,
+    name: str | None = None,
+    expand_animations: bool = True,
+) -> Tensor:
+    """An image of any of the formats BMP, GIF, JPEG and PNG, which its bytes tell apart.
+
+    Args:
+        channels: As in `decode_png`; None is 0.
+        dtype: uint8, uint16, or another to which the image is converted: floats are between 0 and 1.
+        expand_animations: Give all frames of a GIF, [frames, height, width, 3]; otherwise the first one.
+    """
+    wanted = as_dtype(dtype)
+    direct = wanted in (dtypes.uint8, dtypes.uint16, dtypes.float32)
+    with default_graph().name_scope(name or "decode_image"):
+        image = make(
+            "DecodeImage",
+            contents,
+            channels=channels or 0,
+            dtype=wanted if direct else dtypes.uint16,
+            expand_animations=expand_animations,
+        )
+        return image if direct else convert_image_dtype(image, wanted)
+
+
+def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
+    """Whether the bytes begin as those of a JPEG image do."""
+    with default_graph().name_scope(name or "is_jpeg"):
+        return make("Equal", make("Substr", contents, 0, 3), b"\xff\xd8\xff")
+
+
+def extract_jpeg_shape(contents: TensorLike, output_type: DTypeLike = dtypes.int32, name: str | None = None) -> Tensor:
+    """Height, width and number of channels of a JPEG image, which is not decoded for that."""
+    return make("ExtractJpegShape", contents, output_type=as_dtype(output_type), name=name)
+
+
+# ── encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def encode_png(image: TensorLike, compression: int = -1, name: str | None = None) -> Tensor:
+    """The bytes of a PNG image.
+
+    Args:
+        image: [..., height, width, channels], uint8 or uint16, with 1 (grayscale), 2 (grayscale and alpha), 3 (RGB) or
+            4 (RGBA) channels.
+        compression: 0 to 9; -1 for the library's choice.
+    """
+    # An array keeps its dtype: converted to the op's default, a uint16 one would lose it where its values are small.
+    pixels = convert_to_tensor(image, None if hasattr(image, "dtype") else dtypes.uint8)
+    return make("EncodePng", pixels, compression=compression, name=name)
+
+
+def encode_jpeg(
+    image: TensorLike,
+    format: str = "",
+    quality: int = 95,
+    progressive: bool = False,
+    optimize_size: bool = False,
+    chroma_downsampling: bool = True,
+    density_unit: str = "in",
+    x_density: int = 300,
+    y_density: int = 300,
+    xmp_metadata: str = "",
+    name: str | None = None,
+) -> Tensor:
+    """The bytes of a JPEG image.
+
+    Args:
+        image: [height, width, channels], uint8, with 1 (grayscale) or 3 (RGB) channels.
+        format: "grayscale" or "rgb", where it must be one of them.
+        quality: 0 to 100.
+        progressive, optimize_size: How the file is made.
+        chroma_downsampling: Keep colours at half the resolution.
+        density_unit, x_density, y_density: Pixels per inch ("in") or per centimetre ("cm"), for the file's header.
+        xmp_metadata: What else the header says.
+
+    Raises:
+        InvalidArgumentError: the image has a different number of channels.
+        UnimplementedError: Pillow is not installed: `pip install 'aioflow[image]'`.
+    """
+    return make(
+        "EncodeJpeg",
+        convert_to_tensor(image, dtypes.uint8),
+        format=format,
+        quality=quality,
+        progressive=progressive,
+        optimize_size=optimize_size,
+        chroma_downsampling=chroma_downsampling,
+        density_unit=density_unit,
+        x_density=x_density,
+        y_density=y_density,
+        xmp_metadata=xmp_metadata,
+        name=name,
+    )
+
+
+# ── sizes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ResizeMethod:
+    """How `resize_images` works out pixels. Bicubic and area are not implemented."""
+
+    BILINEAR = 0
+    NEAREST_NEIGHBOR = 1
+    BICUBIC = 2
+    AREA = 3
+
+
+def resize_bilinear(
+    images: TensorLike,
+    size: TensorLike,
+    align_corners: bool = False,
+    name: str | None = None,
+    half_pixel_centers: bool = False,
+) -> Tensor:
+    """Images in another size, by bilinear interpolation: float32.
+
+    Args:
+        images: [batch, height, width, channels].
+        size: The new height and width.
+        align_corners: The corner pixels stay corner pixels.
+        half_pixel_centers: A pixel's value is that at its centre, which makes resizing symmetric.
+    """
+    return make(
+        "ResizeBilinear",
+        images,
+        size,
+        align_corners=align_corners,
+        half_pixel_centers=half_pixel_centers,
+        name=name,
+    )
+
+
+def resize_nearest_neighbor(
+    images: TensorLike,
+    size: TensorLike,
+    align_corners: bool = False,
+    name: str | None = None,
+    half_pixel_centers: bool = False,
+) -> Tensor:
+    """Images in another size, where each pixel is one of the old ones. See `resize_bilinear`."""
+    return make(
+        "ResizeNearestNeighbor",
+        images,
+        size,
+        align_corners=align_corners,
+        half_pixel_centers=half_pixel_centers,
+        name=name,
+    )
+
+
+def resize_images(
+    images: TensorLike,
+    size: TensorLike,
+    method: int = ResizeMethod.BILINEAR,
+    align_corners: bool = False,
+    preserve_aspect_ratio: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """An image, or a batch of images, in another size. Images that have it already are given back as they are.
+
+    Args:
+        method: `ResizeMethod.BILINEAR` (float32) or `NEAREST_NEIGHBOR` (the images' dtype).
+        preserve_aspect_ratio: `size` is the largest that the images may get.
+
+    Raises:
+        InvalidArgumentError: the rank of the images is not 3 or 4.
+        UnimplementedError: the method is not supported.
+    """
+    op_type = {0: "ResizeBilinear", 1: "ResizeNearestNeighbor"}.get(method)
+    if op_type is None:
+        raise UnimplementedError("unknown resize method", expected="BILINEAR or NEAREST_NEIGHBOR", actual=method)
+    with default_graph().name_scope(name or "resize"):
+        given = convert_to_tensor(images)
+        if given.dims is None or len(given.dims) not in (3, 4):
+            raise InvalidArgumentError("images have the wrong rank", expected="3 or 4", actual=format_dims(given.dims))
+        many = given if len(given.dims) == 4 else make("ExpandDims", given, 0)
+        target = convert_to_tensor(size, dtypes.int32)
+        if preserve_aspect_ratio:
+            target = _fitting(many, target)
+        known = constant_value(target)
+        if known is not None and many.dims is not None and tuple(known.tolist()) == many.dims[1:3]:
+            return given
+        made = make(op_type, many, target, align_corners=align_corners)
+        return made if len(given.dims) == 4 else make("Squeeze", made, squeeze_dims=[0])
+
+
+def _fitting(images: Tensor, size: Tensor) -> Tensor:
+    """The largest size within `size` that has the images' proportions."""
+    known, dims = constant_value(size), images.dims
+    if known is not None and dims is not None and dims[1] and dims[2]:
+        sizes = np.array(dims[1:3], np.float32)
+        return convert_to_tensor(np.round(sizes * (known.astype(np.float32) / sizes).min()).astype(np.int32))
+    current = make("Cast", _image_size(images), DstT=dtypes.float32)
+    scale = make("Min", make("RealDiv", make("Cast", size, DstT=dtypes.float32), current), 0)
+    return make("Cast", make("Round", make("Mul", current, scale)), DstT=dtypes.int32)
+
+
+def crop_and_resize(
+    image: TensorLike,
+    boxes: TensorLike,
+    box_ind: TensorLike | None = None,
+    crop_size: TensorLike | None = None,
+    method: str = "bilinear",
+    extrapolation_value: float = 0,
+    name: str | None = None,
+    box_indices: TensorLike | None = None,
+) -> Tensor:
+    """Parts of images, each brought to one size: [boxes, height, width, channels], float32.
+
+    Args:
+        image: [batch, height, width, channels].
+        boxes: [boxes, 4], each y1, x1, y2, x2, where 0 is the first row or column of an image and 1 the last. A box may
+            reach beyond the image, and it turns its part around where y1 > y2 or x1 > x2.
+        box_ind: Of which image each box is a part.
+        crop_size: Height and width.
+        method: "bilinear" or "nearest".
+        extrapolation_value: What is beyond the image.
+        box_indices: Another name of `box_ind`.
+
+    Raises:
+        InvalidArgumentError: the number of an image is missing or out of range, or a box is not finite.
+    """
+    if (box_ind is None) == (box_indices is None):
+        given = "none" if box_ind is None else "both"
+        raise InvalidArgumentError("boxes need the numbers of their images", expected="box_indices", actual=given)
+    if crop_size is None:
+        raise InvalidArgumentError("crops need a size", expected="crop_size", actual="none")
+    return make(
+        "CropAndResize",
+        image,
+        boxes,
+        box_indices if box_ind is None else box_ind,
+        crop_size,
+        method=method,
+        extrapolation_value=extrapolation_value,
+        name=name,
+    )

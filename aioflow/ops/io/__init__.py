@@ -1,0 +1,1 @@
+"""Ops of files, records and checkpoints."""

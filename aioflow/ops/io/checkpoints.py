@@ -1,0 +1,55 @@
+"""Ops that save tensors to files and restore them. Users reach them through `train.Saver`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.shapes import Dims
+from aioflow.graph.traits import Effect, files
+
+__all__: list[str] = []
+
+
+def _save_shape(ctx: ShapeContext) -> list[Dims]:
+    ctx.require_rank("prefix", 0)
+    ctx.require_rank("tensor_names", 1)
+    ctx.require_rank("shape_and_slices", 1)
+    return []
+
+
+def _restore_shape(ctx: ShapeContext) -> list[Dims]:
+    _save_shape(ctx)
+    unknown: list[Any] = [None] * len(ctx.attrs["dtypes"])
+    return unknown
+
+
+define_op(
+    "SaveV2",
+    "prefix: string, tensor_names: string, shape_and_slices: string, tensors: list:dtypes",
+    "",
+    ["dtypes: list(type) >= 1"],
+    shape=_save_shape,
+    traits=files(effect=Effect.CHANGES),
+)
+define_op(
+    "RestoreV2",
+    "prefix: string, tensor_names: string, shape_and_slices: string",
+    "tensors: list:dtypes",
+    ["dtypes: list(type) >= 1"],
+    shape=_restore_shape,
+    traits=files(effect=Effect.CHANGES),
+)
+define_op(
+    "ShardedFilename",
+    "basename: string, shard: int32, num_shards: int32",
+    "filename: string",
+    shape=lambda ctx: (),
+    traits=files(),
+)
+
+define_op(
+    "ShardedFilespec", "basename: string, num_shards: int32", "filename: string", shape=lambda ctx: (), traits=files()
+)
+
+not_differentiable("SaveV2", "RestoreV2", "ShardedFilename", "ShardedFilespec")

@@ -1,0 +1,184 @@
+"""How the features of `Example` messages are to be read: what callers describe, and what the parsing ops make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.graph import Tensor
+from aioflow.graph.shapes import Dims, dims_of, format_dims, num_elements
+from aioflow.ops.apply import constant
+from aioflow.ops.sparse.dense import sparse_merge
+
+__all__ = ["FixedLenFeature", "FixedLenSequenceFeature", "SparseFeature", "VarLenFeature"]
+
+
+class FixedLenFeature(NamedTuple):
+    """How to read a feature that has the same number of values in every example.
+
+    Attributes:
+        shape: Of the values of one example.
+        dtype: float32, int64 or string.
+        default_value: For an example without the feature; without it, that is an error.
+    """
+
+    shape: Any
+    dtype: Any
+    default_value: Any = None
+
+
+class FixedLenSequenceFeature(NamedTuple):
+    """How to read a feature with any number of entries; shorter ones are padded to the longest of the batch.
+
+    Attributes:
+        shape: Of one entry.
+        dtype: float32, int64 or string.
+        allow_missing: An example without the feature has no entries. Must be True except in a `SequenceExample`.
+        default_value: What is padded with, a scalar; 0 or "" without it.
+    """
+
+    shape: Any
+    dtype: Any
+    allow_missing: bool = False
+    default_value: Any = None
+
+
+class VarLenFeature(NamedTuple):
+    """How to read a feature with any number of values: as a sparse tensor of one row per example.
+
+    Attributes:
+        dtype: float32, int64 or string.
+    """
+
+    dtype: Any
+
+
+class SparseFeature(NamedTuple):
+    """How to read a sparse tensor whose indices and values are two features of the examples.
+
+    Attributes:
+        index_key: The feature (or several, one per dimension) that holds the indices, int64.
+        value_key: The feature that holds the values.
+        dtype: Of the values: float32, int64 or string.
+        size: Of the dimension (or of each) that is indexed.
+        already_sorted: The indices ascend in each example.
+    """
+
+    index_key: Any
+    value_key: Any
+    dtype: Any
+    size: Any
+    already_sorted: bool = False
+
+
+AnyFeature: TypeAlias = FixedLenFeature | FixedLenSequenceFeature | VarLenFeature | SparseFeature
+
+
+class FeatureSpecs:
+    """What a set of features asks of a parsing op.
+
+    Attributes:
+        sparse: The dtypes of the features that are read as sparse tensors, by name.
+        dense: Dtype, shape and default value of those that are read as dense ones, by name.
+    """
+
+    def __init__(
+        self, features: Mapping[str, AnyFeature] | None, kinds: tuple[type, ...], in_steps: bool = False
+    ) -> None:
+        self._features = dict(features or {})
+        sparse: dict[str, DType] = {}
+        self.dense: dict[str, tuple[DType, Dims, Tensor]] = {}
+        for key in sorted(self._features):
+            feature = self._features[key]
+            if not isinstance(feature, kinds):
+                raise InvalidArgumentError(
+                    f"feature {key!r} is of a kind that cannot be parsed",
+                    expected=" or ".join(kind.__name__ for kind in kinds),
+                    actual=repr(feature),
+                )
+            if isinstance(feature, VarLenFeature):
+                _add(sparse, key, as_dtype(feature.dtype))
+            elif isinstance(feature, SparseFeature):
+                for part in _index_keys(feature):
+                    _add(sparse, part, dtypes.int64)
+                _add(sparse, feature.value_key, as_dtype(feature.dtype))
+            elif isinstance(feature, FixedLenFeature):
+                self.dense[key] = _fixed(key, feature)
+            else:
+                self.dense[key] = _step(key, feature) if in_steps else _sequence(key, feature)
+        self.sparse = {key: sparse[key] for key in sorted(sparse)}
+        both = sorted(self.sparse.keys() & self.dense.keys())
+        if both:
+            raise InvalidArgumentError("a feature is parsed in two different ways", expected="one", actual=both)
+
+    @property
+    def missing_allowed(self) -> list[str]:
+        """The feature lists that may be missing."""
+        return [key for key in self.dense if getattr(self._features[key], "allow_missing", False)]
+
+    def assembled(self, sparse: Sequence[Any], dense: Sequence[Tensor]) -> dict[str, Any]:
+        """The tensors asked for, by name, from those that the op gives in the order of `sparse` and `dense`."""
+        parts = dict(zip(self.sparse, sparse, strict=True))
+        found: dict[str, Any] = dict(zip(self.dense, dense, strict=True))
+        for key, feature in self._features.items():
+            if isinstance(feature, SparseFeature):
+                indices = [parts[name] for name in _index_keys(feature)]
+                sizes = list(feature.size) if isinstance(feature.size, list | tuple) else [feature.size]
+                found[key] = sparse_merge(
+                    indices, parts[feature.value_key], sizes, already_sorted=feature.already_sorted
+                )
+            elif isinstance(feature, VarLenFeature):
+                found[key] = parts[key]
+        return {key: found[key] for key in sorted(found)}
+
+
+def _index_keys(feature: SparseFeature) -> list[str]:
+    return [feature.index_key] if isinstance(feature.index_key, str) else list(feature.index_key)
+
+
+def _add(sparse: dict[str, DType], key: str, dtype: DType) -> None:
+    if sparse.setdefault(key, dtype) is not dtype:
+        raise InvalidArgumentError(
+            f"feature {key!r} is parsed as two different dtypes", expected=sparse[key].name, actual=dtype.name
+        )
+
+
+def _known(key: str, shape: Any) -> tuple[int, ...]:
+    dims = dims_of(shape)
+    if dims is None or num_elements(dims) is None:
+        raise InvalidArgumentError(
+            f"feature {key!r} needs a known shape", expected="known sizes", actual=format_dims(dims)
+        )
+    return tuple(size for size in dims if size is not None)
+
+
+def _fixed(key: str, feature: FixedLenFeature) -> tuple[DType, Dims, Tensor]:
+    dtype, dims = as_dtype(feature.dtype), _known(key, feature.shape)
+    if feature.default_value is None:
+        return dtype, dims, constant([], dtype)
+    return dtype, dims, constant(feature.default_value, dtype, shape=dims, verify_shape=True)
+
+
+def _sequence(key: str, feature: FixedLenSequenceFeature) -> tuple[DType, Dims, Tensor]:
+    dtype, dims = as_dtype(feature.dtype), _known(key, feature.shape)
+    if not feature.allow_missing:
+        raise InvalidArgumentError(f"feature {key!r}: allow_missing must be True", expected=True, actual=False)
+    padding = feature.default_value
+    if padding is None:
+        padding = "" if dtype is dtypes.string else 0
+    return dtype, (None, *dims), constant(padding, dtype, shape=(1,))
+
+
+def _step(key: str, feature: FixedLenSequenceFeature) -> tuple[DType, Dims, Tensor]:
+    """Of the entry that each step of a feature list has, whose number is that of the steps: nothing is padded."""
+    if feature.default_value is not None:
+        raise InvalidArgumentError(
+            f"feature {key!r} of a SequenceExample is not padded",
+            expected="no default_value",
+            actual=feature.default_value,
+        )
+    dtype = as_dtype(feature.dtype)
+    return dtype, _known(key, feature.shape), constant([], dtype)

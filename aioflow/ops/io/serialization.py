@@ -1,0 +1,132 @@
+"""Tensors, dense and sparse, as strings: what travels through queues and record files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.errors import UnimplementedError
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DTypeLike, as_dtype
+from aioflow.graph.graph import Tensor
+from aioflow.graph.opdef import define_op, not_differentiable
+from aioflow.graph.traits import encoded
+from aioflow.ops.apply import TensorLike, make, make_list
+from aioflow.ops.sparse.tensor import SparseTensor, sparse_of
+
+__all__ = [
+    "deserialize_many_sparse",
+    "parse_tensor",
+    "serialize_many_sparse",
+    "serialize_sparse",
+    "serialize_tensor",
+]
+
+_SPARSE = "sparse_indices: int64, sparse_values: {}, sparse_shape: int64"
+
+define_op("SerializeTensor", "tensor: T", "serialized: string", ["T: type"], shape=lambda ctx: (), traits=encoded())
+define_op(
+    "ParseTensor",
+    "serialized: string",
+    "output: out_type",
+    ["out_type: type"],
+    shape=lambda ctx: None,
+    traits=encoded(),
+)
+define_op(
+    "SerializeSparse",
+    _SPARSE.format("T"),
+    "serialized_sparse: string",
+    ["T: type", "out_type: {string} = string"],
+    shape=lambda ctx: (3,),
+    traits=encoded(),
+)
+define_op(
+    "SerializeManySparse",
+    _SPARSE.format("T"),
+    "serialized_sparse: string",
+    ["T: type", "out_type: {string} = string"],
+    shape=lambda ctx: (None, 3),
+    traits=encoded(),
+)
+define_op(
+    "DeserializeManySparse",
+    "serialized_sparse: string",
+    _SPARSE.format("dtype"),
+    ["dtype: type"],
+    shape=lambda ctx: [(None, None), (None,), (None,)],
+    traits=encoded(),
+)
+define_op(
+    "DeserializeSparse",
+    "serialized_sparse: string",
+    _SPARSE.format("dtype"),
+    ["dtype: type", "Tserialized: {string} = string"],
+    shape=lambda ctx: [(None, None), (None,), (None,)],
+    traits=encoded(),
+)
+
+not_differentiable(
+    "SerializeTensor",
+    "ParseTensor",
+    "SerializeSparse",
+    "SerializeManySparse",
+    "DeserializeManySparse",
+    "DeserializeSparse",
+)
+
+
+def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
+    """The tensor as a scalar string, a `TensorProto` message."""
+    return make("SerializeTensor", tensor, name=name)
+
+
+def parse_tensor(serialized: TensorLike, out_type: DTypeLike, name: str | None = None) -> Tensor:
+    """The tensor of dtype `out_type` that a scalar string holds: see `serialize_tensor`.
+
+    Raises:
+        InvalidArgumentError: the string is not a `TensorProto`, or one of a different dtype.
+    """
+    return make("ParseTensor", serialized, out_type=out_type, name=name)
+
+
+def _only_strings(out_type: Any) -> None:
+    if as_dtype(out_type) is not dtypes.string:
+        raise UnimplementedError("sparse tensors can only be serialized to strings", expected="string", actual=out_type)
+
+
+def serialize_sparse(sp_input: SparseTensor, name: str | None = None, out_type: DTypeLike = dtypes.string) -> Tensor:
+    """The sparse tensor as three strings, a vector."""
+    _only_strings(out_type)
+    sparse = sparse_of(sp_input)
+    return make("SerializeSparse", sparse.indices, sparse.values, sparse.dense_shape, name=name)
+
+
+def serialize_many_sparse(
+    sp_input: SparseTensor, name: str | None = None, out_type: DTypeLike = dtypes.string
+) -> Tensor:
+    """Each slice along the first dimension as three strings: [n, 3]. The entries are in row-major order.
+
+    Raises:
+        InvalidArgumentError: the rank is less than 2.
+    """
+    _only_strings(out_type)
+    sparse = sparse_of(sp_input)
+    return make("SerializeManySparse", sparse.indices, sparse.values, sparse.dense_shape, name=name)
+
+
+def deserialize_many_sparse(
+    serialized_sparse: TensorLike, dtype: DTypeLike, rank: int | None = None, name: str | None = None
+) -> SparseTensor:
+    """The sparse tensors of [n, 3] strings put together along a new first dimension.
+
+    Args:
+        dtype: Of the values.
+        rank: Of the result, where it is known.
+
+    Raises:
+        InvalidArgumentError: the strings are not what `serialize_sparse` gives, or the tensors differ in rank or dtype.
+    """
+    indices, values, shape = make_list("DeserializeManySparse", serialized_sparse, dtype=dtype, name=name)
+    indices.set_shape([None, rank])
+    shape.set_shape([rank])
+    return SparseTensor(indices, values, shape)

@@ -1,0 +1,502 @@
+"""Decompositions and solutions of linear systems, of single matrices or of batches of them, with their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, overload
+
+from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.graph import dtypes
+from aioflow.graph.costs import Cost, Operand
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, merge_dims
+from aioflow.graph.traits import product
+from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list, make_tuple
+from aioflow.ops.array.shape import matrix_transpose
+from aioflow.ops.linalg.products import matmul
+from aioflow.ops.math.reduction import reduce_by
+from aioflow.ops.scoping import name_scope
+
+# adjoint, logdet and slogdet are public as aioflow.linalg names only.
+__all__ = [
+    "cholesky",
+    "cholesky_solve",
+    "matrix_determinant",
+    "matrix_inverse",
+    "matrix_solve",
+    "matrix_triangular_solve",
+    "qr",
+    "self_adjoint_eig",
+    "self_adjoint_eigvals",
+    "svd",
+]
+
+
+# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _square(ctx: ShapeContext, name: str = "input") -> Dims:
+    """The dims of a batch of square matrices."""
+    dims = ctx.require_rank(name, 2, -1)
+    if dims is None:
+        return None
+    if dims[-1] is not None and dims[-2] is not None and dims[-1] != dims[-2]:
+        raise InvalidArgumentError(
+            "the matrices are not square", expected="equal last two sizes", actual=format_dims(dims)
+        )
+    size = dims[-2] if dims[-1] is None else dims[-1]
+    return (*dims[:-2], size, size)
+
+
+def _determinant(ctx: ShapeContext) -> Dims:
+    dims = _square(ctx)
+    return None if dims is None else dims[:-2]
+
+
+def _sign_and_log(ctx: ShapeContext) -> list[Dims]:
+    return [_determinant(ctx)] * 2
+
+
+def _solution(ctx: ShapeContext) -> Dims:
+    matrix, rhs = _square(ctx, "matrix"), ctx.require_rank("rhs", 2, -1)
+    spread = ctx.op_def.name == "MatrixTriangularSolve"
+    if not spread and matrix is None and rhs is not None:
+        matrix = (*rhs[:-2], rhs[-2], rhs[-2])
+    elif not spread and rhs is None and matrix is not None:
+        rhs = (*matrix[:-1], None)
+    if matrix is None or rhs is None:
+        return None
+    merge_dims(matrix[-1:], rhs[-2:-1])
+    batch = broadcast_dims([matrix[:-2], rhs[:-2]]) if spread else merge_dims(matrix[:-2], rhs[:-2])
+    rows = matrix[-1] if rhs[-2] is None else rhs[-2]
+    return (*(batch or ()), rows, rhs[-1])
+
+
+def _eigen(ctx: ShapeContext) -> list[Dims]:
+    dims = _square(ctx)
+    vectors = dims if ctx.attrs["compute_v"] else (0,)
+    return [None if dims is None else dims[:-1], vectors]
+
+
+def _singular(ctx: ShapeContext) -> list[Dims]:
+    dims = ctx.require_rank("input", 2, -1)
+    if dims is None:
+        return [None, None, None] if ctx.attrs["compute_uv"] else [None, (0,), (0,)]
+    rows, columns = dims[-2:]
+    least = _least(rows, columns)
+    values = (*dims[:-2], least)
+    if not ctx.attrs["compute_uv"]:
+        return [values, (0,), (0,)]
+    if ctx.attrs["full_matrices"]:
+        return [values, (*dims[:-2], rows, rows), (*dims[:-2], columns, columns)]
+    return [values, (*dims[:-2], rows, least), (*dims[:-2], columns, least)]
+
+
+def _orthogonal(ctx: ShapeContext) -> list[Dims]:
+    dims = ctx.require_rank("input", 2, -1)
+    if dims is None:
+        return [None, None]
+    rows, columns = dims[-2:]
+    inner = rows if ctx.attrs["full_matrices"] else _least(rows, columns)
+    return [(*dims[:-2], rows, inner), (*dims[:-2], inner, columns)]
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    if 0 in (a, b):
+        return 0
+    return None if a is None or b is None else min(a, b)
+
+
+_T = "T: {float64, float32, float16, complexes}"
+
+
+def _cubic(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+    """Multiply-adds: elements times the size of a side."""
+    return float(inputs[0].elements * (inputs[0].dims[-1] if inputs[0].dims else 1))
+
+
+_FACTORIZATION: Final = Cost("product", _cubic, 4.0)
+_DECOMPOSITION: Final = Cost("product", _cubic, 40.0)
+
+define_op(
+    "MatrixInverse",
+    "input: T",
+    "output: T",
+    ["adjoint: bool = False", _T],
+    shape=_square,
+    traits=product(cost=_FACTORIZATION),
+)
+define_op("MatrixDeterminant", "input: T", "output: T", [_T], shape=_determinant, traits=product(cost=_FACTORIZATION))
+define_op(
+    "LogMatrixDeterminant",
+    "input: T",
+    "sign: T, log_abs_determinant: T",
+    [_T],
+    shape=_sign_and_log,
+    traits=product(cost=_FACTORIZATION),
+)
+define_op(
+    "MatrixSolve",
+    "matrix: T, rhs: T",
+    "output: T",
+    ["adjoint: bool = False", _T],
+    shape=_solution,
+    traits=product(cost=_FACTORIZATION),
+)
+define_op(
+    "MatrixTriangularSolve",
+    "matrix: T, rhs: T",
+    "output: T",
+    ["lower: bool = True", "adjoint: bool = False", "T: {floats, complexes}"],
+    shape=_solution,
+    traits=product(cost=_FACTORIZATION),
+)
+define_op("Cholesky", "input: T", "output: T", [_T], shape=_square, traits=product(cost=_FACTORIZATION))
+define_op(
+    "CholeskyGrad",
+    "l: T, grad: T",
+    "output: T",
+    ["T: {float16, float32, float64}"],
+    shape=lambda ctx: _square(ctx, "l"),
+    traits=product(cost=_FACTORIZATION),
+)
+define_op(
+    "SelfAdjointEigV2",
+    "input: T",
+    "e: T, v: T",
+    ["compute_v: bool = True", _T],
+    shape=_eigen,
+    traits=product(cost=_DECOMPOSITION),
+)
+define_op(
+    "Svd",
+    "input: T",
+    "s: T, u: T, v: T",
+    ["compute_uv: bool = True", "full_matrices: bool = False", _T],
+    shape=_singular,
+    traits=product(cost=_DECOMPOSITION),
+)
+define_op(
+    "Qr",
+    "input: T",
+    "q: T, r: T",
+    ["full_matrices: bool = False", _T],
+    shape=_orthogonal,
+    traits=product(cost=_DECOMPOSITION),
+)
+
+
+# ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
+    """The conjugate transpose of each matrix."""
+    return matrix_transpose(matrix, name or "adjoint", conjugate=True)
+
+
+def _band(x: Tensor, lower: int, upper: int) -> Tensor:
+    """The diagonals from `lower` below the main one to `upper` above it; -1 means all."""
+    return make("MatrixBandPart", x, constant(lower, dtypes.int64), constant(upper, dtypes.int64))
+
+
+def _lower_half(x: Tensor) -> Tensor:
+    """The lower triangle with half the diagonal."""
+    return _band(x, -1, 0) - _band(x, 0, 0) * constant(0.5, dtype=x.dtype)
+
+
+@gradient("MatrixInverse")
+def _inverse_grad(op: Operation, grad: Tensor) -> Tensor:
+    y = op.outputs[0]
+    if op.get_attr("adjoint"):
+        return -matmul(y, matmul(grad, y, adjoint_a=True))
+    return -matmul(y, matmul(grad, y, adjoint_b=True), adjoint_a=True)
+
+
+def _columns(x: Tensor, count: int = 2) -> Tensor:
+    """The tensor with `count` dimensions of size 1 after its own."""
+    for _ in range(count):
+        x = make("ExpandDims", x, -1)
+    return x
+
+
+@gradient("MatrixDeterminant")
+def _determinant_grad(op: Operation, grad: Tensor) -> Tensor:
+    inverse = make("MatrixInverse", op.inputs[0], adjoint=True)
+    return _columns(grad * op.outputs[0]) * inverse
+
+
+@gradient("LogMatrixDeterminant")
+def _log_determinant_grad(op: Operation, _: Tensor | None, grad: Tensor | None) -> Tensor | None:
+    if grad is None:
+        return None  # the sign is constant wherever it has a gradient
+    inverse = make("MatrixInverse", op.inputs[0], adjoint=True)
+    return _columns(grad) * inverse
+
+
+@gradient("MatrixSolve")
+def _solve_grad(op: Operation, grad: Tensor) -> list[Tensor]:
+    adjointed, x = op.get_attr("adjoint"), op.outputs[0]
+    grad_rhs = make("MatrixSolve", op.inputs[0], grad, adjoint=not adjointed)
+    left, right = (x, grad_rhs) if adjointed else (grad_rhs, x)
+    return [-matmul(left, right, adjoint_b=True), grad_rhs]
+
+
+@gradient("MatrixTriangularSolve")
+def _triangular_solve_grad(op: Operation, grad: Tensor) -> list[Tensor]:
+    matrix, rhs = op.inputs
+    lower, adjointed, x = op.get_attr("lower"), op.get_attr("adjoint"), op.outputs[0]
+    grad_rhs = make("MatrixTriangularSolve", matrix, grad, lower=lower, adjoint=not adjointed)
+    left, right = (x, grad_rhs) if adjointed else (grad_rhs, x)
+    full = -matmul(left, right, adjoint_b=True)
+    grad_matrix = _band(full, -1, 0) if lower else _band(full, 0, -1)
+    same = matrix.dims is not None and rhs.dims is not None and matrix.dims[:-2] == rhs.dims[:-2]
+    if same and None not in (matrix.dims or ())[:-2]:
+        return [grad_matrix, grad_rhs]
+    return _unspread([matrix, rhs], [grad_matrix, grad_rhs])
+
+
+def _unspread(inputs: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+    """Sum gradients over the batch dimensions in which their inputs were broadcast."""
+    shapes = [make("Shape", t) for t in inputs]
+    batches = [make("StridedSlice", s, [0], [-2], [1], begin_mask=1) for s in shapes]
+    axes = make_list("BroadcastGradientArgs", *batches)
+    return [make("Reshape", make("Sum", g, a), s) for g, a, s in zip(grads, axes, shapes, strict=True)]
+
+
+@gradient("Cholesky")
+def _cholesky_grad(op: Operation, grad: Tensor) -> Tensor:
+    """Murray, "Differentiation of the Cholesky decomposition" (2016), section 3; the result is symmetric."""
+    factor = op.outputs[0]
+    middle = _lower_half(matmul(factor, _band(grad, -1, 0), adjoint_a=True))
+    left = make("MatrixTriangularSolve", factor, middle, adjoint=True)
+    full = adjoint(make("MatrixTriangularSolve", factor, adjoint(left), adjoint=True))
+    return (full + adjoint(full)) * constant(0.5, dtype=full.dtype)
+
+
+@gradient("SelfAdjointEigV2")
+def _eigen_grad(op: Operation, grad_e: Tensor | None, grad_v: Tensor | None) -> Tensor | None:
+    if not op.get_attr("compute_v"):
+        if grad_e is None:
+            return None
+        v = self_adjoint_eig(op.inputs[0])[1]
+        return _symmetric_input(matmul(v * make("ExpandDims", grad_e, -2), v, adjoint_b=True))
+    e, v = op.outputs
+    parts: list[Tensor] = []
+    if grad_v is not None:
+        gaps = make("ExpandDims", e, -2) - make("ExpandDims", e, -1)
+        inner = _safe_reciprocal(gaps) * matmul(v, grad_v, adjoint_a=True)
+        parts.append(matmul(v, matmul(inner, v, adjoint_b=True)))
+    if grad_e is not None:
+        parts.append(matmul(v * make("ExpandDims", grad_e, -2), v, adjoint_b=True))
+    return _symmetric_input(parts[0] if len(parts) == 1 else parts[0] + parts[1]) if parts else None
+
+
+def _symmetric_input(grad: Tensor) -> Tensor:
+    """The gradient with respect to a matrix of which only the lower triangle is read."""
+    return _lower_half(grad + adjoint(grad))
+
+
+def _safe_reciprocal(x: Tensor) -> Tensor:
+    """1 / x, and 0 at 0: equal eigenvalues have no well-defined vectors, and must not make everything else nan."""
+    return make("RealDiv", x, x * x + constant(1e-20, dtype=x.dtype))
+
+
+@gradient("Svd")
+def _svd_grad(op: Operation, grad_s: Tensor | None, grad_u: Tensor | None, grad_v: Tensor | None) -> Tensor | None:
+    """Giles, "Collected matrix derivative results" (2008), section 3.2, with the terms of a thin decomposition."""
+    if not op.get_attr("compute_uv"):
+        if grad_s is None:
+            return None
+        s, u, v = make_list("Svd", op.inputs[0])
+        return matmul(u * make("ExpandDims", grad_s, -2), v, adjoint_b=True)
+    if op.get_attr("full_matrices") or op.inputs[0].dtype.is_complex:
+        raise UnimplementedError(
+            "this kind of singular value decomposition has no gradient",
+            expected="full_matrices=False and a real matrix",
+            actual=f"full_matrices={op.get_attr('full_matrices')}, {op.inputs[0].dtype}",
+        ).at(op.name, op.type, op.source)
+    s, u, v = op.outputs
+    row = make("ExpandDims", s, -2)
+    squares = row * row
+    factor = _safe_reciprocal(squares - make("ExpandDims", s * s, -1))
+    parts: list[Tensor] = []
+    if grad_s is not None:
+        parts.append(matmul(u * make("ExpandDims", grad_s, -2), v, transpose_b=True))
+    if grad_u is not None:
+        parts.append(matmul(_rotation(u, grad_u, factor, row), v, transpose_b=True))
+    if grad_v is not None:
+        parts.append(matmul(u, _rotation(v, grad_v, factor, row), transpose_b=True))
+    return make("AddN", parts) if parts else None
+
+
+def _rotation(vectors: Tensor, grad: Tensor, factor: Tensor, row: Tensor) -> Tensor:
+    """What flows back by singular vectors: inside their span, and out of it where they do not fill the space."""
+    inner = matmul(vectors, grad, transpose_a=True)
+    turned = factor * (inner - adjoint(inner)) * row
+    outside = (grad - matmul(vectors, inner)) / row
+    return matmul(vectors, turned) + outside
+
+
+@gradient("Qr")
+def _qr_grad(op: Operation, grad_q: Tensor | None, grad_r: Tensor | None) -> Tensor | None:
+    """Walter and Lehmann, "Algorithmic differentiation of linear algebra functions" (2013); wide ones in two blocks."""
+    dims, x = op.inputs[0].dims, op.inputs[0]
+    rows, columns = dims[-2:] if dims is not None else (None, None)
+    if rows is None or columns is None or (op.get_attr("full_matrices") and rows > columns) or x.dtype.is_complex:
+        raise UnimplementedError(
+            "this kind of QR decomposition has no gradient",
+            expected="a real matrix of known size, and full_matrices=False if it is tall",
+            actual=f"{format_dims(dims)} {x.dtype}, full_matrices={op.get_attr('full_matrices')}",
+        ).at(op.name, op.type, op.source)
+    q, r = op.outputs
+    grad_q = make("ZerosLike", q) if grad_q is None else grad_q
+    grad_r = make("ZerosLike", r) if grad_r is None else grad_r
+    if rows >= columns:
+        return _tall_qr_grad(q, r, grad_q, grad_r)
+    left, right = (..., slice(None, rows)), (..., slice(rows, None))
+    passed = grad_q + matmul(x[right], grad_r[right], adjoint_b=True)
+    return make("ConcatV2", [_tall_qr_grad(q, r[left], passed, grad_r[left]), matmul(q, grad_r[right])], -1)
+
+
+def _tall_qr_grad(q: Tensor, r: Tensor, grad_q: Tensor, grad_r: Tensor) -> Tensor:
+    middle = matmul(r, grad_r, adjoint_b=True) - matmul(grad_q, q, adjoint_a=True)
+    strict = _band(middle, -1, 0) - _band(middle, 0, 0)
+    symmetric = strict + adjoint(strict) + _band(middle, 0, 0)
+    flowing = grad_q + matmul(q, symmetric)
+    return adjoint(make("MatrixTriangularSolve", r, adjoint(flowing), lower=False))
+
+
+# ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def matrix_inverse(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """The inverse of each square matrix, or with `adjoint` the inverse of its conjugate transpose.
+
+    Raises:
+        InvalidArgumentError: a matrix is not square, or not invertible.
+    """
+    return make("MatrixInverse", input, adjoint=adjoint, name=name)
+
+
+def matrix_determinant(input: TensorLike, name: str | None = None) -> Tensor:
+    """The determinant of each square matrix."""
+    return make("MatrixDeterminant", input, name=name)
+
+
+def slogdet(input: TensorLike, name: str | None = None) -> SignAndLog:
+    """The sign, and the logarithm of the absolute value, of the determinant of each square matrix."""
+    return make_tuple(SignAndLog, "LogMatrixDeterminant", input, name=name)
+
+
+def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
+    """The logarithm of the determinant of each Hermitian positive definite matrix, from its Cholesky factor."""
+    x = convert_to_tensor(matrix)
+    with name_scope(name, "logdet", [x]):
+        diagonal = make("Einsum", [make("Cholesky", x)], equation="...ii->...i")
+        if x.dtype.is_complex:
+            diagonal = make("Real", diagonal, Tout=x.dtype.real_dtype)
+        result: Tensor = 2.0 * reduce_by("Sum", make("Log", diagonal), -1, False, None)
+    return result
+
+
+def matrix_solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """The x of `matrix x = rhs`, for square matrices [..., m, m] and right-hand sides [..., m, k].
+
+    Raises:
+        InvalidArgumentError: the shapes do not fit, or a matrix is not invertible.
+    """
+    return make("MatrixSolve", matrix, rhs, adjoint=adjoint, name=name)
+
+
+def matrix_triangular_solve(
+    matrix: TensorLike, rhs: TensorLike, lower: bool = True, adjoint: bool = False, name: str | None = None
+) -> Tensor:
+    """As `matrix_solve`, reading only the lower (or upper) triangle of `matrix`; batch dimensions broadcast."""
+    return make("MatrixTriangularSolve", matrix, rhs, lower=lower, adjoint=adjoint, name=name)
+
+
+def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
+    """The lower triangular L with L L^H = input, of Hermitian positive definite matrices (the lower triangle is read).
+
+    Raises:
+        InvalidArgumentError: a matrix is not positive definite.
+    """
+    return make("Cholesky", input, name=name)
+
+
+def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
+    """The x of `A x = rhs`, given the Cholesky factor of A."""
+    factor = convert_to_tensor(chol)
+    with name_scope(name, "cholesky_solve", [factor, rhs]):
+        y = matrix_triangular_solve(factor, rhs)
+        return matrix_triangular_solve(factor, y, adjoint=True)
+
+
+class Eigen(NamedTuple):
+    """What `self_adjoint_eig` gives."""
+
+    e: Tensor
+    v: Tensor
+
+
+class Svd(NamedTuple):
+    """What `svd` gives."""
+
+    s: Tensor
+    u: Tensor
+    v: Tensor
+
+
+class SignAndLog(NamedTuple):
+    """What `slogdet` gives."""
+
+    sign: Tensor
+    log_abs_determinant: Tensor
+
+
+class Qr(NamedTuple):
+    """What `qr` gives."""
+
+    q: Tensor
+    r: Tensor
+
+
+def self_adjoint_eig(tensor: TensorLike, name: str | None = None) -> Eigen:
+    """Of Hermitian matrices the eigenvalues [..., n], ascending, and the eigenvectors as columns [..., n, n]."""
+    return make_tuple(Eigen, "SelfAdjointEigV2", tensor, compute_v=True, name=name)
+
+
+def self_adjoint_eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
+    """The eigenvalues [..., n] of Hermitian matrices, in ascending order."""
+    return make_list("SelfAdjointEigV2", tensor, compute_v=False, name=name)[0]
+
+
+@overload
+def svd(
+    tensor: TensorLike, full_matrices: bool = False, compute_uv: Literal[True] = True, name: str | None = None
+) -> Svd: ...
+
+
+@overload
+def svd(
+    tensor: TensorLike, full_matrices: bool = False, *, compute_uv: Literal[False], name: str | None = None
+) -> Tensor: ...
+
+
+def svd(
+    tensor: TensorLike, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None
+) -> Svd | Tensor:
+    """The singular value decomposition `tensor = u diag(s) v^H`.
+
+    Returns:
+        (s [..., p], u [..., m, p], v [..., n, p]) with p = min(m, n); with `full_matrices`, u [..., m, m] and
+        v [..., n, n]; without `compute_uv`, s alone. Singular values descend.
+    """
+    found = make_tuple(Svd, "Svd", tensor, compute_uv=compute_uv, full_matrices=full_matrices, name=name)
+    return found if compute_uv else found.s
+
+
+def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> Qr:
+    """The decomposition `input = q r` with orthonormal columns of q and upper triangular r."""
+    return make_tuple(Qr, "Qr", input, full_matrices=full_matrices, name=name)

@@ -1,0 +1,1 @@
+"""Ops of arithmetic of elements, reductions, order and random numbers."""

@@ -1,0 +1,309 @@
+"""Arithmetic of two tensors: the ops, their gradients, and the builders with TensorFlow 1's names.
+
+Operands are broadcast as in NumPy and must have the same dtype; Python values take the dtype of the other operand.
+Gradients are `_…_grad` functions that end in `unbroadcast`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import Array
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import define_op, gradient
+from aioflow.graph.static_value import StaticValue, constant_value, integers_only, known_by
+from aioflow.graph.traits import FLOATS, NUMBERS, Laws, Neutral, Traits, elementwise, transcendental
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make
+from aioflow.ops.math.broadcasting import Pair, broadcast, conjugate, negated, same_dtype, unbroadcast
+from aioflow.ops.sparse.indexed_slices import Gradient
+
+__all__ = [
+    "add",
+    "atan2",
+    "maximum",
+    "minimum",
+    "multiply",
+    "pow",
+    "squared_difference",
+    "subtract",
+]
+
+
+def _define(
+    name: str, allowed: str, traits: Traits, value: StaticValue | None = None, *, commutative: bool = False
+) -> None:
+    define_op(
+        name,
+        "x: T, y: T",
+        "z: T",
+        [f"T: {allowed}"],
+        shape=broadcast,
+        value=value,
+        traits=traits,
+        commutative=commutative,
+    )
+
+
+def _known_power(x: Array, y: Array) -> Array | None:
+    return None if (y < 0).any() else np.power(x, y)
+
+
+_ANY_FLOAT: Final = "{floats, complexes}"
+# x + 0.0 makes -0.0 into 0.0, so it is -0.0 that changes nothing.
+_SUM: Final = elementwise(in_c="{0} + {1}", fuses=NUMBERS, laws=Laws(neutral=Neutral((0, 1), 0, -0.0)))
+_define("Add", "{floats, complexes, uint8, int8, int16, int32, int64, string}", _SUM, known_by(np.add))
+_define("AddV2", "{numbers}", _SUM, known_by(np.add), commutative=True)
+_define(
+    "Sub",
+    "{numbers}",
+    elementwise(in_c="{0} - {1}", fuses=NUMBERS, laws=Laws(neutral=Neutral((1,), 0, 0.0))),
+    known_by(np.subtract),
+)
+_define(
+    "Mul",
+    "{numbers}",
+    elementwise(in_c="{0} * {1}", fuses=NUMBERS, laws=Laws(neutral=Neutral((0, 1), 1, 1.0))),
+    known_by(np.multiply),
+    commutative=True,
+)
+_define(
+    "Pow",
+    "{floats, int8, int16, int32, int64, complexes}",
+    elementwise(cost=transcendental(), rounded_by="y", fuses=FLOATS, laws=Laws(neutral=Neutral((1,), 1, 1.0))),
+    integers_only(known_by(_known_power)),
+)
+# NaN goes through both, as it does in NumPy.
+for _name, _function, _sign in (("Maximum", np.maximum, ">"), ("Minimum", np.minimum, "<")):
+    _in_c = f"({{0}} != {{0}} || {{0}} {_sign} {{1}}) ? {{0}} : {{1}}"
+    _extreme = elementwise(in_c=_in_c, fuses=NUMBERS, laws=Laws(of_equals=True))
+    _define(_name, "{reals}", _extreme, known_by(_function))
+_define("MulNoNan", _ANY_FLOAT, elementwise(fuses=FLOATS))
+_define("Xdivy", _ANY_FLOAT, elementwise())
+_define("Xlogy", _ANY_FLOAT, elementwise(cost=transcendental()))
+_define("Xlog1py", _ANY_FLOAT, elementwise(cost=transcendental()))
+_define(
+    "SquaredDifference",
+    "{floats, int32, int64, complexes}",
+    elementwise(in_c="({0} - {1}) * ({0} - {1})", fuses=NUMBERS),
+    commutative=True,
+)
+define_op("Atan2", "y: T, x: T", "z: T", ["T: {floats}"], shape=broadcast, traits=elementwise(cost=transcendental()))
+define_op(
+    "NextAfter", "x1: T, x2: T", "output: T", ["T: {float32, float64} = float32"], shape=broadcast, traits=elementwise()
+)
+
+
+def _mul(x: TensorLike, y: TensorLike) -> Tensor:
+    return make("Mul", x, y)
+
+
+def _neg(x: Tensor) -> Tensor:
+    return make("Neg", x)
+
+
+@gradient("Add", "AddV2", takes_slices=True)
+def _add_grad(op: Operation, grad: Gradient) -> Pair:
+    return unbroadcast(op.inputs[0], op.inputs[1], grad, grad)
+
+
+@gradient("Sub", takes_slices=True)
+def _sub_grad(op: Operation, grad: Gradient) -> Pair:
+    grad_x, grad_y = unbroadcast(op.inputs[0], op.inputs[1], grad, grad)
+    return grad_x, None if grad_y is None else negated(grad_y)  # after the sum there is less to negate
+
+
+@gradient("Mul")
+def _mul_grad(op: Operation, grad: Tensor) -> Pair:
+    x, y = op.inputs
+    return unbroadcast(x, y, _mul(grad, conjugate(y)), _mul(grad, conjugate(x)))
+
+
+@gradient("MulNoNan")
+def _mul_no_nan_grad(op: Operation, grad: Tensor) -> Pair:
+    x, y = op.inputs
+    return unbroadcast(x, y, make("MulNoNan", grad, conjugate(y)), make("MulNoNan", conjugate(x), grad))
+
+
+@gradient("Pow")
+def _pow_grad(op: Operation, grad: Tensor) -> Pair:
+    """The gradient comes first in each product: a slope may overflow where it does not flow."""
+    x, y, z = *op.inputs, op.outputs[0]
+    grad_x = _mul(_mul(grad, conjugate(y)), conjugate(_power_below(x, y)))
+    grad_y = _mul(_mul(grad, conjugate(z)), conjugate(_safe_log(x)))
+    return unbroadcast(x, y, grad_x, grad_y)
+
+
+def _power_below(x: Tensor, y: Tensor) -> Tensor:
+    """x^(y-1), with the exponent as a constant where it is one: its kernel then multiplies instead of raising."""
+    exponent = constant_value(y)
+    if exponent is None:
+        below = make("Pow", x, make("Sub", y, 1))
+    elif exponent.ndim == 0 and exponent == 2:
+        return x
+    else:
+        below = make("Pow", x, convert_to_tensor((exponent - 1).astype(exponent.dtype)))
+    return below
+
+
+def _safe_log(x: Tensor) -> Tensor:
+    """log x, and 0 where the power is not differentiable with respect to its exponent: x <= 0 (complex: x = 0)."""
+    zero = convert_to_tensor(0, x.dtype)
+    usable = make("NotEqual" if x.dtype.is_complex else "Greater", x, zero)
+    return make("SelectV2", usable, make("Log", x), zero)
+
+
+@gradient("Maximum")
+def _maximum_grad(op: Operation, grad: Tensor) -> Pair:
+    return _selected(op, grad, "GreaterEqual")
+
+
+@gradient("Minimum")
+def _minimum_grad(op: Operation, grad: Tensor) -> Pair:
+    return _selected(op, grad, "LessEqual")
+
+
+def _selected(op: Operation, grad: Tensor, takes_x: str) -> Pair:
+    """The gradient goes to the operand that was taken; to x where both are equal."""
+    x, y = op.inputs
+    mask, zero = make(takes_x, x, y), convert_to_tensor(0, grad.dtype)
+    return unbroadcast(x, y, make("SelectV2", mask, grad, zero), make("SelectV2", mask, zero, grad))
+
+
+@gradient("SquaredDifference")
+def _squared_difference_grad(op: Operation, grad: Tensor) -> Pair:
+    x, y = op.inputs
+    slope = _mul(_mul(grad, 2), make("Sub", x, y))
+    grad_x, grad_y = unbroadcast(x, y, slope, slope)
+    return grad_x, None if grad_y is None else negated(grad_y)
+
+
+@gradient("Atan2")
+def _atan2_grad(op: Operation, grad: Tensor) -> Pair:
+    y, x = op.inputs
+    slope = make("RealDiv", grad, make("AddV2", make("Square", x), make("Square", y)))
+    return unbroadcast(y, x, _mul(x, slope), _neg(_mul(y, slope)))
+
+
+def _nonzero(x: Tensor) -> Tensor:
+    """1 where x is not 0, otherwise 0."""
+    return make("Cast", make("NotEqual", x, 0), DstT=x.dtype)
+
+
+@gradient("Xdivy")
+def _xdivy_grad(op: Operation, grad: Tensor) -> Pair:
+    x, y = op.inputs
+    by_x = make("Xdivy", _nonzero(x), y)
+    by_y = make("Xdivy", _neg(x), make("Square", y))
+    return unbroadcast(x, y, _mul(grad, conjugate(by_x)), _mul(grad, conjugate(by_y)))
+
+
+@gradient("Xlogy")
+def _xlogy_grad(op: Operation, grad: Tensor) -> Pair:
+    x, y = op.inputs
+    by_x, by_y = make("Xlogy", _nonzero(x), y), make("Xdivy", x, y)
+    return unbroadcast(x, y, _mul(grad, conjugate(by_x)), _mul(grad, conjugate(by_y)))
+
+
+@gradient("Xlog1py")
+def _xlog1py_grad(op: Operation, grad: Tensor) -> Pair:
+    x, y = op.inputs
+    by_x, by_y = make("Xlog1py", _nonzero(x), y), make("Xdivy", x, make("AddV2", y, 1))
+    return unbroadcast(x, y, _mul(grad, conjugate(by_x)), _mul(grad, conjugate(by_y)))
+
+
+@gradient("NextAfter", takes_slices=True)
+def _nextafter_grad(op: Operation, grad: Gradient) -> Pair:
+    grad_x, _ = unbroadcast(op.inputs[0], op.inputs[1], grad, None)
+    return grad_x, make("ZerosLike", op.inputs[1])
+
+
+# ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x + y, elementwise with broadcasting. Byte strings are concatenated."""
+    first, second = same_dtype(x, y)
+    return make("Add" if first.dtype is dtypes.string else "AddV2", first, second, name=name or "Add")
+
+
+def subtract(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x - y, elementwise with broadcasting."""
+    return make("Sub", x, y, name=name)
+
+
+def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x * y, elementwise with broadcasting."""
+    return make("Mul", x, y, name=name)
+
+
+def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x * y, and 0 where y is 0 even if x is infinite or not a number."""
+    return make("MulNoNan", x, y, name=name)
+
+
+def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x to the power of y. A constant exponent such as 2, 3 or 0.5 costs multiplications or a square root.
+
+    Raises:
+        InvalidArgumentError: (at run time) integers to negative integer powers are not allowed.
+    """
+    return make("Pow", x, y, name=name)
+
+
+def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """The larger of x and y, elementwise with broadcasting; NaN where one is. Where equal, the gradient goes to x."""
+    return make("Maximum", x, y, name=name)
+
+
+def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """The smaller of x and y, elementwise with broadcasting; NaN where one is. Where equal, the gradient goes to x."""
+    return make("Minimum", x, y, name=name)
+
+
+def squared_difference(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """(x - y)², for complex dtypes |x - y|²."""
+    return make("SquaredDifference", x, y, name=name)
+
+
+def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
+    """The angle of the point (x, y), in [-π, π]."""
+    return make("Atan2", y, x, name=name)
+
+
+def nextafter(x1: TensorLike, x2: TensorLike, name: str | None = None) -> Tensor:
+    """The next representable value from x1 in the direction of x2; float32 or float64."""
+    return make("NextAfter", x1, x2, name=name)
+
+
+def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x / y, and 0 where x is 0."""
+    return make("Xdivy", x, y, name=name)
+
+
+def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x log y, and 0 where x is 0."""
+    return make("Xlogy", x, y, name=name)
+
+
+def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x log(1 + y), and 0 where x is 0."""
+    return make("Xlog1py", x, y, name=name)
+
+
+def polyval(coeffs: Sequence[TensorLike], x: TensorLike, name: str | None = None) -> Tensor:
+    """The polynomial with these coefficients, that of the highest power first, at x, by Horner's rule."""
+    if not isinstance(coeffs, list | tuple):
+        raise InvalidArgumentError("polyval needs a list of coefficients", expected="a list", actual=repr(coeffs))
+    tensor = convert_to_tensor(x)
+    with tensor.graph.as_default(), tensor.graph.name_scope(name or "polyval"):
+        if not coeffs:
+            return make("ZerosLike", tensor)
+        result = convert_to_tensor(coeffs[0], tensor.dtype)
+        for coefficient in coeffs[1:]:
+            result = add(convert_to_tensor(coefficient, tensor.dtype), multiply(result, tensor))
+    return result

@@ -1,0 +1,190 @@
+"""Broadcasting in gradients: sum each gradient back to the shape of its input, in as few nodes as static shapes allow.
+
+Nothing is added where the shapes are known to be equal; sums over constant axes where the sizes that matter are known;
+and the dynamic form, BroadcastGradientArgs of both shapes, only where they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aioflow.errors import DTypeError
+from aioflow.graph.graph import Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, broadcast_dims, dims_of
+from aioflow.graph.static_value import known_by
+from aioflow.graph.traits import bookkeeping, opaque
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
+from aioflow.ops.dtype_errors import mixed_dtypes
+from aioflow.ops.sparse.indexed_slices import Gradient
+
+__all__ = ["broadcast_dynamic_shape", "broadcast_static_shape"]
+
+Pair: TypeAlias = tuple[Gradient | None, Gradient | None]
+
+_UNDECIDED: Final = None
+
+
+def broadcast(ctx: ShapeContext) -> Dims:
+    """Shape function of elementwise ops of several inputs."""
+    return broadcast_dims([t.dims for t in ctx.tensors])
+
+
+def _longer(ctx: ShapeContext) -> Dims:
+    lengths = [dims[0] if dims else None for dims in (ctx.require_rank("s0", 1), ctx.require_rank("s1", 1))]
+    known = [n for n in lengths if n is not None]
+    return (max(known) if len(known) == 2 else None,)
+
+
+def _two_vectors(ctx: ShapeContext) -> list[Dims]:
+    for name in ("s0", "s1"):
+        ctx.require_rank(name, 1)
+    return [(None,), (None,)]
+
+
+define_op(
+    "BroadcastArgs",
+    "s0: T, s1: T",
+    "r0: T",
+    ["T: {int32, int64} = int32"],
+    shape=_longer,
+    value=known_by(lambda *shapes: np.array(np.broadcast_shapes(*(tuple(s.tolist()) for s in shapes)))),
+    traits=opaque(never_larger=True),
+)
+define_op(
+    "BroadcastGradientArgs",
+    "s0: T, s1: T",
+    "r0: T, r1: T",
+    ["T: {int32, int64} = int32"],
+    shape=_two_vectors,
+    traits=bookkeeping(never_larger=True),
+)
+not_differentiable("BroadcastArgs", "BroadcastGradientArgs")
+
+
+def broadcast_static_shape(shape_x: ShapeLike | None, shape_y: ShapeLike | None) -> TensorShape:
+    """The shape that broadcasting two static shapes gives.
+
+    Raises:
+        InvalidArgumentError: they cannot be broadcast together.
+    """
+    return TensorShape(broadcast_dims([dims_of(shape_x), dims_of(shape_y)]))
+
+
+def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
+    """The shape vector that broadcasting two shape vectors gives; an error at run time where there is none."""
+    x = convert_to_tensor(shape_x)
+    return make("BroadcastArgs", x, convert_to_tensor(shape_y, x.dtype))
+
+
+class _Axes:
+    """Axes to sum over, of the broadcast shape: `dropped` ones the operand lacks, `kept` ones where its size is 1."""
+
+    __slots__ = ("dropped", "kept")
+
+    def __init__(self, dropped: Sequence[int], kept: Sequence[int]) -> None:
+        self.dropped = dropped
+        self.kept = kept
+
+
+def _static_axes(own: Dims, other: Dims) -> _Axes | None:
+    """The axes to sum a gradient over for the operand of shape `own`, or `_UNDECIDED` where they depend on the run."""
+    if other == ():
+        return _Axes((), ())
+    if own is None or other is None:
+        return _UNDECIDED
+    rank = max(len(own), len(other))
+    missing = rank - len(own)
+    padded = (1,) * (rank - len(other)) + other
+    kept: list[int] = []
+    for axis, (mine, theirs) in enumerate(zip(own, padded[missing:], strict=True), start=missing):
+        if mine == 1 and theirs != 1:
+            kept.append(axis)
+        elif mine is None and theirs != 1:
+            return _UNDECIDED
+    return _Axes(range(missing), kept)
+
+
+def _sum(grad: Tensor, axes: Sequence[int], keep_dims: bool) -> Tensor:
+    if not axes:
+        return grad
+    return make("Sum", grad, np.array(axes, np.int32), keep_dims=keep_dims)
+
+
+def unbroadcast(x: Tensor, y: Tensor, grad_x: Gradient | None, grad_y: Gradient | None) -> Pair:
+    """The gradients of a broadcasting op of `x` and `y`, each summed to the shape of its own operand.
+
+    Args:
+        grad_x, grad_y: Gradients in the shape of the op's output; None stays None, and IndexedSlices stay what they are
+            where nothing is summed.
+    """
+    dynamic: Any = None
+    results: list[Gradient | None] = []
+    for index, (own, other, grad) in enumerate(((x, y, grad_x), (y, x, grad_y))):
+        if grad is None or _same_shape(own, other, grad):
+            results.append(grad)
+            continue
+        axes = _static_axes(own.dims, other.dims)
+        if axes is not _UNDECIDED and not axes.kept and not axes.dropped:
+            results.append(grad)
+            continue
+        grad = convert_to_tensor(grad)
+        if axes is not _UNDECIDED:
+            results.append(_sum(_sum(grad, axes.kept, True), axes.dropped, False))
+            continue
+        if dynamic is None:
+            shapes = make("Shape", x), make("Shape", y)
+            dynamic = (shapes, make_list("BroadcastGradientArgs", *shapes))
+        summed = make("Sum", grad, dynamic[1][index], keep_dims=False)
+        results.append(make("Reshape", summed, dynamic[0][index]))
+    return results[0], results[1]
+
+
+def _same_shape(own: Tensor, other: Tensor, grad: Gradient) -> bool:
+    """Whether the gradient is known to have the operand's shape already."""
+    if own is other:
+        return True
+    dims = own.dims
+    if dims is None or None in dims:
+        return False
+    return dims == other.dims or (isinstance(grad, Tensor) and dims == grad.dims)
+
+
+def negated(grad: Gradient) -> Gradient:
+    """-grad, sparse where it was."""
+    if isinstance(grad, IndexedSlices):
+        return grad.with_values(make("Neg", grad.values))
+    return make("Neg", grad)
+
+
+def conjugate(x: Tensor) -> Tensor:
+    """The complex conjugate, as gradients need it of the other factor; a real tensor itself."""
+    return make("Conj", x) if x.dtype.is_complex else x
+
+
+def same_dtype(x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
+    """Both as tensors of one dtype: a Python value takes that of the other operand.
+
+    Raises:
+        DTypeError: they are tensors of different dtypes, or a value is of a different kind.
+    """
+    if _is_value(x) and not _is_value(y):
+        second = convert_to_tensor(y)
+        return _beside(second, x), second
+    first = convert_to_tensor(x)
+    return first, _beside(first, y)
+
+
+def _beside(tensor: Tensor, other: TensorLike) -> Tensor:
+    try:
+        return convert_to_tensor(other, tensor.dtype)
+    except DTypeError as error:
+        raise mixed_dtypes("the operands", tensor, other) from error
+
+
+def _is_value(x: TensorLike) -> bool:
+    return isinstance(x, bool | int | float | complex | str | bytes | list | tuple | np.ndarray | np.generic)

@@ -1,0 +1,129 @@
+"""Clipping by a norm: of one tensor, or of many together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.default_graph import graph_of
+from aioflow.graph.graph import Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.tensor_like import DenseLike
+from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
+from aioflow.ops.math.reduction import reduce_sum
+from aioflow.ops.sparse.indexed_slices import convert_n_to_tensor_or_indexed_slices
+
+__all__ = ["clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "global_norm"]
+
+
+@overload
+def clip_by_norm(
+    t: DenseLike, clip_norm: TensorLike, axes: TensorLike | None = None, name: str | None = None
+) -> Tensor: ...
+
+
+@overload
+def clip_by_norm(
+    t: IndexedSlices, clip_norm: TensorLike, axes: TensorLike | None = None, name: str | None = None
+) -> IndexedSlices: ...
+
+
+def clip_by_norm(
+    t: TensorLike, clip_norm: TensorLike, axes: TensorLike | None = None, name: str | None = None
+) -> Tensor | IndexedSlices:
+    """`t`, scaled down where its L2 norm is above `clip_norm` (Pascanu et al. 2013).
+
+    Args:
+        t: Floating tensor, or IndexedSlices, of which the values are clipped.
+        clip_norm: Scalar of the same dtype, above 0.
+        axes: Axes to take the norm over; all by default.
+    """
+    values = t.values if isinstance(t, IndexedSlices) else convert_to_tensor(t, name="t")
+    graph = values.graph
+    with graph.as_default(), graph.name_scope(name or "clip_by_norm"):
+        limit = convert_to_tensor(clip_norm, values.dtype)
+        squares = reduce_sum(values * values, axes, keepdims=True)
+        positive = squares > constant(0, squares.dtype)
+        # The root is taken of 1 where the sum is 0, so that its gradient is 0 there and not infinite.
+        safe = make("SelectV2", positive, squares, make("OnesLike", squares))
+        norm = make("SelectV2", positive, make("Sqrt", safe), squares)
+        clipped = values * limit / make("Maximum", norm, limit)
+        clipped.set_shape(values.dims)
+        result = make("Identity", clipped)
+    return IndexedSlices(result, t.indices, t.dense_shape) if isinstance(t, IndexedSlices) else result
+
+
+def clip_by_average_norm(t: TensorLike, clip_norm: TensorLike, name: str | None = None) -> Tensor:
+    """`t`, scaled down where its L2 norm divided by its number of elements is above `clip_norm`."""
+    tensor = convert_to_tensor(t, name="t")
+    graph = tensor.graph
+    with graph.as_default(), graph.name_scope(name or "clip_by_average_norm"):
+        limit = convert_to_tensor(clip_norm, tensor.dtype)
+        count = make("Cast", make("Size", tensor), DstT=tensor.dtype)
+        inverse = make("Rsqrt", reduce_sum(tensor * tensor))
+        result = make("Identity", tensor * limit * make("Minimum", inverse * count, 1 / limit))
+    return result
+
+
+def global_norm(t_list: Sequence[TensorLike | None], name: str | None = None) -> Tensor:
+    """The L2 norm of all the tensors taken together; None does not count.
+
+    Raises:
+        DTypeError: `t_list` is a single tensor and not a sequence.
+        InvalidArgumentError: it has no tensors.
+    """
+    tensors = _values(t_list)
+    graph = graph_of(tensors)
+    with graph.as_default(), graph.name_scope(name or "global_norm"):
+        halves = [make("L2Loss", t) for t in tensors if t is not None]
+        if not halves:
+            raise InvalidArgumentError(
+                "global_norm needs at least one tensor", expected="at least one tensor", actual="none"
+            )
+        total = halves[0] if len(halves) == 1 else make("AddN", halves)
+        result = make("Sqrt", total * constant(2, total.dtype), name="global_norm")
+    return result
+
+
+def clip_by_global_norm(
+    t_list: Sequence[TensorLike | None],
+    clip_norm: TensorLike,
+    use_norm: TensorLike | None = None,
+    name: str | None = None,
+) -> tuple[list[Tensor | IndexedSlices | None], Tensor]:
+    """All tensors scaled by the same factor, so that their common L2 norm is at most `clip_norm` (Pascanu et al. 2013).
+
+    Args:
+        t_list: Tensors, IndexedSlices and None.
+        clip_norm: Scalar above 0.
+        use_norm: The common norm, if it is known already.
+
+    Returns:
+        The clipped list, and the norm before. Where the norm is not finite, every element becomes NaN.
+    """
+    _values(t_list)
+    norm = global_norm(t_list, name) if use_norm is None else convert_to_tensor(use_norm)
+    graph = norm.graph
+    with graph.as_default(), graph.name_scope(name or "clip_by_global_norm"):
+        limit = convert_to_tensor(clip_norm, norm.dtype)
+        scale = limit * make("Minimum", 1 / norm, constant(1, norm.dtype) / limit)
+        scale = scale + (norm - norm)  # NaN where the norm is not finite
+        clipped = [_scaled(t, scale) for t in convert_n_to_tensor_or_indexed_slices(t_list)]
+    return clipped, norm
+
+
+def _scaled(t: Any, scale: Tensor) -> Any:
+    if t is None:
+        return None
+    values = t.values if isinstance(t, IndexedSlices) else t
+    factor = scale if values.dtype is scale.dtype else make("Cast", scale, DstT=values.dtype)
+    scaled = make("Identity", values * factor)
+    return IndexedSlices(scaled, t.indices, t.dense_shape) if isinstance(t, IndexedSlices) else scaled
+
+
+def _values(t_list: Any) -> list[Tensor | None]:
+    if not isinstance(t_list, list | tuple):
+        raise DTypeError("a sequence of tensors is needed", expected="a list or tuple", actual=type(t_list).__name__)
+    converted = convert_n_to_tensor_or_indexed_slices(t_list)
+    return [t.values if isinstance(t, IndexedSlices) else t for t in converted]

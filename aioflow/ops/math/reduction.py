@@ -1,0 +1,542 @@
+"""Reductions (sum, mean, maximum, …) and scans (cumulative sum and product), with their gradients.
+
+A reduction's axes are an input, nearly always a constant one. Gradients use that: with known shapes they are a reshape
+and a broadcast, both free of copies; only when the axes or the rank are known at run time alone is the shape computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import Array
+from aioflow.graph.dtypes import DTypeLike, as_dtype
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import OPS, ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.shapes import Dims, num_elements
+from aioflow.graph.static_value import Rule, StaticValue, constant_value, integers_only
+from aioflow.graph.traits import reading, reduction
+from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
+
+# reduce_variance, reduce_std and reduce_euclidean_norm are public as aioflow.math names only.
+__all__ = [
+    "count_nonzero",
+    "cumprod",
+    "cumsum",
+    "reduce_all",
+    "reduce_any",
+    "reduce_logsumexp",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_sum",
+]
+
+
+# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def reduced(ctx: ShapeContext) -> Dims:
+    """Shape function of reductions: the axes of the second input go, or become 1."""
+    ctx.require_rank("reduction_indices", 0, 1)
+    dims, axes, keep = ctx.dims("input"), ctx.value("reduction_indices"), ctx.attrs["keep_dims"]
+    if dims is None:
+        return None
+    if axes is None:
+        return (None,) * len(dims) if keep else None
+    gone = {normal_axis(int(a), len(dims)) for a in axes.reshape(-1)}
+    if keep:
+        return tuple(1 if i in gone else d for i, d in enumerate(dims))
+    return tuple(d for i, d in enumerate(dims) if i not in gone)
+
+
+def normal_axis(axis: int, rank: int) -> int:
+    """The axis counted from the front. Raises InvalidArgumentError where the tensor has no such axis."""
+    if not -rank <= axis < rank:
+        raise InvalidArgumentError(
+            f"invalid axis {axis} for a tensor with {rank} dimensions",
+            expected=f"-{rank} <= axis < {rank}",
+            actual=axis,
+        )
+    return axis % rank if rank else 0
+
+
+def _scanned(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("axis", 0)
+    dims, axis = ctx.dims("x"), ctx.scalar("axis")
+    if dims is not None and axis is not None:
+        normal_axis(axis, len(dims))
+    return dims
+
+
+def _over_axes(function: Callable[..., Array]) -> Rule:
+    def rule(op: Operation, inputs: list[Array]) -> Array:
+        axes = tuple(int(a) for a in inputs[1].reshape(-1))
+        return np.asarray(function(inputs[0], axis=axes, keepdims=op.attrs["keep_dims"]))
+
+    return rule
+
+
+def _extreme(function: Callable[..., Array], of_none: str) -> StaticValue:
+    """The greatest or the least integer; `of_none` is the limit of the dtype that stands for no elements."""
+
+    def rule(op: Operation, inputs: list[Array]) -> Any:
+        limit = getattr(np.iinfo(inputs[0].dtype), of_none)
+        return _over_axes(lambda *a, **k: function(*a, initial=limit, **k))(op, inputs)
+
+    return integers_only(StaticValue(rule))
+
+
+def _total(function: Callable[..., Array]) -> StaticValue:
+    """A sum or product, which wraps around in the dtype of the op."""
+
+    def rule(op: Operation, inputs: list[Array]) -> Any:
+        return _over_axes(lambda *a, **k: function(*a, dtype=inputs[0].dtype, **k))(op, inputs)
+
+    return integers_only(StaticValue(rule))
+
+
+def _running(function: Callable[..., Array]) -> StaticValue:
+    def rule(op: Operation, inputs: list[Array]) -> Array | None:
+        if op.attrs["exclusive"] or op.attrs["reverse"]:
+            return None
+        return function(inputs[0], axis=int(inputs[1]), dtype=inputs[0].dtype)
+
+    return integers_only(StaticValue(rule))
+
+
+_AXES = "Tidx: {index} = int32"
+_ADDS: Final = reduction(rounded_by="reduction_indices")
+for _name, _types, _traits, _value in (
+    ("Sum", "{numbertype}", _ADDS, _total(np.sum)),
+    ("Mean", "{numbertype}", _ADDS, None),
+    ("Prod", "{numbertype}", reduction(), _total(np.prod)),
+    ("EuclideanNorm", "{numbertype}", reduction(), None),
+    ("Max", "{reals, quantized}", reduction(), _extreme(np.max, "min")),
+    ("Min", "{reals, quantized}", reduction(), _extreme(np.min, "max")),
+):
+    define_op(
+        _name,
+        "input: T, reduction_indices: Tidx",
+        "output: T",
+        ["keep_dims: bool = False", f"T: {_types}", _AXES],
+        shape=reduced,
+        value=_value,
+        traits=_traits,
+    )
+for _name, _function in (("All", np.all), ("Any", np.any)):
+    define_op(
+        _name,
+        "input: bool, reduction_indices: Tidx",
+        "output: bool",
+        ["keep_dims: bool = False", _AXES],
+        shape=reduced,
+        value=StaticValue(_over_axes(_function)),
+        traits=reduction(),
+    )
+for _name, _accumulate in (("Cumsum", np.cumsum), ("Cumprod", np.cumprod)):
+    define_op(
+        _name,
+        "x: T, axis: Tidx",
+        "out: T",
+        ["exclusive: bool = False", "reverse: bool = False", "T: {numbertype}", _AXES],
+        shape=_scanned,
+        value=_running(_accumulate),
+        traits=reduction(cost=reading(4)),
+    )
+
+not_differentiable("All", "Any")
+
+
+# ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _reduced_axes(op: Operation) -> set[int] | None:
+    """The axes that a reduction removes, if they and the input's rank are known."""
+    dims, axes = op.inputs[0].dims, constant_value(op.inputs[1])
+    if dims is None or axes is None:
+        return None
+    return {normal_axis(int(a), len(dims)) for a in axes.reshape(-1)}
+
+
+def _with_kept_dims(op: Operation, *tensors: Tensor) -> list[Tensor]:
+    """Tensors of the output's shape, reshaped so that they broadcast against the input."""
+    if op.get_attr("keep_dims"):
+        return list(tensors)
+    shape = _kept_shape(op)
+    return [make("Reshape", t, shape) for t in tensors]
+
+
+def _kept_shape(op: Operation) -> Tensor:
+    dims, gone = op.inputs[0].dims, _reduced_axes(op)
+    if dims is not None and gone is not None:
+        sizes = [1 if i in gone else -1 if d is None else d for i, d in enumerate(dims)]
+        # One size may be left for the reshape to infer, unless a zero makes it ambiguous.
+        if sizes.count(-1) == 0 or (sizes.count(-1) == 1 and 0 not in sizes):
+            return _shape_constant(sizes)
+    shape = make("Shape", op.inputs[0])
+    hits = make("Minimum", _hits(op), 1)
+    result: Tensor = shape * (1 - hits) + hits
+    return result
+
+
+def _hits(op: Operation) -> Tensor:
+    """For each axis of the input how often the reduction names it, computed at run time."""
+    rank = make("Rank", op.inputs[0])
+    axes = make("Reshape", make("Cast", op.inputs[1], DstT=dtypes.int32), [-1])
+    return make("UnsortedSegmentSum", make("OnesLike", axes), make("FloorMod", axes, rank), rank)
+
+
+def _shape_constant(sizes: Sequence[int]) -> Tensor:
+    wide = any(s > np.iinfo(np.int32).max for s in sizes)
+    return constant(np.array(sizes, dtype=np.int64 if wide else np.int32))
+
+
+def _broadcast_like(value: Tensor, like: Tensor) -> Tensor:
+    known = like.dims is not None and None not in like.dims
+    if known and value.dims == like.dims:
+        return value
+    shape = _shape_constant([d or 0 for d in like.dims or ()]) if known else make("Shape", like)
+    return make("BroadcastTo", value, shape)
+
+
+@gradient("Sum")
+def _sum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    (grad,) = _with_kept_dims(op, grad)
+    return [_broadcast_like(grad, op.inputs[0]), None]
+
+
+@gradient("Mean")
+def _mean_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    # Divided before it is broadcast: the incoming gradient is the smaller array.
+    return _sum_grad(op, make("RealDiv", grad, _count_reduced(op)))
+
+
+def _count_reduced(op: Operation) -> Tensor:
+    x, y = op.inputs[0], op.outputs[0]
+    gone = _reduced_axes(op)
+    if x.dims is not None and gone is not None:
+        count = num_elements(tuple(x.dims[i] for i in gone))
+        if count is not None:
+            return constant(count, dtype=x.dtype)
+    dynamic = make("Size", x, out_type=dtypes.int64)
+    if num_elements(y.dims) != 1:
+        dynamic = make("FloorDiv", dynamic, make("Maximum", make("Size", y, out_type=dtypes.int64), 1))
+    return make("Cast", dynamic, DstT=x.dtype)
+
+
+@gradient("Max", "Min")
+def _extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """The gradient is shared equally among the elements that attain the extreme."""
+    x = op.inputs[0]
+    y, grad = _with_kept_dims(op, op.outputs[0], grad)
+    chosen = make("Cast", make("Equal", y, x), DstT=grad.dtype)
+    count = make("Sum", chosen, op.inputs[1], keep_dims=True)
+    return [chosen / count * grad, None]
+
+
+@gradient("Prod")
+def _prod_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """With respect to each factor it is the product of the others: of those before times those after, so zeros do no
+    harm.
+    """
+    x = op.inputs[0]
+    (grad,) = _with_kept_dims(op, grad)
+    grad = _broadcast_like(grad, x)
+    order, inverse, flat = _reduced_first(op)
+    permuted = make("Transpose", x, order)
+    columns = make("Reshape", permuted, flat)
+    before = cumprod(columns, axis=0, exclusive=True)
+    after = cumprod(columns, axis=0, exclusive=True, reverse=True)
+    others = make("Transpose", make("Reshape", before * after, make("Shape", permuted)), inverse)
+    return [grad * _conjugate(others), None]
+
+
+def _reduced_first(op: Operation) -> tuple[Tensor, Tensor, Tensor]:
+    """A permutation that puts the reduced axes first, its inverse, and the shape (reduced elements, other elements)."""
+    x, y = op.inputs[0], op.outputs[0]
+    gone = _reduced_axes(op)
+    if x.dims is not None and gone is not None:
+        order = [*sorted(gone), *(i for i in range(len(x.dims)) if i not in gone)]
+        inverse = sorted(range(len(order)), key=order.__getitem__)
+        permutations = _shape_constant(order), _shape_constant(inverse)
+        count = num_elements(tuple(x.dims[i] for i in gone))
+        others = num_elements(tuple(d for i, d in enumerate(x.dims) if i not in gone))
+        if count is not None and others is not None:
+            return (*permutations, _shape_constant([count, others]))
+    else:
+        # TopKV2 puts equal values in order, so it is a stable sort.
+        rank = make("Rank", x)
+        _, dynamic = make_list("TopKV2", make("Minimum", _hits(op), 1), rank)
+        permutations = dynamic, make_list("TopKV2", -dynamic, rank)[1]
+    others_size = make("Size", y)
+    count_size = make("FloorDiv", make("Size", x), make("Maximum", others_size, 1))
+    return (*permutations, make("Pack", [count_size, others_size], axis=0))
+
+
+@gradient("EuclideanNorm")
+def _euclidean_norm_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    norm, grad = _with_kept_dims(op, op.outputs[0], grad)
+    return [op.inputs[0] * (grad / norm), None]
+
+
+@gradient("Cumsum")
+def _cumsum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    exclusive, reverse = op.get_attr("exclusive"), op.get_attr("reverse")
+    return [make("Cumsum", grad, op.inputs[1], exclusive=exclusive, reverse=not reverse), None]
+
+
+@gradient("Cumprod")
+def _cumprod_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """Products that hold a zero factor get no gradient with respect to it, as in TensorFlow: the division by it gives
+    0.
+    """
+    x, axis = op.inputs
+    exclusive, reverse = op.get_attr("exclusive"), op.get_attr("reverse")
+    flowing = make("Cumsum", _conjugate(op.outputs[0]) * grad, axis, exclusive=exclusive, reverse=not reverse)
+    return [make("DivNoNan", flowing, _conjugate(x)), None]
+
+
+def _conjugate(x: Tensor) -> Tensor:
+    if not x.dtype.is_complex:
+        return x
+    return make("Conj", x)
+
+
+# ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _either(name: str, value: Any, old_name: str, old_value: Any) -> Any:
+    """An argument that may be given under its old name as well, but not under both."""
+    if old_value is None:
+        return value
+    if value is not None:
+        raise InvalidArgumentError(
+            f"both {name!r} and {old_name!r} are given", expected=f"only {name!r}", actual=old_value
+        )
+    return old_value
+
+
+def _all_axes(x: Tensor) -> Tensor:
+    if x.dims is not None:
+        return constant(np.arange(len(x.dims), dtype=np.int32))
+    return make("Range", 0, make("Rank", x), 1)
+
+
+def reduce_by(
+    op_type: str, input_tensor: TensorLike, axis: TensorLike | None, keepdims: bool | None, name: str | None
+) -> Tensor:
+    """A reduction node; no axis means all of them."""
+    x = convert_to_tensor(input_tensor, dtype_hint=OPS.get(op_type).inputs[0].dtype)
+    with x.graph.as_default():
+        axes = _all_axes(x) if axis is None else axis
+        result = make(op_type, x, axes, keep_dims=bool(keepdims), name=name)
+    if axis is None and not keepdims:
+        result.set_shape(())  # known although the rank of the input may not be
+    return result
+
+
+def _reduce(
+    op_type: str, x: TensorLike, axis: Any, keepdims: Any, name: str | None, indices: Any, keep_dims: Any
+) -> Tensor:
+    axis = _either("axis", axis, "reduction_indices", indices)
+    return reduce_by(op_type, x, axis, _either("keepdims", keepdims, "keep_dims", keep_dims), name)
+
+
+def reduce_sum(
+    input_tensor: TensorLike,
+    axis: TensorLike | None = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: TensorLike | None = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The sum of the elements along `axis` (an int, a list of them, or None for all), in the input's dtype.
+
+    Args:
+        keepdims: Keep each reduced axis with size 1.
+        reduction_indices, keep_dims: Old names of `axis` and `keepdims`.
+
+    Raises:
+        InvalidArgumentError: an axis is out of range or given twice.
+    """
+    return _reduce("Sum", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_mean(
+    input_tensor: TensorLike,
+    axis: TensorLike | None = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: TensorLike | None = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The mean of the elements along `axis`; integers truncate, and no elements give NaN. See `reduce_sum`."""
+    return _reduce("Mean", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_prod(
+    input_tensor: TensorLike,
+    axis: TensorLike | None = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: TensorLike | None = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The product of the elements along `axis`; 1 if there are none. See `reduce_sum`."""
+    return _reduce("Prod", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_max(
+    input_tensor: TensorLike,
+    axis: TensorLike | None = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: TensorLike | None = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The largest element along `axis`; -inf or the smallest integer if there are none. See `reduce_sum`."""
+    return _reduce("Max", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_min(
+    input_tensor: TensorLike,
+    axis: TensorLike | None = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: TensorLike | None = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The smallest element along `axis`; inf or the largest integer if there are none. See `reduce_sum`."""
+    return _reduce("Min", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_all(
+    input_tensor: TensorLike,
+    axis: TensorLike | None = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: TensorLike | None = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """Whether all the bools along `axis` are true. See `reduce_sum`."""
+    return _reduce("All", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_any(
+    input_tensor: TensorLike,
+    axis: TensorLike | None = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: TensorLike | None = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """Whether any of the bools along `axis` is true. See `reduce_sum`."""
+    return _reduce("Any", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+
+
+def reduce_euclidean_norm(
+    input_tensor: TensorLike, axis: TensorLike | None = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The square root of the sum of squares along `axis`. See `reduce_sum`."""
+    return reduce_by("EuclideanNorm", input_tensor, axis, keepdims, name)
+
+
+def reduce_logsumexp(
+    input_tensor: TensorLike,
+    axis: TensorLike | None = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: TensorLike | None = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """log(sum(exp(x))) along `axis`, without overflow: the greatest element is taken out first. See `reduce_sum`."""
+    axis = _either("axis", axis, "reduction_indices", reduction_indices)
+    keep = bool(_either("keepdims", keepdims, "keep_dims", keep_dims))
+    x = convert_to_tensor(input_tensor)
+    with x.graph.as_default(), x.graph.name_scope(name or "ReduceLogSumExp"):
+        top = reduce_by("Max", x, axis, True, None)
+        finite = make("SelectV2", make("IsFinite", top), top, constant(0, dtype=x.dtype))
+        shift = make("StopGradient", finite)
+        result = make("Log", reduce_by("Sum", make("Exp", x - shift), axis, keep, None))
+        if not keep:
+            shift = make("Reshape", shift, make("Shape", result))
+        total: Tensor = result + shift
+    return total
+
+
+def reduce_variance(
+    input_tensor: TensorLike, axis: TensorLike | None = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The mean squared distance from the mean along `axis` (divided by n, not n - 1). See `reduce_sum`.
+
+    Raises:
+        DTypeError: the input has an integer dtype.
+    """
+    x = convert_to_tensor(input_tensor)
+    if x.dtype.is_integer:
+        raise DTypeError(
+            "the variance of integers is not an integer", expected="a floating or complex dtype", actual=x.dtype
+        )
+    with x.graph.as_default(), x.graph.name_scope(name or "reduce_variance"):
+        distance = x - reduce_by("Mean", x, axis, True, None)
+        if x.dtype.is_complex:
+            distance = make("ComplexAbs", distance, Tout=x.dtype.real_dtype)
+        return reduce_by("Mean", make("Square", distance), axis, keepdims, None)
+
+
+def reduce_std(
+    input_tensor: TensorLike, axis: TensorLike | None = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The square root of `reduce_variance`."""
+    x = convert_to_tensor(input_tensor)
+    with x.graph.as_default(), x.graph.name_scope(name or "reduce_std"):
+        result = make("Sqrt", reduce_variance(x, axis, keepdims))
+    return result
+
+
+def count_nonzero(
+    input_tensor: TensorLike | None = None,
+    axis: TensorLike | None = None,
+    keepdims: bool | None = None,
+    dtype: DTypeLike = dtypes.int64,
+    name: str | None = None,
+    reduction_indices: TensorLike | None = None,
+    keep_dims: bool | None = None,
+    input: TensorLike | None = None,
+) -> Tensor:
+    """How many elements along `axis` are not zero (not empty, for strings), as `dtype`. See `reduce_sum`."""
+    x = convert_to_tensor(_either("input_tensor", input_tensor, "input", input))
+    axis = _either("axis", axis, "reduction_indices", reduction_indices)
+    keep = _either("keepdims", keepdims, "keep_dims", keep_dims)
+    nothing: Any = "" if x.dtype is dtypes.string else x.dtype.np_dtype.type(0)
+    with x.graph.as_default(), x.graph.name_scope(name or "count_nonzero"):
+        present = make("NotEqual", x, constant(nothing, dtype=x.dtype))
+        return reduce_by("Sum", make("Cast", present, DstT=as_dtype(dtype)), axis, keep, None)
+
+
+def cumsum(
+    x: TensorLike, axis: TensorLike = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
+    """The sums of the elements up to each one along `axis`.
+
+    Args:
+        exclusive: Leave the element itself out: the first sum is 0.
+        reverse: Sum from the end.
+
+    Raises:
+        InvalidArgumentError: there is no such axis.
+    """
+    return make("Cumsum", x, axis, exclusive=exclusive, reverse=reverse, name=name)
+
+
+def cumprod(
+    x: TensorLike, axis: TensorLike = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
+    """The products of the elements up to each one along `axis`; the first is 1 with `exclusive`. See `cumsum`."""
+    return make("Cumprod", x, axis, exclusive=exclusive, reverse=reverse, name=name)

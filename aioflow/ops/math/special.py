@@ -1,0 +1,235 @@
+"""Special functions: the error function and its inverse, the gamma function's logarithm and its derivatives, zeta, and
+the incomplete gamma and beta functions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.shapes import Dims, merge_dims
+from aioflow.graph.traits import elementwise, transcendental
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make
+from aioflow.ops.core import unchanged
+from aioflow.ops.math.broadcasting import Pair, broadcast, unbroadcast
+from aioflow.ops.sparse.indexed_slices import Gradient
+
+__all__ = ["betainc", "digamma", "erf", "erfc", "igamma", "igammac", "lbeta", "lgamma", "polygamma", "zeta"]
+
+_UNARY: Final = ("Erf", "Erfc", "Erfinv", "Ndtri", "Lgamma", "Digamma")
+for _name, _factor in zip(_UNARY, (1, 1, 1, 5, 5, 5), strict=True):
+    define_op(_name, "x: T", "y: T", ["T: {floats}"], shape=unchanged, traits=elementwise(cost=transcendental(_factor)))
+define_op(
+    "Polygamma",
+    "a: T, x: T",
+    "z: T",
+    ["T: {float32, float64}"],
+    shape=broadcast,
+    traits=elementwise(cost=transcendental(5)),
+)
+define_op(
+    "Zeta", "x: T, q: T", "z: T", ["T: {float32, float64}"], shape=broadcast, traits=elementwise(cost=transcendental(5))
+)
+
+
+def _one_shape(ctx: ShapeContext) -> Dims:
+    """Of inputs that have one shape, but for scalars, which go with any."""
+    dims: Dims = ()
+    for tensor in ctx.tensors:
+        if tensor.dims != ():
+            dims = tensor.dims if dims == () else merge_dims(dims, tensor.dims)
+    return dims
+
+
+for _name in ("Igamma", "Igammac"):
+    define_op(
+        _name,
+        "a: T, x: T",
+        "z: T",
+        ["T: {floats}"],
+        shape=broadcast,
+        traits=elementwise(cost=transcendental(10), on_host="SciPy computes it"),
+    )
+define_op(
+    "IgammaGradA",
+    "a: T, x: T",
+    "z: T",
+    ["T: {floats}"],
+    shape=broadcast,
+    traits=elementwise(cost=transcendental(50)),
+)
+define_op(
+    "Betainc",
+    "a: T, b: T, x: T",
+    "z: T",
+    ["T: {float32, float64}"],
+    shape=_one_shape,
+    traits=elementwise(cost=transcendental(20), on_host="SciPy computes it"),
+)
+
+
+def _scaled(grad: Tensor, factor: float, exponent: Tensor) -> Tensor:
+    """grad · factor · exp(exponent)."""
+    return make("Mul", grad, make("Mul", make("Exp", exponent), factor))
+
+
+def _square(x: Tensor) -> Tensor:
+    return make("Square", x)
+
+
+@gradient("Erf")
+def _erf_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _scaled(grad, 2 / math.sqrt(math.pi), make("Neg", _square(op.inputs[0])))
+
+
+@gradient("Erfc")
+def _erfc_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _scaled(grad, -2 / math.sqrt(math.pi), make("Neg", _square(op.inputs[0])))
+
+
+@gradient("Erfinv")
+def _erfinv_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _scaled(grad, math.sqrt(math.pi) / 2, _square(op.outputs[0]))
+
+
+@gradient("Ndtri")
+def _ndtri_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _scaled(grad, math.sqrt(2 * math.pi), make("Mul", _square(op.outputs[0]), 0.5))
+
+
+@gradient("Lgamma")
+def _lgamma_grad(op: Operation, grad: Tensor) -> Tensor:
+    return make("Mul", grad, make("Digamma", op.inputs[0]))
+
+
+@gradient("Digamma")
+def _digamma_grad(op: Operation, grad: Tensor) -> Tensor:
+    x = op.inputs[0]
+    return make("Mul", grad, make("Polygamma", convert_to_tensor(1, x.dtype), x))
+
+
+@gradient("Polygamma")
+def _polygamma_grad(op: Operation, grad: Tensor) -> Pair:
+    order, x = op.inputs
+    slope = make("Polygamma", make("AddV2", order, 1), x)
+    return unbroadcast(order, x, None, make("Mul", grad, slope))
+
+
+@gradient("Zeta")
+def _zeta_grad(op: Operation, grad: Tensor) -> Pair:
+    """∂ζ(x, q)/∂q = -x ζ(x + 1, q). There is no closed form of the derivative with respect to x."""
+    x, q = op.inputs
+    slope = make("Mul", make("Neg", x), make("Zeta", make("AddV2", x, 1), q))
+    return unbroadcast(x, q, None, make("Mul", grad, slope))
+
+
+@gradient("Igamma")
+def _igamma_grad(op: Operation, grad: Tensor) -> Pair:
+    """By x it is the density of the gamma distribution, whose logarithm is (a - 1) log x - x - log Γ(a)."""
+    a, x = op.inputs
+    power = make("Sub", make("Xlogy", make("AddV2", a, -1), x), x)
+    density = make("Exp", make("Sub", power, make("Lgamma", a)))
+    return unbroadcast(a, x, make("Mul", grad, make("IgammaGradA", a, x)), make("Mul", grad, density))
+
+
+@gradient("Igammac")
+def _igammac_grad(op: Operation, grad: Tensor) -> Pair:
+    return _igamma_grad(op, make("Neg", grad))
+
+
+@gradient("Betainc")
+def _betainc_grad(op: Operation, grad: Tensor) -> list[Gradient | None]:
+    """By x it is the density of the beta distribution. By a and b there is none, as in TensorFlow."""
+    a, b, x = op.inputs
+    power = make("AddV2", make("Xlogy", make("AddV2", a, -1), x), make("Xlog1py", make("AddV2", b, -1), make("Neg", x)))
+    parts = make("AddV2", make("Lgamma", a), make("Lgamma", b))
+    density = make("Exp", make("Sub", power, make("Sub", parts, make("Lgamma", make("AddV2", a, b)))))
+    _, by_x = unbroadcast(op.outputs[0], x, None, make("Mul", grad, density))
+    return [None, None, by_x]
+
+
+def _unary(op_type: str, x: TensorLike, name: str | None) -> Tensor:
+    return make(op_type, x, name=name)
+
+
+def erf(x: TensorLike, name: str | None = None) -> Tensor:
+    """The error function 2/√π ∫₀ˣ exp(-t²) dt."""
+    return _unary("Erf", x, name)
+
+
+def erfc(x: TensorLike, name: str | None = None) -> Tensor:
+    """1 - erf(x), precise where that is small."""
+    return _unary("Erfc", x, name)
+
+
+def erfinv(x: TensorLike, name: str | None = None) -> Tensor:
+    """The inverse of `erf`; infinite at -1 and 1, NaN beyond."""
+    return _unary("Erfinv", x, name)
+
+
+def ndtri(x: TensorLike, name: str | None = None) -> Tensor:
+    """The quantile function of the standard normal distribution."""
+    return _unary("Ndtri", x, name)
+
+
+def erfcinv(x: TensorLike, name: str | None = None) -> Tensor:
+    """The inverse of `erfc`."""
+    tensor = convert_to_tensor(x)
+    quantile = make("Ndtri", make("Mul", tensor, 0.5))
+    return make("Mul", quantile, -math.sqrt(0.5), name=name or "erfcinv")
+
+
+def lgamma(x: TensorLike, name: str | None = None) -> Tensor:
+    """log |Γ(x)|."""
+    return _unary("Lgamma", x, name)
+
+
+def digamma(x: TensorLike, name: str | None = None) -> Tensor:
+    """The derivative of log Γ."""
+    return _unary("Digamma", x, name)
+
+
+def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
+    """The derivative of order a (an integer) of `digamma` at x."""
+    return make("Polygamma", a, x, name=name)
+
+
+def zeta(x: TensorLike, q: TensorLike, name: str | None = None) -> Tensor:
+    """The Hurwitz zeta function, the sum of (q + n)⁻ˣ over n >= 0, for x > 1."""
+    return make("Zeta", x, q, name=name)
+
+
+def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
+    """log |B(x)|, the multivariate beta function over the last dimension: Σ lgamma(x) - lgamma(Σ x)."""
+    tensor = convert_to_tensor(x)
+    parts = make("Sum", make("Lgamma", tensor), [-1], keep_dims=False)
+    whole = make("Lgamma", make("Sum", tensor, [-1], keep_dims=False))
+    return make("Sub", parts, whole, name=name or "lbeta")
+
+
+def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
+    """The lower regularised incomplete gamma function P(a, x) = ∫₀ˣ tᵃ⁻¹ exp(-t) dt / Γ(a), for a > 0 and x >= 0.
+
+    Raises:
+        UnimplementedError: SciPy is not installed: `pip install 'aioflow[special]'`.
+    """
+    return make("Igamma", a, x, name=name)
+
+
+def igammac(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
+    """The upper one, 1 - igamma(a, x), precise where that is small. See `igamma`."""
+    return make("Igammac", a, x, name=name)
+
+
+def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
+    """The regularised incomplete beta function Iₓ(a, b) = ∫₀ˣ tᵃ⁻¹ (1 - t)ᵇ⁻¹ dt / B(a, b), for 0 <= x <= 1.
+
+    Args:
+        a, b: Positive. They and `x` have one shape; scalars go with any.
+
+    Raises:
+        UnimplementedError: SciPy is not installed: `pip install 'aioflow[special]'`.
+    """
+    return make("Betainc", a, b, x, name=name)

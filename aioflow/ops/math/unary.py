@@ -1,0 +1,413 @@
+"""Functions of one tensor, element by element: the ops, their gradients and their builders.
+
+Where the derivative is cheap in terms of the result, TensorFlow has an op for the gradient (`TanhGrad` and the like);
+they get the result and the incoming gradient, and are here too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import define_op, gradient, not_differentiable
+from aioflow.graph.static_value import StaticValue, known_by
+from aioflow.graph.traits import FLOATS, NUMBERS, Laws, Traits, elementwise, transcendental
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make
+from aioflow.ops.core import unchanged
+from aioflow.ops.math.broadcasting import conjugate, negated
+from aioflow.ops.sparse.indexed_slices import Gradient
+
+__all__ = [
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "ceil",
+    "cos",
+    "cosh",
+    "exp",
+    "expm1",
+    "floor",
+    "log",
+    "log1p",
+    "log_sigmoid",
+    "negative",
+    "reciprocal",
+    "rint",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "tan",
+    "tanh",
+]
+
+_SIGNED: Final = "{floats, int8, int16, int32, int64, complexes}"
+_ANALYTIC: Final = "{floats, complexes}"
+
+
+def _define(name: str, allowed: str, traits: Traits, value: StaticValue | None = None) -> None:
+    define_op(name, "x: T", "y: T", [f"T: {allowed}"], shape=unchanged, value=value, traits=traits)
+
+
+_IDEMPOTENT: Final = Laws(idempotent=True)
+_define("Neg", _SIGNED, elementwise(in_c="-{0}", fuses=NUMBERS, laws=Laws(undoes_itself=True)), known_by(np.negative))
+_define("Sign", _SIGNED, elementwise(fuses=NUMBERS, laws=_IDEMPOTENT), known_by(np.sign))
+_define("Square", "{numbers}", elementwise(in_c="{0} * {0}", fuses=NUMBERS), known_by(np.square))
+_define("Round", _SIGNED, elementwise(fuses=FLOATS, laws=_IDEMPOTENT), known_by(np.round))
+for _name, _round in (("Floor", np.floor), ("Ceil", np.ceil), ("Rint", np.rint)):
+    _in_c = f"{_name.lower()}({{0}})"
+    _define(_name, "{floats}", elementwise(in_c=_in_c, fuses=FLOATS, laws=_IDEMPOTENT), known_by(_round))
+for _name in ("Reciprocal", "Inv"):
+    _define(_name, _SIGNED, elementwise(in_c="1 / {0}", fuses=FLOATS))
+_define("Sqrt", _ANALYTIC, elementwise(in_c="sqrt({0})", fuses=FLOATS))
+_define("Rsqrt", _ANALYTIC, elementwise(in_c="1 / sqrt({0})", fuses=FLOATS))
+_define("Sigmoid", _ANALYTIC, elementwise(in_c="1 / (1 + exp(-{0}))", cost=transcendental(), fuses=FLOATS))
+for _name in (
+    *("Exp", "Expm1", "Log", "Log1p", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
+    *("Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh"),
+):
+    _in_c = f"{_name.lower()}({{0}})"
+    _define(_name, _ANALYTIC, elementwise(in_c=_in_c, cost=transcendental(), fuses=FLOATS))
+for _name, _in_c in (
+    *(("SqrtGrad", ""), ("RsqrtGrad", ""), ("ReciprocalGrad", ""), ("InvGrad", "")),
+    ("TanhGrad", "(1 - {0} * {0}) * {1}"),
+    ("SigmoidGrad", "(1 - {0}) * {0} * {1}"),
+):
+    _traits = elementwise(in_c=_in_c, fuses=FLOATS)
+    define_op(_name, "y: T, dy: T", "z: T", [f"T: {_ANALYTIC}"], shape=unchanged, traits=_traits)
+
+not_differentiable("Floor", "Ceil", "Rint", "Round")
+
+
+def _mul(x: TensorLike, y: TensorLike) -> Tensor:
+    return make("Mul", x, y)
+
+
+def _div(x: TensorLike, y: TensorLike) -> Tensor:
+    return make("RealDiv", x, y)
+
+
+def _of(op_type: str, x: TensorLike) -> Tensor:
+    return make(op_type, x)
+
+
+def _one_plus(x: TensorLike) -> Tensor:
+    return make("AddV2", x, 1)
+
+
+def _one_minus(x: Tensor) -> Tensor:
+    return make("Sub", 1, x)
+
+
+@gradient("Neg", takes_slices=True)
+def _neg_grad(op: Operation, grad: Gradient) -> Gradient:
+    return negated(grad)
+
+
+@gradient("Sign")
+def _sign_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _of("ZerosLike", op.inputs[0])
+
+
+@gradient("Square")
+def _square_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _mul(grad, _mul(conjugate(op.inputs[0]), 2))
+
+
+@gradient("Sqrt")
+def _sqrt_grad(op: Operation, grad: Tensor) -> Tensor:
+    return make("SqrtGrad", op.outputs[0], grad)
+
+
+@gradient("SqrtGrad")
+def _sqrt_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
+    """Of z = dy / 2y."""
+    over_y = _div(grad, conjugate(op.inputs[0]))
+    return [_of("Neg", _mul(over_y, conjugate(op.outputs[0]))), _mul(over_y, 0.5)]
+
+
+@gradient("Rsqrt")
+def _rsqrt_grad(op: Operation, grad: Tensor) -> Tensor:
+    return make("RsqrtGrad", op.outputs[0], grad)
+
+
+@gradient("RsqrtGrad")
+def _rsqrt_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
+    """Of z = -dy y³ / 2."""
+    y, dy = conjugate(op.inputs[0]), op.inputs[1]
+    by_y = _mul(_mul(conjugate(grad), -1.5), _mul(dy, _of("Square", y)))
+    return [by_y, make("RsqrtGrad", y, grad)]
+
+
+@gradient("Reciprocal")
+def _reciprocal_grad(op: Operation, grad: Tensor) -> Tensor:
+    return make("ReciprocalGrad", op.outputs[0], grad)
+
+
+@gradient("Inv")
+def _inv_grad(op: Operation, grad: Tensor) -> Tensor:
+    return make("InvGrad", op.outputs[0], grad)
+
+
+@gradient("ReciprocalGrad", "InvGrad")
+def _reciprocal_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
+    """Of z = -dy y²."""
+    y, dy = conjugate(op.inputs[0]), op.inputs[1]
+    return [_mul(_mul(conjugate(grad), -2), _mul(dy, y)), make(op.type, y, grad)]
+
+
+@gradient("Exp")
+def _exp_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _mul(grad, conjugate(op.outputs[0]))
+
+
+@gradient("Expm1")
+def _expm1_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _mul(grad, conjugate(_of("Exp", op.inputs[0])))  # y + 1 would lose what is small
+
+
+@gradient("Log")
+def _log_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _div(grad, conjugate(op.inputs[0]))
+
+
+@gradient("Log1p")
+def _log1p_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _div(grad, conjugate(_one_plus(op.inputs[0])))
+
+
+@gradient("Sin")
+def _sin_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _mul(grad, conjugate(_of("Cos", op.inputs[0])))
+
+
+@gradient("Cos")
+def _cos_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _of("Neg", _mul(grad, conjugate(_of("Sin", op.inputs[0]))))
+
+
+@gradient("Tan")
+def _tan_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _mul(grad, conjugate(_one_plus(_of("Square", op.outputs[0]))))
+
+
+@gradient("Asin")
+def _asin_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _div(grad, conjugate(_of("Sqrt", _one_minus(_of("Square", op.inputs[0])))))
+
+
+@gradient("Acos")
+def _acos_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _of("Neg", _asin_grad(op, grad))
+
+
+@gradient("Atan")
+def _atan_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _div(grad, conjugate(_one_plus(_of("Square", op.inputs[0]))))
+
+
+@gradient("Sinh")
+def _sinh_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _mul(grad, conjugate(_of("Cosh", op.inputs[0])))
+
+
+@gradient("Cosh")
+def _cosh_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _mul(grad, conjugate(_of("Sinh", op.inputs[0])))
+
+
+@gradient("Tanh")
+def _tanh_grad(op: Operation, grad: Tensor) -> Tensor:
+    return make("TanhGrad", conjugate(op.outputs[0]), grad)
+
+
+@gradient("TanhGrad")
+def _tanh_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
+    """Of z = dy (1 - y²)."""
+    y, dy = conjugate(op.inputs[0]), conjugate(op.inputs[1])
+    return [_mul(_mul(grad, -2), _mul(dy, y)), make("TanhGrad", y, grad)]
+
+
+@gradient("Asinh")
+def _asinh_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _div(grad, conjugate(_of("Cosh", op.outputs[0])))  # the square of a large x would overflow
+
+
+@gradient("Acosh")
+def _acosh_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _div(grad, conjugate(_of("Sinh", op.outputs[0])))
+
+
+@gradient("Atanh")
+def _atanh_grad(op: Operation, grad: Tensor) -> Tensor:
+    return _div(grad, conjugate(_one_minus(_of("Square", op.inputs[0]))))
+
+
+@gradient("Sigmoid")
+def _sigmoid_grad(op: Operation, grad: Tensor) -> Tensor:
+    return make("SigmoidGrad", conjugate(op.outputs[0]), grad)
+
+
+@gradient("SigmoidGrad")
+def _sigmoid_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
+    """Of z = dy y (1 - y)."""
+    y, dy = conjugate(op.inputs[0]), conjugate(op.inputs[1])
+    by_y = _mul(_mul(grad, dy), _one_minus(_mul(y, 2)))
+    return [by_y, make("SigmoidGrad", y, grad)]
+
+
+# ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _unary(op_type: str, x: TensorLike, name: str | None) -> Tensor:
+    return make(op_type, x, name=name)
+
+
+def negative(x: TensorLike, name: str | None = None) -> Tensor:
+    """-x."""
+    return _unary("Neg", x, name)
+
+
+def sign(x: TensorLike, name: str | None = None) -> Tensor:
+    """-1, 0 or 1 by the sign of x; x / |x| for complex dtypes."""
+    return _unary("Sign", x, name)
+
+
+def square(x: TensorLike, name: str | None = None) -> Tensor:
+    """x²."""
+    return _unary("Square", x, name)
+
+
+def sqrt(x: TensorLike, name: str | None = None) -> Tensor:
+    """The square root; NaN below 0."""
+    return _unary("Sqrt", x, name)
+
+
+def rsqrt(x: TensorLike, name: str | None = None) -> Tensor:
+    """1 / √x."""
+    return _unary("Rsqrt", x, name)
+
+
+def reciprocal(x: TensorLike, name: str | None = None) -> Tensor:
+    """1 / x, for floating and complex dtypes."""
+    return _unary("Reciprocal", x, name)
+
+
+def exp(x: TensorLike, name: str | None = None) -> Tensor:
+    """e to the power of x."""
+    return _unary("Exp", x, name)
+
+
+def expm1(x: TensorLike, name: str | None = None) -> Tensor:
+    """exp(x) - 1, precise near 0."""
+    return _unary("Expm1", x, name)
+
+
+def log(x: TensorLike, name: str | None = None) -> Tensor:
+    """The natural logarithm; NaN below 0."""
+    return _unary("Log", x, name)
+
+
+def log1p(x: TensorLike, name: str | None = None) -> Tensor:
+    """log(1 + x), precise near 0."""
+    return _unary("Log1p", x, name)
+
+
+def sin(x: TensorLike, name: str | None = None) -> Tensor:
+    """The sine of x in radians."""
+    return _unary("Sin", x, name)
+
+
+def cos(x: TensorLike, name: str | None = None) -> Tensor:
+    """The cosine of x in radians."""
+    return _unary("Cos", x, name)
+
+
+def tan(x: TensorLike, name: str | None = None) -> Tensor:
+    """The tangent of x in radians."""
+    return _unary("Tan", x, name)
+
+
+def asin(x: TensorLike, name: str | None = None) -> Tensor:
+    """The angle in [-π/2, π/2] whose sine is x."""
+    return _unary("Asin", x, name)
+
+
+def acos(x: TensorLike, name: str | None = None) -> Tensor:
+    """The angle in [0, π] whose cosine is x."""
+    return _unary("Acos", x, name)
+
+
+def atan(x: TensorLike, name: str | None = None) -> Tensor:
+    """The angle in [-π/2, π/2] whose tangent is x."""
+    return _unary("Atan", x, name)
+
+
+def sinh(x: TensorLike, name: str | None = None) -> Tensor:
+    """The hyperbolic sine."""
+    return _unary("Sinh", x, name)
+
+
+def cosh(x: TensorLike, name: str | None = None) -> Tensor:
+    """The hyperbolic cosine."""
+    return _unary("Cosh", x, name)
+
+
+def tanh(x: TensorLike, name: str | None = None) -> Tensor:
+    """The hyperbolic tangent."""
+    return _unary("Tanh", x, name)
+
+
+def asinh(x: TensorLike, name: str | None = None) -> Tensor:
+    """The inverse hyperbolic sine."""
+    return _unary("Asinh", x, name)
+
+
+def acosh(x: TensorLike, name: str | None = None) -> Tensor:
+    """The inverse hyperbolic cosine; NaN below 1."""
+    return _unary("Acosh", x, name)
+
+
+def atanh(x: TensorLike, name: str | None = None) -> Tensor:
+    """The inverse hyperbolic tangent; NaN outside [-1, 1]."""
+    return _unary("Atanh", x, name)
+
+
+def sigmoid(x: TensorLike, name: str | None = None) -> Tensor:
+    """1 / (1 + exp(-x))."""
+    return _unary("Sigmoid", x, name)
+
+
+def log_sigmoid(x: TensorLike, name: str | None = None) -> Tensor:
+    """The logarithm of `sigmoid`, without its overflow: -softplus(-x)."""
+    return make("Neg", make("Softplus", make("Neg", x)), name=name or "LogSigmoid")
+
+
+def floor(x: TensorLike, name: str | None = None) -> Tensor:
+    """The largest integer that is not above x."""
+    return _unary("Floor", x, name)
+
+
+def ceil(x: TensorLike, name: str | None = None) -> Tensor:
+    """The smallest integer that is not below x."""
+    return _unary("Ceil", x, name)
+
+
+def round(x: TensorLike, name: str | None = None) -> Tensor:
+    """The nearest integer; halves are rounded to the even one."""
+    tensor = convert_to_tensor(x)
+    return tensor if tensor.dtype.is_integer else _unary("Round", tensor, name)
+
+
+def rint(x: TensorLike, name: str | None = None) -> Tensor:
+    """The nearest integer; halves are rounded to the even one."""
+    return _unary("Rint", x, name)

@@ -1,0 +1,411 @@
+"""Activations, bias, softmax and L2 loss: the ops that nearly every network is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.costs import PER_ELEMENT
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
+from aioflow.graph.traits import FLOATS, NOTHING, NUMBERS, elementwise, opaque, reduction, transcendental
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make
+from aioflow.ops.array.static_shapes import shape_of, swap_with_last
+from aioflow.ops.core import scalar, unchanged
+from aioflow.ops.scoping import name_scope
+from aioflow.ops.sparse.indexed_slices import Gradient
+
+__all__ = [
+    "bias_add",
+    "crelu",
+    "elu",
+    "l2_loss",
+    "leaky_relu",
+    "log_softmax",
+    "relu",
+    "relu6",
+    "selu",
+    "softmax",
+    "softplus",
+    "softsign",
+]
+
+
+def both_merged(ctx: ShapeContext) -> Dims:
+    """Shape function of ops whose two inputs and output have one shape."""
+    return merge_dims(ctx.tensors[0].dims, ctx.tensors[1].dims)
+
+
+def at_least_vector(ctx: ShapeContext) -> Dims:
+    """Shape function of ops along the last axis."""
+    dims: Dims = ctx.tensors[0].dims
+    if dims == ():
+        raise InvalidArgumentError("the input has no last axis", expected="rank >= 1", actual=format_dims(dims))
+    return dims
+
+
+def zeros_like(tensor: Tensor) -> Tensor:
+    """Zeros: for gradients that vanish everywhere."""
+    return make("ZerosLike", tensor)
+
+
+def renamed(new: Any, old: Any, names: tuple[str, str]) -> Any:
+    """Whichever of an argument and its older name is given.
+
+    Raises:
+        InvalidArgumentError: both are.
+    """
+    if new is not None and old is not None:
+        raise InvalidArgumentError(
+            f"cannot specify both {names[0]!r} and {names[1]!r}", expected="one of them", actual="both"
+        )
+    return old if new is None else new
+
+
+def unless_zero(grad: Tensor | None) -> Tensor | None:
+    """The gradient, or None where it is the zeros of an output that nobody differentiates."""
+    return None if grad is None or grad.op.type == "ZerosLike" else grad
+
+
+# -- activations -----------------------------------------------------------------------------------
+
+define_op(
+    "Relu",
+    "features: T",
+    "activations: T",
+    ["T: {reals, qint8}"],
+    shape=unchanged,
+    traits=elementwise(in_c="({0} != {0} || {0} > 0) ? {0} : (T)0", fuses=NUMBERS),
+)
+define_op(
+    "ReluGrad",
+    "gradients: T, features: T",
+    "backprops: T",
+    ["T: {reals}"],
+    shape=both_merged,
+    traits=elementwise(in_c="{0} * (T)({1} > 0)", fuses=NUMBERS),
+)
+define_op(
+    "Relu6",
+    "features: T",
+    "activations: T",
+    ["T: {reals}"],
+    shape=unchanged,
+    traits=elementwise(in_c="{0} != {0} ? {0} : ({0} > 0 ? ({0} < 6 ? {0} : (T)6) : (T)0)", fuses=NUMBERS),
+)
+define_op(
+    "Relu6Grad",
+    "gradients: T, features: T",
+    "backprops: T",
+    ["T: {reals}"],
+    shape=both_merged,
+    traits=elementwise(fuses=NUMBERS),
+)
+_ALPHA = ["alpha: float = 0.20000000298023224", "T: {floats} = float32"]
+define_op("LeakyRelu", "features: T", "activations: T", _ALPHA, shape=unchanged, traits=elementwise())
+define_op("LeakyReluGrad", "gradients: T, features: T", "backprops: T", _ALPHA, shape=both_merged, traits=elementwise())
+for _name, _second, _in_c in (
+    ("Elu", "outputs", "{0} > 0 ? {0} : (T)expm1({0})"),
+    ("Selu", "outputs", ""),
+    ("Softplus", "features", "({0} > 0 ? {0} : (T)0) + log1p(exp(-fabs({0})))"),
+    ("Softsign", "features", "{0} / (fabs({0}) + 1)"),
+):
+    _cost = PER_ELEMENT if _name == "Softsign" else transcendental()
+    define_op(
+        _name,
+        "features: T",
+        "activations: T",
+        ["T: {floats}"],
+        shape=unchanged,
+        traits=elementwise(in_c=_in_c, cost=_cost, fuses=FLOATS),
+    )
+    define_op(
+        f"{_name}Grad",
+        f"gradients: T, {_second}: T",
+        "backprops: T",
+        ["T: {floats}"],
+        shape=both_merged,
+        traits=elementwise(cost=_cost, fuses=FLOATS if _second == "outputs" else NOTHING),
+    )
+
+
+@gradient("Relu")
+def _relu_grad(op: Operation, grad: Tensor) -> Tensor:
+    return make("ReluGrad", grad, op.outputs[0])
+
+
+@gradient("Relu6")
+def _relu6_grad(op: Operation, grad: Tensor) -> Tensor:
+    return make("Relu6Grad", grad, op.outputs[0])
+
+
+@gradient("ReluGrad", "Relu6Grad")
+def _relu_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
+    features = op.inputs[1]
+    return [make(op.type, grad, features), zeros_like(features)]
+
+
+@gradient("LeakyRelu")
+def _leaky_relu_grad(op: Operation, grad: Tensor) -> Tensor:
+    return make("LeakyReluGrad", grad, op.inputs[0], alpha=op.get_attr("alpha"))
+
+
+@gradient("LeakyReluGrad")
+def _leaky_relu_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
+    features = op.inputs[1]
+    return [make("LeakyReluGrad", grad, features, alpha=op.get_attr("alpha")), zeros_like(features)]
+
+
+@gradient("Elu", "Selu")
+def _elu_grad(op: Operation, grad: Tensor) -> Tensor:
+    return make(f"{op.type}Grad", grad, op.outputs[0])
+
+
+@gradient("EluGrad", "SeluGrad")
+def _elu_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
+    # Where the output is negative, its slope is the output plus a constant, and elsewhere a constant.
+    gradients, outputs = op.inputs
+    negative = make("SelectV2", outputs < 0, grad * gradients, zeros_like(outputs))
+    return [make(op.type, grad, outputs), negative]
+
+
+@gradient("Softplus", "Softsign")
+def _soft_grad(op: Operation, grad: Tensor) -> Tensor:
+    return make(f"{op.type}Grad", grad, op.inputs[0])
+
+
+@gradient("SoftplusGrad")
+def _softplus_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
+    gradients, features = op.inputs
+    slope = make("Sigmoid", features)
+    return [make("SoftplusGrad", grad, features), grad * gradients * slope * (1 - slope)]
+
+
+@gradient("SoftsignGrad")
+def _softsign_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
+    gradients, features = op.inputs
+    base = 1 + abs(features)
+    second = -2 * make("Sign", features) / (base * base * base)
+    return [make("SoftsignGrad", grad, features), grad * gradients * second]
+
+
+def relu(features: TensorLike, name: str | None = None) -> Tensor:
+    """max(features, 0), elementwise; real numbers of any dtype."""
+    return make("Relu", features, name=name)
+
+
+def relu6(features: TensorLike, name: str | None = None) -> Tensor:
+    """min(max(features, 0), 6), elementwise; real numbers of any dtype."""
+    return make("Relu6", features, name=name)
+
+
+def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None) -> Tensor:
+    """features where positive, otherwise alpha * features. Integers become float32."""
+    tensor = convert_to_tensor(features)
+    with name_scope(name, "LeakyRelu", [tensor]) as scope:
+        if tensor.dtype.is_integer:
+            tensor = make("Cast", tensor, DstT="float32")
+        return make("LeakyRelu", tensor, alpha=alpha, name=scope)
+
+
+def elu(features: TensorLike, name: str | None = None) -> Tensor:
+    """features where positive, otherwise exp(features) - 1 (arXiv:1511.07289)."""
+    return make("Elu", features, name=name)
+
+
+def selu(features: TensorLike, name: str | None = None) -> Tensor:
+    """The scaled `elu` whose activations keep mean 0 and variance 1 (arXiv:1706.02515)."""
+    return make("Selu", features, name=name)
+
+
+def softplus(features: TensorLike, name: str | None = None) -> Tensor:
+    """log(1 + exp(features)), without overflow."""
+    return make("Softplus", features, name=name)
+
+
+def softsign(features: TensorLike, name: str | None = None) -> Tensor:
+    """features / (1 + |features|)."""
+    return make("Softsign", features, name=name)
+
+
+def crelu(features: TensorLike, name: str | None = None, axis: int = -1) -> Tensor:
+    """relu of features and of -features, joined along `axis`, which doubles (arXiv:1603.05201)."""
+    tensor = convert_to_tensor(features)
+    with name_scope(name, "CRelu", [tensor]) as scope:
+        both = make("ConcatV2", [tensor, -tensor], axis)
+        return relu(both, name=scope)
+
+
+# -- bias ------------------------------------------------------------------------------------------
+
+
+def _channel(ctx: ShapeContext, dims: tuple[int | None, ...]) -> int:
+    """Position of the channels."""
+    nchw = ctx.attrs.get("data_format") == "NCHW"
+    low = 3 if nchw else 2
+    if len(dims) < low:
+        raise InvalidArgumentError("the value has the wrong rank", expected=f"rank >= {low}", actual=format_dims(dims))
+    return 1 if nchw else len(dims) - 1
+
+
+def _bias_add_shape(ctx: ShapeContext) -> Dims:
+    bias = ctx.require_rank("bias", 1)
+    dims = ctx.dims("value")
+    if dims is None:
+        return None
+    axis = _channel(ctx, dims)
+    if bias is None:
+        return dims
+    if not is_compatible((dims[axis],), bias):
+        raise InvalidArgumentError(
+            "bias needs one element per channel",
+            expected=f"bias {format_dims((dims[axis],))}",
+            actual=format_dims(bias),
+        )
+    return (*dims[:axis], dims[axis] if bias[0] is None else bias[0], *dims[axis + 1 :])
+
+
+def _bias_add_grad_shape(ctx: ShapeContext) -> Dims:
+    dims = ctx.dims("out_backprop")
+    return (None,) if dims is None else (dims[_channel(ctx, dims)],)
+
+
+_FORMAT = "data_format: {'NHWC', 'NCHW'} = 'NHWC'"
+define_op(
+    "BiasAdd",
+    "value: T, bias: T",
+    "output: T",
+    ["T: {numbertype}", _FORMAT],
+    shape=_bias_add_shape,
+    traits=elementwise(fuses=FLOATS),
+)
+define_op(
+    "BiasAddV1", "value: T, bias: T", "output: T", ["T: {numbertype}"], shape=_bias_add_shape, traits=elementwise()
+)
+define_op(
+    "BiasAddGrad",
+    "out_backprop: T",
+    "output: T",
+    ["T: {numbertype}", _FORMAT],
+    shape=_bias_add_grad_shape,
+    traits=reduction(),
+)
+
+
+@gradient("BiasAdd", "BiasAddV1", takes_slices=True)
+def _bias_add_gradient(op: Operation, grad: Gradient) -> list[Gradient]:
+    return [grad, make("BiasAddGrad", grad, data_format=op.attrs.get("data_format", "NHWC"))]
+
+
+@gradient("BiasAddGrad")
+def _bias_add_grad_gradient(op: Operation, grad: Tensor) -> Tensor:
+    source = op.inputs[0]
+    if op.attrs["data_format"] == "NCHW":
+        if source.dims is None:
+            raise InvalidArgumentError(
+                "the gradient of BiasAddGrad needs a known rank", expected="a rank", actual="unknown"
+            )
+        grad = make("Reshape", grad, [-1] + [1] * (len(source.dims) - 2))
+    return make("BroadcastTo", grad, shape_of(source))
+
+
+def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None) -> Tensor:
+    """value plus one number per channel.
+
+    Args:
+        value: [..., channels]; [batch, channels, ...] where `data_format` starts with "NC".
+        bias: [channels], of value's dtype.
+
+    Raises:
+        InvalidArgumentError: the sizes differ, or value has no channels.
+    """
+    channels_first = data_format is not None and data_format.startswith("NC")
+    return make("BiasAdd", value, bias, data_format="NCHW" if channels_first else "NHWC", name=name)
+
+
+# -- softmax ---------------------------------------------------------------------------------------
+
+define_op(
+    "Softmax",
+    "logits: T",
+    "softmax: T",
+    ["T: {floats}"],
+    shape=at_least_vector,
+    traits=opaque(cost=transcendental(1.5)),
+)
+define_op(
+    "LogSoftmax",
+    "logits: T",
+    "logsoftmax: T",
+    ["T: {floats}"],
+    shape=at_least_vector,
+    traits=opaque(cost=transcendental(1.5)),
+)
+
+
+def sum_last(tensor: Tensor) -> Tensor:
+    """The sum along the last axis, which stays as 1."""
+    return make("Sum", tensor, -1, keep_dims=True)
+
+
+@gradient("Softmax")
+def _softmax_grad(op: Operation, grad: Tensor) -> Tensor:
+    softmax = op.outputs[0]
+    return (grad - sum_last(grad * softmax)) * softmax
+
+
+@gradient("LogSoftmax")
+def _log_softmax_grad(op: Operation, grad: Tensor) -> Tensor:
+    return grad - sum_last(grad) * make("Exp", op.outputs[0])
+
+
+def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Tensor:
+    """exp(logits) / sum(exp(logits)) along `axis` (the last by default); `dim` is its older name."""
+    return _along_axis("Softmax", logits, one_axis(axis, dim), name)
+
+
+def log_softmax(logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Tensor:
+    """logits - log(sum(exp(logits))) along `axis` (the last by default); `dim` is its older name."""
+    return _along_axis("LogSoftmax", logits, one_axis(axis, dim), name)
+
+
+def one_axis(axis: int | None, dim: int | None) -> int:
+    """The one of the two that is given, or -1. Raises InvalidArgumentError for both."""
+    if axis is not None and dim is not None:
+        raise InvalidArgumentError("cannot specify both 'axis' and 'dim'", expected="one of them", actual=(axis, dim))
+    chosen = dim if axis is None else axis
+    return -1 if chosen is None else int(chosen)
+
+
+def _along_axis(op_type: str, logits: TensorLike, axis: int, name: str | None) -> Tensor:
+    tensor = convert_to_tensor(logits)
+    result: Tensor
+    if is_last_axis(tensor, axis):
+        result = make(op_type, tensor, name=name)
+        return result
+    with name_scope(name, op_type.lower(), [tensor]) as scope:
+        order = swap_with_last(tensor, axis)
+        result = make("Transpose", make(op_type, make("Transpose", tensor, order)), order, name=scope)
+        result.set_shape(tensor.dims)
+        return result
+
+
+def is_last_axis(tensor: Tensor, axis: int) -> bool:
+    """Whether `axis` is known to be the last."""
+    return axis == -1 or (tensor.dims is not None and axis == len(tensor.dims) - 1)
+
+
+# -- L2 loss ---------------------------------------------------------------------------------------
+
+define_op("L2Loss", "t: T", "output: T", ["T: {floats}"], shape=scalar, traits=reduction())
+
+
+@gradient("L2Loss")
+def _l2_loss_grad(op: Operation, grad: Tensor) -> Tensor:
+    return op.inputs[0] * grad
+
+
+def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
+    """sum(t * t) / 2, a scalar."""
+    return make("L2Loss", t, name=name)

@@ -1,0 +1,1 @@
+"""Ops of queues, barriers, staging areas and accumulators."""

@@ -1,0 +1,290 @@
+"""Conditional accumulators: gradients of many steps are added up, and taken when enough of them are in.
+
+This is how synchronous training with backup workers waits for the first m of n gradients. TensorFlow's sparse
+accumulator is a reference to a string; here its handle is a resource, under the same op names, and what both kinds have
+in common are the ops of the dense one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from aioflow.graph import dtypes as _dtypes
+from aioflow.graph.costs import PER_ELEMENT
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.dtypes import DType, DTypeLike
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.scopes import current_scope
+from aioflow.graph.shapes import Dims, ShapeLike, dims_of, merge_dims
+from aioflow.graph.traits import handle, waiting
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_op, make_tuple
+from aioflow.ops.core import scalar
+
+__all__ = ["ConditionalAccumulator", "ConditionalAccumulatorBase", "SparseConditionalAccumulator"]
+
+
+_DTYPE = "dtype: {numbertype}"
+
+
+def _taken_shape(ctx: ShapeContext) -> Dims:
+    op = ctx.tensors[0].op
+    dims: Dims = op.attrs["shape"] if op.type == "ResourceConditionalAccumulator" else None
+    return dims
+
+
+for _kind in ("ResourceConditionalAccumulator", "SparseConditionalAccumulator"):
+    define_op(
+        _kind,
+        "",
+        "handle: resource",
+        [
+            _DTYPE,
+            "shape: shape",
+            "container: string = ''",
+            "shared_name: string = ''",
+            "reduction_type: {'MEAN', 'SUM'} = 'MEAN'",
+        ],
+        shape=scalar,
+        traits=handle(on_host="its queue belongs to the event loop"),
+    )
+define_op(
+    "ResourceAccumulatorApplyGradient",
+    "handle: resource, local_step: int64, gradient: dtype",
+    "",
+    [_DTYPE],
+    traits=waiting(is_numeric=True, cost=PER_ELEMENT),
+)
+define_op(
+    "ResourceAccumulatorTakeGradient",
+    "handle: resource, num_required: int32",
+    "average: dtype",
+    [_DTYPE],
+    shape=_taken_shape,
+    traits=waiting(is_numeric=True, cost=PER_ELEMENT),
+)
+define_op(
+    "SparseAccumulatorApplyGradient",
+    "handle: resource, local_step: int64, gradient_indices: int64, gradient_values: dtype, gradient_shape: int64",
+    "",
+    [_DTYPE, "has_known_shape: bool"],
+    traits=waiting(is_numeric=True, cost=PER_ELEMENT),
+)
+define_op(
+    "SparseAccumulatorTakeGradient",
+    "handle: resource, num_required: int32",
+    "indices: int64, values: dtype, shape: int64",
+    [_DTYPE],
+    traits=waiting(is_numeric=True, cost=PER_ELEMENT),
+)
+define_op(
+    "ResourceAccumulatorNumAccumulated",
+    "handle: resource",
+    "num_accumulated: int32",
+    shape=scalar,
+    traits=waiting(is_numeric=True, cost=PER_ELEMENT),
+)
+define_op(
+    "ResourceAccumulatorSetGlobalStep",
+    "handle: resource, new_global_step: int64",
+    "",
+    traits=waiting(is_numeric=True, cost=PER_ELEMENT),
+)
+not_differentiable(
+    "ResourceConditionalAccumulator",
+    "SparseConditionalAccumulator",
+    "SparseAccumulatorApplyGradient",
+    "SparseAccumulatorTakeGradient",
+    "ResourceAccumulatorApplyGradient",
+    "ResourceAccumulatorTakeGradient",
+    "ResourceAccumulatorNumAccumulated",
+    "ResourceAccumulatorSetGlobalStep",
+)
+
+
+class SparseGradient(NamedTuple):
+    """What `SparseConditionalAccumulator.take_grad` gives."""
+
+    indices: Tensor
+    values: Tensor
+    shape: Tensor
+
+
+class ConditionalAccumulatorBase:
+    """What accumulators have in common.
+
+    Args:
+        dtype: Dtype of the gradients.
+        shape: Their static shape, or None.
+        accumulator_ref: The handle tensor.
+    """
+
+    def __init__(self, dtype: DTypeLike, shape: ShapeLike | None, accumulator_ref: Tensor) -> None:
+        self._dtype = _dtypes.as_dtype(dtype)
+        self._dims = dims_of(shape)
+        self._accumulator_ref = accumulator_ref
+
+    @property
+    def accumulator_ref(self) -> Tensor:
+        """The handle."""
+        return self._accumulator_ref
+
+    @property
+    def name(self) -> str:
+        """Name of the node that makes the handle."""
+        return self._accumulator_ref.op.name
+
+    @property
+    def dtype(self) -> DType:
+        """Dtype of the gradients."""
+        return self._dtype
+
+    def num_accumulated(self, name: str | None = None) -> Tensor:
+        """How many gradients have been added since the last take, an int32 scalar."""
+        return make("ResourceAccumulatorNumAccumulated", self._accumulator_ref, name=name)
+
+    def set_global_step(self, new_global_step: TensorLike, name: str | None = None) -> Operation:
+        """A node that goes on to a later step: gradients of earlier ones are stale. It never goes back."""
+        step = convert_to_tensor(new_global_step, _dtypes.int64)
+        return make_op("ResourceAccumulatorSetGlobalStep", self._accumulator_ref, step, name=name)
+
+
+def _accumulator(
+    op_type: str, dtype: Any, shape: Any, shared_name: str | None, name: str, reduction_type: str
+) -> Tensor:
+    return make(
+        op_type,
+        dtype=_dtypes.as_dtype(dtype),
+        shape=dims_of(shape),
+        container=current_scope(default_graph()).container,
+        shared_name=shared_name or "",
+        reduction_type=reduction_type,
+        name=name,
+    )
+
+
+class ConditionalAccumulator(ConditionalAccumulatorBase):
+    """Adds dense gradients up, and gives out their mean once there are enough.
+
+    Args:
+        dtype, shape: Of the gradients; the shape may be open.
+        shared_name: Accumulators with the same name, in any session of a worker, are the same.
+        reduction_type: "MEAN" or "SUM".
+    """
+
+    def __init__(
+        self,
+        dtype: DTypeLike,
+        shape: ShapeLike | None = None,
+        shared_name: str | None = None,
+        name: str = "conditional_accumulator",
+        reduction_type: str = "MEAN",
+    ) -> None:
+        handle = _accumulator("ResourceConditionalAccumulator", dtype, shape, shared_name, name, reduction_type)
+        super().__init__(dtype, shape, handle)
+
+    def apply_grad(self, grad: TensorLike, local_step: TensorLike = 0, name: str | None = None) -> Operation:
+        """A node that adds a gradient, or drops it where `local_step` is earlier than the accumulator's step.
+
+        Raises:
+            InvalidArgumentError: the gradient has a different shape.
+        """
+        tensor = convert_to_tensor(grad, self._dtype)
+        merge_dims(tensor.dims, self._dims)
+        step = convert_to_tensor(local_step, _dtypes.int64)
+        return make_op("ResourceAccumulatorApplyGradient", self._accumulator_ref, step, tensor, name=name)
+
+    def take_grad(self, num_required: TensorLike, name: str | None = None) -> Tensor:
+        """The mean (or sum) of all that has been added, once that is at least `num_required` gradients.
+
+        Taking it empties the accumulator and advances its step by one.
+        """
+        count = convert_to_tensor(num_required, _dtypes.int32)
+        return make("ResourceAccumulatorTakeGradient", self._accumulator_ref, count, dtype=self._dtype, name=name)
+
+
+class SparseConditionalAccumulator(ConditionalAccumulatorBase):
+    """A `ConditionalAccumulator` of sparse gradients: rows, and their indices.
+
+    The mean of a row is taken over the gradients that have it. Rows of one gradient may come in any order and more than
+    once, and are then added up; what is taken has each row once, in ascending order.
+
+    Args: as those of `ConditionalAccumulator`; `shape` is that of the whole tensor, with None for sizes that vary.
+    """
+
+    def __init__(
+        self,
+        dtype: DTypeLike,
+        shape: ShapeLike | None = None,
+        shared_name: str | None = None,
+        name: str = "sparse_conditional_accumulator",
+        reduction_type: str = "MEAN",
+    ) -> None:
+        handle = _accumulator("SparseConditionalAccumulator", dtype, shape, shared_name, name, reduction_type)
+        super().__init__(dtype, shape, handle)
+
+    def apply_indexed_slices_grad(
+        self, grad: IndexedSlices, local_step: TensorLike = 0, name: str | None = None
+    ) -> Operation:
+        """`apply_grad` of a gradient as `gradients` gives it."""
+        return self.apply_grad(grad.indices, grad.values, grad.dense_shape, local_step, name)
+
+    def apply_grad(
+        self,
+        grad_indices: TensorLike,
+        grad_values: TensorLike,
+        grad_shape: TensorLike | None = None,
+        local_step: TensorLike = 0,
+        name: str | None = None,
+    ) -> Operation:
+        """A node that adds a gradient, or drops it where `local_step` is earlier than the accumulator's step.
+
+        Args:
+            grad_indices: [n] integers, the rows that it has.
+            grad_values: [n, …], the rows.
+            grad_shape: Shape of the whole, or None.
+
+        Raises, in a run:
+            InvalidArgumentError: the shapes do not fit, or an index is out of range.
+        """
+        indices = _as_int64(grad_indices)
+        values = convert_to_tensor(grad_values, self._dtype)
+        shape = _as_int64([] if grad_shape is None else grad_shape)
+        return make_op(
+            "SparseAccumulatorApplyGradient",
+            self._accumulator_ref,
+            convert_to_tensor(local_step, _dtypes.int64),
+            indices,
+            values,
+            shape,
+            has_known_shape=grad_shape is not None,
+            name=name,
+        )
+
+    def take_grad(self, num_required: TensorLike, name: str | None = None) -> SparseGradient:
+        """The mean (or sum) of all that has been added, once that is at least `num_required` gradients.
+
+        Returns:
+            A named tuple of `indices`, `values` and `shape`; the first size of the shape is -1 where it is unknown.
+
+        Taking it empties the accumulator and advances its step by one.
+        """
+        count = convert_to_tensor(num_required, _dtypes.int32)
+        return make_tuple(
+            SparseGradient, "SparseAccumulatorTakeGradient", self._accumulator_ref, count, dtype=self._dtype, name=name
+        )
+
+    def take_indexed_slices_grad(self, num_required: TensorLike, name: str | None = None) -> IndexedSlices:
+        """`take_grad` as IndexedSlices."""
+        taken = self.take_grad(num_required, name)
+        return IndexedSlices(taken.values, taken.indices, taken.shape)
+
+
+def _as_int64(value: TensorLike) -> Tensor:
+    """Indices and shapes, which come from `gradients` as int32 too."""
+    if not isinstance(value, Tensor):
+        return convert_to_tensor(value, _dtypes.int64)
+    if value.dtype is _dtypes.int64:
+        return value
+    return make("Cast", value, DstT=_dtypes.int64)

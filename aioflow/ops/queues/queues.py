@@ -1,0 +1,433 @@
+"""Queues between steps: bounded, shared by name, with backpressure in both directions.
+
+A queue is a node that names a resource; what is done to it are nodes too. An enqueue into a full queue and a dequeue
+from an empty one wait, in line, without holding up anything but what needs them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes as _dtypes
+from aioflow.graph.argument_kinds import check_list
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.dtypes import DType, DTypeLike
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.scopes import current_scope
+from aioflow.graph.shapes import (
+    Dimension,
+    Dims,
+    ShapeLike,
+    TensorShape,
+    common_dims,
+    dims_of,
+    format_dims,
+    merge_dims,
+)
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list, make_op
+from aioflow.ops.math.random import get_seed
+
+# One shape per component, or one alone.
+Shapes: TypeAlias = ShapeLike | Sequence[ShapeLike | None]
+
+__all__ = ["FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "QueueBase", "RandomShuffleQueue"]
+
+
+class QueueBase:
+    """What all queues have in common: elements are tuples of tensors with fixed dtypes.
+
+    Args:
+        dtypes: One dtype per component.
+        shapes: One shape per component, or None for any shapes; batches of elements need shapes.
+        names: Names of the components, or None. With names, elements are dictionaries.
+        queue_ref: The handle tensor.
+
+    Enqueues and dequeues take lists, tuples or dictionaries of components, or a single one in place of a list of one.
+    They run where they are fetched: several can be in flight, and are served in the order in which they came.
+    """
+
+    def __init__(
+        self,
+        dtypes: Sequence[DTypeLike],
+        shapes: Sequence[ShapeLike | None] | None,
+        names: Sequence[str] | None,
+        queue_ref: Tensor,
+    ) -> None:
+        self._dtypes = [_dtypes.as_dtype(t) for t in dtypes]
+        self._dims: list[Dims] = [None] * len(self._dtypes) if shapes is None else [dims_of(s) for s in shapes]
+        if len(self._dims) != len(self._dtypes):
+            raise InvalidArgumentError(
+                "the queue needs one shape per component", expected=len(self._dtypes), actual=len(self._dims)
+            )
+        self._names: list[str] | None = list(names) if names is not None else None
+        self._queue_ref = queue_ref
+
+    @staticmethod
+    def from_list(index: TensorLike, queues: Sequence[QueueBase]) -> QueueBase:
+        """The queue `queues[index]`, chosen in each run.
+
+        Args:
+            index: An int scalar.
+            queues: Queues of the same dtypes and names. A size that differs among their shapes is unknown.
+
+        Raises:
+            DTypeError: the dtypes differ, or there are no queues.
+            InvalidArgumentError: the names differ; in a run: there is no such queue.
+        """
+        check_list(queues, "the queues to choose from")
+        if {isinstance(queue, QueueBase) for queue in queues} != {True}:
+            raise DTypeError("from_list takes a list of queues", expected="a list of queues", actual=list(queues))
+        first = queues[0]
+        for other in queues[1:]:
+            if other.dtypes != first.dtypes:
+                raise DTypeError("the queues differ in their dtypes", expected=first.dtypes, actual=other.dtypes)
+            if other.names != first.names:
+                raise InvalidArgumentError("the queues differ in their names", expected=first.names, actual=other.names)
+        dims = [functools.reduce(common_dims, shapes) for shapes in zip(*(q._dims for q in queues), strict=True)]
+        handles = make("Pack", [q.queue_ref for q in queues], axis=0)
+        handle = make("GatherV2", handles, convert_to_tensor(index), 0)
+        return QueueBase(first.dtypes, dims, first.names, handle)
+
+    @property
+    def queue_ref(self) -> Tensor:
+        """The handle."""
+        return self._queue_ref
+
+    @property
+    def name(self) -> str:
+        """Name of the node that makes the handle."""
+        return self._queue_ref.op.name
+
+    @property
+    def dtypes(self) -> list[DType]:
+        """Dtypes of the components."""
+        return list(self._dtypes)
+
+    @property
+    def shapes(self) -> list[TensorShape]:
+        """Static shapes of the components."""
+        return [TensorShape(dims) for dims in self._dims]
+
+    @property
+    def names(self) -> list[str] | None:
+        """Names of the components, or None."""
+        return None if self._names is None else list(self._names)
+
+    def enqueue(self, vals: TensorLike | Mapping[str, TensorLike], name: str | None = None) -> Operation:
+        """A node that puts one element in; it waits while the queue is full.
+
+        Raises, in a run:
+            CancelledError: the queue is closed, or was closed with `cancel_pending_enqueues` meanwhile.
+            InvalidArgumentError: a component has a different shape than the queue's.
+        """
+        components = self._components(vals)
+        for tensor, dims in zip(components, self._dims, strict=True):
+            _fit(tensor, tensor.dims, dims)
+        return make_op("QueueEnqueueV2", self._queue_ref, components, name=name or f"{self._base_name}_enqueue")
+
+    def enqueue_many(self, vals: TensorLike | Mapping[str, TensorLike], name: str | None = None) -> Operation:
+        """A node that puts in as many elements as the components have rows, one after another.
+
+        Where the queue is full it waits, with a part of the elements in; these stay in if the step is cancelled.
+
+        Raises, in a run: as `enqueue`.
+        """
+        components = self._components(vals)
+        for tensor, dims in zip(components, self._dims, strict=True):
+            _fit(tensor, tensor.dims, None if dims is None else (None, *dims))
+        sizes: Dims = (None,)
+        for tensor in components:
+            sizes = merge_dims(sizes, None if tensor.dims is None else tensor.dims[:1])
+        return make_op("QueueEnqueueManyV2", self._queue_ref, components, name=name or f"{self._base_name}_EnqueueMany")
+
+    def dequeue(self, name: str | None = None) -> Any:
+        """The next element; the node waits while there is none.
+
+        Returns:
+            A tensor, or a list of them, or a dictionary where the queue has names.
+
+        A step that is cancelled while it waits leaves the queue as it was. Once the node has the element it has taken
+        effect, as an assignment would have: if the step fails or is cancelled after that, the element is gone.
+
+        Raises, in a run:
+            OutOfRangeError: the queue is closed and empty.
+        """
+        found = make_list(
+            "QueueDequeueV2",
+            self._queue_ref,
+            component_types=self._dtypes,
+            name=name or f"{self._base_name}_Dequeue",
+        )
+        return self._element(found)
+
+    def dequeue_many(self, n: TensorLike, name: str | None = None) -> Any:
+        """The next `n` elements, as components of shape [n, …]; the node waits until there are enough.
+
+        Raises, in a run:
+            OutOfRangeError: the queue is closed and has fewer; they stay in.
+        """
+        return self._batch("QueueDequeueManyV2", n, name or f"{self._base_name}_DequeueMany")
+
+    def dequeue_up_to(self, n: TensorLike, name: str | None = None) -> Any:
+        """As `dequeue_many`, but once the queue is closed it may be fewer than `n`, at least one.
+
+        Raises, in a run:
+            OutOfRangeError: the queue is closed and empty.
+        """
+        return self._batch("QueueDequeueUpToV2", n, name or f"{self._base_name}_DequeueUpTo")
+
+    def _batch(self, op_type: str, n: Any, name: str) -> Any:
+        count = convert_to_tensor(n, _dtypes.int32)
+        return self._element(make_list(op_type, self._queue_ref, count, component_types=self._dtypes, name=name))
+
+    def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Operation:
+        """A node that closes the queue: it takes no more elements, and gives out those that it has.
+
+        Args:
+            cancel_pending_enqueues: Close at once, and let the enqueues that wait raise CancelledError. Otherwise the
+                close waits behind them.
+
+        Raises, in a run:
+            CancelledError: it is already closed (not with `cancel_pending_enqueues`).
+        """
+        return make_op(
+            "QueueCloseV2",
+            self._queue_ref,
+            cancel_pending_enqueues=cancel_pending_enqueues,
+            name=name or f"{self._base_name}_Close",
+        )
+
+    def is_closed(self, name: str | None = None) -> Tensor:
+        """Whether the queue has been closed, a bool scalar."""
+        return make("QueueIsClosedV2", self._queue_ref, name=name or f"{self._base_name}_Is_Closed")
+
+    def size(self, name: str | None = None) -> Tensor:
+        """How many elements are inside, an int32 scalar."""
+        return make("QueueSizeV2", self._queue_ref, name=name or f"{self._base_name}_Size")
+
+    @property
+    def _base_name(self) -> str:
+        return self._queue_ref.op.name.rpartition("/")[2]
+
+    def _components(self, vals: Any) -> list[Tensor]:
+        """The components of an element (or of many) as tensors, in order."""
+        if isinstance(vals, Mapping):
+            if self._names is None:
+                raise InvalidArgumentError("this queue has no names", expected="a list", actual="a dictionary")
+            if set(vals) != set(self._names):
+                raise InvalidArgumentError(
+                    "the keys are not the names of the components", expected=sorted(self._names), actual=sorted(vals)
+                )
+            vals = [vals[name] for name in self._names]
+        elif self._names is not None:
+            raise InvalidArgumentError(
+                "a queue with names takes dictionaries", expected=f"keys {self._names}", actual=type(vals).__name__
+            )
+        items = list(vals) if isinstance(vals, list | tuple) else [vals]
+        if len(items) != len(self._dtypes):
+            raise InvalidArgumentError(
+                "the element has the wrong number of components", expected=len(self._dtypes), actual=len(items)
+            )
+        return [convert_to_tensor(v, dtype=t) for v, t in zip(items, self._dtypes, strict=True)]
+
+    def _element(self, tensors: Any) -> Any:
+        if self._names is not None:
+            return dict(zip(self._names, tensors, strict=True))
+        return tensors[0] if len(tensors) == 1 else list(tensors)
+
+
+def _fit(tensor: Tensor, have: Dims, wanted: Dims) -> None:
+    try:
+        merge_dims(have, wanted)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"{tensor.name!r} does not fit the queue", expected=format_dims(wanted), actual=format_dims(have)
+        ) from error
+
+
+def _listed(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, list | tuple) else [values]
+
+
+def _is_size(value: Any) -> bool:
+    return value is None or isinstance(value, int | Dimension)
+
+
+def _shape_list(shapes: Any, count: int, partial: bool) -> list[Dims] | None:
+    """Shapes as dims. Sizes alone are one shape, for a queue of one component; where sizes may be unknown, that could
+    not be told from a list of shapes."""
+    if shapes is None:
+        return None
+    listed = [shapes] if isinstance(shapes, TensorShape) else shapes
+    if not isinstance(listed, list | tuple):
+        raise DTypeError("shapes must be a list", expected="one shape per component", actual=shapes)
+    if partial and (not listed or any(_is_size(s) for s in listed)):
+        raise InvalidArgumentError(
+            "shapes with unknown sizes must be a list of shapes", expected="[[None, 2]]", actual=shapes
+        )
+    if all(_is_size(s) for s in listed):
+        listed = [listed]
+    dims = [dims_of(s) for s in listed]
+    if len(dims) != count:
+        raise InvalidArgumentError("the queue needs one shape per component", expected=count, actual=len(dims))
+    if not partial and any(d is None or None in d for d in dims):
+        raise InvalidArgumentError(
+            "the shapes of this queue must be fully known",
+            expected="known sizes",
+            actual=[format_dims(d) for d in dims],
+        )
+    return dims
+
+
+class _Typed(QueueBase):
+    """A queue that makes its own handle."""
+
+    _op = ""
+    _partial = False
+
+    def __init__(
+        self, capacity: int, dtypes: Any, shapes: Any, names: Any, shared_name: str | None, name: str, **attrs: Any
+    ) -> None:
+        types = [_dtypes.as_dtype(t) for t in _listed(dtypes)]
+        dims = self._component_dims(shapes, len(types))
+        labels = None if names is None else _listed(names)
+        if labels is not None and len(labels) != len(types):
+            raise InvalidArgumentError(
+                "the queue needs one name per component", expected=len(types), actual=len(labels)
+            )
+        handle = make(
+            self._op,
+            component_types=types,
+            shapes=dims or [],
+            capacity=capacity,
+            container=current_scope(default_graph()).container,
+            shared_name=shared_name or "",
+            name=name,
+            **attrs,
+        )
+        super().__init__(types, dims, labels, handle)
+
+    def _component_dims(self, shapes: Any, count: int) -> list[Dims] | None:
+        return _shape_list(shapes, count, self._partial)
+
+
+class FIFOQueue(_Typed):
+    """A queue that gives its elements out in the order in which they came.
+
+    Args:
+        capacity: Elements beyond which enqueues wait; negative for no limit.
+        dtypes: One dtype per component, or one alone.
+        shapes: One fully known shape a component, or None for any shapes.
+        names: Names of the components; with them, elements are dictionaries.
+        shared_name: Queues with the same name, in any session of a worker, are the same queue.
+    """
+
+    _op = "FIFOQueueV2"
+
+    def __init__(
+        self,
+        capacity: int,
+        dtypes: DTypeLike | Sequence[DTypeLike],
+        shapes: Shapes | None = None,
+        names: str | Sequence[str] | None = None,
+        shared_name: str | None = None,
+        name: str = "fifo_queue",
+    ) -> None:
+        super().__init__(capacity, dtypes, shapes, names, shared_name, name)
+
+
+class PaddingFIFOQueue(_Typed):
+    """A `FIFOQueue` whose shapes may have unknown sizes: in a batch, these are padded with zeros to the largest.
+
+    Args: as those of `FIFOQueue`; `shapes` is required, with None for sizes that vary.
+    """
+
+    _op = "PaddingFIFOQueueV2"
+    _partial = True
+
+    def __init__(
+        self,
+        capacity: int,
+        dtypes: DTypeLike | Sequence[DTypeLike],
+        shapes: Shapes,
+        names: str | Sequence[str] | None = None,
+        shared_name: str | None = None,
+        name: str = "padding_fifo_queue",
+    ) -> None:
+        if shapes is None:
+            raise InvalidArgumentError("a padding queue needs shapes", expected="a list of shapes", actual=None)
+        super().__init__(capacity, dtypes, shapes, names, shared_name, name)
+
+
+class RandomShuffleQueue(_Typed):
+    """A queue that gives its elements out in random order.
+
+    Args:
+        min_after_dequeue: Elements that a dequeue must leave inside while the queue is open, for a good mix.
+        seed: With it (or the graph's seed) the order depends only on the order of the operations.
+        capacity, dtypes, shapes, names, shared_name: As those of `FIFOQueue`.
+    """
+
+    _op = "RandomShuffleQueueV2"
+
+    def __init__(
+        self,
+        capacity: int,
+        min_after_dequeue: int,
+        dtypes: DTypeLike | Sequence[DTypeLike],
+        shapes: Shapes | None = None,
+        names: str | Sequence[str] | None = None,
+        seed: int | None = None,
+        shared_name: str | None = None,
+        name: str = "random_shuffle_queue",
+    ) -> None:
+        first, second = get_seed(seed)
+        super().__init__(
+            capacity,
+            dtypes,
+            shapes,
+            names,
+            shared_name,
+            name,
+            min_after_dequeue=min_after_dequeue,
+            seed=first or 0,
+            seed2=second or 0,
+        )
+
+
+class PriorityQueue(_Typed):
+    """A queue that gives out the element with the smallest priority first; equal ones in the order in which they came.
+
+    An element is an int64 scalar, its priority, and then the components of `types`.
+
+    Args:
+        types: One dtype per component, without the priority.
+        capacity, shapes, names, shared_name: As those of `FIFOQueue`, without the priority; `names` with it.
+    """
+
+    _op = "PriorityQueueV2"
+
+    def __init__(
+        self,
+        capacity: int,
+        types: DTypeLike | Sequence[DTypeLike],
+        shapes: Shapes | None = None,
+        names: str | Sequence[str] | None = None,
+        shared_name: str | None = None,
+        name: str = "priority_queue",
+    ) -> None:
+        kinds = [_dtypes.as_dtype(t) for t in _listed(types)]
+        super().__init__(capacity, [_dtypes.int64, *kinds], shapes, names, shared_name, name)
+
+    def _component_dims(self, shapes: Any, count: int) -> list[Dims] | None:
+        dims = _shape_list(shapes, count - 1, False)
+        return [(), *([None] * (count - 1) if dims is None else dims)]
+
+    def _components(self, vals: Any) -> list[Tensor]:
+        components = super()._components(vals)
+        if components[0].dtype is not _dtypes.int64:
+            raise DTypeError("the priority must be int64", expected="int64", actual=components[0].dtype.name)
+        return components

@@ -1,0 +1,84 @@
+"""Sparse gradients as values: conversion of `IndexedSlices` to tensors, and sums of gradients of both kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
+from aioflow.graph.graph import Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.static_value import constant_value
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make, register_tensor_conversion_function
+
+__all__ = ["convert_n_to_tensor_or_indexed_slices", "convert_to_tensor_or_indexed_slices"]
+
+Gradient: TypeAlias = Tensor | IndexedSlices
+
+
+def convert_to_tensor_or_indexed_slices(
+    value: TensorLike, dtype: DTypeLike | None = None, name: str | None = None
+) -> Gradient:
+    """`IndexedSlices` as they are, anything else as a tensor.
+
+    Raises:
+        DTypeError: it has a different dtype than `dtype`.
+    """
+    if isinstance(value, IndexedSlices):
+        _check_dtype(value, None if dtype is None else as_dtype(dtype))
+        return value
+    return convert_to_tensor(value, dtype, name=name)
+
+
+def convert_n_to_tensor_or_indexed_slices(
+    values: Iterable[TensorLike | None], dtype: DTypeLike | None = None, name: str | None = None
+) -> list[Gradient | None]:
+    """`convert_to_tensor_or_indexed_slices` of each value; None stays None."""
+    return [
+        None
+        if value is None
+        else convert_to_tensor_or_indexed_slices(value, dtype, None if name is None else f"{name}_{i}")
+        for i, value in enumerate(values)
+    ]
+
+
+def sum_gradients(parts: Sequence[Gradient]) -> Gradient:
+    """The sum of what several consumers sent back: slices are concatenated, a mixture becomes one dense tensor."""
+    if len(parts) == 1:
+        return parts[0]
+    slices = [p for p in parts if isinstance(p, IndexedSlices)]
+    if len(slices) < len(parts):
+        return make("AddN", [convert_to_tensor(p) for p in parts], name="AddN")
+    widest = "int64" if any(s.indices.dtype.name == "int64" for s in slices) else "int32"
+    indices = [s.indices if s.indices.dtype.name == widest else make("Cast", s.indices, DstT=widest) for s in slices]
+    return IndexedSlices(
+        make("ConcatV2", [s.values for s in slices], 0),
+        make("ConcatV2", indices, 0),
+        slices[0].dense_shape,
+    )
+
+
+def _to_dense(value: Any, dtype: DType | None = None, name: str | None = None, as_ref: bool = False) -> Tensor:
+    """The tensor that the slices stand for: rows with the same index are summed, the others are zero."""
+    _check_dtype(value, dtype)
+    if value.dense_shape is None:
+        raise InvalidArgumentError(
+            "IndexedSlices without a dense shape cannot become a tensor", expected="dense_shape", actual=repr(value)
+        ).at(value.op.name, value.op.type, value.op.source)
+    known = constant_value(value.dense_shape)
+    rows = value.dense_shape[0] if known is None else known.reshape(-1)[0]
+    dense = make("UnsortedSegmentSum", value.values, value.indices, rows, name=name or "UnsortedSegmentSum")
+    if known is not None:
+        dense.set_shape([int(size) for size in known.reshape(-1)])
+    return dense
+
+
+def _check_dtype(value: IndexedSlices, dtype: DType | None) -> None:
+    if dtype is not None and value.dtype is not dtype:
+        raise DTypeError("the slices have the wrong dtype", expected=dtype.name, actual=repr(value)).at(
+            value.op.name, value.op.type, value.op.source
+        )
+
+
+register_tensor_conversion_function(IndexedSlices, _to_dense)

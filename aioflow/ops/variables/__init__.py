@@ -1,0 +1,1 @@
+"""Ops of variables and what updates them."""

@@ -1,0 +1,385 @@
+"""Variable scopes: names and defaults for the variables made inside them, and sharing by name with `get_variable`.
+
+The open scope lives in the context, per graph, like the other scopes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from enum import Enum
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
+from aioflow.graph import dtypes, scopes
+from aioflow.graph.default_graph import default_graph, graph_of
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
+from aioflow.graph.graph import Graph, GraphKeys, Tensor
+from aioflow.graph.shapes import ShapeLike
+from aioflow.ops.apply import TensorLike
+from aioflow.ops.variables.replicas import VariableAggregation, VariableSynchronization
+from aioflow.ops.variables.store import share_or_make, store_of, value_of_dtype
+from aioflow.ops.variables.variable import Variable
+
+# A value, a function of (shape, dtype=), or a class of such.
+InitializerLike: TypeAlias = TensorLike | Callable[..., Any]
+Regularizer: TypeAlias = Callable[[Any], Tensor | None]
+
+__all__ = [
+    "AUTO_REUSE",
+    "VariableScope",
+    "get_local_variable",
+    "get_variable",
+    "get_variable_scope",
+    "variable_op_scope",
+    "variable_scope",
+]
+
+
+class ReuseMode(Enum):
+    """How `get_variable` treats a name, besides True (it must exist) and False (it must not)."""
+
+    AUTO_REUSE = 1
+
+    def __repr__(self) -> str:
+        return "aioflow.AUTO_REUSE"
+
+
+AUTO_REUSE: Final = ReuseMode.AUTO_REUSE
+"""Make the variable where it does not exist yet, otherwise share it."""
+
+
+class VariableScope:
+    """Defaults for `get_variable`: each `variable_scope` block has one of its own.
+
+    Attributes:
+        name: Prefix of the variables' names, without a "/" at the end.
+        original_name_scope: The name scope that was opened with it, with a "/" at the end.
+        reuse: True (variables must exist), AUTO_REUSE, or False.
+        initializer, regularizer, constraint, caching_device, dtype, custom_getter: Used where `get_variable` is not
+            given its own.
+    """
+
+    def __init__(
+        self,
+        reuse: bool | ReuseMode | None,
+        name: str = "",
+        initializer: InitializerLike | None = None,
+        regularizer: Regularizer | None = None,
+        caching_device: scopes.DeviceLike = None,
+        partitioner: None = None,
+        custom_getter: Callable[..., Any] | None = None,
+        name_scope: str = "",
+        dtype: DTypeLike = dtypes.float32,
+        use_resource: bool | None = None,
+        constraint: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        _refuse_partitioner(partitioner)
+        self.name = name
+        self.reuse: Any = reuse or False
+        self.original_name_scope = name_scope
+        self.initializer = initializer
+        self.regularizer = regularizer
+        self.caching_device = caching_device
+        self.custom_getter = custom_getter
+        self.constraint = constraint
+        self.use_resource = use_resource
+        self.dtype: DType = as_dtype(dtype)
+
+    @property
+    def partitioner(self) -> None:
+        """None: variables are not partitioned."""
+        return None
+
+    def reuse_variables(self) -> None:
+        """From now on variables must exist."""
+        self.reuse = True
+
+    def set_initializer(self, initializer: InitializerLike | None) -> None:
+        """Change the default initializer."""
+        self.initializer = initializer
+
+    def set_regularizer(self, regularizer: Regularizer | None) -> None:
+        """Change the default regularizer."""
+        self.regularizer = regularizer
+
+    def set_caching_device(self, caching_device: scopes.DeviceLike) -> None:
+        """Change the default caching device."""
+        self.caching_device = caching_device
+
+    def set_custom_getter(self, custom_getter: Callable[..., Any] | None) -> None:
+        """Change the function that `get_variable` goes through."""
+        self.custom_getter = custom_getter
+
+    def set_dtype(self, dtype: DTypeLike) -> None:
+        """Change the default dtype."""
+        self.dtype = as_dtype(dtype)
+
+    def set_use_resource(self, use_resource: bool | None) -> None:
+        """Accepted for published code: every variable is a resource."""
+        self.use_resource = use_resource
+
+    def set_partitioner(self, partitioner: None) -> None:
+        """Accepts None alone. Raises UnimplementedError."""
+        _refuse_partitioner(partitioner)
+
+    def get_collection(self, name: str) -> list[Any]:
+        """The part of a collection whose names are in this scope."""
+        return default_graph().get_collection(name, self.name + "/" if self.name else "")
+
+    def global_variables(self) -> list[Variable]:
+        """Global variables of this scope."""
+        return self.get_collection(GraphKeys.GLOBAL_VARIABLES)
+
+    def local_variables(self) -> list[Variable]:
+        """Local variables of this scope."""
+        return self.get_collection(GraphKeys.LOCAL_VARIABLES)
+
+    def trainable_variables(self) -> list[Variable]:
+        """Trainable variables of this scope."""
+        return self.get_collection(GraphKeys.TRAINABLE_VARIABLES)
+
+    def get_variable(self, name: str, **settings: Any) -> Variable:
+        """As the function of that name, with this scope's prefix and defaults."""
+        graph = default_graph()
+        settings["initializer"] = value_of_dtype(settings.get("initializer"), settings.get("dtype"))
+        defaults = ("initializer", "regularizer", "caching_device", "constraint", "dtype", "reuse", "use_resource")
+        for key in defaults:
+            if settings.get(key) is None:
+                settings[key] = getattr(self, key)
+        getter = settings.pop("custom_getter", None) or self.custom_getter
+        full_name = f"{self.name}/{name}" if self.name else name
+        make = partial(share_or_make, graph)
+        with graph.name_scope(None):  # a variable's name depends on variable scopes alone
+            return make(name=full_name, **settings) if getter is None else getter(make, name=full_name, **settings)
+
+    def _child(self, name: str, reuse: Any, name_scope: str) -> VariableScope:
+        return VariableScope(
+            reuse,
+            name,
+            self.initializer,
+            self.regularizer,
+            self.caching_device,
+            None,
+            self.custom_getter,
+            name_scope,
+            self.dtype,
+            self.use_resource,
+            self.constraint,
+        )
+
+
+def _composed(outer: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
+    """A getter that goes through `outer`, whose own getter goes through `inner`."""
+
+    def getter(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return outer(partial(inner, make), *args, **kwargs)
+
+    return getter
+
+
+def get_variable_scope() -> VariableScope:
+    """The innermost open variable scope of the default graph, or its root scope."""
+    return _current(default_graph())
+
+
+def _current(graph: Graph) -> VariableScope:
+    scope: VariableScope | None = scopes.current_scope(graph).variable_scope
+    if scope is not None:
+        return scope
+    store = store_of(graph)
+    with graph.lock:
+        if store.root is None:
+            store.root = VariableScope(False)
+        root: VariableScope = store.root
+        return root
+
+
+@contextmanager
+def variable_scope(
+    name_or_scope: str | VariableScope | None,
+    default_name: str | None = None,
+    values: Iterable[Any] | None = None,
+    initializer: InitializerLike | None = None,
+    regularizer: Regularizer | None = None,
+    caching_device: scopes.DeviceLike = None,
+    partitioner: None = None,
+    custom_getter: Callable[..., Any] | None = None,
+    reuse: bool | ReuseMode | None = None,
+    dtype: DTypeLike | None = None,
+    use_resource: bool | None = None,
+    constraint: Callable[[Tensor], Tensor] | None = None,
+    auxiliary_name_scope: bool = True,
+) -> Iterator[VariableScope]:
+    """Prefix the names of variables, set defaults for `get_variable`, and open a name scope of the same name.
+
+    Args:
+        name_or_scope: A name, or a VariableScope to enter again; None takes `default_name`, made unique.
+        values: Tensors whose graph becomes the default.
+        reuse: True: variables must exist. AUTO_REUSE: they are made where they do not. None or False: as outside.
+        auxiliary_name_scope: Whether to open a name scope as well.
+        initializer, regularizer, caching_device, custom_getter, dtype, constraint: New defaults.
+
+    Raises:
+        InvalidArgumentError: no name is given, or `reuse` with a default name.
+        UnimplementedError: a partitioner is given.
+    """
+    _check_scope_arguments(name_or_scope, default_name, reuse, partitioner)
+    overrides = {
+        "initializer": initializer,
+        "regularizer": regularizer,
+        "caching_device": caching_device,
+        "dtype": None if dtype is None else as_dtype(dtype),
+        "use_resource": use_resource,
+        "constraint": constraint,
+    }
+    with graph_of(values or ()).as_default():
+        graph = default_graph()
+        with _name_scope_for(graph, name_or_scope, default_name, auxiliary_name_scope) as prefix:
+            opened = _opened(graph, name_or_scope, default_name, reuse, prefix)
+            for key, value in overrides.items():
+                if value is not None:
+                    setattr(opened, key, value)
+            if custom_getter is not None:
+                inner = opened.custom_getter
+                opened.custom_getter = custom_getter if inner is None else _composed(custom_getter, inner)
+            with _entered(graph, opened, isinstance(name_or_scope, VariableScope)):
+                yield opened
+
+
+def _check_scope_arguments(name_or_scope: Any, default_name: str | None, reuse: Any, partitioner: Any) -> None:
+    _refuse_partitioner(partitioner)
+    if name_or_scope is None and default_name is None:
+        raise DTypeError("a variable scope needs a name", expected="name_or_scope or default_name", actual=None)
+    if name_or_scope is None and reuse:
+        raise InvalidArgumentError(
+            "reuse needs a name", expected="name_or_scope", actual=f"default_name={default_name!r}"
+        )
+    if name_or_scope is not None and not isinstance(name_or_scope, str | VariableScope):
+        raise DTypeError("not a variable scope", expected="a name or a VariableScope", actual=repr(name_or_scope))
+    if reuse not in (None, True, False, AUTO_REUSE):
+        raise InvalidArgumentError("`reuse` is unknown", expected="True, False, None or AUTO_REUSE", actual=repr(reuse))
+
+
+@contextmanager
+def _name_scope_for(graph: Graph, name_or_scope: Any, default_name: str | None, auxiliary: bool) -> Iterator[str]:
+    name = default_name if name_or_scope is None else name_or_scope
+    if isinstance(name, VariableScope):
+        name = name.name.rpartition("/")[2]
+    if auxiliary and name:
+        with graph.name_scope(name) as prefix:
+            yield prefix
+    else:
+        present = scopes.current_scope(graph).name
+        yield present + "/" if present else ""
+
+
+def _opened(graph: Graph, name_or_scope: Any, default_name: str | None, reuse: Any, prefix: str) -> VariableScope:
+    """A new scope object for the block: inheriting from the scope outside, or from the one that is entered again."""
+    if isinstance(name_or_scope, VariableScope):
+        source = name_or_scope
+        return source._child(source.name, reuse or source.reuse, source.original_name_scope)
+    outer = _current(graph)
+    start = outer.name + "/" if outer.name else ""
+    if name_or_scope is None:
+        full_name = store_of(graph).unique_name(f"{start}{default_name}")
+    else:
+        full_name = f"{start}{name_or_scope}" if name_or_scope else outer.name
+    return outer._child(full_name, reuse or outer.reuse, prefix)
+
+
+@contextmanager
+def _entered(graph: Graph, scope: VariableScope, again: bool) -> Iterator[None]:
+    store = store_of(graph)
+    with graph.lock:
+        store.enter(scope.name)
+        before = dict(store.opened) if again else {}
+    try:
+        with scopes.enter_scope(graph, lambda outer: outer._replace(variable_scope=scope)):
+            yield
+    finally:
+        with graph.lock:
+            store.leave(scope.name, before)
+
+
+def variable_op_scope(
+    values: Iterable[Any], name_or_scope: str | VariableScope | None, default_name: str | None = None, **settings: Any
+) -> AbstractContextManager[VariableScope]:
+    """An older form of `variable_scope`, with the values first."""
+    return variable_scope(name_or_scope, default_name, values, **settings)
+
+
+def get_variable(
+    name: str,
+    shape: ShapeLike | None = None,
+    dtype: DTypeLike | None = None,
+    initializer: InitializerLike | None = None,
+    regularizer: Regularizer | None = None,
+    trainable: bool | None = None,
+    collections: Iterable[str] | None = None,
+    caching_device: scopes.DeviceLike = None,
+    partitioner: None = None,
+    validate_shape: bool = True,
+    use_resource: bool | None = None,
+    custom_getter: Callable[..., Any] | None = None,
+    constraint: Callable[[Tensor], Tensor] | None = None,
+    synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+    aggregation: VariableAggregation = VariableAggregation.NONE,
+) -> Variable:
+    """The variable of that name in the open variable scope: a new one, or a shared one, as the scope's `reuse` says.
+
+    Args:
+        shape: Needed for a new variable, unless the initializer is a value.
+        dtype: float32 by default.
+        initializer: An initializer, or a value. By default Glorot's uniform one for floats, and zeros for other dtypes.
+        regularizer: A function of the new variable; its result joins the regularization losses.
+        custom_getter: Called as `custom_getter(getter, name, …)` to make or find the variable, instead of the scope's.
+
+    Raises:
+        AlreadyExistsError: the variable exists and is not to be reused.
+        InvalidArgumentError: it does not exist and should, or the shape or dtype differs.
+        UnimplementedError: a partitioner is given.
+    """
+    _refuse_partitioner(partitioner)
+    return get_variable_scope().get_variable(
+        name,
+        shape=shape,
+        dtype=dtype,
+        initializer=initializer,
+        regularizer=regularizer,
+        trainable=trainable,
+        collections=collections,
+        caching_device=caching_device,
+        partitioner=partitioner,
+        validate_shape=validate_shape,
+        use_resource=use_resource,
+        custom_getter=custom_getter,
+        constraint=constraint,
+        synchronization=synchronization,
+        aggregation=aggregation,
+    )
+
+
+def get_local_variable(
+    name: str,
+    shape: ShapeLike | None = None,
+    dtype: DTypeLike | None = None,
+    initializer: InitializerLike | None = None,
+    regularizer: Regularizer | None = None,
+    trainable: bool = False,
+    collections: Iterable[str] | None = None,
+    **settings: Any,
+) -> Variable:
+    """As `get_variable`, for a local variable: not part of a checkpoint, and not trainable."""
+    joined = [*(collections or ()), GraphKeys.LOCAL_VARIABLES]
+    return get_variable(name, shape, dtype, initializer, regularizer, False, joined, **settings)
+
+
+def _refuse_partitioner(partitioner: Any) -> None:
+    if partitioner is not None:
+        if not callable(partitioner):
+            raise InvalidArgumentError("a partitioner must be a function", expected="None", actual=repr(partitioner))
+        raise UnimplementedError(
+            "partitioned variables are not supported", expected="partitioner=None", actual=repr(partitioner)
+        )

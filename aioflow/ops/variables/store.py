@@ -1,0 +1,187 @@
+"""Variables that are shared by name: the table of a graph, and the end of the chain of `get_variable`'s getters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import to_array
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
+from aioflow.graph.graph import Graph, GraphKeys, Tensor
+from aioflow.graph.shapes import Dims, dims_of, format_dims, is_compatible
+from aioflow.ops.variables.initializers import glorot_uniform_initializer, zeros_initializer
+from aioflow.ops.variables.variable import Variable
+
+__all__ = ["VariableStore", "share_or_make", "store_of", "value_of_dtype"]
+
+_STORE: Final = "__variable_store"
+
+
+class VariableStore:
+    """The shared variables of a graph, its root variable scope, and how often each variable scope was opened.
+
+    It is used under the lock of the graph: who makes a variable makes nodes too.
+    """
+
+    def __init__(self) -> None:
+        self.variables: dict[str, Any] = {}
+        self.opened: dict[str, int] = {}
+        self.root: Any = None
+
+    def unique_name(self, prefix: str) -> str:
+        """`prefix`, or the first of `prefix_1`, `prefix_2`, … that has not been opened yet."""
+        candidate, count = prefix, 0
+        while self.opened.get(candidate, 0) > 0:
+            count += 1
+            candidate = f"{prefix}_{count}"
+        return candidate
+
+    def enter(self, name: str) -> None:
+        """A variable scope of that name is opened."""
+        self.opened[name] = self.opened.get(name, 0) + 1
+
+    def leave(self, name: str, before: Mapping[str, int]) -> None:
+        """Have the scopes inside as they were `before`, so that opening this one again gives the same names."""
+        for inner in self.opened:
+            if not name or inner.startswith(name + "/"):
+                self.opened[inner] = before.get(inner, 0)
+
+
+def store_of(graph: Graph) -> VariableStore:
+    # In a collection of the graph, so that the table lives exactly as long as the graph does.
+    held = graph.get_collection_ref(_STORE)
+    if not held:
+        with graph.lock:
+            if not held:
+                held.append(VariableStore())
+    store: VariableStore = held[0]
+    return store
+
+
+def share_or_make(graph: Graph, name: str, **settings: Any) -> Variable:
+    """The variable of that name: the shared one, or a new one, as `reuse` in the settings says."""
+    store = store_of(graph)
+    reuse = settings.pop("reuse", None)
+    dtype, dims = as_dtype(settings.pop("dtype", dtypes.float32)), dims_of(settings.pop("shape", None))
+    with graph.lock:
+        found: Variable | None = store.variables.get(name)
+        if found is not None:
+            _check_shared(name, found, reuse, None if _is_value(settings.get("initializer")) else dtype, dims)
+            return found
+        if reuse is True:
+            raise InvalidArgumentError(
+                f"variable {name} does not exist, or was not made with get_variable()",
+                expected="a name made before, or reuse=AUTO_REUSE in the variable scope",
+                actual=name,
+            )
+        made = _make_variable(name, dtype, dims, settings)
+        store.variables[name] = made
+    _regularize(graph, made, name, settings.get("regularizer"))
+    return made
+
+
+def _is_value(initializer: Any) -> bool:
+    return initializer is not None and not callable(initializer)
+
+
+def _check_shared(name: str, found: Any, reuse: Any, dtype: DType | None, dims: Dims) -> None:
+    if not reuse:
+        raise AlreadyExistsError(
+            f"variable {name} already exists; it was made at {found.op.source}",
+            expected="another name, or reuse=True or AUTO_REUSE in the variable scope",
+            actual=name,
+        )
+    if not is_compatible(dims, found.dims):
+        raise InvalidArgumentError(
+            f"shared variable {name} has a different shape", expected=format_dims(found.dims), actual=format_dims(dims)
+        )
+    if dtype is not None and found.dtype is not dtype:
+        raise DTypeError(f"shared variable {name} has a different dtype", expected=found.dtype.name, actual=dtype.name)
+
+
+def _make_variable(name: str, dtype: DType, dims: Dims, settings: Mapping[str, Any]) -> Variable:
+    initializer = settings.get("initializer")
+    if initializer is None:
+        initializer = _default_initializer(name, dtype)
+    wanted: DType | None = dtype
+    expected: Dims = None
+    if isinstance(initializer, type):
+        initializer = initializer()
+    if callable(initializer):
+        initial = _from_initializer(name, initializer, dims, dtype)
+        expected = dims if settings.get("validate_shape", True) else None
+    else:
+        if dims is not None:
+            raise InvalidArgumentError(
+                f"variable {name}: if the initializer is a value, do not specify a shape",
+                expected="shape=None",
+                actual=format_dims(dims),
+            )
+        initial, wanted = initializer, None  # the value's own
+    keys = (
+        "trainable",
+        "collections",
+        "caching_device",
+        "constraint",
+        "use_resource",
+        "synchronization",
+        "aggregation",
+    )
+    passed = {key: settings[key] for key in keys if settings.get(key) is not None}
+    validate = settings.get("validate_shape", True)
+    return Variable(initial, name=name, dtype=wanted, shape=expected, validate_shape=validate, **passed)
+
+
+def _from_initializer(name: str, initializer: Callable[..., Any], dims: Dims, dtype: DType) -> Callable[[], Any]:
+    if dims is None and not isinstance(initializer, partial) and _takes_nothing(initializer):
+        return initializer
+    if dims is None or None in dims:
+        raise InvalidArgumentError(
+            f"the shape of a new variable ({name}) must be fully defined",
+            expected="known sizes",
+            actual=format_dims(dims),
+        )
+    return partial(initializer, list(dims), dtype=dtype)
+
+
+def _takes_nothing(function: Callable[..., Any]) -> bool:
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_argcount == 0
+
+
+def _default_initializer(name: str, dtype: DType) -> Any:
+    if dtype.is_floating:
+        return glorot_uniform_initializer()
+    if dtype.is_integer or dtype.is_bool or dtype is dtypes.string:
+        return zeros_initializer()
+    raise InvalidArgumentError(f"variable {name} of {dtype} needs an initializer", expected="initializer=", actual=None)
+
+
+def _regularize(
+    graph: Graph, variable: Variable, name: str, regularizer: Callable[[Any], Tensor | None] | None
+) -> None:
+    if regularizer is None:
+        return
+    with (
+        graph.colocate_with(variable.handle.op),
+        graph.name_scope(name.rstrip("/") + "/Regularizer/"),
+        graph.control_dependencies(None),
+    ):
+        loss = regularizer(variable)
+    if loss is not None:
+        graph.add_to_collection(GraphKeys.REGULARIZATION_LOSSES, loss)
+
+
+def value_of_dtype(initializer: Any, dtype: DTypeLike | None) -> Any:
+    """An initializer that is a value, in the dtype asked for."""
+    if dtype is None or initializer is None or callable(initializer):
+        return initializer
+    found = getattr(initializer, "dtype", None)
+    if not isinstance(found, DType):
+        return to_array(initializer, as_dtype(dtype))
+    if found is not as_dtype(dtype):
+        raise DTypeError("the initializer has a different dtype", expected=as_dtype(dtype).name, actual=found.name)
+    return initializer

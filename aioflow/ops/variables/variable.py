@@ -1,0 +1,430 @@
+"""`Variable`: a tensor that outlives the step.
+
+A variable is a handle (which names the resource), an initializer, and one cached read, named as in TensorFlow: `v`,
+`v/Initializer/…`, `v/IsInitialized/VarIsInitializedOp`, `v/Assign`, `v/Read/ReadVariableOp`. Wherever a tensor is
+expected a variable stands for the cached read; where control dependencies are open, for a new read that waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
+from aioflow.graph import scopes
+from aioflow.graph.default_graph import graph_of
+from aioflow.graph.default_session import session_for
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
+from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
+from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_op, register_tensor_conversion_function
+from aioflow.ops.core import identity
+from aioflow.ops.variables.initial_values import guarded
+from aioflow.ops.variables.replicas import VariableAggregation, VariableSynchronization
+from aioflow.ops.variables.state import convert_indices
+from aioflow.ops.variables.updates import Updates
+from aioflow.ops.variables.wider_shapes import WIDENED, widen_variable
+
+if TYPE_CHECKING:
+    from aioflow.session.session import Session
+
+__all__ = ["Variable"]
+
+
+class Variable(Updates):
+    """A named tensor that keeps its value between steps.
+
+    Args:
+        initial_value: A value, a tensor, or a callable that makes one.
+        trainable: Whether optimizers change it by default; True if not given.
+        collections: Graph collections to join; by default the global variables.
+        validate_shape: Require a known static shape; with False the variable takes values of any shape.
+        caching_device: Keep the value that is read on this device.
+        name: Name of the variable; "Variable" by default.
+        dtype: Convert the initial value to it.
+        expected_shape: An older name of `shape`.
+        constraint: A function of the value that optimizers apply after an update.
+        shape: Static shape, where it is wider than the initial value's.
+        variable_def, import_scope, use_resource, synchronization, aggregation: Part of the published signature. Every
+            variable is a resource, and there is one replica.
+
+    Raises:
+        InvalidArgumentError: there is no initial value, or its shape is unknown or does not fit.
+        DTypeError: it has a different dtype.
+    """
+
+    if TYPE_CHECKING:
+        _fetched: NDArray[Any]  # see Fetchable
+
+    def __init__(
+        self,
+        initial_value: TensorLike | Callable[[], TensorLike] | None = None,
+        trainable: bool | None = None,
+        collections: Iterable[str] | None = None,
+        validate_shape: bool = True,
+        caching_device: scopes.DeviceLike = None,
+        name: str | None = None,
+        variable_def: None = None,
+        dtype: DTypeLike | None = None,
+        expected_shape: ShapeLike | None = None,
+        import_scope: str | None = None,
+        constraint: Callable[[Tensor], Tensor] | None = None,
+        use_resource: bool | None = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation = VariableAggregation.NONE,
+        shape: ShapeLike | None = None,
+    ) -> None:
+        if variable_def is not None:
+            raise UnimplementedError(
+                "variable_def is not supported", expected="initial_value", actual=type(variable_def).__name__
+            )
+        if initial_value is None:
+            raise InvalidArgumentError(
+                "a variable needs an initial value", expected="a value or a callable", actual=None
+            )
+        if constraint is not None and not callable(constraint):
+            raise InvalidArgumentError(
+                "the constraint is not callable", expected="a function of a tensor", actual=repr(constraint)
+            )
+        self.synchronization = synchronization
+        self.aggregation = aggregation
+        self._trainable = synchronization is not VariableSynchronization.ON_READ if trainable is None else trainable
+        self._constraint = constraint
+        self._caching_device = caching_device
+        wanted = None if dtype is None else as_dtype(dtype)
+        static = expected_shape if shape is None else shape
+        graph = graph_of([initial_value])
+        with graph.as_default(), graph.control_dependencies(None):
+            self._build(graph, initial_value, name, wanted, static, validate_shape)
+        self._join(graph, collections)
+
+    def _build(
+        self, graph: Graph, initial_value: Any, name: str | None, dtype: DType | None, shape: Any, validate_shape: bool
+    ) -> None:
+        with graph.name_scope(name or "Variable") as scope:
+            node = scope.removesuffix("/")
+            groups = scopes.current_scope(graph).colocation or (node,)  # its own, unless it is put with something else
+            with _colocated(graph, groups), graph.name_scope("Initializer"):
+                made = initial_value() if callable(initial_value) else initial_value
+                initial = convert_to_tensor(made, dtype, name="initial_value")
+            dims = self._static_shape(node, initial, shape, validate_shape)
+            container = scopes.current_scope(graph).container
+            attrs: dict[str, Any] = {"dtype": initial.dtype, "shape": dims, "container": container, "shared_name": node}
+            self._handle = make(
+                "VarHandleOp", **attrs, debug_name=node, _class=tuple(f"loc:@{g}" for g in sorted(groups)), name=scope
+            )
+            self._dims = dims
+            self._dtype = initial.dtype
+            self._initial_value = initial
+            with graph.colocate_with(self._handle.op):
+                with graph.name_scope("IsInitialized"):
+                    self._is_initialized = make("VarIsInitializedOp", self._handle)
+                self._initializer = make_op("AssignVariableOp", self._handle, guarded(initial), name="Assign")
+                with graph.name_scope("Read"):
+                    self._cached = self._read()
+            if self._caching_device is not None:
+                with graph.device(self._caching_device):
+                    self._cached = identity(self._cached)
+
+    def _static_shape(self, node: str, initial: Tensor, shape: Any, validate_shape: bool) -> Dims:
+        if shape is not None:
+            dims = dims_of(shape)
+            if not is_compatible(dims, initial.dims):
+                raise InvalidArgumentError(
+                    f"the initial value of variable {node} does not fit",
+                    expected=format_dims(dims),
+                    actual=format_dims(initial.dims),
+                )
+            return dims
+        if not validate_shape:
+            return None
+        if initial.dims is None or None in initial.dims:
+            raise InvalidArgumentError(
+                f"the initial value of variable {node} must have a known shape",
+                expected="a known shape, or validate_shape=False, or shape=",
+                actual=format_dims(initial.dims),
+            )
+        return initial.dims
+
+    def _join(self, graph: Graph, collections: Iterable[str] | None) -> None:
+        given: Any = [GraphKeys.GLOBAL_VARIABLES] if collections is None else collections
+        names: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
+        if not all(isinstance(n, str) for n in names):
+            raise DTypeError("collections must be a list of names", expected="a list of str", actual=repr(collections))
+        if self._trainable and GraphKeys.TRAINABLE_VARIABLES not in names:
+            names.append(GraphKeys.TRAINABLE_VARIABLES)
+        graph.add_to_collections(names, self)
+
+    # -- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """`node:0`."""
+        return self._handle.name
+
+    @property
+    def op(self) -> Operation:
+        """The node of the handle."""
+        return self._handle.op
+
+    @property
+    def handle(self) -> Tensor:
+        """The handle, which updates take."""
+        return self._handle
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that the variable belongs to."""
+        return self._handle.op.graph
+
+    @property
+    def device(self) -> str:
+        """The requested device."""
+        return self._handle.op.device
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self._dtype
+
+    @property
+    def dims(self) -> Dims:
+        """The static shape as plain data."""
+        attrs = self._handle.op.attrs
+        found: Dims = attrs["shape"] if WIDENED in attrs else self._dims
+        return found
+
+    @property
+    def shape(self) -> TensorShape:
+        """The static shape."""
+        return TensorShape(self.dims)
+
+    def get_shape(self) -> TensorShape:
+        """The static shape."""
+        return TensorShape(self.dims)
+
+    def set_shape(self, shape: ShapeLike | None) -> None:
+        """Add what the caller knows about the static shape. Raises InvalidArgumentError where it contradicts."""
+        self._dims = merge_dims(self.dims, dims_of(shape))
+        self._cached.set_shape(self._dims)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers change it by default."""
+        return self._trainable
+
+    @property
+    def constraint(self) -> Callable[[Tensor], Tensor] | None:
+        """The function that optimizers apply to the value after an update."""
+        return self._constraint
+
+    @property
+    def initializer(self) -> Operation:
+        """The node that assigns the initial value."""
+        return self._initializer
+
+    @property
+    def initial_value(self) -> Tensor:
+        """The tensor that the initializer assigns."""
+        return self._initial_value
+
+    def __repr__(self) -> str:
+        return f"<aioflow.Variable {self.name!r} shape={format_dims(self.dims)} dtype={self._dtype.name}>"
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def value(self) -> Tensor:
+        """The value as a tensor: one that all share or, inside control dependencies, a read that waits for them.
+
+        In the body of a loop it is a read of its own too, which sees what earlier iterations assigned, unless the
+        variable has a caching device.
+        """
+        scope = scopes.current_scope(self.graph)
+        if scope.controllers or (self._caching_device is None and scopes.in_loop(scope)):
+            return self.read_value()
+        return self._cached
+
+    def read_value(self) -> Tensor:
+        """The value as read by a node of its own, which waits for the control dependencies that are open."""
+        graph = self.graph
+        with graph.as_default(), graph.colocate_with(self._handle.op), graph.name_scope("Read"):
+            return self._read()
+
+    def _read(self) -> Tensor:
+        tensor = make("ReadVariableOp", self._handle, dtype=self._dtype)
+        tensor.set_shape(self.dims)
+        return tensor
+
+    def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
+        """Rows of the value, by index, without reading the rest.
+
+        Args:
+            indices: int32 or int64 of any shape.
+
+        Returns:
+            indices.shape + shape[1:].
+
+        Raises:
+            InvalidArgumentError: at run time, where an index is out of bounds.
+        """
+        graph = self.graph
+        with graph.as_default():
+            wanted = convert_indices(indices)
+            with graph.colocate_with(self._handle.op):
+                rows = make("ResourceGather", self._handle, wanted, dtype=self._dtype, name=name or "Gather")
+        return rows
+
+    def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
+        """Slices of the value, each index a vector of the first k axes: [..., k] gives [...] + shape[k:]."""
+        graph = self.graph
+        with graph.as_default():
+            wanted = convert_indices(indices)
+            with graph.colocate_with(self._handle.op):
+                found = make("ResourceGatherNd", self._handle, wanted, dtype=self._dtype, name=name or "GatherNd")
+        return found
+
+    def initialized_value(self) -> Tensor:
+        """The value where there is one, otherwise the initial value: for the initial values of other variables."""
+        graph = self.graph
+        initial = self._initializer.inputs[1]
+        with graph.as_default(), graph.control_dependencies(None), graph.colocate_with(self._handle.op):
+            result = make("_InitializedValue", self._handle, initial, name="initialized_value")
+        return result
+
+    def is_initialized(self, name: str | None = None) -> Tensor:
+        """A bool scalar: whether the variable has a value."""
+        graph = self.graph
+        with graph.as_default(), graph.colocate_with(self._handle.op):
+            result = make("VarIsInitializedOp", self._handle, name=name)
+        return result
+
+    async def eval(self, session: Session | None = None) -> NDArray[Any]:
+        """The value in `session`, or in the default session."""
+        return await self._cached.eval(session=session)
+
+    def _as_graph_element(self) -> Tensor:
+        return self._cached
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def after(self, update: Operation) -> Variable:
+        """This variable as it is after `update`: reads of it wait for that node."""
+        return UpdatedVariable(self, update)
+
+    def _fitting(self, value: TensorLike) -> Tensor:
+        """The value as a tensor of the variable's dtype."""
+        try:
+            return convert_to_tensor(value, self._dtype)
+        except DTypeError as error:
+            error.message = f"cannot update variable {self.op.name!r} of {self._dtype.name}: {error.message}"
+            raise
+
+    def _update(self, op_type: str, value: TensorLike, name: str | None, read_value: bool, **attrs: Any) -> Any:
+        graph = self.graph
+        with graph.as_default():
+            tensor = self._fitting(value)
+            if not is_compatible(self.dims, tensor.dims):
+                raise InvalidArgumentError(
+                    f"cannot assign to variable {self.op.name}",
+                    expected=format_dims(self.dims),
+                    actual=format_dims(tensor.dims),
+                ).at(self.op.name, self.op.type, self.op.source)
+            with graph.colocate_with(self._handle.op):
+                op = make_op(op_type, self._handle, tensor, name=name, **attrs)
+            return self.after(op) if read_value else op
+
+    def count_up_to(self, limit: int, name: str | None = None) -> Tensor:
+        """The scalar integer value, which then goes up by one. Raises OutOfRangeError at run time at `limit`."""
+        graph = self.graph
+        with graph.as_default(), graph.colocate_with(self._handle.op):
+            before = make("ResourceCountUpTo", self._handle, limit=limit, T=self._dtype, name=name)
+        return before
+
+    async def load(self, value: TensorLike, session: Session | None = None) -> None:
+        """Set the variable to `value` in `session`, or in the default session, without a new node."""
+        await session_for(session, self.graph).run(self._initializer, {self._initializer.inputs[1]: value})
+
+    def take_shape(self, dims: Dims) -> None:
+        """Have values of that shape from now on, besides those of its own: see `assign(validate_shape=False)`."""
+        if not is_compatible(self.dims, dims):
+            widen_variable(self._handle.op, dims)
+
+    def scatter_rows(self, op_type: str, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
+        """Update by an op of the ResourceScatter families."""
+        graph = self.graph
+        with graph.as_default():
+            tensor, rows = self._fitting(updates), convert_indices(indices)
+            with graph.colocate_with(self._handle.op):
+                op = make_op(op_type, self._handle, rows, tensor, name=name)
+            return self.after(op)
+
+
+class UpdatedVariable(Variable):
+    """A variable as it is after an update: `op` is the update, reads wait for it, and so do further updates."""
+
+    def __init__(self, variable: Variable, update: Operation) -> None:
+        self.__dict__.update(variable.__dict__)
+        self._variable = variable
+        self._parent = update
+        # Read now and not when it is fetched: by then the graph may be finalised.
+        self._cached = self.read_value()
+
+    @property
+    def op(self) -> Operation:
+        """The update."""
+        return self._parent
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        with self.graph.control_dependencies([self._parent]):
+            yield
+
+    def read_value(self) -> Tensor:
+        """The value as read by a node of its own, after the update."""
+        with self._waiting():
+            return super().read_value()
+
+    def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
+        """Rows of the value after the update."""
+        with self._waiting():
+            return super().sparse_read(indices, name)
+
+    def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
+        """Slices of the value after the update."""
+        with self._waiting():
+            return super().gather_nd(indices, name)
+
+    def count_up_to(self, limit: int, name: str | None = None) -> Tensor:
+        """As on the variable, after the update."""
+        with self._waiting():
+            return super().count_up_to(limit, name)
+
+    def _update(self, op_type: str, value: TensorLike, name: str | None, read_value: bool, **attrs: Any) -> Any:
+        with self._waiting():
+            return super()._update(op_type, value, name, read_value, **attrs)
+
+    def scatter_rows(self, op_type: str, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
+        """As on the variable, after the update."""
+        with self._waiting():
+            return super().scatter_rows(op_type, indices, updates, name)
+
+    def after(self, update: Operation) -> Variable:
+        """The variable as it is after one more update."""
+        return UpdatedVariable(self._variable, update)
+
+
+@contextmanager
+def _colocated(graph: Graph, groups: tuple[str, ...]) -> Iterator[None]:
+    """Put new nodes on the device of those names, one of which may not have been made yet."""
+    with scopes.enter_scope(graph, lambda outer: outer._replace(colocation=groups, devices=())):
+        yield
+
+
+def _to_tensor(value: Variable, dtype: DType | None = None, name: str | None = None, as_ref: bool = False) -> Tensor:
+    return value.value()
+
+
+register_tensor_conversion_function(Variable, _to_tensor)

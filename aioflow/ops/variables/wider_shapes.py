@@ -1,0 +1,59 @@
+"""What happens to a graph when a variable is assigned a value of a different shape: what was known no longer holds.
+
+The variable's shape, and what follows from it, is worked out again: less is known then. Constants that were made of the
+shape (such as `shape(v)`) stay as they are, as in TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import Final
+
+from aioflow.errors import OpError
+from aioflow.graph.dtypes import resource
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.shapes import Dims, common_dims
+from aioflow.ops.apply import output_specs
+from aioflow.ops.importer import by_name
+
+__all__ = ["WIDENED", "widen_variable"]
+
+WIDENED: Final = "_widened"  # attribute of the handle of a variable that takes values of other shapes than at first
+
+
+def widen_variable(handle: Operation, dims: Dims) -> Dims:
+    """Let the variable take values of that shape too; returns what its own shape and that have in common.
+
+    Raises:
+        FailedPreconditionError: the graph is finalised.
+    """
+    graph = handle.graph
+    graph.note_mutation()
+    wider = common_dims(handle.attrs["shape"], dims)
+    handle.attrs |= {"shape": wider, WIDENED: True}
+    readers: dict[Tensor, list[Operation]] = defaultdict(list)
+    for op in graph.get_operations():
+        for tensor in op.inputs:
+            readers[tensor].append(op)
+    changed, handles = deque(handle.outputs), set(handle.outputs)
+    while changed:
+        for op in readers[changed.popleft()]:
+            passed_on = {t for t in op.outputs if t.dtype is resource} - handles
+            handles |= passed_on
+            changed.extend([*_inferred_again(op), *passed_on])
+    return wider
+
+
+def _inferred_again(op: Operation) -> list[Tensor]:
+    """Let the outputs be as unknown as the inputs make them now; returns those that have changed."""
+    try:
+        specs = output_specs(op.op_def, by_name(op.op_def, op.inputs, op.attrs), op.attrs)
+    except OpError:
+        specs = [(t.dtype, None) for t in op.outputs]  # what does not fit is said by the step that runs it
+    changed: list[Tensor] = []
+    for tensor, (_, inferred) in zip(op.outputs, specs, strict=True):
+        wider = common_dims(tensor.dims, inferred)
+        if wider != tensor.dims:
+            tensor.widen_shape(wider)
+            changed.append(tensor)
+    return changed

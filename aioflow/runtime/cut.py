@@ -1,0 +1,106 @@
+"""A subgraph without branches and loops, cut into units, with the strands that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.config import SessionConfig
+from aioflow.graph.boundary import ARG
+from aioflow.runtime.backend_api import Executor
+from aioflow.runtime.bind import BoundNode
+from aioflow.runtime.codegen import StrandCode, finish
+from aioflow.runtime.driver import UnitProgram
+from aioflow.runtime.fetched import Finisher, fetches_of
+from aioflow.runtime.liveness import fed_values, is_small
+from aioflow.runtime.strand import Capture, Strand
+from aioflow.runtime.units import Unit, constant_values, split
+
+__all__ = ["Cut"]
+
+
+class Cut:
+    """The units of a subgraph.
+
+    Args:
+        capture: As `BackendDevice.captured`, where the device has it.
+
+    Attributes:
+        units: Each after those that it needs.
+        strands: For each unit its strand, or None if it is an async node.
+    """
+
+    def __init__(
+        self,
+        graph: ClientGraph,
+        bound: Sequence[BoundNode],
+        executor: Executor,
+        config: SessionConfig,
+        capture: Capture | None,
+    ) -> None:
+        self._graph = graph
+        self._config = config
+        self._feeds = {Edge(n.name, 0): int(n.attrs["index"]) for n in graph.nodes.values() if n.op == ARG}
+        self._fetched = [fetch.inputs[0] for fetch in fetches_of(graph)]
+        self._constants = constant_values(bound)
+        self._fed = fed_values(graph, bound)
+        self._guarded = {b.node.name for b in bound if b.guard and b.node.op != "Const"}
+        self.units = split(graph, bound, self._constants)
+        self.strands = [None if unit.is_async else self._strand(unit, executor, capture) for unit in self.units]
+
+    def _strand(self, unit: Unit, executor: Executor, capture: Capture | None) -> Strand:
+        code = StrandCode(unit, self._graph, self._constants, self._fed)
+        sized: list[int] = []
+        texts: list[int] = []
+        for position, edge in enumerate(unit.inputs):
+            spec = self._graph.spec(edge)
+            if spec.dtype.np_dtype.hasobject:
+                texts.append(position)
+            elif spec.dims is None or None in spec.dims:
+                sized.append(position)
+        config = self._config
+        return Strand(code, executor, config.inline_budget, (sized, texts), capture, config.max_value_bytes)
+
+    def maybe_dead(self) -> list[int]:
+        """Which of the fetches may be on a branch that is not taken."""
+        return [i for i, edge in enumerate(self._fetched) if edge.node in self._guarded]
+
+    def finishers(self) -> list[Finisher]:
+        """What each fetch still needs; a feed that is fetched goes back as it came."""
+        return [self._finisher(i, edge) for i, edge in enumerate(self._fetched)]
+
+    def _finisher(self, index: int, edge: Edge) -> Finisher:
+        if edge in self._feeds:
+            return None
+        owner = next((s for s in self.strands if s is not None and edge in s.code.owned), None)
+        if any(edge in unit.inputs for unit in self.units):
+            owner = None  # another unit read it and may keep it
+        return finish(self._graph.spec(edge).dims, owner is not None and self._fetched.index(edge) == index)
+
+    def wiring(self) -> tuple[list[int] | None, list[int] | None, tuple[Any, ...]]:
+        """How a single strand connects to the outside: which feeds it takes; which of its outputs, the feeds and the
+        constants are the fetches; and the constants. None where it is just all feeds or outputs in order.
+        """
+        (unit,) = self.units
+        count = self._graph.feeds
+        take = [self._feeds[e] for e in unit.inputs]
+        places = {e: i for i, e in enumerate(unit.outputs)}
+        places.update((e, len(unit.outputs) + index) for e, index in self._feeds.items())
+        places.update((e, len(unit.outputs) + count + i) for i, e in enumerate(self._constants))
+        give = [places[e] for e in self._fetched]
+        return (
+            None if take == list(range(count)) else take,
+            None if give == list(range(len(unit.outputs))) else give,
+            tuple(self._constants.values()),
+        )
+
+    def program(self) -> UnitProgram:
+        """The units, for a driver."""
+        inside = {e for unit in self.units for e in unit.inputs}
+        read = {e: i for e, i in self._feeds.items() if e in self._fetched or e in inside}
+        between = (e for unit in self.units for e in unit.outputs)
+        large = frozenset(e for e in between if not is_small(e, self._graph))
+        return UnitProgram(
+            self.units, self.strands, self._constants, read, self._fetched, self._fed, large, self._config
+        )

@@ -1,0 +1,75 @@
+"""What a subgraph's fetched values still need before they are the caller's, who may write to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.config import SessionConfig
+from aioflow.graph.boundary import ARG, RETVAL
+from aioflow.runtime.codegen import finish
+from aioflow.runtime.frames import DEAD, dead_fetch
+from aioflow.runtime.handing_over import Unfinished, is_large, large_bytes
+
+__all__ = ["Fetched", "Finisher", "copying", "fetches_of"]
+
+# Makes a fetched value the caller's; None where it is.
+Finisher: TypeAlias = Callable[[Any], Any] | None
+
+
+def fetches_of(graph: ClientGraph) -> list[Node]:
+    """The nodes that say what is fetched, in the order of the step's fetches."""
+    return sorted((n for n in graph.nodes.values() if n.op == RETVAL), key=lambda n: int(n.attrs["index"]))
+
+
+def copying(graph: ClientGraph) -> list[Finisher]:
+    """A finisher for each fetch, where nobody has worked out who else holds the value. A feed goes back as it came."""
+    edges = [fetch.inputs[0] for fetch in fetches_of(graph)]
+    return [None if graph.nodes[e.node].op == ARG else finish(graph.spec(e).dims, owned=False) for e in edges]
+
+
+class Fetched:
+    """The fetches of a subgraph.
+
+    Args:
+        graph: The subgraph as it was registered, for messages.
+        finishers: For each fetch.
+        maybe_dead: Which of the values may be DEAD.
+
+    Attributes:
+        indices: Which of the step's fetches they are, in order.
+    """
+
+    def __init__(
+        self,
+        graph: ClientGraph,
+        config: SessionConfig,
+        finishers: Sequence[Finisher],
+        maybe_dead: Sequence[int] = (),
+    ) -> None:
+        self._nodes = fetches_of(graph)
+        self._makers = [graph.nodes[node.inputs[0].node] for node in self._nodes]
+        self._finishers = [(i, finisher) for i, finisher in enumerate(finishers) if finisher is not None]
+        self._maybe_dead = tuple(maybe_dead)
+        self._large = large_bytes(config.inline_budget)
+        self._limit = config.max_value_bytes
+        self.indices = tuple(int(node.attrs["index"]) for node in self._nodes)
+
+    def hand_over(self, values: list[Any]) -> list[Any] | Unfinished:
+        """The values as the caller gets them, in the same list; large ones may have to be copied yet.
+
+        Raises:
+            InvalidArgumentError: one is dead.
+        """
+        for index in self._maybe_dead:
+            if values[index] is DEAD:
+                raise dead_fetch(self._nodes[index])
+        large = {}
+        for index, finisher in self._finishers:
+            value = values[index]
+            if is_large(value, self._large):
+                large[index] = self._makers[index]
+            else:
+                values[index] = finisher(value)
+        return Unfinished(values, large, self._limit) if large else values

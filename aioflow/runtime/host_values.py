@@ -1,0 +1,178 @@
+"""Small values that describe shapes stay in host memory, also in a part of the graph that runs on another device.
+
+TensorFlow fixes the memory of every kernel's argument when it is registered. Here a value says by its type where it is.
+Constants and what the shape ops make are NumPy's on every device, and a node all of whose inputs are NumPy's and small
+is computed on the host: most likely its consumer is a shape input or a loop's condition, which the host needs, and
+waiting for the device costs more than the work. As soon as one input is on the device the others are brought there,
+constants once and for all. A device with memory of its own has one `HostValues`, and binds its kernels by it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aioflow.errors import FailedPreconditionError
+from aioflow.graph import dtypes
+from aioflow.graph.opdef import OPS, per_argument
+from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, KernelDef
+from aioflow.runtime.device import host
+
+__all__ = ["HostValues"]
+
+Bring: TypeAlias = Callable[[Any], Any]
+
+_OPAQUE: Final = (dtypes.resource, dtypes.variant)
+_NUMPY: Final = (np.ndarray, np.generic)
+_SMALL: Final = 64 * 1024  # bytes; a larger value is worked on by the device
+
+
+class _Constant:
+    """A constant's copy on the device. Who holds this holds the array, so no variable may overwrite it."""
+
+    __slots__ = ("__weakref__", "array")
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
+class HostValues:
+    """Binds the kernels of one device, so that they compute where their inputs are.
+
+    Args:
+        bring: Makes the device's array of a host value; called where kernels are called, and for constants where they
+            are bound. Copies of constants are shared by all nodes that read them, for as long as there is one.
+        is_capturing: Whether calls are recorded at the moment, to be repeated with other inputs: then no host value may
+            enter, since the value of now would be built in.
+    """
+
+    def __init__(self, bring: Bring, is_capturing: Callable[[], bool] = lambda: False) -> None:
+        self._bring = bring
+        self._is_capturing = is_capturing
+        self._held: dict[int, tuple[Any, weakref.ref[_Constant]]] = {}
+
+    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
+        """As `ArrayBackend.bind`. The body takes NumPy's values and the device's arrays, so no operator of Python's can
+        stand for it, and it gets no buffer that dies.
+        """
+        return replace(kernel, expression=None, takes_out=False), self._body(kernel, binding)
+
+    def constant(self, value: Any) -> _Constant:
+        """The device's copy of a constant, made where there is none."""
+        held = self._held.get(id(value))
+        found = None if held is None else held[1]()  # the entry holds the value, so its id is nobody else's
+        if found is None:
+            found, key = _Constant(self._bring(value)), id(value)
+            self._held[key] = (value, weakref.ref(found, lambda _: self._held.pop(key, None)))
+        return found
+
+    def on_device(self, value: Any, constant: _Constant | None = None) -> Any:
+        """A value as the device has it, which a host value is brought to.
+
+        Raises:
+            FailedPreconditionError: calls are being recorded.
+        """
+        if constant is not None:
+            return constant.array
+        if not _is_host_value(value):
+            return value
+        if self._is_capturing():
+            raise FailedPreconditionError("a value on the host cannot enter a captured strand")
+        return self._bring(value)
+
+    def _body(self, kernel: KernelDef, binding: Binding) -> Body:
+        body = kernel.bind(binding)
+        arguments = self._arguments(kernel, binding)
+        if kernel.is_async or kernel.takes_step or not any(a.is_tensor for a in arguments):
+            return body  # those that take the step hand values on, as they are
+        opaque = any(dtype in _OPAQUE for dtype in (*binding.input_dtypes, *binding.output_dtypes))
+        stays = opaque or OPS.get(binding.op_type).stateful
+        return _dispatch(self.on_device, body, None if stays else _host_body(binding), arguments)
+
+    def _arguments(self, kernel: KernelDef, binding: Binding) -> list[_Argument]:
+        made: list[_Argument] = []
+        for arg, given in per_argument(OPS.get(binding.op_type).inputs, binding.attrs, binding.constants):
+            is_tensor = arg.name not in kernel.host
+            far = tuple(self.constant(value) if is_tensor and _is_host_value(value) else None for value in given)
+            made.append(_Argument(is_tensor, arg.is_sequence, far))
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    """One argument of the body.
+
+    Attributes:
+        is_tensor: Whether it is a value of the graph, and not one that a converter has made for the host.
+        far: For each of its parts the constant on the device; None where it is not a constant.
+    """
+
+    is_tensor: bool
+    is_sequence: bool
+    far: tuple[_Constant | None, ...]
+
+
+def _host_body(binding: Binding) -> Callable[[], Body] | None:
+    """What makes the body of the host's kernel, once; None where it has none."""
+    kernel = KERNELS.find(binding.op_type, HOST, binding.attrs)
+    if kernel is None:
+        return None
+    found = kernel
+    made: list[Body] = []
+
+    def get() -> Body:
+        if not made:
+            made.append(found.bind(replace(binding, backend=host())))
+        return made[0]
+
+    return get
+
+
+def _dispatch(
+    on_device: Callable[[Any, _Constant | None], Any],
+    body: Body,
+    near: Callable[[], Body] | None,
+    arguments: Sequence[_Argument],
+) -> Body:
+    watched = [i for i, a in enumerate(arguments) if a.is_tensor and a.far == (None,)]
+    fixed = [(i, a.far[0]) for i, a in enumerate(arguments) if not a.is_sequence and a.far[0] is not None]
+    plain = bool(watched) and not any(a.is_sequence for a in arguments)
+
+    def call(*args: Any) -> Any:
+        if plain and not any(isinstance(args[i], _NUMPY) for i in watched):  # as nearly always: all on the device
+            if fixed:
+                given = list(args)
+                for i, constant in fixed:
+                    given[i] = constant.array
+                return body(*given)
+            return body(*args)
+        return mixed(args)
+
+    def mixed(args: Sequence[Any]) -> Any:
+        parts = [value if a.is_sequence else (value,) for a, value in zip(arguments, args, strict=True)]
+        if near is not None and all(
+            not a.is_tensor or _all_small(values) for a, values in zip(arguments, parts, strict=True)
+        ):
+            return near()(*args)
+        moved: list[Any] = []
+        for argument, values, value in zip(arguments, parts, args, strict=True):
+            if argument.is_tensor:
+                brought = tuple(on_device(v, c) for v, c in zip(values, argument.far, strict=True))
+                moved.append(brought if argument.is_sequence else brought[0])
+            else:
+                moved.append(value)
+        return body(*moved)
+
+    return call
+
+
+def _is_host_value(value: Any) -> bool:
+    return isinstance(value, _NUMPY) and value.dtype != object
+
+
+def _all_small(values: Sequence[Any]) -> bool:
+    return all(_is_host_value(value) and value.nbytes <= _SMALL for value in values)

@@ -1,0 +1,78 @@
+"""A registered part of a plan: the subgraphs of one worker, run side by side, with a rendezvous between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+from aioflow.errors import CancelledError, OpError
+from aioflow.runtime.driver import Driver, UnitRun
+from aioflow.runtime.executable import Executable, UnitsExecutable
+from aioflow.runtime.rendezvous import Rendezvous
+from aioflow.runtime.step import Step
+from aioflow.work.stopping import value_limit
+
+__all__ = ["PartExecutable"]
+
+
+class PartExecutable:
+    """The executables of one worker's devices. `run` may be called any number of times at once.
+
+    Args:
+        executables: By device.
+
+    Attributes:
+        feeds: How many feeds the whole step has.
+    """
+
+    def __init__(self, executables: Mapping[str, Executable]) -> None:
+        self._executables = tuple(executables.values())
+        self._devices = frozenset(executables)
+        self.feeds = max((executable.feeds for executable in self._executables), default=0)
+        indices = [i for executable in self._executables for i in executable.fetch_indices]
+        # Where each fetch, in the order of their indices, is among the results of the executables one after another.
+        self._order = sorted(range(len(indices)), key=indices.__getitem__)
+
+    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
+        """None: devices work side by side, so there is something to wait for."""
+        return None
+
+    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+        """Run one step; returns the part's fetches in the order of their indices in the step.
+
+        Raises:
+            OpError: a kernel failed or the step was stopped; the first cause, with its node.
+        """
+        if step.rendezvous is None:
+            step.rendezvous = Rendezvous(asyncio.get_running_loop(), self._devices)
+        results: dict[int, list[Any]] = {}
+        runs: dict[int, tuple[UnitsExecutable, UnitRun]] = {}
+        flows: list[Coroutine[Any, Any, None]] = []
+        for index, executable in enumerate(self._executables):
+            if isinstance(executable, UnitsExecutable):
+                runs[index] = (executable, executable.program.begin(feeds))
+            else:
+                flows.append(_flow(executable, feeds, step, index, results))
+        try:
+            with value_limit(self._executables[0].limit):
+                await Driver(step).run([run for _, run in runs.values()], flows)
+        except BaseException as error:
+            step.rendezvous.abort(error if isinstance(error, OpError) else CancelledError("the step was stopped"))
+            raise
+        for index, (executable, run) in runs.items():
+            fetches = executable.results(run)
+            results[index] = fetches if isinstance(fetches, list) else await fetches.finish(step)
+        values = [value for index in range(len(self._executables)) for value in results[index]]
+        return [values[i] for i in self._order]
+
+
+async def _flow(
+    executable: Executable, feeds: Sequence[Any], step: Step, index: int, results: dict[int, list[Any]]
+) -> None:
+    """Run a subgraph that has an executor of its own."""
+    try:
+        results[index] = await executable.run(feeds, step)
+    except OpError as error:
+        step.stop(error)  # the others are told before they are cancelled, so that they end with the same error
+        raise

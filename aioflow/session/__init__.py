@@ -1,0 +1,1 @@
+"""Sessions: from a request to a plan, the steps in flight, and their results."""

@@ -1,0 +1,315 @@
+"""The structure of fetches and feeds: nested lists, tuples, dicts, named tuples, names, operations and variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import holds_bytes, takes_long, to_array
+from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices, IndexedSlicesValue
+from aioflow.graph.shapes import format_dims, is_compatible
+from aioflow.ops.sparse.tensor import SparseTensor, SparseTensorValue
+from aioflow.work.copying import copied
+from aioflow.work.stopping import Elsewhere, current_work
+from aioflow.work.threads import in_thread
+
+__all__ = [
+    "FetchPlan",
+    "convert_feeds",
+    "fed_tensors",
+    "feed_converter",
+    "feed_parts",
+    "fetch_key",
+    "flat_feeds",
+]
+
+Take = Callable[[Sequence[Any]], Any]
+
+_LARGE: Final = 1 << 18  # bytes, copied in about the time that a thread takes to answer
+_LEAVES: Final = (Tensor, Operation, str)
+_HOST_MEMORY: Final = (1, 3)  # of DLPack's device types: the host's, and the host's for CUDA
+
+
+def fetch_key(fetches: Any) -> Hashable:
+    """Something that is equal for fetches of the same structure over the same elements."""
+    kind = type(fetches)
+    if kind is Tensor or kind is Operation or kind is str:
+        return fetches  # type: ignore[no-any-return]  # each of the three is hashable
+    if kind is list or isinstance(fetches, list | tuple):
+        return (kind, *map(fetch_key, fetches))
+    if isinstance(fetches, Mapping):
+        return (kind, *fetches, *map(fetch_key, fetches.values()))
+    try:
+        hash(fetches)
+    except TypeError as error:
+        raise _not_a_fetch(fetches) from error
+    return fetches  # type: ignore[no-any-return]  # variables, IndexedSlices and SparseTensors hash by identity
+
+
+def _not_a_fetch(value: Any) -> DTypeError:
+    return DTypeError(
+        "the fetch has an invalid type",
+        expected="a Tensor, an Operation, a name, or a list, tuple or dict of them",
+        actual=f"{value!r} ({type(value).__name__})",
+    )
+
+
+class FetchPlan:
+    """What to run for a structure of fetches, and how to put the results back into it.
+
+    Attributes:
+        tensors: Each tensor once, in the order in which a run returns them.
+        targets: Nodes that are run for their effect; their place in the result is None.
+        copies: The positions of tensors that several places of the structure get: once for each but the first.
+    """
+
+    def __init__(self, graph: Graph, fetches: Any) -> None:
+        self.tensors: list[Tensor] = []
+        self.targets: list[Operation] = []
+        self._graph = graph
+        self._positions: dict[Tensor, int] = {}
+        self.copies: list[int] = []
+        self.take: Take = self._plan(fetches)
+        self.single = self.take if isinstance(self.take, _First) else None
+
+    async def give(self, values: list[Any]) -> Any:
+        """The values of `tensors` in the structure of the fetches. Each place gets a value of its own."""
+        again = [values[position] for position in self.copies]
+        if any(isinstance(value, np.ndarray) and value.nbytes > _LARGE for value in again):
+            return self.take(values + await in_thread(_copies, again, effects=False))
+        return self.take(values + _copies(again))
+
+    def _plan(self, fetches: Any) -> Take:
+        if isinstance(fetches, list | tuple):
+            return self._sequence(fetches)
+        if isinstance(fetches, Mapping):
+            keys, takes = list(fetches), [self._plan(v) for v in fetches.values()]
+            kind = type(fetches) if type(fetches) is not dict else dict
+            return lambda values: kind((k, t(values)) for k, t in zip(keys, takes, strict=True))  # type: ignore[call-arg]  # a mapping of the caller's own kind
+        if isinstance(fetches, IndexedSlices):
+            parts = [fetches.values, fetches.indices, fetches.dense_shape]
+            inner: list[Take] = [self._plan(p) if p is not None else _nothing for p in parts]
+            return lambda values: IndexedSlicesValue(*(t(values) for t in inner))
+        if isinstance(fetches, SparseTensor):
+            sparse = [self._plan(part) for part in (fetches.indices, fetches.values, fetches.dense_shape)]
+            return lambda values: SparseTensorValue(*(t(values) for t in sparse))
+        return self._leaf(fetches)
+
+    def _sequence(self, fetches: Any) -> Take:
+        kind = type(fetches)
+        takes = [self._plan(f) for f in fetches]
+        if kind is list:
+            return lambda values: [t(values) for t in takes]
+        if hasattr(kind, "_fields"):  # a named tuple
+            return lambda values: kind(*(t(values) for t in takes))
+        return lambda values: kind(t(values) for t in takes)
+
+    def _leaf(self, fetch: Any) -> Take:
+        try:
+            element = self._graph.as_graph_element(fetch)
+        except InvalidArgumentError as error:
+            if isinstance(fetch, _LEAVES) or hasattr(fetch, "_as_graph_element"):
+                raise
+            raise _not_a_fetch(fetch) from error
+        if not self._graph.is_fetchable(element):
+            raise InvalidArgumentError(f"{element!r} may not be fetched")
+        if isinstance(element, Operation):
+            self.targets.append(element)
+            return _nothing
+        position = self._positions.setdefault(element, len(self.tensors))
+        if position == len(self.tensors):
+            self.tensors.append(element)
+            return _First(position) if position == 0 else _Take(position)
+        self.copies.append(position)
+        return _Copy(self.tensors, len(self.copies) - 1)
+
+
+class _Take:
+    """The value at a position."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        return values[self.position]
+
+
+class _First(_Take):
+    """The first value."""
+
+
+class _Copy:
+    """A value that another place of the structure gets too, so that there is a copy of it behind all values."""
+
+    def __init__(self, tensors: Sequence[Tensor], number: int) -> None:
+        self._tensors = tensors
+        self._number = number
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        return values[len(self._tensors) + self._number]
+
+
+def _copies(values: Sequence[Any]) -> list[Any]:
+    return [copied(value) if isinstance(value, np.ndarray) else value for value in values]
+
+
+def _nothing(values: Sequence[Any]) -> None:
+    return None
+
+
+def feed_parts(key: Any) -> tuple[Any, ...]:
+    """The keys that a key of a feed dictionary stands for: the three tensors of a `SparseTensor`, or itself."""
+    return (key.indices, key.values, key.dense_shape) if isinstance(key, SparseTensor) else (key,)
+
+
+def flat_feeds(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The feeds with each `SparseTensor` replaced by its three tensors.
+
+    Raises:
+        InvalidArgumentError: what is fed for one does not have the three parts, or one of them is fed twice.
+    """
+    if not any(isinstance(key, SparseTensor) for key in feeds):
+        return feeds
+    flat: dict[Any, Any] = {}
+    for key, value in feeds.items():
+        parts = feed_parts(key)
+        if len(parts) == 3 and (not isinstance(value, tuple | list) or len(value) != 3):
+            raise DTypeError(
+                f"cannot feed the value for {key!r}",
+                expected="a SparseTensorValue, or a tuple (indices, values, dense_shape)",
+                actual=repr(value)[:200],
+            )
+        for part, item in zip(parts, value if len(parts) == 3 else [value], strict=True):
+            if part in flat:
+                raise InvalidArgumentError(f"{part!r} is fed twice", expected="one value per tensor", actual=repr(key))
+            flat[part] = item
+    return flat
+
+
+def fed_tensors(graph: Graph, feeds: Iterable[Any]) -> list[Tensor]:
+    """The tensors that the keys of a feed dictionary stand for.
+
+    Raises:
+        DTypeError: one is neither a tensor of the graph nor the name of one.
+        InvalidArgumentError: one may not be fed, or is given twice.
+    """
+    fed: list[Tensor] = []
+    for key in feeds:
+        try:
+            tensor = graph.as_graph_element(key, allow_operation=False)
+        except DTypeError:
+            raise
+        except InvalidArgumentError as error:
+            raise _not_a_feed(key, error) from error
+        if not isinstance(tensor, Tensor) or not graph.is_feedable(tensor):
+            raise InvalidArgumentError(f"{key!r} may not be fed", expected="a feedable tensor", actual=repr(tensor))
+        if tensor in fed:
+            raise InvalidArgumentError(
+                f"{tensor.name!r} is fed twice", expected="one value per tensor", actual=repr(key)
+            )
+        fed.append(tensor)
+    return fed
+
+
+def _not_a_feed(key: Any, error: InvalidArgumentError) -> DTypeError:
+    wrong = DTypeError(f"cannot feed {key!r}: {error.message}", expected=error.expected, actual=error.actual)
+    wrong.at(error.node, error.op_type or "", error.source)
+    return wrong
+
+
+def convert_feeds(converters: Sequence[Callable[[Any], Any]], fed: Sequence[Any]) -> list[Any]:
+    """Each value by its `feed_converter`. Raises as these."""
+    return [convert(value) for convert, value in zip(converters, fed, strict=True)]
+
+
+def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], Any]:
+    """A function from what a caller feeds for `tensor` to a value of its dtype and shape.
+
+    An array that fits goes through as it is, without a copy.
+
+    Args:
+        on_cards: Whether only devices with memory of their own read it. Then the array of another library may be in
+            such memory already (`__dlpack_device__`).
+
+    Raises (the function):
+        Elsewhere: this takes too long for an event loop, and the thread works on nothing in particular.
+        DTypeError: the value is of a different kind.
+        InvalidArgumentError: it has a different shape, or is a tensor of a graph.
+    """
+    dtype, dims = tensor.dtype, tensor.dims
+    np_dtype = dtype.np_dtype
+    fixed = dims if dims is not None and None not in dims else None
+    scalar = dtype.as_numpy_dtype if dims in ((), None) and dtype.is_numeric else None
+    plain = (scalar, float) if dtype.is_floating else (scalar,)
+    is_text = dtype is dtypes.string
+
+    def convert(value: Any) -> Any:
+        try:
+            if type(value) is np.ndarray:
+                if value.dtype is np_dtype and value.ndim and (not is_text or _is_text(value)):
+                    if value.shape != fixed:
+                        _check_shape(tensor, value.shape)
+                    return value
+            elif scalar is not None and type(value) in plain:
+                return scalar(value)
+            if on_cards and _is_on_card(value):
+                return _checked_as_it_is(tensor, value)
+            return _slow_feed(tensor, value)
+        except InvalidArgumentError as error:
+            raise error.at(tensor.op.name, tensor.op.type, tensor.op.source) from error.__cause__
+
+    return convert
+
+
+def _is_text(value: Any) -> bool:
+    """Whether an array of objects goes through as it is, which takes a look at each of them."""
+    if current_work() is None and takes_long(value, dtypes.string):
+        raise Elsewhere
+    return holds_bytes(value)
+
+
+def _is_on_card(value: Any) -> bool:
+    device = getattr(value, "__dlpack_device__", None)
+    return device is not None and device()[0] not in _HOST_MEMORY
+
+
+def _checked_as_it_is(tensor: Tensor, value: Any) -> Any:
+    """An array of another library, by the names that libraries give their dtypes (torch.float32, float32)."""
+    name = str(value.dtype).rpartition(".")[2]
+    if name != tensor.dtype.name:
+        raise DTypeError(f"the feed for {tensor.name!r} has a different dtype", expected=tensor.dtype.name, actual=name)
+    _check_shape(tensor, tuple(value.shape))
+    return value
+
+
+def _slow_feed(tensor: Tensor, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        raise DTypeError(
+            f"the value fed for {tensor.name!r} is a tensor of a graph",
+            expected="an array or a Python value",
+            actual=repr(value),
+        )
+    if current_work() is None and takes_long(value, tensor.dtype):
+        raise Elsewhere
+    try:
+        array = to_array(value, tensor.dtype)
+    except InvalidArgumentError as error:
+        error.message = f"feed for {tensor.name!r}: {error.message}"
+        raise
+    _check_shape(tensor, array.shape)
+    return array[()] if array.ndim == 0 and tensor.dtype.is_numeric else array
+
+
+def _check_shape(tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if not is_compatible(shape, tensor.dims):
+        wanted = format_dims(tensor.dims)
+        raise InvalidArgumentError(
+            f"cannot feed value of shape {shape} for tensor {tensor.name!r}, which has shape {wanted}",
+            expected=wanted,
+            actual=shape,
+        )

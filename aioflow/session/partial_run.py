@@ -1,0 +1,329 @@
+"""Partial runs: one step that is fed and fetched bit by bit.
+
+The step is an ordinary one whose feeds and fetches are async nodes. It starts when it is set up and runs as far as its
+feeds go, so every node runs once, stateful ones too, and what has been computed stays where it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from aioflow.checks.numbers import check_seconds
+from aioflow.compiler.ir import ClientGraph, Node, Plan
+from aioflow.compiler.prune import StepRequest
+from aioflow.config import SessionConfig
+from aioflow.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+)
+from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
+from aioflow.graph.graph import Tensor
+from aioflow.runtime.bind import own
+from aioflow.runtime.cluster import Cluster, RunnablePlan
+from aioflow.runtime.codegen import finish
+from aioflow.runtime.handing_over import is_large, large_bytes
+from aioflow.runtime.step import Probe, Step
+from aioflow.session.fetches import FetchPlan, convert_feeds, feed_converter
+from aioflow.session.planner import Planner
+from aioflow.session.prepared import described
+from aioflow.session.time_limit import left_behind
+from aioflow.sync.background import Background
+from aioflow.sync.partial_run import EXCHANGE, Exchange
+from aioflow.work.stopping import Elsewhere
+from aioflow.work.threads import in_thread
+
+__all__ = ["PartialRuns"]
+
+_IDS: Final = itertools.count(1)
+_polish: Final = finish(None, owned=False)
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """A set-up that has been compiled.
+
+    Attributes:
+        plan: The registered plan.
+        needs: For each fetch the feeds that it is computed from, by index.
+        steps: How many steps of it have begun, or are about to, and have not ended.
+    """
+
+    plan: RunnablePlan
+    needs: tuple[frozenset[int], ...]
+    steps: int = 0
+
+
+class _PartialRun:
+    """One step under way: what it has been fed, what has been fetched."""
+
+    def __init__(self, request: StepRequest, prepared: _Prepared, step: Step) -> None:
+        self.step = step
+        self.loop = asyncio.get_running_loop()
+        self.needs = prepared.needs
+        self.feeds = {tensor: i for i, tensor in enumerate(request.feeds)}
+        self.fetches = {tensor: i for i, tensor in enumerate(request.fetches)}
+        self.unfed = set(self.feeds.values())
+        self.unfetched = set(self.fetches.values())
+        self.error: BaseException | None = None
+        self.ended = asyncio.Event()
+        self.exchange = Exchange(
+            tuple(self.loop.create_future() for _ in self.feeds), tuple(self.loop.create_future() for _ in self.fetches)
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything has been fed and fetched."""
+        return not self.unfed and not self.unfetched
+
+    def check(self, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Any]) -> None:
+        """Raises InvalidArgumentError: a feed or fetch was not set up, is given twice, or comes too early."""
+        for tensor in feeds:
+            _check_once("feed", "fed", tensor, self.feeds, self.unfed)
+        unfed = self.unfed - {self.feeds[t] for t in feeds}
+        for tensor in fetches:
+            _check_once("fetch", "fetched", tensor, self.fetches, self.unfetched)
+            missing = self.needs[self.fetches[tensor]] & unfed
+            if missing:
+                names = [t.name for t, i in self.feeds.items() if i in missing]
+                raise InvalidArgumentError(
+                    f"the fetch {tensor.name} cannot be computed from the feeds that have been fed so far",
+                    expected=f"feeds for {', '.join(names)}",
+                    actual="not fed yet",
+                )
+
+    def feed(self, feeds: Mapping[Tensor, Any]) -> None:
+        """Let the step go on with these values, which have been checked, and are its own."""
+        for tensor, value in feeds.items():
+            index = self.feeds[tensor]
+            self.unfed.discard(index)
+            future = self.exchange.feeds[index]
+            if not future.done():  # it is, where the step has failed
+                future.set_result(value)
+
+    def end(self, error: BaseException | None) -> None:
+        """The step is over: whoever waits for something learns so."""
+        self.error = error
+        for future in (*self.exchange.fetches, *self.exchange.feeds):
+            if not future.done():
+                future.cancel()
+        self.ended.set()
+
+
+def _check_once(what: str, done: str, tensor: Tensor, known: Mapping[Tensor, int], left: set[int]) -> None:
+    if tensor not in known:
+        raise InvalidArgumentError(
+            f"the {what} {tensor.name} was not specified in partial_run_setup",
+            expected=f"one of {[t.name for t in known]}",
+            actual=tensor.name,
+        )
+    if known[tensor] not in left:
+        raise InvalidArgumentError(
+            f"the {what} {tensor.name} has already been {done}", expected="once", actual=tensor.name
+        )
+
+
+class PartialRuns:
+    """The partial runs of one session."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        planner: Planner,
+        session: int,
+        config: SessionConfig,
+        background: Background,
+        steps: dict[Step, asyncio.AbstractEventLoop],
+    ) -> None:
+        """`steps` are those of the session that are running; it stops them when it is closed."""
+        self._cluster = cluster
+        self._planner = planner
+        self._session = session
+        self._config = replace(config, executor="strands")  # the plain executor does one thing after another
+        self._background = background
+        self._steps = steps
+        self._runs: dict[str, _PartialRun] = {}
+        self._prepared: dict[Hashable, _Prepared] = {}
+
+    async def begin(self, request: StepRequest, mutations: int, probe: Probe | None) -> str:
+        """Start the step; returns the handle for `advance`."""
+        key = (request, mutations)
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = await self._remember(key, await self._prepare(request))
+        prepared.steps += 1
+        run = _PartialRun(request, prepared, Step(probe, describe=partial(described, request)))
+        await self._background.start(self._drive(run, prepared))
+        handle = f"partial_run_{self._session}_{next(_IDS)}"
+        self._runs[handle] = run
+        return handle
+
+    async def _remember(self, key: Hashable, made: _Prepared) -> _Prepared:
+        """Keep a set-up, or use the equal one that somebody else has compiled meanwhile."""
+        prepared = self._prepared.setdefault(key, made)
+        unused = [k for k, other in self._prepared.items() if not other.steps and k != key]
+        excess = max(0, len(self._prepared) - self._config.plan_cache_size)
+        dropped = [self._prepared.pop(k) for k in unused[:excess]]
+        for other in dropped if prepared is made else [*dropped, made]:
+            await other.plan.deregister()
+        return prepared
+
+    async def _prepare(self, request: StepRequest) -> _Prepared:
+        plan = await in_thread(self._planner.plan, request, False, effects=False)
+        exchanging = replace(plan.changed(lambda _, graph: _with_exchanges(graph)), feeds=0, fetches=0)
+        needs = _feeds_needed(plan)
+        registered = await self._cluster.register(exchanging, self._session, self._config)
+        return _Prepared(registered, tuple(needs[i] for i in range(len(request.fetches))))
+
+    async def _drive(self, run: _PartialRun, prepared: _Prepared) -> None:
+        EXCHANGE.set(run.exchange)  # in the context of this task and of those of the step
+        step = run.step
+        self._steps[step] = run.loop
+        error: BaseException | None = CancelledError(f"the session was closed while {step.describe()} ran")
+        try:
+            await prepared.plan.run([], step)
+            error = None
+        except Exception as raised:
+            error = raised
+        finally:
+            del self._steps[step]
+            prepared.steps -= 1
+            step.finish()
+            run.end(error)
+
+    async def advance(self, handle: str, fetches: FetchPlan, feeds: Mapping[Tensor, Any], limit: float | None) -> Any:
+        """Feed and fetch a part, within so many seconds.
+
+        Raises:
+            InvalidArgumentError: no such run, or a feed or fetch that it does not take now. Nothing has been fed then.
+            DeadlineExceededError: the fetches did not come in time; they may be asked for again.
+            OpError: the step failed. It is over then.
+        """
+        check_seconds(limit, "the time limit of a partial run")
+        run = self._runs.get(handle)
+        values: Mapping[Tensor, Any] | None = None
+        try:
+            async with asyncio.timeout(limit) as deadline:
+                values = await _owned_feeds(feeds)
+                return await self._advance(handle, fetches, values)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            state = "; it was converting what is fed" if values is None or run is None else run.step.state()
+            raise DeadlineExceededError(
+                f"the fetches did not come in time{state}{left_behind(error)}",
+                expected=f"at most {limit} s",
+                actual="not there yet",
+            ) from error
+
+    async def _advance(self, handle: str, fetches: FetchPlan, feeds: Mapping[Tensor, Any]) -> Any:
+        run = self._runs.get(handle)
+        if run is None:
+            raise InvalidArgumentError(
+                "partial_run_setup must come before partial_run",
+                expected="the handle of a partial run that is not complete",
+                actual=handle,
+            )
+        if run.loop is not asyncio.get_running_loop():
+            raise FailedPreconditionError("the partial run was set up on another event loop")
+        run.check(fetches.tensors, feeds)
+        positions = [run.fetches[t] for t in fetches.tensors]
+        run.unfetched.difference_update(positions)
+        run.feed(feeds)
+        try:
+            return await fetches.give(await _results(run, positions))
+        except asyncio.CancelledError:
+            run.unfetched.update(positions)
+            raise
+        finally:
+            if run.ended.is_set() and (run.error is not None or run.complete):
+                self._runs.pop(handle, None)
+
+
+async def _owned_feeds(feeds: Mapping[Tensor, Any]) -> dict[Tensor, Any]:
+    """What is fed, converted, as values of the step's own: it goes on when the caller may change theirs."""
+    converters = [feed_converter(tensor) for tensor in feeds]
+    fed = list(feeds.values())
+
+    def convert() -> list[Any]:
+        return [own(value) for value in convert_feeds(converters, fed)]
+
+    if any(is_large(value, large_bytes(0.0)) for value in fed):
+        values = await in_thread(convert, effects=False)
+    else:
+        try:
+            values = convert()
+        except Elsewhere:
+            values = await in_thread(convert, effects=False)
+    return dict(zip(feeds, values, strict=True))
+
+
+async def _results(run: _PartialRun, positions: Sequence[int]) -> list[Any]:
+    futures = [run.exchange.fetches[i] for i in positions]
+    if futures:
+        await asyncio.wait(futures)
+    if run.complete or (any(f.cancelled() for f in futures) and not run.ended.is_set()):
+        await run.ended.wait()
+    if run.error is not None:
+        raise run.error if isinstance(run.error, OpError) else CancelledError("the step was stopped")
+    if any(f.cancelled() for f in futures):
+        raise InvalidArgumentError("a fetch has no value: it is on a branch that was not taken")
+    values = [f.result() for f in futures]
+    if any(is_large(value, large_bytes(0.0)) for value in values):
+        return await in_thread(_polished, values, effects=False)
+    return _polished(values)
+
+
+def _polished(values: Sequence[Any]) -> list[Any]:
+    return [value if _polish is None else _polish(value) for value in values]
+
+
+def _feeds_needed(plan: Plan) -> dict[int, frozenset[int]]:
+    """For each fetch, by index, the indices of the feeds upstream, on whatever device."""
+    nodes = {(device, node.name): node for device, node in plan.placed_nodes()}
+    senders = {node.attrs["tensor_name"]: key for key, node in nodes.items() if node.op == SEND}
+    return {n.attrs["index"]: _upstream_feeds(key, nodes, senders) for key, n in nodes.items() if n.op == RETVAL}
+
+
+def _upstream_feeds(
+    fetch: tuple[str, str], nodes: Mapping[tuple[str, str], Node], senders: Mapping[str, tuple[str, str]]
+) -> frozenset[int]:
+    seen = {fetch}
+    stack = [fetch]
+    found: set[int] = set()
+    while stack:
+        key = stack.pop()
+        node = nodes[key]
+        if node.op == ARG:
+            found.add(node.attrs["index"])
+        before = [(key[0], source) for source in node.predecessors()]
+        if node.op == RECV:
+            before.append(senders[node.attrs["tensor_name"]])
+        for source in before:
+            if source not in seen:
+                seen.add(source)
+                stack.append(source)
+    return frozenset(found)
+
+
+def _with_exchanges(graph: ClientGraph) -> ClientGraph:
+    """The graph with nodes that meet the caller in the place of feeds and fetches."""
+    nodes = {name: _exchange(node) for name, node in graph.nodes.items()}
+    return ClientGraph(nodes, 0, 0, graph.targets)
+
+
+def _exchange(node: Node) -> Node:
+    if node.op == ARG:
+        (spec,) = node.outputs
+        attrs = {"dtype": spec.dtype, "shape": spec.dims, "index": node.attrs["index"]}
+        return replace(node, op="_PartialFeed", attrs=attrs)
+    if node.op == RETVAL:
+        return replace(node, op="_PartialFetch", attrs={"T": node.attrs["T"], "index": node.attrs["index"]})
+    return node

@@ -1,0 +1,91 @@
+"""Runs prepared steps: right here where they are short, otherwise by their plan; and knows those in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+from typing import Any
+
+from aioflow.config import RunOptions, SessionConfig, TraceLevel
+from aioflow.runtime.cluster import Cluster
+from aioflow.runtime.stats import FiniteProbe, RunMetadata, TraceProbe
+from aioflow.runtime.step import Probe, Step
+from aioflow.session.planner import Planner
+from aioflow.session.prepared import PreparedStep, StepCache
+from aioflow.session.time_limit import TimeLimit
+
+__all__ = ["Running"]
+
+
+class Running:
+    """Runs the steps of one session.
+
+    Attributes:
+        steps: Those in flight, each with its event loop.
+    """
+
+    def __init__(self, cluster: Cluster, planner: Planner, cache: StepCache, config: SessionConfig) -> None:
+        self.steps: dict[Step, asyncio.AbstractEventLoop] = {}
+        self._cluster = cluster
+        self._planner = planner
+        self._cache = cache
+        self._config = config
+        self._debt = 0.0
+
+    async def at_once(self, prepared: PreparedStep, values: list[Any]) -> Any:
+        """What a step that asks for nothing special gives: run right here, if it is expected to be short."""
+        started = perf_counter()
+        done = prepared.run_inline(values)
+        if done is None:
+            done = await self.step(prepared, values)
+        else:
+            if not isinstance(done, list):
+                done = await done.finish()
+            await self._share(started)
+            if prepared.single:
+                return done[0]
+        return await prepared.give(done) if prepared.take is None else prepared.take(done)
+
+    async def _share(self, started: float) -> None:
+        """Let others run once the steps that never waited have taken `yield_every` of the loop's time."""
+        self._debt += perf_counter() - started
+        if self._debt > self._config.yield_every:
+            self._debt = 0.0
+            await asyncio.sleep(0)
+
+    async def step(
+        self,
+        prepared: PreparedStep,
+        values: list[Any],
+        limit: TimeLimit | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> list[Any]:
+        """Run a step by its plan; returns its fetches in order. Raises OpError."""
+        asked = options is not None and options.trace_level is TraceLevel.FULL
+        trace = TraceProbe() if prepared.sampling.begin() or asked else None
+        step = Step(self.probe(trace), self._cluster.next_step(), prepared.describe)
+        self.steps[step] = asyncio.get_running_loop()
+        if limit is not None:
+            limit.step = step
+        started = perf_counter()
+        try:
+            result = await prepared.plan.run(values, step)
+        except asyncio.CancelledError as error:
+            error.add_note(f"aioflow: {step.describe()} was cancelled after {step.seconds:.3f} s{step.state()}")
+            raise
+        finally:
+            del self.steps[step]
+            step.finish()
+        await self._share(started)
+        if trace is not None:
+            self._planner.observe(trace.stats())
+            if asked and run_metadata is not None:
+                run_metadata.step_stats.extend(trace.stats())
+        if prepared.sampling.is_due():
+            await self._cache.place_again(prepared)
+        return result
+
+    def probe(self, trace: TraceProbe | None) -> Probe | None:
+        """What watches a step."""
+        return FiniteProbe(trace) if self._config.check_finite else trace

@@ -1,0 +1,363 @@
+"""For type checkers: what `Session.run` and its kin give, by what they are asked for.
+
+A tensor or variable gives an array, an operation None, a sparse tensor its value, a name anything; a list a list, a
+tuple a tuple with the type of each place, a dictionary a dictionary. A list or dictionary of different things gives
+`Any` in its places, and so does whatever is nested deeper. `Session` has each method once; these are their signatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping, Sequence
+    from typing import Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
+
+    from numpy.typing import NDArray
+
+    from aioflow.config import RunOptions
+    from aioflow.graph.fetchable import Fetchable
+    from aioflow.graph.operation import Operation
+    from aioflow.runtime.stats import RunMetadata
+    from aioflow.session.streaming import FeedSource, Stream
+
+    A = TypeVar("A")
+    A_co = TypeVar("A_co", covariant=True)
+    B = TypeVar("B")
+    C = TypeVar("C")
+    D = TypeVar("D")
+    K = TypeVar("K")
+    Array: TypeAlias = NDArray[Any]
+    Fetched = TypeVar("Fetched", bound=Fetchable[Array])  # keeps the element type of a list that is no literal
+    Pair: TypeAlias = tuple[Fetchable[A], Fetchable[B]]
+    Triple: TypeAlias = tuple[Fetchable[A], Fetchable[B], Fetchable[C]]
+    Four: TypeAlias = tuple[Fetchable[A], Fetchable[B], Fetchable[C], Fetchable[D]]
+    Feeds: TypeAlias = Mapping[Any, Any] | None
+
+    class Call(Protocol[A_co]):
+        """What `make_callable` makes."""
+
+        def __call__(self, *values: Any) -> Coroutine[Any, Any, A_co]: ...
+
+    class Named(Protocol):
+        """A named tuple, which comes back as one of its kind."""
+
+        @property
+        def _fields(self) -> tuple[str, ...]: ...
+
+    class RunHow(TypedDict, total=False):
+        """The keyword arguments of `Session.run`."""
+
+        timeout: float | None
+        options: RunOptions | None
+        run_metadata: RunMetadata | None
+
+    class StreamHow(TypedDict, total=False):
+        """The keyword arguments of `Session.stream`."""
+
+        prefetch: int
+        timeout: float | None
+
+    class Run(Protocol):
+        """What `Session.run` gives."""
+
+        @overload
+        async def __call__(self, fetches: Fetchable[A], feed_dict: Feeds = None, **how: Unpack[RunHow]) -> A: ...
+
+        @overload
+        async def __call__(self, fetches: str, feed_dict: Feeds = None, **how: Unpack[RunHow]) -> Any: ...
+
+        @overload
+        async def __call__(
+            self, fetches: list[Fetchable[Array]], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> list[Array]: ...
+
+        @overload
+        async def __call__(
+            self, fetches: list[Fetched], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> list[Array]: ...
+
+        @overload
+        async def __call__(
+            self, fetches: list[Operation], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> list[None]: ...
+
+        @overload
+        async def __call__(self, fetches: list[Any], feed_dict: Feeds = None, **how: Unpack[RunHow]) -> list[Any]: ...
+
+        @overload
+        async def __call__(self, fetches: Named, feed_dict: Feeds = None, **how: Unpack[RunHow]) -> Any: ...
+
+        @overload
+        async def __call__(
+            self, fetches: tuple[Fetchable[A]], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> tuple[A]: ...
+
+        @overload
+        async def __call__(
+            self, fetches: Pair[A, B], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> tuple[A, B]: ...
+
+        @overload
+        async def __call__(
+            self, fetches: Triple[A, B, C], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> tuple[A, B, C]: ...
+
+        @overload
+        async def __call__(
+            self, fetches: Four[A, B, C, D], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> tuple[A, B, C, D]: ...
+
+        @overload
+        async def __call__(
+            self, fetches: tuple[Fetchable[A], ...], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> tuple[A, ...]: ...
+
+        @overload
+        async def __call__(
+            self, fetches: tuple[Any, ...], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> tuple[Any, ...]: ...
+
+        @overload
+        async def __call__(
+            self, fetches: Mapping[K, Fetchable[Array]], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> dict[K, Array]: ...
+
+        @overload
+        async def __call__(
+            self, fetches: Mapping[K, Any], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> dict[K, Any]: ...
+
+    class RunSync(Protocol):
+        """What `Session.run_sync` gives."""
+
+        @overload
+        def __call__(self, fetches: Fetchable[A], feed_dict: Feeds = None, **how: Unpack[RunHow]) -> A: ...
+
+        @overload
+        def __call__(self, fetches: str, feed_dict: Feeds = None, **how: Unpack[RunHow]) -> Any: ...
+
+        @overload
+        def __call__(
+            self, fetches: list[Fetchable[Array]], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> list[Array]: ...
+
+        @overload
+        def __call__(self, fetches: list[Fetched], feed_dict: Feeds = None, **how: Unpack[RunHow]) -> list[Array]: ...
+
+        @overload
+        def __call__(self, fetches: list[Operation], feed_dict: Feeds = None, **how: Unpack[RunHow]) -> list[None]: ...
+
+        @overload
+        def __call__(self, fetches: list[Any], feed_dict: Feeds = None, **how: Unpack[RunHow]) -> list[Any]: ...
+
+        @overload
+        def __call__(self, fetches: Named, feed_dict: Feeds = None, **how: Unpack[RunHow]) -> Any: ...
+
+        @overload
+        def __call__(
+            self, fetches: tuple[Fetchable[A]], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> tuple[A]: ...
+
+        @overload
+        def __call__(self, fetches: Pair[A, B], feed_dict: Feeds = None, **how: Unpack[RunHow]) -> tuple[A, B]: ...
+
+        @overload
+        def __call__(
+            self, fetches: Triple[A, B, C], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> tuple[A, B, C]: ...
+
+        @overload
+        def __call__(
+            self, fetches: Four[A, B, C, D], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> tuple[A, B, C, D]: ...
+
+        @overload
+        def __call__(
+            self, fetches: tuple[Fetchable[A], ...], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> tuple[A, ...]: ...
+
+        @overload
+        def __call__(
+            self, fetches: tuple[Any, ...], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> tuple[Any, ...]: ...
+
+        @overload
+        def __call__(
+            self, fetches: Mapping[K, Fetchable[Array]], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> dict[K, Array]: ...
+
+        @overload
+        def __call__(
+            self, fetches: Mapping[K, Any], feed_dict: Feeds = None, **how: Unpack[RunHow]
+        ) -> dict[K, Any]: ...
+
+    class MakeCallable(Protocol):
+        """What `Session.make_callable` gives."""
+
+        @overload
+        def __call__(self, fetches: Fetchable[A], feed_list: Sequence[Any] | None = None) -> Call[A]: ...
+
+        @overload
+        def __call__(self, fetches: str, feed_list: Sequence[Any] | None = None) -> Call[Any]: ...
+
+        @overload
+        def __call__(self, fetches: list[Fetched], feed_list: Sequence[Any] | None = None) -> Call[list[Array]]: ...
+
+        @overload
+        def __call__(self, fetches: list[Any], feed_list: Sequence[Any] | None = None) -> Call[list[Any]]: ...
+
+        @overload
+        def __call__(self, fetches: Named, feed_list: Sequence[Any] | None = None) -> Call[Any]: ...
+
+        @overload
+        def __call__(self, fetches: Pair[A, B], feed_list: Sequence[Any] | None = None) -> Call[tuple[A, B]]: ...
+
+        @overload
+        def __call__(
+            self, fetches: Triple[A, B, C], feed_list: Sequence[Any] | None = None
+        ) -> Call[tuple[A, B, C]]: ...
+
+        @overload
+        def __call__(
+            self, fetches: tuple[Any, ...], feed_list: Sequence[Any] | None = None
+        ) -> Call[tuple[Any, ...]]: ...
+
+        @overload
+        def __call__(
+            self, fetches: Mapping[K, Fetchable[Array]], feed_list: Sequence[Any] | None = None
+        ) -> Call[dict[K, Array]]: ...
+
+        @overload
+        def __call__(self, fetches: Mapping[K, Any], feed_list: Sequence[Any] | None = None) -> Call[dict[K, Any]]: ...
+
+    class StreamOf(Protocol):
+        """What `Session.stream` gives."""
+
+        @overload
+        def __call__(self, fetches: Fetchable[A], feeds: FeedSource = None, **how: Unpack[StreamHow]) -> Stream[A]: ...
+
+        @overload
+        def __call__(self, fetches: str, feeds: FeedSource = None, **how: Unpack[StreamHow]) -> Stream[Any]: ...
+
+        @overload
+        def __call__(
+            self, fetches: list[Fetched], feeds: FeedSource = None, **how: Unpack[StreamHow]
+        ) -> Stream[list[Array]]: ...
+
+        @overload
+        def __call__(
+            self, fetches: list[Any], feeds: FeedSource = None, **how: Unpack[StreamHow]
+        ) -> Stream[list[Any]]: ...
+
+        @overload
+        def __call__(self, fetches: Named, feeds: FeedSource = None, **how: Unpack[StreamHow]) -> Stream[Any]: ...
+
+        @overload
+        def __call__(
+            self, fetches: Pair[A, B], feeds: FeedSource = None, **how: Unpack[StreamHow]
+        ) -> Stream[tuple[A, B]]: ...
+
+        @overload
+        def __call__(
+            self, fetches: Triple[A, B, C], feeds: FeedSource = None, **how: Unpack[StreamHow]
+        ) -> Stream[tuple[A, B, C]]: ...
+
+        @overload
+        def __call__(
+            self, fetches: tuple[Any, ...], feeds: FeedSource = None, **how: Unpack[StreamHow]
+        ) -> Stream[tuple[Any, ...]]: ...
+
+        @overload
+        def __call__(
+            self, fetches: Mapping[K, Fetchable[Array]], feeds: FeedSource = None, **how: Unpack[StreamHow]
+        ) -> Stream[dict[K, Array]]: ...
+
+        @overload
+        def __call__(
+            self, fetches: Mapping[K, Any], feeds: FeedSource = None, **how: Unpack[StreamHow]
+        ) -> Stream[dict[K, Any]]: ...
+
+    class PartialRun(Protocol):
+        """What `Session.partial_run` gives."""
+
+        @overload
+        async def __call__(
+            self, handle: str, fetches: Fetchable[A], feed_dict: Feeds = None, *, timeout: float | None = None
+        ) -> A: ...
+
+        @overload
+        async def __call__(
+            self, handle: str, fetches: str, feed_dict: Feeds = None, *, timeout: float | None = None
+        ) -> Any: ...
+
+        @overload
+        async def __call__(
+            self, handle: str, fetches: list[Fetched], feed_dict: Feeds = None, *, timeout: float | None = None
+        ) -> list[Array]: ...
+
+        @overload
+        async def __call__(
+            self, handle: str, fetches: list[Any], feed_dict: Feeds = None, *, timeout: float | None = None
+        ) -> list[Any]: ...
+
+        @overload
+        async def __call__(
+            self, handle: str, fetches: Named, feed_dict: Feeds = None, *, timeout: float | None = None
+        ) -> Any: ...
+
+        @overload
+        async def __call__(
+            self, handle: str, fetches: Pair[A, B], feed_dict: Feeds = None, *, timeout: float | None = None
+        ) -> tuple[A, B]: ...
+
+        @overload
+        async def __call__(
+            self, handle: str, fetches: Triple[A, B, C], feed_dict: Feeds = None, *, timeout: float | None = None
+        ) -> tuple[A, B, C]: ...
+
+        @overload
+        async def __call__(
+            self, handle: str, fetches: tuple[Any, ...], feed_dict: Feeds = None, *, timeout: float | None = None
+        ) -> tuple[Any, ...]: ...
+
+        @overload
+        async def __call__(
+            self,
+            handle: str,
+            fetches: Mapping[K, Fetchable[Array]],
+            feed_dict: Feeds = None,
+            *,
+            timeout: float | None = None,
+        ) -> dict[K, Array]: ...
+
+        @overload
+        async def __call__(
+            self, handle: str, fetches: Mapping[K, Any], feed_dict: Feeds = None, *, timeout: float | None = None
+        ) -> dict[K, Any]: ...
+
+
+def run(method: Callable[..., Any]) -> Run:
+    """The method, with the signature of `Session.run`; the others alike."""
+    return cast("Run", method)
+
+
+def run_sync(method: Callable[..., Any]) -> RunSync:
+    """See `run`."""
+    return cast("RunSync", method)
+
+
+def make_callable(method: Callable[..., Any]) -> MakeCallable:
+    """See `run`."""
+    return cast("MakeCallable", method)
+
+
+def stream(method: Callable[..., Any]) -> StreamOf:
+    """See `run`."""
+    return cast("StreamOf", method)
+
+
+def partial_run(method: Callable[..., Any]) -> PartialRun:
+    """See `run`."""
+    return cast("PartialRun", method)

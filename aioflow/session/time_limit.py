@@ -1,0 +1,70 @@
+"""The time limit of a run, which holds from its first moment to its last: while it connects, compiles, converts what is
+fed, waits, computes, and copies what is fetched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from aioflow.checks.numbers import check_seconds
+from aioflow.errors import DeadlineExceededError
+from aioflow.runtime.step import Step
+from aioflow.work.threads import LeftBehind
+
+__all__ = ["TimeLimit", "left_behind"]
+
+
+class TimeLimit:
+    """`async with TimeLimit(seconds) as limit:` raises DeadlineExceededError where the block takes longer.
+
+    Args:
+        seconds: None for no limit.
+
+    Attributes:
+        doing: What goes on, for the error. step: What runs, once something does.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        check_seconds(seconds, "the time limit of a run")
+        self._seconds = seconds
+        self._timeout = asyncio.timeout(seconds)
+        self.doing = "being compiled"
+        self.step: Step | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._seconds is not None and self._seconds <= 0:
+            raise self._exceeded()
+        await self._timeout.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError as expired:
+            raise self._exceeded(expired) from expired
+        until = self._timeout.when()
+        if kind is None and until is not None and asyncio.get_running_loop().time() >= until:
+            raise self._exceeded()  # what never waits cannot be interrupted, but is late all the same
+
+    def _exceeded(self, expired: BaseException | None = None) -> DeadlineExceededError:
+        return DeadlineExceededError(
+            f"the step did not finish in time{self._where(expired)}",
+            expected=f"at most {self._seconds} s",
+            actual="stopped",
+        )
+
+    def _where(self, expired: BaseException | None) -> str:
+        if self.step is None:
+            return f"; it was {self.doing}{left_behind(expired)}"
+        return self.step.state()
+
+
+def left_behind(expired: BaseException | None) -> str:
+    """Whether a time limit left a call behind that is no kernel's, as the end of a sentence."""
+    cancelled = None if expired is None else expired.__cause__
+    left = None if cancelled is None else LeftBehind.behind(cancelled)
+    return "" if left is None else ", in a thread where it is left behind and still running"

@@ -1,0 +1,103 @@
+"""A gradient accumulator as a plain state machine: what is added, what is stale, and who waits for enough of it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.sync.waiting import Ticket
+
+__all__ = ["AccumulatorCore", "Take"]
+
+
+class Take(Ticket):
+    """Take what has been accumulated when `required` gradients are in. `value` is the sum and their number."""
+
+    __slots__ = ("required", "step")
+
+    def __init__(self, required: int, wake: Callable[[], None] | None = None) -> None:
+        super().__init__(wake)
+        self.required = required
+        self.step = 0  # of the accumulator, when it was taken
+
+
+class AccumulatorCore:
+    """Adds up gradients until somebody takes them. Methods may be called from any thread.
+
+    Args:
+        add: The sum of two sums. It raises InvalidArgumentError where they do not fit together.
+
+    Attributes:
+        name: For messages.
+        step: Gradients of an earlier step than this are stale, and dropped. Each take advances it.
+        count: How many gradients have been added since the last take.
+    """
+
+    def __init__(self, name: str, add: Callable[[Any, Any], Any]) -> None:
+        self.name = name
+        self._add = add
+        self.step = 0
+        self.count = 0
+        self._sum: Any = None
+        self._takers: deque[Take] = deque()
+        self._lock = threading.Lock()
+
+    def describe(self) -> str:
+        """The state in words, for reports."""
+        wanted = self._takers[0].required if self._takers else 0
+        return f"accumulator {self.name!r} ({self.count} of {wanted} gradients, step {self.step})"
+
+    def apply(self, step: int, gradient: Any) -> list[Ticket]:
+        """Add a gradient, if it is not stale."""
+        with self._lock:
+            if step < self.step:
+                return []
+            self._sum = gradient if self._sum is None else self._add(self._sum, gradient)
+            self.count += 1
+            return self._flush()
+
+    def set_step(self, step: int) -> None:
+        """Go on to a later step. It never goes back."""
+        with self._lock:
+            self.step = max(self.step, step)
+
+    def submit(self, ticket: Take) -> list[Ticket]:
+        """Get in line for the sum; returns every ticket that this settles."""
+        with self._lock:
+            self._takers.append(ticket)
+            return self._flush()
+
+    def withdraw(self, ticket: Take) -> list[Ticket]:
+        """Leave the line. What a ticket was given and nobody took is put back, with what has come since if it fits."""
+        with self._lock:
+            if not ticket.settled:
+                self._takers.remove(ticket)
+            else:
+                self._put_back(ticket)
+            return self._flush()
+
+    def _put_back(self, ticket: Take) -> None:
+        total, count = ticket.value
+        if self._sum is not None:
+            with contextlib.suppress(InvalidArgumentError):
+                self._sum = self._add(total, self._sum)
+                self.count += count
+            return
+        self._sum, self.count = total, count
+        if self.step == ticket.step + 1:
+            self.step = ticket.step
+
+    def _flush(self) -> list[Ticket]:
+        settled: list[Ticket] = []
+        while self._takers and self.count and self.count >= self._takers[0].required:
+            ticket = self._takers.popleft()
+            ticket.settle((self._sum, self.count))
+            ticket.step = self.step
+            self._sum, self.count = None, 0
+            self.step += 1
+            settled.append(ticket)
+        return settled

@@ -1,0 +1,150 @@
+"""A staging area as a plain state machine: a line of elements, limited in number and bytes, that can be looked into."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from aioflow.errors import ResourceExhaustedError
+from aioflow.sync.waiting import Ticket
+
+__all__ = ["Get", "Peek", "Put", "StagingCore"]
+
+
+class Put(Ticket):
+    """Put one element in; it is `size` bytes."""
+
+    __slots__ = ("element", "size")
+
+    def __init__(self, element: Any, size: int, wake: Callable[[], None] | None = None) -> None:
+        super().__init__(wake)
+        self.element = element
+        self.size = size
+
+
+class Get(Ticket):
+    """Take the first element. `value` is the `Put` that brought it."""
+
+    __slots__ = ()
+
+
+class Peek(Ticket):
+    """Look at the element at `index`, as `Get`, but leave it."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int, wake: Callable[[], None] | None = None) -> None:
+        super().__init__(wake)
+        self.index = index
+
+
+class StagingCore:
+    """First in, first out. Methods may be called from any thread. Puts and gets are served in line, looks at once.
+
+    Attributes:
+        name: For messages.
+        capacity, memory_limit: Elements and bytes beyond which puts wait; 0 for no limit. A withdrawn get that gives
+            its element back may exceed them.
+    """
+
+    def __init__(self, name: str, capacity: int, memory_limit: int) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.memory_limit = memory_limit
+        self._inside: deque[Put] = deque()
+        self._bytes = 0
+        self._puts: deque[Put] = deque()
+        self._gets: deque[Ticket] = deque()
+        self._peeks: list[Peek] = []
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._inside)
+
+    def describe(self) -> str:
+        """The state in words, for reports."""
+        waiting = f"{len(self._puts)} putting, {len(self._gets)} getting, {len(self._peeks)} peeking"
+        return f"staging area {self.name!r} (size {len(self._inside)}, {self._bytes} bytes; waiting: {waiting})"
+
+    def submit(self, ticket: Ticket) -> list[Ticket]:
+        """Get in line; returns every ticket that this settles.
+
+        Raises:
+            ResourceExhaustedError: the element alone is more than the area may hold.
+        """
+        with self._lock:
+            if isinstance(ticket, Put):
+                self._check_size(ticket.size)
+                self._puts.append(ticket)
+            elif isinstance(ticket, Peek):
+                self._peeks.append(ticket)
+            else:
+                self._gets.append(ticket)
+            return self._flush()
+
+    def _check_size(self, size: int) -> None:
+        if 0 < self.memory_limit < size:
+            raise ResourceExhaustedError(
+                f"the element is too large for staging area {self.name!r}",
+                expected=f"at most {self.memory_limit} bytes",
+                actual=size,
+            )
+
+    def withdraw(self, ticket: Ticket) -> list[Ticket]:
+        """Leave the line, or give back the element that nobody will use. An element that is in stays in."""
+        with self._lock:
+            if isinstance(ticket, Put):
+                if not ticket.settled:
+                    self._puts.remove(ticket)
+            elif isinstance(ticket, Peek):
+                if not ticket.settled:
+                    self._peeks.remove(ticket)
+            elif not ticket.settled:
+                self._gets.remove(ticket)
+            else:
+                self._inside.appendleft(ticket.value)
+                self._bytes += ticket.value.size
+            return self._flush()
+
+    def clear(self) -> list[Ticket]:
+        """Drop the elements; those that wait to get in do so now."""
+        with self._lock:
+            self._inside.clear()
+            self._bytes = 0
+            return self._flush()
+
+    def _fits(self, put: Put) -> bool:
+        if self.capacity and len(self._inside) >= self.capacity:
+            return False
+        return not self.memory_limit or self._bytes + put.size <= self.memory_limit
+
+    def _flush(self) -> list[Ticket]:
+        """Serve all until nobody moves. Whoever looks does so before anybody takes."""
+        settled: list[Ticket] = []
+        moved = True
+        while moved:
+            moved = False
+            while self._puts and self._fits(self._puts[0]):
+                put = self._puts.popleft()
+                self._inside.append(put)
+                self._bytes += put.size
+                put.settle()
+                settled.append(put)
+            settled += self._look()
+            if self._gets and self._inside:
+                get, put = self._gets.popleft(), self._inside.popleft()
+                self._bytes -= put.size
+                get.settle(put)
+                settled.append(get)
+                moved = True
+        return settled
+
+    def _look(self) -> list[Ticket]:
+        seen: list[Ticket] = []
+        for peek in [p for p in self._peeks if p.index < len(self._inside)]:
+            self._peeks.remove(peek)
+            peek.settle(self._inside[peek.index])
+            seen.append(peek)
+        return seen

@@ -1,0 +1,71 @@
+"""What holds an event loop: how long each callback took, by the processor's time and by the clock.
+
+The processor's time is that of the loop's own thread, so a busy machine does not count. What blocks without using the
+processor (a sleep, a lock, a file) is seen by the clock only, which a busy machine does move: hence the wider limit.
+The garbage collector comes in the middle of whatever runs, and takes half a second among the objects of ten thousand
+tests: its time is nobody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from aioflow.testing.virtual_clock import VirtualClockLoop
+
+__all__ = ["BUSY", "IDLE", "watched"]
+
+BUSY: Final = 1.0  # seconds of the processor: on a crowded machine 0.1 s of work on fresh memory has been 0.5
+IDLE: Final = 5.0  # seconds without it: what a thread may have to wait for its turn on a crowded machine, and more
+
+_run: Final[Any] = asyncio.Handle._run  # what a loop of asyncio calls for each callback
+
+
+class _Collector:
+    """How long the garbage collector has been at work in this thread's name; of use to one thread at a time."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began = 0.0
+
+    def __call__(self, phase: str, info: object) -> None:
+        if phase == "start":
+            self._began = time.thread_time()
+        else:
+            self.seconds += time.thread_time() - self._began
+
+
+@contextmanager
+def watched() -> Iterator[list[str]]:
+    """A list of the callbacks that hold a loop of this process for too long from here to the end of the block."""
+    found: list[str] = []
+    collector = _Collector()
+
+    def run(handle: Any) -> None:
+        began, worked, collected = time.perf_counter(), time.thread_time(), collector.seconds
+        try:
+            _run(handle)
+        finally:
+            busy = time.thread_time() - worked - (collector.seconds - collected)
+            idle = time.perf_counter() - began - (time.thread_time() - worked)
+            if (busy > BUSY or idle > IDLE) and not isinstance(handle._loop, VirtualClockLoop):
+                found.append(f"{busy:.2f} s of the processor and {idle:.2f} s without it: {_named(handle)}")
+
+    before = asyncio.Handle._run
+    gc.callbacks.append(collector)
+    setattr(asyncio.Handle, "_run", run)  # noqa: B010  # type checkers refuse to replace a method
+    try:
+        yield found
+    finally:
+        setattr(asyncio.Handle, "_run", before)  # noqa: B010
+        gc.callbacks.remove(collector)
+
+
+def _named(handle: Any) -> str:
+    """What was called: the task, where it is a task's turn."""
+    owner = getattr(handle._callback, "__self__", None)
+    return repr(owner if isinstance(owner, asyncio.Task) else handle)
