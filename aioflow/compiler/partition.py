@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,9 +28,6 @@ from aioflow.graph.opdef import OPS, traits_of
 from aioflow.ops.transfer import COMPRESSIONS
 
 __all__ = ["partition"]
-
-_EVERYWHERE: Final = (ARG, "Const")  # copied to whoever reads them, if nothing holds them back
-
 
 # Says whether a node, with its inputs, is computed on the second device, too, rather than sent there from the first.
 Recompute: TypeAlias = Callable[[ClientGraph, Node, str], bool]
@@ -257,11 +254,12 @@ def _repeatable(graph: ClientGraph) -> frozenset[str]:
     """Nodes that give the same wherever and however often they run: of feeds and constants alone, and no effects."""
     found: set[str] = set()
     for node in graph.nodes.values():
-        if node.control or traits_of(node.op).steers or node.op == RETVAL:
+        traits = traits_of(node.op)
+        if node.control or traits.steers or node.op == RETVAL:
             continue
-        if node.op in _EVERYWHERE or (not OPS.get(node.op).stateful and all(e.node in found for e in node.inputs)):
+        if traits.is_replicated or (not OPS.get(node.op).stateful and all(e.node in found for e in node.inputs)):
             found.add(node.name)
-    return frozenset(name for name in found if graph.nodes[name].op not in _EVERYWHERE)
+    return frozenset(name for name in found if not traits_of(graph.nodes[name].op).is_replicated)
 
 
 def _followers(nodes: Mapping[str, Node]) -> dict[str, list[str]]:

@@ -217,6 +217,11 @@ class KernelRegistry:
 
     @property
     def _kernels(self) -> dict[str, list[KernelDef]]:
+        self.load()
+        return self._known
+
+    def load(self) -> None:
+        """Have those that come with aioflow registered, if they are not yet."""
         load = self._load
         if load is not None and not getattr(self._loading, "here", False):
             self._loading.here = True
@@ -225,7 +230,6 @@ class KernelRegistry:
                 self._load = None
             finally:
                 self._loading.here = False
-        return self._known
 
     def register(self, kernel_def: KernelDef) -> KernelDef:
         """Add a kernel.
@@ -340,7 +344,8 @@ def kernel(
     """
 
     def register(body: Body) -> Body:
-        KERNELS.register(
+        _register(
+            body,
             KernelDef(
                 op,
                 _bind_body(op, body),
@@ -351,7 +356,7 @@ def kernel(
                 expression=expression,
                 takes=_handles(op, takes),
                 **options,
-            )
+            ),
         )
         return body
 
@@ -371,7 +376,8 @@ def binder(
     """Register a function that makes the body for one node, given its `Binding`. See `kernel` for the arguments."""
 
     def register(bind: Callable[[Binding], Body]) -> Callable[[Binding], Body]:
-        KERNELS.register(
+        _register(
+            bind,
             KernelDef(
                 op,
                 bind,
@@ -381,11 +387,18 @@ def binder(
                 is_async,
                 takes=_handles(op, takes),
                 **options,
-            )
+            ),
         )
         return bind
 
     return register
+
+
+def _register(function: Body, kernel_def: KernelDef) -> None:
+    """Register, after aioflow's own: who brings a second kernel for the same is told so there and then."""
+    if not function.__module__.startswith("aioflow.kernels."):
+        KERNELS.load()
+    KERNELS.register(kernel_def)
 
 
 def _bind_body(op: str, body: Body) -> Callable[[Binding], Body]:

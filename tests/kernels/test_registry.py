@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -254,3 +256,26 @@ def test_every_kernel_serves_a_defined_op_and_names_real_inputs() -> None:
         for name, allowed in found.dtypes.items():
             limits = op_def.attrs[name].allowed
             assert limits is None or allowed & set(limits), f"{found.op} never has such a {name}"
+
+
+SECOND = """
+from aioflow import errors
+from aioflow.kernels.registry import kernel
+try:
+    @kernel("MatMul")
+    def mine(a, b, *, transpose_a, transpose_b):
+        return a
+except errors.AlreadyRegisteredError as error:
+    print("refused", error.op_type)
+import asyncio, aioflow as af
+async def main():
+    async with af.Session() as session:
+        print(await session.run(af.constant([[2.0]]) @ af.constant([[3.0]])))
+asyncio.run(main())
+"""
+
+
+def test_a_second_kernel_for_an_op_of_aioflow_is_refused_where_it_is_registered() -> None:
+    """In a program that has not asked for any kernel yet, too; what comes after is not harmed."""
+    done = subprocess.run([sys.executable, "-c", SECOND], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.split("\n")[:2] == ["refused MatMul", "[[6.]]"], done.stdout + done.stderr

@@ -15,9 +15,9 @@ from aioflow.graph import dtypes
 from aioflow.graph.boundary import ARG
 from aioflow.graph.opdef import OPS, per_argument, traits_of
 from aioflow.graph.traits import Effect, Memory
-from aioflow.kernels.registry import ANY_DEVICE, KERNELS
+from aioflow.kernels.registry import ANY_DEVICE, HOST, KERNELS
 
-__all__ = ["Facts", "is_elementwise", "is_pure_op", "reads_rounded_by_constants"]
+__all__ = ["Facts", "is_elementwise", "is_pure_op", "may_overwrite", "reads_rounded_by_constants"]
 
 T = TypeVar("T")
 
@@ -49,8 +49,15 @@ def reads_rounded_by_constants(node: Node) -> Edge | None:
 
 def is_elementwise(op: str) -> bool:
     """Whether all kernels of the CPU compute an output from the inputs at its index, and may write over one of them."""
-    kernels = [k for k in KERNELS.for_op(op) if k.device_type in (ANY_DEVICE, "CPU")]
+    kernels = [k for k in KERNELS.for_op(op) if k.device_type in (ANY_DEVICE, HOST)]
     return bool(kernels) and all(k.takes_out for k in kernels)
+
+
+def may_overwrite(op: str) -> bool:
+    """Whether the kernels that the CPU prefers, its own before portable ones, may write over an input."""
+    kernels = KERNELS.for_op(op)
+    preferred = [k for k in kernels if k.device_type == HOST] or [k for k in kernels if k.device_type == ANY_DEVICE]
+    return bool(preferred) and all(k.takes_out for k in preferred)
 
 
 class Facts:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import aioflow.ops.fused  # noqa: F401  # defines the ops
+import aioflow.ops.fused  # noqa: F401  # defines what kernels.fused registers kernels of
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.fuse_elementwise import named_elsewhere, origins

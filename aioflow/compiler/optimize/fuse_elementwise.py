@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import aioflow.ops.fused  # noqa: F401  # defines the op
+import aioflow.ops.fused  # noqa: F401  # defines what kernels.fused registers kernels of
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.graph.dtypes import DType

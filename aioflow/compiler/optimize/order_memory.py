@@ -21,7 +21,7 @@ from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
-from aioflow.compiler.optimize.facts import is_elementwise
+from aioflow.compiler.optimize.facts import may_overwrite
 from aioflow.graph import dtypes
 from aioflow.graph.boundary import RETVAL
 from aioflow.graph.opdef import traits_of
@@ -77,7 +77,7 @@ class _Memory:
     def __init__(self, graph: ClientGraph, batches: Sequence[int]) -> None:
         self.allocates: dict[str, list[_Buffer]] = {}
         self.reads: dict[str, list[_Buffer]] = {}
-        self._overwriting = {name for name, node in graph.nodes.items() if is_elementwise(node.op)}
+        self._overwriting = {name for name, node in graph.nodes.items() if may_overwrite(node.op)}
         buffer_of: dict[Edge, _Buffer] = {}
         for name, node in graph.nodes.items():
             read = {id(b): b for edge in node.inputs if (b := buffer_of.get(edge)) is not None}

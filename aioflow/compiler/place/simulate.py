@@ -233,15 +233,16 @@ def _peaks(problem: Problem, placement: Sequence[int], run: _Simulation) -> list
 def _roots(problem: Problem) -> list[int | None]:
     """By tensor the one whose memory it is in; None where that does not count."""
     roots: list[int | None] = list(range(len(problem.source)))
+    tensors = {(problem.nodes[problem.source[t]].name, problem.port[t]): t for t in range(len(roots))}
     for tensor in sorted(range(len(roots)), key=problem.source.__getitem__):
-        node = problem.source[tensor]
-        reads = problem.reads[node]
-        traits = traits_of(problem.nodes[node].op)
+        node = problem.nodes[problem.source[tensor]]
+        traits = traits_of(node.op)
         origin = traits.origin(problem.port[tensor])
         if traits.is_resident or problem.port[tensor] == CONTROL_PORT:
             roots[tensor] = None
-        elif origin is not None and origin < len(reads):
-            roots[tensor] = roots[reads[origin]]
+        elif origin is not None and origin < len(node.inputs):
+            shared = tensors.get((node.inputs[origin].node, node.inputs[origin].port))
+            roots[tensor] = None if shared is None else roots[shared]  # no tensor: a constant, which is there anyway
     return roots
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import aioflow.ops.fused  # noqa: F401  # defines the op
 from aioflow.graph import dtypes
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.fused import Chain, chain_of

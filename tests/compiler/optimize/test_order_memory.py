@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import aioflow as af
 from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.compiler.optimize.fuse_elementwise import fuse_elementwise
 from aioflow.compiler.optimize.order_memory import order_memory, peak_bytes
 from aioflow.compiler.verify import verify
 from tests.compiler.optimize.fused_runs import never, pruned, run, same_bits
@@ -61,6 +62,14 @@ def test_a_large_intermediate_is_used_up_before_the_next_is_made() -> None:
     assert large == ["Tile", "Sum"] * 4
     assert simulated(after, after.nodes) < 0.4 * simulated(worst, worst.nodes)
     assert peak_bytes(worst, 1) == simulated(worst, worst.nodes)
+
+
+def test_a_chain_of_elementwise_ops_writes_over_its_operand() -> None:
+    x = af.placeholder("float32", [1000])
+    spread = af.tile(x, [100])
+    graph = fuse_elementwise(pruned([af.tanh(spread * 2.0 + 1.0)], [x]), never)
+    assert "_ElementwiseChain" in {node.op for node in graph.nodes.values()}
+    assert peak_bytes(graph, 1) == 100_000 * 4
 
 
 @settings(max_examples=60, deadline=None)

@@ -181,6 +181,16 @@ def test_outputs_live_from_their_node_to_their_last_reader() -> None:
     assert simulated(cost, **dict.fromkeys(cost.nodes, CPU0)).peak_bytes == {CPU0: 220}
 
 
+def test_the_parts_of_a_value_are_in_its_memory_wherever_it_stands_among_the_inputs() -> None:
+    cost = Cost()
+    cost.add("axis", op="Const", size=4)
+    cost.add("a", seconds=1.0, size=100)
+    cost.add("parts", "axis a ^a", op="Split", size=50)
+    cost.add("b", "parts parts:1", seconds=1.0, size=10)
+    cost.add("c", "b", seconds=1.0)
+    assert simulated(cost, **dict.fromkeys(cost.nodes, CPU0)).peak_bytes == {CPU0: 110}
+
+
 def test_a_copy_takes_memory_where_it_arrives_and_frees_the_original() -> None:
     cost = Cost(Link(latency=1.0))
     cost.add("a", seconds=1.0, size=100)
