@@ -30,7 +30,7 @@ from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.server import client_options, find_server, target_address
 from aioflow.net.task_worker import WorkerSession
 from aioflow.net.transports import connect
-from aioflow.runtime.cluster import RegisteredPlan
+from aioflow.runtime.cluster import StepOfParts
 from aioflow.runtime.worker import Worker, WorkerAPI
 from aioflow.sync.background import Background
 
@@ -255,7 +255,7 @@ class RemoteCluster:
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
-    async def register(self, plan: Plan, session: int, config: SessionConfig) -> RegisteredPlan:
+    async def register(self, plan: Plan, session: int, config: SessionConfig) -> StepOfParts:
         """Have every worker prepare its part.
 
         Raises:
@@ -277,7 +277,7 @@ class RemoteCluster:
             for worker, _, handle in done:
                 await worker.deregister(handle)
             raise next((error for error in errors if isinstance(error, OpError)), errors[0])
-        return RegisteredPlan(done)
+        return StepOfParts(done)
 
     async def reset(self, containers: Sequence[str] | None) -> None:
         """Drop the resources of the containers, or of all, on every worker that is there. Raises UnavailableError."""

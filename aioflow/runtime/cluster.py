@@ -18,11 +18,11 @@ from aioflow.runtime.worker import Worker, WorkerAPI
 from aioflow.sync.background import Background
 from aioflow.work.threads import in_thread
 
-__all__ = ["Cluster", "LocalCluster", "LocalPlan", "RegisteredPlan", "RunnablePlan", "register"]
+__all__ = ["Cluster", "LocalCluster", "LocalStep", "RegisteredStep", "StepOfParts", "register"]
 
 
-class RunnablePlan(Protocol):
-    """A plan that is registered."""
+class RegisteredStep(Protocol):
+    """A plan that the workers know."""
 
     def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
         """The fetches, if the step is so short that it is run right here; else None."""
@@ -48,7 +48,7 @@ async def register(worker: Worker, part: Part, session: int, config: SessionConf
     return handles[0]
 
 
-class RegisteredPlan:
+class StepOfParts:
     """A plan of which every worker has its part. `run` may be called any number of times at once.
 
     Args:
@@ -101,7 +101,7 @@ class RegisteredPlan:
             await worker.deregister(handle)
 
 
-class LocalPlan:
+class LocalStep:
     """A plan on the in-process worker, with a way around the event loop for what is short."""
 
     def __init__(self, worker: Worker, handle: int) -> None:
@@ -145,7 +145,7 @@ class Cluster(Protocol):
     def next_step(self) -> int:
         """The id of a new step; 0 where no other worker need know of it."""
 
-    async def register(self, plan: Plan, session: int, config: SessionConfig) -> RunnablePlan:
+    async def register(self, plan: Plan, session: int, config: SessionConfig) -> RegisteredStep:
         """Have every worker prepare its part."""
 
     async def reset(self, containers: Sequence[str] | None) -> None:
@@ -203,9 +203,9 @@ class LocalCluster:
         """As `Cluster.pins`; sessions on one worker share them, as they share its resources."""
         return self.worker.pins
 
-    async def register(self, plan: Plan, session: int, config: SessionConfig) -> RunnablePlan:
+    async def register(self, plan: Plan, session: int, config: SessionConfig) -> RegisteredStep:
         """Have the worker prepare the plan."""
         (part,) = plan.parts.values()
         if not part.size:
-            return RegisteredPlan(())
-        return LocalPlan(self.worker, await register(self.worker, part, session, config))
+            return StepOfParts(())
+        return LocalStep(self.worker, await register(self.worker, part, session, config))

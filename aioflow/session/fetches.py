@@ -19,7 +19,7 @@ from aioflow.work.stopping import Elsewhere, current_work
 from aioflow.work.threads import in_thread
 
 __all__ = [
-    "FetchPlan",
+    "FetchMapper",
     "convert_feeds",
     "fed_tensors",
     "feed_converter",
@@ -59,7 +59,7 @@ def _not_a_fetch(value: Any) -> DTypeError:
     )
 
 
-class FetchPlan:
+class FetchMapper:
     """What to run for a structure of fetches, and how to put the results back into it.
 
     Attributes:

@@ -27,11 +27,11 @@ from aioflow.errors import (
 from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
 from aioflow.graph.graph import Tensor
 from aioflow.runtime.bind import own
-from aioflow.runtime.cluster import Cluster, RunnablePlan
+from aioflow.runtime.cluster import Cluster, RegisteredStep
 from aioflow.runtime.codegen import finish
 from aioflow.runtime.handing_over import is_large, large_bytes
 from aioflow.runtime.step import Probe, Step
-from aioflow.session.fetches import FetchPlan, convert_feeds, feed_converter
+from aioflow.session.fetches import FetchMapper, convert_feeds, feed_converter
 from aioflow.session.planner import Planner
 from aioflow.session.prepared import described
 from aioflow.session.time_limit import left_behind
@@ -51,12 +51,12 @@ class _Prepared:
     """A set-up that has been compiled.
 
     Attributes:
-        plan: The registered plan.
+        registered: The step, on the workers.
         needs: For each fetch the feeds that it is computed from, by index.
         steps: How many steps of it have begun, or are about to, and have not ended.
     """
 
-    plan: RunnablePlan
+    registered: RegisteredStep
     needs: tuple[frozenset[int], ...]
     steps: int = 0
 
@@ -172,7 +172,7 @@ class PartialRuns:
         excess = max(0, len(self._prepared) - self._config.plan_cache_size)
         dropped = [self._prepared.pop(k) for k in unused[:excess]]
         for other in dropped if prepared is made else [*dropped, made]:
-            await other.plan.deregister()
+            await other.registered.deregister()
         return prepared
 
     async def _prepare(self, request: StepRequest) -> _Prepared:
@@ -188,7 +188,7 @@ class PartialRuns:
         self._steps[step] = run.loop
         error: BaseException | None = CancelledError(f"the session was closed while {step.describe()} ran")
         try:
-            await prepared.plan.run([], step)
+            await prepared.registered.run([], step)
             error = None
         except Exception as raised:
             error = raised
@@ -198,7 +198,7 @@ class PartialRuns:
             step.finish()
             run.end(error)
 
-    async def advance(self, handle: str, fetches: FetchPlan, feeds: Mapping[Tensor, Any], limit: float | None) -> Any:
+    async def advance(self, handle: str, fetches: FetchMapper, feeds: Mapping[Tensor, Any], limit: float | None) -> Any:
         """Feed and fetch a part, within so many seconds.
 
         Raises:
@@ -223,7 +223,7 @@ class PartialRuns:
                 actual="not there yet",
             ) from error
 
-    async def _advance(self, handle: str, fetches: FetchPlan, feeds: Mapping[Tensor, Any]) -> Any:
+    async def _advance(self, handle: str, fetches: FetchMapper, feeds: Mapping[Tensor, Any]) -> Any:
         run = self._runs.get(handle)
         if run is None:
             raise InvalidArgumentError(

@@ -21,8 +21,8 @@ from aioflow.graph.boundary import ARG
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.graph import Graph
 from aioflow.ops import nest
-from aioflow.runtime.cluster import Cluster, RunnablePlan
-from aioflow.session.fetches import FetchPlan, convert_feeds, fed_tensors, feed_converter, fetch_key
+from aioflow.runtime.cluster import Cluster, RegisteredStep
+from aioflow.session.fetches import FetchMapper, convert_feeds, fed_tensors, feed_converter, fetch_key
 from aioflow.session.planner import Planner
 from aioflow.work.stopping import Brief, Elsewhere, doing
 from aioflow.work.threads import in_thread
@@ -42,10 +42,11 @@ class PreparedStep:
     """A signature that has been compiled: how to convert its feeds, what to run, how to give the result back."""
 
     __slots__ = (
-        "converters", "fetches", "made", "mutations", "plan", "request", "run_inline", "sampling", "single", "take",
+        "converters", "fetches", "made", "mutations", "registered", "request", "run_inline", "sampling", "single",
+        "take",
     )  # fmt: skip
 
-    def __init__(self, fetches: FetchPlan, request: StepRequest, mutations: int, sampling: Sampling) -> None:
+    def __init__(self, fetches: FetchMapper, request: StepRequest, mutations: int, sampling: Sampling) -> None:
         self.fetches = fetches
         self.take = None if fetches.copies else fetches.take  # in the structure of the fetches, where that is all
         self.single = fetches.single is not None
@@ -53,11 +54,11 @@ class PreparedStep:
         self.mutations = mutations
         self.sampling = sampling
 
-    def use(self, made: Plan, plan: RunnablePlan) -> None:
+    def use(self, made: Plan, registered: RegisteredStep) -> None:
         """Run by this plan from now on."""
         self.made = made
-        self.plan = plan
-        self.run_inline = plan.run_inline
+        self.registered = registered
+        self.run_inline = registered.run_inline
         on_cards = _read_on_cards(made)
         self.converters: Converters = tuple(feed_converter(t, i in on_cards) for i, t in enumerate(self.request.feeds))
 
@@ -162,7 +163,7 @@ class StepCache:
             self._growth.note()
             while len(self.steps) >= self._config.plan_cache_size:
                 oldest = next(iter(self.steps))
-                await self.steps.pop(oldest).plan.deregister()
+                await self.steps.pop(oldest).registered.deregister()
             self.steps[key] = prepared
             return prepared
         except asyncio.CancelledError as error:
@@ -174,14 +175,14 @@ class StepCache:
 
     async def _compile(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
         mutations = self._graph.mutations
-        plan = FetchPlan(self._graph, fetches)
+        mapper = FetchMapper(self._graph, fetches)
         fed = fed_tensors(self._graph, feeds)
-        request = StepRequest(tuple(fed), tuple(plan.tensors), tuple(plan.targets))
+        request = StepRequest(tuple(fed), tuple(mapper.tensors), tuple(mapper.targets))
         made = await planned(self._planner, request, self._graph.version)
         if self._config.log_device_placement:
             _log_placement(made)
         sampling = Sampling(self._config.replace_after if self._planner.chooses else 0)
-        prepared = PreparedStep(plan, request, mutations, sampling)
+        prepared = PreparedStep(mapper, request, mutations, sampling)
         prepared.use(made, await self._cluster.register(made, self._session, self._config))
         return prepared
 
@@ -195,7 +196,7 @@ class StepCache:
         if not any(known is prepared for known in self.steps.values()):  # dropped meanwhile, and its plan with it
             await registered.deregister()
             return
-        before = prepared.plan
+        before = prepared.registered
         prepared.use(made, registered)
         await before.deregister()
         if self._config.log_device_placement:

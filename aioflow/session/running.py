@@ -70,7 +70,7 @@ class Running:
             limit.step = step
         started = perf_counter()
         try:
-            result = await prepared.plan.run(values, step)
+            result = await prepared.registered.run(values, step)
         except asyncio.CancelledError as error:
             error.add_note(f"aioflow: {step.describe()} was cancelled after {step.seconds:.3f} s{step.state()}")
             raise

@@ -35,7 +35,7 @@ from aioflow.runtime.step import StuckStep
 from aioflow.runtime.sync_runner import SyncRunner, loop_runs_here
 from aioflow.runtime.worker import Worker
 from aioflow.session import signatures as session_signatures
-from aioflow.session.fetches import FetchPlan, fed_tensors, feed_parts, fetch_key, flat_feeds
+from aioflow.session.fetches import FetchMapper, fed_tensors, feed_parts, fetch_key, flat_feeds
 from aioflow.session.partial_run import PartialRuns
 from aioflow.session.planner import Planner
 from aioflow.session.prepared import PreparedStep, StepCache
@@ -316,7 +316,7 @@ class Session:
     @session_signatures.make_callable
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] | None = None) -> Callable[..., Awaitable[Any]]:
         """A coroutine function that runs `fetches` with its arguments fed for `feed_list`. Raises as `run`."""
-        FetchPlan(self.graph, fetches)
+        FetchMapper(self.graph, fetches)
         check_list(feed_list or [], "the feeds of a callable")
         keys = list(feed_list or [])
         fed_tensors(self.graph, [part for feed in keys for part in feed_parts(feed)])
@@ -399,10 +399,10 @@ class Session:
         """
         self._check_open()
         feeds = flat_feeds(feed_dict or {})
-        plan, fed = FetchPlan(self.graph, fetches), fed_tensors(self.graph, feeds)
-        _require_tensors(plan)
+        mapper, fed = FetchMapper(self.graph, fetches), fed_tensors(self.graph, feeds)
+        _require_tensors(mapper)
         limit = timeout if timeout is not None else self.config.operation_timeout
-        return await self._partial_runs.advance(handle, plan, dict(zip(fed, feeds.values(), strict=True)), limit)
+        return await self._partial_runs.advance(handle, mapper, dict(zip(fed, feeds.values(), strict=True)), limit)
 
 
 def _check_arguments(target: Any, graph: Any, config: Any) -> None:
@@ -428,16 +428,16 @@ def _cluster_of(target: str | Worker, config: SessionConfig) -> Cluster:
 
 
 def _asked(graph: Graph, fetches: Any, feeds: Sequence[Any]) -> StepRequest:
-    wanted, fed = FetchPlan(graph, fetches), fed_tensors(graph, feeds)
+    wanted, fed = FetchMapper(graph, fetches), fed_tensors(graph, feeds)
     return StepRequest(tuple(fed), tuple(wanted.tensors), tuple(wanted.targets))
 
 
-def _require_tensors(plan: FetchPlan) -> None:
-    if plan.targets:
+def _require_tensors(mapper: FetchMapper) -> None:
+    if mapper.targets:
         raise InvalidArgumentError(
             "a partial run fetches tensors; operations belong in the set-up",
             expected="tensors",
-            actual=[op.name for op in plan.targets],
+            actual=[op.name for op in mapper.targets],
         )
 
 

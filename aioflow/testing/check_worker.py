@@ -35,7 +35,7 @@ from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.server import Server, client_options, target_address
 from aioflow.net.transports import connect
-from aioflow.runtime.cluster import RegisteredPlan
+from aioflow.runtime.cluster import StepOfParts
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker, WorkerAPI
 
@@ -155,23 +155,23 @@ async def _plan(workers: Workers, request: StepRequest, assign: Assign | None = 
     return partition(replace(graph, nodes=nodes))
 
 
-async def _register(workers: Workers, plan: Plan) -> RegisteredPlan:
+async def _register(workers: Workers, plan: Plan) -> StepOfParts:
     homes = {task_of((await worker.state()).devices[0]): worker for worker in workers}
     parts = [
         (homes[task], part, await homes[task].register(part, 1, SessionConfig())) for task, part in plan.parts.items()
     ]
-    return RegisteredPlan(parts)
+    return StepOfParts(parts)
 
 
-async def _run(plan: RegisteredPlan, feeds: Sequence[Any] = (), step: Step | None = None) -> list[Any]:
+async def _run(registered: StepOfParts, feeds: Sequence[Any] = (), step: Step | None = None) -> list[Any]:
     step = step or Step(id=next(_STEPS))
     try:
-        return await plan.run(feeds, step)
+        return await registered.run(feeds, step)
     finally:
         step.finish()
 
 
-async def _prepared(workers: Workers, fetches: Sequence[Any], feeds: Sequence[Any] = ()) -> RegisteredPlan:
+async def _prepared(workers: Workers, fetches: Sequence[Any], feeds: Sequence[Any] = ()) -> StepOfParts:
     tensors = tuple(f for f in fetches if isinstance(f, af.Tensor))
     operations = tuple(f for f in fetches if isinstance(f, af.Operation))
     return await _register(workers, await _plan(workers, StepRequest(tuple(feeds), tensors, operations)))
@@ -325,7 +325,7 @@ async def an_error_names_its_node(workers: Workers) -> None:
     _require(value.shape == (2, 2), "the worker is stuck after an error", (2, 2), value.shape)
 
 
-async def _stuck(workers: Workers) -> RegisteredPlan:
+async def _stuck(workers: Workers) -> StepOfParts:
     """A step that waits forever."""
     with af.Graph().as_default():
         queue = af.FIFOQueue(1, [af.float32], shapes=[()])
