@@ -19,6 +19,7 @@ from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.control.contexts import current_context
+from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices
 
 __all__ = ["AggregationMethod", "UnconnectedGradients", "gradients"]
@@ -106,7 +107,7 @@ def gradients(
     if len(seeds) != len(y_list):
         raise InvalidArgumentError("grad_ys does not fit ys", expected=f"{len(y_list)} items", actual=len(seeds))
     graph = graph_of(y_list + x_list)
-    with graph.as_default(), graph.name_scope(name or "gradients"):
+    with name_scope(name, "gradients", y_list + x_list):
         outputs = [convert_to_tensor(y, name=f"y_{i}") for i, y in enumerate(y_list)]
         wanted = [_source(x) for x in x_list]
         stop = [_source(t).op for t in ([] if stop_gradients is None else _listed(stop_gradients))]

@@ -371,7 +371,7 @@ def _create(graph: Graph, op_def: OpDef, inputs: Sequence[Any], attrs: dict[str,
     resolved = infer_attrs(op_def, by_name, attrs)
     flat = [t for arg, v in zip(op_def.inputs, inputs, strict=True) for t in (v if arg.is_sequence else [v])]
     specs = output_specs(op_def, by_name, resolved)
-    return graph.create_op(op_def.name, flat, resolved, specs, name=name)
+    return graph.create_op(op_def.name, flat, resolved, specs, name=name or None)
 
 
 def infer_attrs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from aioflow.graph.static_value import StaticValue, known_by, moving
 from aioflow.graph.tensor_like import NodeLike, SupportsTensor
 from aioflow.graph.traits import Effect, Role, instant, passes_on, source
 from aioflow.ops.apply import TensorLike, convert_n_to_tensor, convert_to_tensor, make, make_list, make_op
+from aioflow.ops.scoping import name_scope
 
 __all__ = [
     "group",
@@ -184,7 +185,7 @@ def tuple_(
     if not present:
         raise InvalidArgumentError("there are no tensors", expected="at least one", actual=tensors)
     graph = graph_of(present)
-    with graph.as_default(), graph.name_scope(name or "tuple"):
+    with name_scope(name, "tuple", present):
         gate = group(*present, *(control_inputs or []))
         with graph.control_dependencies([gate]):
             return [None if t is None else _gated(graph, t) for t in tensors]

@@ -14,7 +14,6 @@ import numpy as np
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind, check_list
-from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims
 from aioflow.graph.static_value import constant_value
@@ -23,6 +22,7 @@ from aioflow.ops.control.branches_and_loops import cond
 from aioflow.ops.core import no_op
 from aioflow.ops.io.serialization import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
 from aioflow.ops.queues.queues import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
+from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
 from aioflow.train.queue_runner import QueueRunner, add_queue_runner
 
@@ -235,7 +235,7 @@ def batch(
     Raises:
         InvalidArgumentError: the shapes are not known.
     """
-    with default_graph().name_scope(name or "batch") as scope:
+    with name_scope(name, "batch") as scope:
         elements = _Elements([tensors], shapes, enqueue_many)
         queue = (capacity, dynamic_pad, shared_name)
         return _in_order(elements, batch_size, num_threads, queue, allow_smaller_final_batch, scope)
@@ -259,7 +259,7 @@ def maybe_batch(
     Args:
         keep_input: A bool scalar; with `enqueue_many` it may be a vector, one element per row.
     """
-    with default_graph().name_scope(name or "maybe_batch") as scope:
+    with name_scope(name, "maybe_batch") as scope:
         elements = _Elements([tensors], shapes, enqueue_many, keep_input)
         queue = (capacity, dynamic_pad, shared_name)
         return _in_order(elements, batch_size, num_threads, queue, allow_smaller_final_batch, scope)
@@ -281,7 +281,7 @@ def batch_join(
     Args:
         tensors_list: A list of such lists or dictionaries as `batch` takes.
     """
-    with default_graph().name_scope(name or "batch_join") as scope:
+    with name_scope(name, "batch_join") as scope:
         elements = _Elements(tensors_list, shapes, enqueue_many)
         queue = (capacity, dynamic_pad, shared_name)
         return _in_order(elements, batch_size, 1, queue, allow_smaller_final_batch, scope)
@@ -300,7 +300,7 @@ def maybe_batch_join(
     name: str | None = None,
 ) -> Any:
     """`batch_join` of the elements for which `keep_input` holds. See `maybe_batch`."""
-    with default_graph().name_scope(name or "maybe_batch_join") as scope:
+    with name_scope(name, "maybe_batch_join") as scope:
         elements = _Elements(tensors_list, shapes, enqueue_many, keep_input)
         queue = (capacity, dynamic_pad, shared_name)
         return _in_order(elements, batch_size, 1, queue, allow_smaller_final_batch, scope)
@@ -326,7 +326,7 @@ def shuffle_batch(
         min_after_dequeue: How many elements stay to choose among while more are coming.
         seed: Of the random order.
     """
-    with default_graph().name_scope(name or "shuffle_batch") as scope:
+    with name_scope(name, "shuffle_batch") as scope:
         elements = _Elements([tensors], shapes, enqueue_many)
         queue = (capacity, min_after_dequeue, seed, shared_name)
         return _shuffled(elements, batch_size, num_threads, queue, allow_smaller_final_batch, scope)
@@ -347,7 +347,7 @@ def maybe_shuffle_batch(
     name: str | None = None,
 ) -> Any:
     """`shuffle_batch` of the elements for which `keep_input` holds. See `maybe_batch`."""
-    with default_graph().name_scope(name or "maybe_shuffle_batch") as scope:
+    with name_scope(name, "maybe_shuffle_batch") as scope:
         elements = _Elements([tensors], shapes, enqueue_many, keep_input)
         queue = (capacity, min_after_dequeue, seed, shared_name)
         return _shuffled(elements, batch_size, num_threads, queue, allow_smaller_final_batch, scope)
@@ -366,7 +366,7 @@ def shuffle_batch_join(
     name: str | None = None,
 ) -> Any:
     """Batches, in random order, of elements that several sources give at once. See `shuffle_batch`, `batch_join`."""
-    with default_graph().name_scope(name or "shuffle_batch_join") as scope:
+    with name_scope(name, "shuffle_batch_join") as scope:
         elements = _Elements(tensors_list, shapes, enqueue_many)
         queue = (capacity, min_after_dequeue, seed, shared_name)
         return _shuffled(elements, batch_size, 1, queue, allow_smaller_final_batch, scope)
@@ -386,7 +386,7 @@ def maybe_shuffle_batch_join(
     name: str | None = None,
 ) -> Any:
     """`shuffle_batch_join` of the elements for which `keep_input` holds. See `maybe_batch`."""
-    with default_graph().name_scope(name or "maybe_shuffle_batch_join") as scope:
+    with name_scope(name, "maybe_shuffle_batch_join") as scope:
         elements = _Elements(tensors_list, shapes, enqueue_many, keep_input)
         queue = (capacity, min_after_dequeue, seed, shared_name)
         return _shuffled(elements, batch_size, 1, queue, allow_smaller_final_batch, scope)

@@ -14,7 +14,6 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
-from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys, Tensor
 from aioflow.graph.shapes import ShapeLike, dims_of, format_dims, merge_dims, num_elements
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
@@ -23,6 +22,7 @@ from aioflow.ops.core import identity
 from aioflow.ops.io.files import matching_files
 from aioflow.ops.math.random import random_shuffle
 from aioflow.ops.queues.queues import FIFOQueue
+from aioflow.ops.scoping import name_scope
 from aioflow.ops.variables.state import count_up_to
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.queue_runner import QueueRunner, add_queue_runner
@@ -41,7 +41,7 @@ __all__ = [
 
 def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Variable:
     """A local variable with the names of the files that match `pattern` when it is initialized."""
-    with default_graph().name_scope(name or "matching_filenames") as scope:
+    with name_scope(name, "matching_filenames") as scope:
         return Variable(
             matching_files(pattern),
             trainable=False,
@@ -65,15 +65,14 @@ def limit_epochs(tensor: TensorLike, num_epochs: int | None = None, name: str | 
     check_kind(num_epochs, (int, np.integer), "num_epochs", "an int")
     if num_epochs <= 0:
         raise InvalidArgumentError("num_epochs must be positive", expected="> 0", actual=num_epochs)
-    graph = given.op.graph
-    with graph.as_default(), graph.name_scope(name or "limit_epochs"):
+    with name_scope(name, "limit_epochs", [given]):
         epochs = Variable(
             convert_to_tensor(0, dtypes.int64),
             name="epochs",
             trainable=False,
             collections=[GraphKeys.LOCAL_VARIABLES],
         )
-        with graph.control_dependencies([count_up_to(epochs, num_epochs)]):
+        with given.graph.control_dependencies([count_up_to(epochs, num_epochs)]):
             return identity(given, name="limited")
 
 
@@ -102,7 +101,7 @@ def input_producer(
     Raises:
         InvalidArgumentError: the tensor has no rows, or the rows' shape is not known.
     """
-    with default_graph().name_scope(name or "input_producer"):
+    with name_scope(name, "input_producer"):
         rows = convert_to_tensor(input_tensor, name="input_tensor")
         if rows.dims == ():
             raise InvalidArgumentError("a producer needs a tensor with rows", expected="rank >= 1", actual="()")
@@ -132,14 +131,13 @@ def string_input_producer(
     Raises:
         InvalidArgumentError: there are no strings, now or in a run.
     """
-    graph = default_graph()
-    with graph.name_scope(name or "input_producer"):
+    with name_scope(name, "input_producer"):
         strings = convert_to_tensor(string_tensor, dtypes.string)
         if strings.dims == (0,):
             raise InvalidArgumentError("string_input_producer needs strings", expected="at least one", actual="none")
         some = make("Greater", make("Size", strings, out_type=dtypes.int32), 0)
         check = Assert(some, ["string_input_producer needs at least one string"])
-        with graph.control_dependencies([check]):
+        with strings.graph.control_dependencies([check]):
             strings = identity(strings)
         return input_producer(strings, [], num_epochs, shuffle, seed, capacity, shared_name, None, name, cancel_op)
 
@@ -154,7 +152,7 @@ def range_input_producer(
     name: str | None = None,
 ) -> FIFOQueue:
     """A queue that is kept filled with the int32 numbers below `limit`. See `input_producer`."""
-    with default_graph().name_scope(name or "input_producer"):
+    with name_scope(name, "input_producer"):
         numbers = make("Range", 0, limit, 1)
         return input_producer(numbers, [], num_epochs, shuffle, seed, capacity, shared_name, None, name)
 
@@ -176,7 +174,7 @@ def slice_input_producer(
     check_kind(tensor_list, Iterable, "the tensors to slice", "a list of tensors")
     if not tensor_list:
         raise InvalidArgumentError("slice_input_producer needs tensors", expected="at least one", actual="none")
-    with default_graph().name_scope(name or "input_producer"):
+    with name_scope(name, "input_producer"):
         tensors = [convert_to_tensor(t) for t in tensor_list]
         count = tensors[0].dims[0] if tensors[0].dims else None
         rows = (

@@ -19,6 +19,7 @@ from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.core import group, tuple_
+from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.slots import create_slot, filled_slot
@@ -158,7 +159,7 @@ class Optimizer:
         with graph.as_default():
             with graph.control_dependencies(None):
                 self._create_slots(updated)
-            with graph.name_scope(name or self._name) as scope:
+            with name_scope(name, self._name) as scope:
                 self._prepare()
                 updates = [self._update(g, v) for g, v in pairs if g is not None]
                 step = self._finish(updates, scope) if global_step is None else self._count(updates, global_step, scope)

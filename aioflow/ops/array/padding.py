@@ -10,7 +10,6 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.arrays import Array
-from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims
@@ -19,6 +18,7 @@ from aioflow.graph.traits import movement, opaque
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.array.shape import times
 from aioflow.ops.array.static_shapes import all_axes, int_constant, shape_of
+from aioflow.ops.scoping import name_scope
 
 __all__ = [
     "batch_to_space",
@@ -406,7 +406,7 @@ def required_space_to_batch_paddings(
     input_shape: TensorLike, block_shape: TensorLike, base_paddings: TensorLike | None = None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """Paddings that make each spatial size a multiple of its block size, and the crops that undo the extra ones."""
-    with default_graph().name_scope(name or "required_space_to_batch_paddings"):
+    with name_scope(name, "required_space_to_batch_paddings"):
         sizes = convert_to_tensor(input_shape, dtypes.int32)
         block = convert_to_tensor(block_shape, dtypes.int32)
         edges = None if base_paddings is None else convert_to_tensor(base_paddings, dtypes.int32)

@@ -18,6 +18,7 @@ from aioflow.graph.traits import Effect, bookkeeping, handle, movement, opaque
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list, make_op
 from aioflow.ops.core import identity, scalar
 from aioflow.ops.dtype_errors import another_dtype
+from aioflow.ops.scoping import name_scope
 
 __all__ = ["TensorArray"]
 
@@ -316,7 +317,7 @@ class TensorArray:
 
     def stack(self, name: str | None = None) -> Tensor:
         """All elements, in one tensor [size] + element_shape."""
-        with self.graph.as_default(), self.graph.name_scope(name or "TensorArrayStack"):
+        with name_scope(name, "TensorArrayStack", [self]):
             return self.gather(make("Range", 0, self.size(), 1), name=name)
 
     def gather(self, indices: TensorLike, name: str | None = None) -> Tensor:
@@ -343,8 +344,7 @@ class TensorArray:
 
     def unstack(self, value: TensorLike, name: str | None = None) -> TensorArray:
         """Write the rows of `value` to 0, 1, 2, …; returns the array after that."""
-        graph = self.graph
-        with graph.as_default(), graph.name_scope(name or "TensorArrayUnstack"):
+        with name_scope(name, "TensorArrayUnstack", [self._handle]):
             tensor = self._converted(value)
             count = make("StridedSlice", make("Shape", tensor), [0], [1], [1], shrink_axis_mask=1)
             return self.scatter(make("Range", 0, count, 1), tensor, name=name)

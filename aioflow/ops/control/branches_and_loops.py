@@ -22,6 +22,7 @@ from aioflow.ops.control.contexts import CondContext
 from aioflow.ops.control.loop_building import LoopBuilder, tensor_of, with_tensor
 from aioflow.ops.control.primitives import Assert
 from aioflow.ops.core import identity
+from aioflow.ops.scoping import name_scope
 
 if TYPE_CHECKING:
     from aioflow.ops.array.tensor_array import TensorArray
@@ -127,7 +128,7 @@ def cond(
     if isinstance(pred, bool):
         raise DTypeError("pred must not be a Python bool: write an if", expected="a bool tensor", actual=pred)
     graph = graph_of([pred])
-    with graph.as_default(), graph.name_scope(name or "cond"):
+    with name_scope(name, "cond", [pred]):
         side_false, side_true = make_list("Switch", *[convert_to_tensor(pred, dtypes.bool_, name="pred")] * 2)
         pivots = [identity(side_false, name="switch_f"), identity(side_true, name="switch_t")]
         chosen = identity(side_true.op.inputs[0], name="pred_id")
@@ -462,7 +463,7 @@ def while_loop(
         raise kind("no loop variables", expected="a non-empty list", actual=repr(loop_vars))
     _check_parallel(parallel_iterations)
     graph = graph_of(nest.flatten(loop_vars))
-    with graph.as_default(), graph.name_scope(name or "while"):
+    with name_scope(name, "while", nest.flatten(loop_vars)):
         bound = _bound(maximum_iterations)
         builder = LoopBuilder(graph, loop_vars, shape_invariants, bound)
         builder.configure(parallel_iterations, back_prop, swap_memory)

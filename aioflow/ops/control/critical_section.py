@@ -17,6 +17,7 @@ from aioflow.graph.traits import handle, waiting
 from aioflow.ops import nest
 from aioflow.ops.apply import make, make_op
 from aioflow.ops.core import group, identity, scalar
+from aioflow.ops.scoping import name_scope
 
 __all__ = ["CriticalSection"]
 
@@ -55,12 +56,10 @@ class CriticalSection:
     """
 
     def __init__(self, name: str | None = None, shared_name: str | None = None) -> None:
-        graph = default_graph()
-        with graph.name_scope(name or "CriticalSection") as scope:
+        with name_scope(name, "CriticalSection") as scope:
             self._name = scope.rstrip("/")
-            self._handle = make(
-                "MutexV2", container=current_scope(graph).container, shared_name=shared_name or "", name="mutex"
-            )
+            container = current_scope(default_graph()).container
+            self._handle = make("MutexV2", container=container, shared_name=shared_name or "", name="mutex")
 
     @property
     def name(self) -> str:
@@ -98,7 +97,7 @@ class CriticalSection:
             InvalidArgumentError: `fn` enters this section itself, or uses resources that belong to another one.
         """
         graph = self._handle.graph
-        with graph.as_default(), graph.name_scope(name or "critical_section_execute"):
+        with name_scope(name, "critical_section_execute", [self._handle]):
             lock = make("MutexLock", self._handle)
             before = len(graph.get_operations())
             with graph.control_dependencies([lock]):

@@ -17,6 +17,7 @@ from aioflow.ops import nest
 from aioflow.ops.apply import convert_to_tensor, make
 from aioflow.ops.array.tensor_array import TensorArray
 from aioflow.ops.control.branches_and_loops import while_loop
+from aioflow.ops.scoping import name_scope
 
 __all__ = ["foldl", "foldr", "map_fn", "scan"]
 
@@ -78,8 +79,8 @@ def map_fn(
     """
     _check_function(fn)
     wanted = dtype if fn_output_signature is None else fn_output_signature
-    rows, graph = _tensors(elems)
-    with graph.as_default(), graph.name_scope(name or "map"):
+    rows = _rows(elems)
+    with name_scope(name, "map", rows):
         count, static = _count(rows)
         sources = [_unstacked(t) for t in rows]
         structure = elems if wanted is None else wanted
@@ -183,8 +184,8 @@ def _fold(
     fn: Callable[[Any, Any], Any], elems: Any, initializer: Any, options: dict[str, Any], name: str, backwards: bool
 ) -> Any:
     _check_function(fn)
-    rows, graph = _tensors(elems)
-    with graph.as_default(), graph.name_scope(name):
+    rows = _rows(elems)
+    with name_scope(name, values=rows):
         count, static = _count(rows)
         sources = [_unstacked(t) for t in rows]
         start, state, remaining = 0, initializer, count
@@ -249,8 +250,8 @@ def scan(
         reverse: Go from the last row to the first; the results keep the order of the rows.
     """
     _check_function(fn)
-    rows, graph = _tensors(elems)
-    with graph.as_default(), graph.name_scope(name or "scan"):
+    rows = _rows(elems)
+    with name_scope(name, "scan", rows):
         count, static = _count(rows)
         sources = [_unstacked(t) for t in rows]
         structure = elems if initializer is None else initializer
@@ -295,7 +296,7 @@ def _check_function(fn: Any) -> None:
         raise DTypeError("not a function", expected="fn as a function", actual=repr(fn))
 
 
-def _tensors(elems: Any) -> tuple[list[Tensor], Any]:
+def _rows(elems: Any) -> list[Tensor]:
     if isinstance(elems, CompositeTensor):
         raise DTypeError("a composite tensor has no rows", expected="tensors", actual=repr(elems))
     rows = [convert_to_tensor(t, name="elem") for t in nest.flatten(elems)]
@@ -303,7 +304,7 @@ def _tensors(elems: Any) -> tuple[list[Tensor], Any]:
         raise InvalidArgumentError(
             "there are no elements to iterate over", expected="at least one tensor", actual=repr(elems)
         )
-    return rows, rows[0].op.graph
+    return rows
 
 
 def _count(rows: list[Tensor]) -> tuple[Any, int | None]:

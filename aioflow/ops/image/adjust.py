@@ -19,6 +19,7 @@ from aioflow.graph.traits import opaque
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_op
 from aioflow.ops.control.branches_and_loops import cond
 from aioflow.ops.math.random import random_uniform
+from aioflow.ops.scoping import name_scope
 
 __all__: list[str] = []  # public in `aioflow.image`
 
@@ -272,7 +273,7 @@ def convert_image_dtype(image: TensorLike, dtype: DTypeLike, saturate: bool = Fa
     for one in (given.dtype, wanted):
         if not one.is_integer and not one.is_floating:
             raise DTypeError("images cannot have this dtype", expected="integers or floats", actual=one.name)
-    with default_graph().name_scope(name or "convert_image"):
+    with name_scope(name, "convert_image"):
         if given.dtype is wanted:
             return make("Identity", given)
         if given.dtype.is_integer and wanted.is_integer:
@@ -384,7 +385,7 @@ def per_image_standardization(image: TensorLike) -> Tensor:
 def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
     """Images of three channels as images of one: how bright they are."""
     given = convert_to_tensor(images)
-    with default_graph().name_scope(name or "rgb_to_grayscale"):
+    with name_scope(name, "rgb_to_grayscale"):
         floats = convert_image_dtype(given, dtypes.float32)
         weighted = make("Mul", floats, constant([0.2989, 0.587, 0.114]))
         return convert_image_dtype(make("Sum", weighted, [-1], keep_dims=True), given.dtype)
@@ -401,7 +402,7 @@ def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
         raise InvalidArgumentError(
             "the images are not grayscale", expected="one channel", actual=format_dims(given.dims)
         )
-    with default_graph().name_scope(name or "grayscale_to_rgb"):
+    with name_scope(name, "grayscale_to_rgb"):
         result = make("ConcatV2", [given] * 3, -1)
         if given.dims is not None:
             result.set_shape((*given.dims[:-1], 3))

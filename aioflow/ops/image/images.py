@@ -10,7 +10,6 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes
-from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
@@ -19,6 +18,7 @@ from aioflow.graph.static_value import constant_value
 from aioflow.graph.traits import encoded, opaque
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.image.adjust import convert_image_dtype
+from aioflow.ops.scoping import name_scope
 
 __all__: list[str] = []  # public in `aioflow.image`
 
@@ -370,7 +370,7 @@ def decode_image(
     """
     wanted = as_dtype(dtype)
     direct = wanted in (dtypes.uint8, dtypes.uint16, dtypes.float32)
-    with default_graph().name_scope(name or "decode_image"):
+    with name_scope(name, "decode_image"):
         image = make(
             "DecodeImage",
             contents,
@@ -383,7 +383,7 @@ def decode_image(
 
 def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
     """Whether the bytes begin as those of a JPEG image do."""
-    with default_graph().name_scope(name or "is_jpeg"):
+    with name_scope(name, "is_jpeg"):
         return make("Equal", make("Substr", contents, 0, 3), b"\xff\xd8\xff")
 
 
@@ -528,7 +528,7 @@ def resize_images(
     op_type = {0: "ResizeBilinear", 1: "ResizeNearestNeighbor"}.get(method)
     if op_type is None:
         raise UnimplementedError("unknown resize method", expected="BILINEAR or NEAREST_NEIGHBOR", actual=method)
-    with default_graph().name_scope(name or "resize"):
+    with name_scope(name, "resize"):
         given = convert_to_tensor(images)
         if given.dims is None or len(given.dims) not in (3, 4):
             raise InvalidArgumentError("images have the wrong rank", expected="3 or 4", actual=format_dims(given.dims))

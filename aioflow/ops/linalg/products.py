@@ -345,7 +345,7 @@ def matmul(
     else:
         a_tensor = convert_to_tensor(a)
         b_tensor = convert_to_tensor(b, dtype_hint=a_tensor.dtype)
-    with a_tensor.graph.as_default(), a_tensor.graph.name_scope(name or "MatMul") as scope:
+    with name_scope(name, "MatMul", [a_tensor]) as scope:
         if output_type is not None and as_dtype(output_type) is not a_tensor.dtype:
             a_tensor, b_tensor = (make("Cast", t, DstT=as_dtype(output_type)) for t in (a_tensor, b_tensor))
         if all(t.dims is not None and len(t.dims) <= 2 for t in (a_tensor, b_tensor)):

@@ -20,6 +20,7 @@ from aioflow.graph.static_value import StaticValue, constant_value, integers_onl
 from aioflow.graph.traits import FLOATS, NUMBERS, Laws, Neutral, Traits, elementwise, transcendental
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.math.broadcasting import Pair, broadcast, conjugate, negated, same_dtype, unbroadcast
+from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.indexed_slices import Gradient
 
 __all__ = [
@@ -300,7 +301,7 @@ def polyval(coeffs: Sequence[TensorLike], x: TensorLike, name: str | None = None
     if not isinstance(coeffs, list | tuple):
         raise InvalidArgumentError("polyval needs a list of coefficients", expected="a list", actual=repr(coeffs))
     tensor = convert_to_tensor(x)
-    with tensor.graph.as_default(), tensor.graph.name_scope(name or "polyval"):
+    with name_scope(name, "polyval", [tensor]):
         if not coeffs:
             return make("ZerosLike", tensor)
         result = convert_to_tensor(coeffs[0], tensor.dtype)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any, overload
 
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.graph.default_graph import graph_of
 from aioflow.graph.graph import Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.tensor_like import DenseLike
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.math.reduction import reduce_sum
+from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.indexed_slices import convert_n_to_tensor_or_indexed_slices
 
 __all__ = ["clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "global_norm"]
@@ -40,8 +40,7 @@ def clip_by_norm(
         axes: Axes to take the norm over; all by default.
     """
     values = t.values if isinstance(t, IndexedSlices) else convert_to_tensor(t, name="t")
-    graph = values.graph
-    with graph.as_default(), graph.name_scope(name or "clip_by_norm"):
+    with name_scope(name, "clip_by_norm", [values]):
         limit = convert_to_tensor(clip_norm, values.dtype)
         squares = reduce_sum(values * values, axes, keepdims=True)
         positive = squares > constant(0, squares.dtype)
@@ -57,8 +56,7 @@ def clip_by_norm(
 def clip_by_average_norm(t: TensorLike, clip_norm: TensorLike, name: str | None = None) -> Tensor:
     """`t`, scaled down where its L2 norm divided by its number of elements is above `clip_norm`."""
     tensor = convert_to_tensor(t, name="t")
-    graph = tensor.graph
-    with graph.as_default(), graph.name_scope(name or "clip_by_average_norm"):
+    with name_scope(name, "clip_by_average_norm", [tensor]):
         limit = convert_to_tensor(clip_norm, tensor.dtype)
         count = make("Cast", make("Size", tensor), DstT=tensor.dtype)
         inverse = make("Rsqrt", reduce_sum(tensor * tensor))
@@ -74,8 +72,7 @@ def global_norm(t_list: Sequence[TensorLike | None], name: str | None = None) ->
         InvalidArgumentError: it has no tensors.
     """
     tensors = _values(t_list)
-    graph = graph_of(tensors)
-    with graph.as_default(), graph.name_scope(name or "global_norm"):
+    with name_scope(name, "global_norm", tensors):
         halves = [make("L2Loss", t) for t in tensors if t is not None]
         if not halves:
             raise InvalidArgumentError(
@@ -104,8 +101,7 @@ def clip_by_global_norm(
     """
     _values(t_list)
     norm = global_norm(t_list, name) if use_norm is None else convert_to_tensor(use_norm)
-    graph = norm.graph
-    with graph.as_default(), graph.name_scope(name or "clip_by_global_norm"):
+    with name_scope(name, "clip_by_global_norm", [norm]):
         limit = convert_to_tensor(clip_norm, norm.dtype)
         scale = limit * make("Minimum", 1 / norm, constant(1, norm.dtype) / limit)
         scale = scale + (norm - norm)  # NaN where the norm is not finite

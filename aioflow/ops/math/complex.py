@@ -20,6 +20,7 @@ from aioflow.graph.traits import ANY, NUMBERS, WRITING, Laws, elementwise
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import unchanged
 from aioflow.ops.math.broadcasting import Pair, broadcast, same_dtype, unbroadcast
+from aioflow.ops.scoping import name_scope
 
 __all__ = [
     "abs",
@@ -229,7 +230,7 @@ def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) 
     """As `cast`, with values that the new dtype cannot hold replaced by the nearest one that it can."""
     wanted = as_dtype(dtype)
     tensor = _numeric(value, "saturate_cast")
-    with tensor.graph.as_default(), tensor.graph.name_scope(name or "saturate_cast"):
+    with name_scope(name, "saturate_cast", [tensor]):
         if tensor.dtype.is_complex and not wanted.is_complex:
             tensor = real(tensor)
         if not tensor.dtype.is_complex and wanted.is_numeric:

@@ -21,6 +21,7 @@ from aioflow.graph.shapes import Dims, num_elements
 from aioflow.graph.static_value import Rule, StaticValue, constant_value, integers_only
 from aioflow.graph.traits import reading, reduction
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
+from aioflow.ops.scoping import name_scope
 
 # reduce_variance, reduce_std and reduce_euclidean_norm are public as aioflow.math names only.
 __all__ = [
@@ -459,7 +460,7 @@ def reduce_logsumexp(
     axis = _either("axis", axis, "reduction_indices", reduction_indices)
     keep = bool(_either("keepdims", keepdims, "keep_dims", keep_dims))
     x = convert_to_tensor(input_tensor)
-    with x.graph.as_default(), x.graph.name_scope(name or "ReduceLogSumExp"):
+    with name_scope(name, "ReduceLogSumExp", [x]):
         top = reduce_by("Max", x, axis, True, None)
         finite = make("SelectV2", make("IsFinite", top), top, constant(0, dtype=x.dtype))
         shift = make("StopGradient", finite)
@@ -483,7 +484,7 @@ def reduce_variance(
         raise DTypeError(
             "the variance of integers is not an integer", expected="a floating or complex dtype", actual=x.dtype
         )
-    with x.graph.as_default(), x.graph.name_scope(name or "reduce_variance"):
+    with name_scope(name, "reduce_variance", [x]):
         distance = x - reduce_by("Mean", x, axis, True, None)
         if x.dtype.is_complex:
             distance = make("ComplexAbs", distance, Tout=x.dtype.real_dtype)
@@ -495,7 +496,7 @@ def reduce_std(
 ) -> Tensor:
     """The square root of `reduce_variance`."""
     x = convert_to_tensor(input_tensor)
-    with x.graph.as_default(), x.graph.name_scope(name or "reduce_std"):
+    with name_scope(name, "reduce_std", [x]):
         result = make("Sqrt", reduce_variance(x, axis, keepdims))
     return result
 
@@ -515,7 +516,7 @@ def count_nonzero(
     axis = _either("axis", axis, "reduction_indices", reduction_indices)
     keep = _either("keepdims", keepdims, "keep_dims", keep_dims)
     nothing: Any = "" if x.dtype is dtypes.string else x.dtype.np_dtype.type(0)
-    with x.graph.as_default(), x.graph.name_scope(name or "count_nonzero"):
+    with name_scope(name, "count_nonzero", [x]):
         present = make("NotEqual", x, constant(nothing, dtype=x.dtype))
         return reduce_by("Sum", make("Cast", present, DstT=as_dtype(dtype)), axis, keep, None)
 

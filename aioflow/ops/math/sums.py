@@ -16,6 +16,7 @@ from aioflow.graph.static_value import known_by
 from aioflow.graph.tensor_like import DenseLike
 from aioflow.graph.traits import elementwise
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
+from aioflow.ops.scoping import name_scope
 
 __all__ = ["accumulate_n", "add_n", "clip_by_value", "scalar_mul"]
 
@@ -90,7 +91,7 @@ def clip_by_value(
     if isinstance(t, IndexedSlices):
         return IndexedSlices(clip_by_value(t.values, clip_value_min, clip_value_max, name), t.indices, t.dense_shape)
     tensor = convert_to_tensor(t)
-    with tensor.graph.as_default(), tensor.graph.name_scope(name or "clip_by_value") as scope:
+    with name_scope(name, "clip_by_value", [tensor]) as scope:
         low = make("Minimum", tensor, clip_value_max)
         merge_dims(tensor.dims, low.dims)
         result = make("Maximum", low, clip_value_min, name=scope or None)

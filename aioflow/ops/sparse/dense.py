@@ -6,7 +6,6 @@ from typing import Any
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
@@ -14,6 +13,7 @@ from aioflow.graph.shapes import Dims, dims_of
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.traits import sparse
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
+from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.forms import sparse_reorder
 from aioflow.ops.sparse.tensor import SparseTensor, SparseTensorValue, int64_tensor, sparse_of
 
@@ -106,7 +106,7 @@ def _zero(dtype: DType) -> Tensor:
 
 def sparse_from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
     """The elements of a dense tensor that are not zero (or empty)."""
-    with default_graph().name_scope(name or "dense_to_sparse"):
+    with name_scope(name, "dense_to_sparse"):
         dense = convert_to_tensor(tensor)
         zeros = make("Fill", make("Shape", dense), _zero(dense.dtype))
         indices = make("Where", make("NotEqual", dense, zeros))
@@ -120,7 +120,7 @@ def sparse_eye(
     name: str | None = None,
 ) -> SparseTensor:
     """A [num_rows, num_columns] matrix (square by default) with ones on the diagonal."""
-    with default_graph().name_scope(name or "eye"):
+    with name_scope(name, "eye"):
         rows = int64_tensor(num_rows)
         columns = rows if num_columns is None else int64_tensor(num_columns)
         diagonal = make("Range", int64_tensor(0), make("Minimum", rows, columns), int64_tensor(1))
@@ -144,7 +144,7 @@ def sparse_merge(
     if not ids or len(ids) != len(sizes):
         raise InvalidArgumentError("each tensor of ids needs a vocab_size", expected=len(ids), actual=len(sizes))
     values = sparse_of(sp_values)
-    with default_graph().name_scope(name or "SparseMerge"):
+    with name_scope(name, "SparseMerge"):
         columns = [make("ExpandDims", int64_tensor(part.values), 1) for part in ids]
         front = make("StridedSlice", ids[0].indices, [0, 0], [0, -1], [1, 1], begin_mask=3, end_mask=1)
         shape_front = make("StridedSlice", ids[0].dense_shape, [0], [-1], [1], begin_mask=1)
@@ -161,7 +161,7 @@ def sparse_merge(
 def sparse_to_indicator(sp_input: SparseTensor, vocab_size: TensorLike, name: str | None = None) -> Tensor:
     """A dense bool tensor that is True at the ids which `sp_input` holds, in place of its last dimension."""
     ids = sparse_of(sp_input)
-    with default_graph().name_scope(name or "SparseToIndicator"):
+    with name_scope(name, "SparseToIndicator"):
         held = make("Fill", make("Shape", ids.values), constant(True))
         merged = sparse_merge(ids, ids.with_values(held), vocab_size)
         return sparse_tensor_to_dense(merged, False, validate_indices=False)

@@ -9,13 +9,13 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.traits import sparse
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list, make_op
+from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.tensor import SparseTensor, int64_tensor, sparse_of
 
 __all__ = [
@@ -206,7 +206,7 @@ def sparse_reshape(sp_input: SparseTensor, shape: TensorLike, name: str | None =
         InvalidArgumentError: the number of elements differs.
     """
     sparse = sparse_of(sp_input)
-    with default_graph().name_scope(name or "SparseReshape"):
+    with name_scope(name, "SparseReshape"):
         new = int64_tensor(shape)
         indices, sizes = make_list("SparseReshape", sparse.indices, sparse.dense_shape, new)
         result = SparseTensor(indices, make("Identity", sparse.values), sizes)
@@ -245,7 +245,7 @@ def sparse_transpose(sp_input: SparseTensor, perm: TensorLike | None = None, nam
         InvalidArgumentError: `perm` names a dimension that does not exist.
     """
     sparse = sparse_of(sp_input)
-    with default_graph().name_scope(name or "SparseTranspose"):
+    with name_scope(name, "SparseTranspose"):
         if perm is None:
             rank = make("Size", sparse.dense_shape, out_type=dtypes.int32)
             known = sparse.shape.ndims
@@ -276,7 +276,7 @@ def sparse_expand_dims(sp_input: SparseTensor, axis: int | None = None, name: st
         wanted = "a known rank" if rank is None else f"-{rank + 1}..{rank}"
         raise InvalidArgumentError("cannot add a dimension there", expected=wanted, actual=place)
     place = place + rank + 1 if place < 0 else place
-    with default_graph().name_scope(name or "expand_dims"):
+    with name_scope(name, "expand_dims"):
         count = make("Shape", sparse.values, out_type=dtypes.int32)
         zeros = make("Fill", make("ConcatV2", [count, [1]], 0), constant(0, dtypes.int64))
         columns = [_columns(sparse.indices, 0, place), zeros, _columns(sparse.indices, place, rank)]

@@ -10,13 +10,14 @@ import numpy as np
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.composite import CompositeTensor
-from aioflow.graph.default_graph import default_graph, graph_of
+from aioflow.graph.default_graph import graph_of
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.graph.static_value import partial_shape
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import placeholder, placeholder_with_default
+from aioflow.ops.scoping import name_scope
 
 __all__ = [
     "SparseTensor",
@@ -213,7 +214,7 @@ def sparse_placeholder(
     Args:
         shape: Of the dense tensor, where it or its rank is known; None or -1 for a size that is not.
     """
-    with default_graph().name_scope(name or "sparse_placeholder"):
+    with name_scope(name, "sparse_placeholder"):
         dims = None if isinstance(shape, Tensor) else dims_of(shape)
         rank = None if dims is None else len(dims)
         if isinstance(shape, Tensor):
