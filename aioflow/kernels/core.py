@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.kernels.registry import HOST, Binding, binder, kernel
+from aioflow.kernels.registry import Binding, binder, kernel
 
 __all__: list[str] = []
 
@@ -14,7 +14,7 @@ __all__: list[str] = []
 @binder("Const", host_results=True)
 def const(binding: Binding) -> Callable[[], Any]:
     value = binding.attrs["value"]  # on the host: who reads it elsewhere has a copy there, where that is what it needs
-    if binding.backend.device_type == HOST and value.ndim == 0 and value.dtype != object:
+    if binding.is_host and value.ndim == 0 and value.dtype != object:
         value = value[()]  # a NumPy scalar: arithmetic on it is several times faster than on a 0-d array
     return lambda: value
 

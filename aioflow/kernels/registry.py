@@ -116,6 +116,11 @@ class Binding:
         """The backend's array namespace."""
         return self.backend.xp
 
+    @property
+    def is_host(self) -> bool:
+        """Whether arrays are NumPy's own, in the host's memory."""
+        return self.backend.device_type == HOST
+
     def shared(self, make: Callable[[], T]) -> T:
         """State of this node that all steps of the session share, made on first use."""
         if self.name not in self.state:

@@ -120,7 +120,9 @@ def test_an_empty_name_is_the_root_for_builders_too(graph: af.Graph) -> None:
         assert af.nn.moments(x, [0], name="")[0].name == "Squeeze:0"
         assert af.norm(x, name="").name == "Sqrt:0"
         assert af.clip_by_norm(x, 1.0, name="").name == "Identity:0"
-        assert af.gradients(x * 2.0, x, name="")[0].name == "outer/mul_grad/Mul:0"
+        (gradient,) = af.gradients(x * 2.0, x, name="")
+        assert gradient is not None
+        assert gradient.name == "outer/mul_grad/Mul:0"
         assert af.count_nonzero(x, name="").name == "Sum_2:0"
         assert af.matmul([[1.0]], [[2.0]], name="").name == "MatMul:0"
 

@@ -62,7 +62,7 @@ def _is_all_zero_bytes(value: Any) -> bool:
 def range_(binding: Binding) -> Callable[..., Any]:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     whole = binding.output_dtypes[0].is_integer
-    on_host = binding.backend.device_type == "CPU"
+    on_host = binding.is_host
 
     def count_up(start: Any, limit: Any, delta: Any) -> Any:
         if delta == 0 or (start < limit and delta < 0) or (start > limit and delta > 0):
@@ -93,7 +93,7 @@ def range_(binding: Binding) -> Callable[..., Any]:
 @binder("LinSpace", host={"start": as_number, "stop": as_number, "num": as_int}, fresh=True, elastic=True)
 def lin_space(binding: Binding) -> Callable[..., Any]:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
-    on_host = binding.backend.device_type == "CPU"
+    on_host = binding.is_host
 
     def space(start: float, stop: float, num: int) -> Any:
         if num <= 0:

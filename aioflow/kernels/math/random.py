@@ -79,7 +79,7 @@ class _Sampler:
 
     def __init__(self, binding: Binding, stream: _Stream | None = None, nanoseconds: float = 10.0) -> None:
         self._dtype = binding.output_dtypes[0].np_dtype
-        self._in_blocks = binding.backend.device_type == "CPU"
+        self._in_blocks = binding.is_host
         self._stream = stream
         self._nanoseconds = nanoseconds  # that an element takes
 
@@ -155,7 +155,7 @@ def uniform_int(binding: Binding) -> Callable[..., Any]:
 @binder("RandomShuffle", fresh=True, acts_itself=True)
 def shuffle(binding: Binding) -> Callable[[Any], Any]:
     stream, xp = _stream(binding), binding.xp
-    in_blocks = binding.backend.device_type == "CPU"
+    in_blocks = binding.is_host
 
     def body(value: Any) -> Any:
         if value.ndim == 0 or value.shape[0] <= 1:

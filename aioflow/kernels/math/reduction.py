@@ -209,7 +209,7 @@ def bind_euclidean_norm(binding: Binding) -> Body:
 def _extreme(binding: Binding, name: str, of_nothing: Any) -> Body:
     """A maximum or minimum. On the CPU the ufunc's own `reduce`, which has no Python in front of it; CuPy has none."""
     xp = binding.xp
-    reduce = getattr(xp, name + "imum").reduce if binding.backend.device_type == "CPU" else getattr(xp, name)
+    reduce = getattr(xp, name + "imum").reduce if binding.is_host else getattr(xp, name)
 
     def extreme(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
         if x.size:
@@ -235,14 +235,14 @@ def bind_min(binding: Binding) -> Body:
 @binder("All", host=_HOST, fresh=True)
 def bind_all(binding: Binding) -> Body:
     xp = binding.xp
-    reduce = xp.logical_and.reduce if binding.backend.device_type == "CPU" else xp.all
+    reduce = xp.logical_and.reduce if binding.is_host else xp.all
     return _reducing(binding, lambda x, axes, keep: reduce(x, axis=axes, keepdims=keep))
 
 
 @binder("Any", host=_HOST, fresh=True)
 def bind_any(binding: Binding) -> Body:
     xp = binding.xp
-    reduce = xp.logical_or.reduce if binding.backend.device_type == "CPU" else xp.any
+    reduce = xp.logical_or.reduce if binding.is_host else xp.any
     return _reducing(binding, lambda x, axes, keep: reduce(x, axis=axes, keepdims=keep))
 
 

@@ -31,7 +31,7 @@ class _Reducer:
         self.own = dtype.np_dtype
         small = dtype in (dtypes.float16, dtypes.bfloat16) and kind in ("Sum", "Mean", "Prod")
         self.wide = np.dtype(np.float32) if small else dtype.np_dtype
-        self.has_reduceat = binding.backend.device_type == "CPU"
+        self.has_reduceat = binding.is_host
 
     def into(self, data: Any, ids: Any, count: int) -> Any:
         """[count, ...] segments of the rows of `data`, whose ids ascend and are in range."""

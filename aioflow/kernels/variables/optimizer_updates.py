@@ -145,7 +145,7 @@ def _check_range(xp: Any, indices: Any, size: int) -> None:
 
 def _bind(rule: Rule, binding: Binding) -> Callable[..., None]:
     """The body for one node: which inputs are variables, gradient, indices and scalars is in the op's signature."""
-    xp, on_host = binding.xp, binding.backend.device_type == "CPU"
+    xp, on_host = binding.xp, binding.is_host
     inputs = OPS.get(binding.op_type).inputs
     handles = sum(arg.type_attr is None for arg in inputs)  # the variables come first in every signature
     position = {arg.name: i for i, arg in enumerate(inputs)}
