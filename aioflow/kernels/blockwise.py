@@ -21,6 +21,7 @@ __all__ = [
     "claim_array",
     "counted",
     "folded_in",
+    "folded_rows",
     "full",
     "is_large",
     "joined",
@@ -34,6 +35,7 @@ __all__ = [
 
 BLOCK: Final = 1 << 18  # elements, each of which costs some nanoseconds
 _OBJECTS: Final = 1 << 14  # elements that keep others waiting
+_AT_RANK: Final = 32  # NumPy 2.4: `ufunc.at` of an array of more dimensions is the end of the process
 
 
 def is_large(value: Any) -> bool:
@@ -121,6 +123,17 @@ def folded_in(ufunc: Any, target: Any, places: Any, values: Any) -> None:
     rows = places if isinstance(places, tuple) else (places,)
     for part in blocks(len(values), BLOCK if is_large(values) else max(1, len(values))):
         ufunc.at(target, tuple(column[part] for column in rows), values[part])
+
+
+def folded_rows(ufunc: Any, target: Any, rows: Any, updates: Any) -> None:
+    """`ufunc.at(target, rows, updates)`, for a vector of rows and as many updates, each of the shape of a row."""
+    if target.ndim <= _AT_RANK:
+        ufunc.at(target, rows, updates)
+        return
+    width = math.prod(target.shape[1:])
+    flat = target.reshape(len(target), width)
+    ufunc.at(flat, rows, updates.reshape(len(rows), width))
+    target[...] = flat.reshape(target.shape)  # which need not be a view
 
 
 def put_rows(target: Any, places: Any, values: Any) -> None:

@@ -53,6 +53,22 @@ def test_scatter_is_the_loop(mode: str, dtype: Any, inner: tuple[int, ...], coun
     np.testing.assert_allclose(target.astype(np.float64), expected.astype(np.float64), rtol=0 if integer else loose)
 
 
+@pytest.mark.parametrize("mode", COMBINE)
+@pytest.mark.parametrize("rank", [32, 33, 64])
+def test_rows_of_many_dimensions(mode: str, rank: int) -> None:
+    """NumPy's `ufunc.at` ends the process at a rank of 33."""
+    inner = (*(1,) * (rank - 2), 3)
+    rows = np.array([1, 0, 1])
+    updates = np.arange(1, 10, dtype=np.int32).reshape(3, *inner)
+    target = np.full((2, *inner), 100, np.int32)
+    expected = by_loop(mode, target, rows, updates)
+    scatter_rows(np, mode, target, rows, updates)
+    np.testing.assert_array_equal(target, expected)
+    reversed_in_memory = np.full((*inner[::-1], 2), 100, np.int32).T
+    scatter_rows(np, mode, reversed_in_memory, rows, updates)
+    np.testing.assert_array_equal(reversed_in_memory, expected)
+
+
 def test_integers_are_divided_towards_zero_in_turn() -> None:
     target = np.array([-7, 7, 100], np.int32)
     scatter_rows(np, "div", target, np.array([0, 1, 2, 2]), np.array([2, -2, 3, 4], np.int32))

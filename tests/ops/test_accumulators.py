@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 
 import aioflow as af
@@ -79,6 +80,18 @@ async def test_the_mean_of_a_row_is_over_the_gradients_that_have_it(graph: af.Gr
         assert found.values.tolist() == [[3.0, 4.0], [4.0, 5.0], [1.0, 1.0]]
         assert found.shape.tolist() == [4, 2]
         assert await session.stuck_report() == []
+
+
+async def test_rows_of_many_dimensions_are_added_up(graph: af.Graph) -> None:
+    """NumPy's `ufunc.at` ends the process at a rank of 33."""
+    row = np.ones((1,) * 39, np.float32)
+    total = af.SparseConditionalAccumulator("float32", reduction_type="SUM")
+    taken = total.take_grad(1)
+    async with af.Session() as session:
+        await session.run(total.apply_grad([2, 0, 2], np.stack([row, 2 * row, 3 * row])))
+        found = await session.run(taken)
+    assert found.indices.tolist() == [0, 2]
+    np.testing.assert_array_equal(found.values, np.stack([2 * row, 4 * row]))
 
 
 async def test_indexed_slices_go_in_and_come_out(graph: af.Graph) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.arrays import Array
-from aioflow.kernels.blockwise import BLOCK, is_large
+from aioflow.kernels.blockwise import BLOCK, folded_rows, is_large
 from aioflow.kernels.math.large_sorts import is_long, order_of
 from aioflow.work.copying import row_blocks
 from aioflow.work.stopping import blocks
@@ -133,10 +133,10 @@ def _folded(apply: str, fold: str) -> Callable[[Any, Array, Array, Array], None]
         function = getattr(xp, apply)
         if target.ndim == 1 and is_large(updates):
             for part in row_blocks(updates):
-                function.at(target, rows[part], updates[part])
+                folded_rows(function, target, rows[part], updates[part])
             return
         if target.ndim == 1 or updates.size <= _FEW:
-            function.at(target, rows, updates)
+            folded_rows(function, target, rows, updates)
             return
         order = order_of(rows) if is_long(rows) else xp.argsort(rows, kind="stable")
         ordered = rows[order]

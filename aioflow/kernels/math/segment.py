@@ -9,7 +9,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
-from aioflow.kernels.blockwise import BLOCK, claim_array, full, is_large, joined, on_host, taken, written
+from aioflow.kernels.blockwise import BLOCK, claim_array, folded_rows, full, is_large, joined, on_host, taken, written
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.math.large_sorts import is_long, order_of
 from aioflow.kernels.registry import Binding, Body, binder
@@ -52,7 +52,7 @@ class _Reducer:
             result[ids[starts]] = data[starts]
             rest = self.xp.ones(len(ids), dtype=bool)
             rest[starts] = False
-            self.ufunc.at(result, ids[rest], data[rest].astype(self.wide, copy=False))
+            folded_rows(self.ufunc, result, ids[rest], data[rest].astype(self.wide, copy=False))
         return result
 
 

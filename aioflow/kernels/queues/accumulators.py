@@ -12,6 +12,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
+from aioflow.kernels.blockwise import folded_rows
 from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.sync.accumulator import AccumulatorCore, Take
@@ -143,7 +144,7 @@ def _rows(xp: Any, indices: Any, values: Any) -> Rows:
     if (indices[1:] <= indices[:-1]).any():
         indices, place = xp.unique(indices, return_inverse=True)
         total = xp.zeros((len(indices), *values.shape[1:]), values.dtype)
-        xp.add.at(total, place, values)
+        folded_rows(xp.add, total, place, values)
         values = total
     return Rows(indices, values, xp.ones(len(indices), np.int64))
 
