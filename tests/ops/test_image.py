@@ -15,6 +15,7 @@ from PIL import Image
 import aioflow as af
 from aioflow import errors, image
 from aioflow.formats.png import MOST_PIXELS
+from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 from tests.dense import dense
@@ -328,6 +329,24 @@ async def test_images_boxes_and_sizes_that_the_run_brings() -> None:
         ):  # fmt: skip
             with pytest.raises(errors.InvalidArgumentError):
                 await session.run(fetches, {**good, **wrong})
+
+
+async def test_boxes_that_the_run_brings_to_gradients() -> None:
+    """Crops that were made leave nothing to check; a gradient that is asked for by itself does."""
+    crops, x = np.ones((2, 3, 3, 3), np.float32), SMOOTH.astype(np.float32)
+    with af.Graph().as_default() as graph:
+        boxes, numbers = af.placeholder("float32"), af.placeholder("int32")
+        made = [
+            make("CropAndResizeGradImage", crops, boxes, numbers, list(SMOOTH.shape), T=af.float32),
+            make("CropAndResizeGradBoxes", crops, x, boxes, numbers),
+        ]
+    good: dict[Any, Any] = {boxes: BOXES[:2].astype(np.float32), numbers: [0, 0]}
+    async with af.Session(graph=graph) as session:
+        await session.run(made, good)
+        for fetch in made:
+            for wrong in ({boxes: np.float32(1)}, {boxes: BOXES[0]}, {boxes: BOXES[:2, :3]}, {numbers: 0}):
+                with pytest.raises(errors.InvalidArgumentError, match="a box has 4 numbers"):
+                    await session.run(fetch, {**good, **wrong})
 
 
 @pytest.mark.parametrize("numbers", [{}, {"box_ind": [0], "box_indices": [0]}])

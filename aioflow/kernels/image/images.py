@@ -256,15 +256,19 @@ class _Crops:
         ]
 
 
-def _check_boxes(xp: Any, boxes: Any, box_ind: Any, image: tuple[int, ...], size: tuple[int, ...]) -> None:
-    if len(image) != 4 or len(size) != 2 or min(image[1:3]) <= 0 or min(size) <= 0:
-        raise InvalidArgumentError("a size must be positive", expected="rank 4, 2 sizes, > 0", actual=(image, size))
+def _check_shapes_of_boxes(boxes: Any, box_ind: Any) -> None:
     if boxes.ndim != 2 or boxes.shape[1] != 4 or box_ind.shape != boxes.shape[:1]:
         raise InvalidArgumentError(
             "a box has 4 numbers, and one image",
             expected="(boxes, 4) and (boxes,)",
             actual=(boxes.shape, box_ind.shape),
         )
+
+
+def _check_boxes(xp: Any, boxes: Any, box_ind: Any, image: tuple[int, ...], size: tuple[int, ...]) -> None:
+    if len(image) != 4 or len(size) != 2 or min(image[1:3]) <= 0 or min(size) <= 0:
+        raise InvalidArgumentError("a size must be positive", expected="rank 4, 2 sizes, > 0", actual=(image, size))
+    _check_shapes_of_boxes(boxes, box_ind)
     if not bool(xp.isfinite(boxes).all()):
         raise InvalidArgumentError("boxes contains at least one element that is not finite", expected="finite numbers")
     wrong = (box_ind < 0) | (box_ind >= image[0])
@@ -302,7 +306,7 @@ def crop_and_resize_grad_image(binding: Binding) -> Callable[..., Any]:
     wide = np.result_type(dtype, np.float32)
 
     def back(grads: Any, boxes: Any, box_ind: Any, image_size: tuple[int, ...]) -> Any:
-        _check_grads(grads, boxes, image_size)
+        _check_grads(grads, boxes, box_ind, image_size)
         crops = _Crops(xp, boxes, box_ind, image_size, grads.shape[1:3], method)
         claim_array(image_size, wide)
         _, height, width, depth = image_size
@@ -320,7 +324,8 @@ def crop_and_resize_grad_image(binding: Binding) -> Callable[..., Any]:
     return back
 
 
-def _check_grads(grads: Any, boxes: Any, image: tuple[int, ...]) -> None:
+def _check_grads(grads: Any, boxes: Any, box_ind: Any, image: tuple[int, ...]) -> None:
+    _check_shapes_of_boxes(boxes, box_ind)
     if grads.ndim != 4 or len(image) != 4 or (len(grads), grads.shape[3]) != (len(boxes), image[3]):
         raise InvalidArgumentError(
             "the gradients are not those of crops", expected=f"({len(boxes)}, …, {image[-1:]})", actual=grads.shape
@@ -333,7 +338,7 @@ def crop_and_resize_grad_boxes(binding: Binding) -> Callable[..., Any]:
     xp = binding.xp
 
     def back(grads: Any, image: Any, boxes: Any, box_ind: Any) -> Any:
-        _check_grads(grads, boxes, image.shape)
+        _check_grads(grads, boxes, box_ind, image.shape)
         size = grads.shape[1:3]
         crops = _Crops(xp, boxes, box_ind, image.shape, size, "bilinear")
         by_rows, by_columns = _slopes(xp, image.shape[1], size[0]), _slopes(xp, image.shape[2], size[1])
