@@ -286,10 +286,16 @@ def _block_values(ctx: ShapeContext, pairs: str) -> tuple[list[int] | None, Arra
 
 def _block_count(ctx: ShapeContext, pairs: str) -> int | None:
     vector, matrix = ctx.require_rank("block_shape", 1), ctx.require_rank(pairs, 2)
-    for found in (vector, matrix):
-        if found is not None and found[0] is not None:
-            return found[0]
-    return None
+    if matrix is not None and matrix[1] not in (None, 2):
+        raise InvalidArgumentError(f"{pairs} must be pairs", expected="2 columns", actual=format_dims(matrix))
+    found = {dims[0] for dims in (vector, matrix) if dims is not None and dims[0] is not None}
+    if len(found) > 1:
+        raise InvalidArgumentError(
+            f"one pair of {pairs} per dimension of the block is needed",
+            expected=format_dims(vector),
+            actual=format_dims(matrix),
+        )
+    return next(iter(found), None)
 
 
 def _space_to_batch_shape(ctx: ShapeContext) -> Dims:
