@@ -40,7 +40,7 @@ def verify(graph: ClientGraph, whole: bool = True) -> ClientGraph:
     for op, count in ((ARG, graph.feeds), (RETVAL, graph.fetches)):
         found = sorted((n.attrs.get("index") for n in graph.nodes.values() if n.op == op), key=repr)
         wanted = sorted(range(count), key=repr)
-        if found != wanted and (whole or not set(found).issubset(wanted)):
+        if found != wanted and (whole or len(set(found)) < len(found) or not set(found).issubset(wanted)):
             raise InternalError(
                 f"{op} nodes are not numbered 0..{count - 1}", expected=list(range(count)), actual=found
             )

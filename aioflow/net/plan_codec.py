@@ -32,7 +32,7 @@ from aioflow.errors import (
     UnimplementedError,
 )
 from aioflow.graph.arrays import Array
-from aioflow.graph.boundary import BOUNDARY
+from aioflow.graph.boundary import ARG, BOUNDARY, RETVAL
 from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.graphdef import FunctionRef
 from aioflow.graph.opdef import OPS
@@ -181,7 +181,31 @@ def decode_part(header: Mapping[str, Any], tensors: Sequence[Array], limits: Lim
     found = dict(reader.subgraph() for _ in range(subgraphs or 0))
     _require(len(found) == subgraphs, "list of devices", "a device that comes twice")
     reader.require_end()
-    return Part(str(task), found)
+    part = Part(str(task), found)
+    _check_numbers(part)
+    return part
+
+
+def _check_numbers(part: Part) -> None:
+    """A feed is the same on every device that takes it, as what arrives is held to what one of them says of it; a fetch
+    is on one of them.
+    """
+    feeds: dict[int, OutputSpec] = {}
+    fetches: set[int] = set()
+    for node in part.nodes():
+        if node.op not in BOUNDARY:
+            continue
+        index: int = node.attrs["index"]
+        if node.op == ARG and feeds.setdefault(index, node.outputs[0]) != node.outputs[0]:
+            raise InvalidArgumentError(
+                f"devices differ in what feed {index} is", node=node.name, expected=feeds[index], actual=node.outputs[0]
+            )
+        if node.op == RETVAL and index in fetches:
+            raise InvalidArgumentError(
+                f"two devices give fetch {index}", node=node.name, expected="one of them", actual="more"
+            )
+        if node.op == RETVAL:
+            fetches.add(index)
 
 
 def _require(condition: bool, what: str, actual: Any) -> None:

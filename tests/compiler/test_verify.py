@@ -86,6 +86,12 @@ def test_a_broken_graph_is_found(good: ClientGraph, breaks: Callable[[ClientGrap
     assert message in str(caught.value)
 
 
+def test_the_graph_of_one_device_has_some_of_the_feeds_and_fetches(good: ClientGraph) -> None:
+    verify(_without(good, "_retval_1"), whole=False)
+    with pytest.raises(InternalError, match="not numbered"):
+        verify(_attrs(good, "_retval_1", index=0), whole=False)
+
+
 def test_the_error_shows_the_node_and_its_neighbourhood(good: ClientGraph) -> None:
     with pytest.raises(InternalError) as caught:
         verify(_attrs(good, "total", T=dtypes.int32))

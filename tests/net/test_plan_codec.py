@@ -241,6 +241,45 @@ def test_a_part_that_could_not_run_is_refused(changes: dict[str, Any], kind: typ
         assert caught.value.node == "y"
 
 
+def boundary(op: str, *specs: tuple[int, OutputSpec]) -> dict[str, Node]:
+    """Feeds or fetches of these numbers."""
+    found = {}
+    for number, (index, spec) in enumerate(specs):
+        given = Node(f"x{number}", "Placeholder", (), (), {"dtype": spec.dtype, "shape": spec.dims}, (spec,))
+        attrs = {"T": spec.dtype, "index": index}
+        if op == "_Arg":
+            found[f"a{number}"] = Node(f"a{number}", op, (), (), attrs, (spec,))
+        else:
+            found |= {given.name: given, f"r{number}": Node(f"r{number}", op, (Edge(given.name, 0),), (), attrs, ())}
+    return found
+
+
+WHOLE, REAL = OutputSpec(af.int32, (2,)), OutputSpec(af.float32, (2,))
+
+
+@pytest.mark.parametrize("op", ["_Arg", "_Retval"])
+def test_a_number_of_a_feed_or_fetch_comes_once_on_a_device(op: str) -> None:
+    """Otherwise what arrives is held to one of the two, and the readers of the other get it too."""
+    part = Part("/task:0", {"/device:CPU:0": ClientGraph(boundary(op, (0, WHOLE), (0, REAL)), 2, 2)})
+    with pytest.raises(InvalidArgumentError, match="not numbered"):
+        over_the_wire(part)
+    over_the_wire(Part("/task:0", {"/device:CPU:0": ClientGraph(boundary(op, (0, WHOLE), (1, REAL)), 2, 2)}))
+
+
+@pytest.mark.parametrize("other", [REAL, OutputSpec(af.int32, (3,))])
+def test_devices_agree_on_a_feed(other: OutputSpec) -> None:
+    first = ClientGraph(boundary("_Arg", (0, WHOLE)), 1, 0)
+    with pytest.raises(InvalidArgumentError, match="devices differ in what feed 0 is"):
+        over_the_wire(Part("/task:0", {"/cpu:0": first, "/cpu:1": replace(first, nodes=boundary("_Arg", (0, other)))}))
+    over_the_wire(Part("/task:0", {"/cpu:0": first, "/cpu:1": first}))
+
+
+def test_one_device_gives_a_fetch() -> None:
+    graph = ClientGraph(boundary("_Retval", (0, WHOLE)), 0, 1)
+    with pytest.raises(InvalidArgumentError, match="two devices give fetch 0"):
+        over_the_wire(Part("/task:0", {"/cpu:0": graph, "/cpu:1": graph}))
+
+
 PROGRAM: dict[str, Any] = {
     "Tin": (af.float32,),
     "Tout": af.float32,
