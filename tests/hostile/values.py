@@ -225,7 +225,7 @@ def _valid(rng: Random, kind: str, attr: AttrDef, base: tuple[int, ...]) -> Any:
 
 def other_attribute(rng: Random, attr: AttrDef, value: Any) -> Any:
     """What is probably wrong in the place of the value: of a list, one item."""
-    if attr.kind.startswith("list(") and value and rng.random() < 0.7:
+    if attr.kind.startswith("list(") and isinstance(value, list | tuple) and value and rng.random() < 0.7:
         other = list(value)
         hit = rng.randrange(len(other))
         other[hit : hit + 1] = [] if rng.random() < 0.3 else [_other_value(rng, attr.kind[5:-1])]
