@@ -165,6 +165,18 @@ def test_a_product_is_made_block_by_block(monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_allclose(found, array @ other)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "string"])
+def test_products_are_of_numbers(dtype: str) -> None:
+    """The definition allows every dtype, as TensorFlow's does: no kernel is there for what cannot be multiplied."""
+    values = {"bool": [True, True], "string": ["a", "b"]}[dtype]
+    with af.Graph().as_default():
+        product = af.sparse_tensor_dense_matmul(
+            af.SparseTensor([[0, 0], [0, 1]], values, [2, 2]), af.constant([values, values])
+        )
+        with pytest.raises(errors.UnimplementedError, match="SparseTensorDenseMatMul"):
+            evaluate([product])
+
+
 def test_shapes_that_exceed_64_bits_are_sorted() -> None:
     places = np.array([[2**40, 1, 5], [3, 2**50, 0], [2**40, 1, 4]], np.int64)
     sparse = af.sparse_reorder(af.SparseTensor(places, [1, 2, 3], [2**62, 2**62, 2**62]))

@@ -243,7 +243,7 @@ def sparse_dense_cwise_div(indices: Any, values: Any, shape: Any, dense: Any) ->
     return (np.sign(values) * np.sign(met) * towards_zero).astype(values.dtype)
 
 
-@binder("SparseTensorDenseMatMul", device="CPU", fresh=True, elastic=True)
+@binder("SparseTensorDenseMatMul", device="CPU", dtypes={"T": "numbers"}, fresh=True, elastic=True)
 def sparse_tensor_dense_matmul(binding: Binding) -> Callable[[Any, Any, Any, Any], Any]:
     adjoint_a, adjoint_b = binding.attrs["adjoint_a"], binding.attrs["adjoint_b"]
 
