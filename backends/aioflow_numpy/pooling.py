@@ -197,9 +197,15 @@ def _pool_windows(
 
 
 def _taps(g: Windows) -> tuple[list[Tap], list[Tap]]:
-    rows = [overlap(g.h, g.oh, g.sh, i - g.top) for i in range(g.kh)]
-    columns = [overlap(g.w, g.ow, g.sw, j - g.left) for j in range(g.kw)]
+    rows = _taps_along(g.h, g.oh, g.sh, g.kh, g.top)
+    columns = _taps_along(g.w, g.ow, g.sw, g.kw, g.left)
     return rows, columns
+
+
+def _taps_along(size: int, outputs: int, stride: int, kernel: int, before: int) -> list[Tap]:
+    """Those that meet the image: of a window that is much larger, nearly all are in the padding."""
+    reach = before - (outputs - 1) * stride  # what the last window has at the first element
+    return [overlap(size, outputs, stride, tap - before) for tap in range(max(0, reach), min(kernel, before + size))]
 
 
 def _apart(g: Windows) -> bool:

@@ -162,6 +162,22 @@ def test_average_gradient_agrees_with_finite_differences() -> None:
         np.testing.assert_allclose((change * dy).sum() / 2e-3, dx[index], atol=1e-9)
 
 
+@pytest.mark.parametrize("stride", [1, 3, 2**31])
+def test_windows_that_are_much_larger_than_the_image(stride: int) -> None:
+    """What is outside the image takes no time."""
+    x, size = _random((2, 5, 4, 3)), 2**31
+    pad = tuple(same_padding(length, size, stride, 1) for length in x.shape[1:3])
+    args = ((size, size), (stride, stride), pad, "NHWC")
+    small = ((11, 11), (min(stride, 5), min(stride, 5)), ((5, 5), (5, 5)), "NHWC")
+    y = max_pool(x, *args)
+    expected = max_pool(x, *small)[:, : y.shape[1], : y.shape[2]]
+    np.testing.assert_array_equal(y, expected)
+    assert y.max() == y.min(axis=(1, 2)).max()
+    np.testing.assert_allclose(avg_pool(x, *args), np.broadcast_to(x.mean((1, 2), keepdims=True), y.shape))
+    assert max_pool_grad(x, y, np.ones_like(y), *args).sum() == y.size
+    np.testing.assert_allclose(avg_pool_grad(x.shape, np.ones_like(y), *args).sum(), y.size)
+
+
 def test_many_blocks_and_any_view_give_what_one_block_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     x = _random((9, 6, 6, 8))[::-1, :, ::-1, ::2]
     x.flags.writeable = False
