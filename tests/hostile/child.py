@@ -9,12 +9,15 @@ import argparse
 import asyncio
 import faulthandler
 import json
+import logging
 import os
 import re
 import resource
 import signal
 import sys
 import tempfile
+import threading
+import time
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -90,14 +93,42 @@ async def _outcome(seed: str, op: str, index: str) -> dict[str, Any]:
     return {"kind": "ok", "place": "", "reached": True}
 
 
+class _LeftBehind(logging.Handler):
+    """Hears of kernels that go on in their threads when their calls have ended. They should soon end, too: one that
+    goes on for as long as a call may take (`runner.Patience`) hangs, though nobody waits for it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._any = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """The library logs it."""
+        self._any = self._any or "left behind" in record.getMessage()
+
+    def wait(self) -> None:
+        """Return when nothing is at work any more."""
+        while self._any:
+            self._any = any(map(_is_at_work, threading.enumerate()))
+            time.sleep(0.02)
+
+
+def _is_at_work(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return thread.name.startswith("aioflow") and frame is not None and frame.f_code.co_name != "_serve"
+
+
 async def _serve(seed: str, answers: IO[str]) -> None:
     noticed: list[str] = []
     sys.unraisablehook = lambda found: noticed.append(f"{found.err_msg or 'ignored'}: {found.exc_value!r}")
     asyncio.get_running_loop().set_exception_handler(lambda _, context: noticed.append(str(context)[:300]))
+    left = _LeftBehind()
+    logging.getLogger("aioflow").addHandler(left)
     for line in sys.stdin:
         op, index = line.split()
         print("begun", file=answers, flush=True)
         found = await _outcome(seed, op, index)
+        left.wait()
         if noticed:
             found |= {"kind": "bare ignored exception", "place": " ".join(noticed)}
             noticed.clear()

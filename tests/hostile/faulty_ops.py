@@ -14,7 +14,7 @@ from aioflow.extend import ShapeContext, define_op, gradient, kernel
 
 __all__: list[str] = []
 
-_KERNELS = ("Crash", "Gradient", "Hang", "Huge", "Index", "Internal", "Name", "Shape", "Size")
+_KERNELS = ("Crash", "Gradient", "Hang", "Huge", "Index", "Internal", "Left", "Name", "Shape", "Size")
 
 
 def _no_shape(ctx: ShapeContext) -> Any:
@@ -24,7 +24,7 @@ def _no_shape(ctx: ShapeContext) -> Any:
 for _name in _KERNELS:
     _inputs = "x: float32" if _name == "Gradient" else ""
     _shape = _no_shape if _name == "Shape" else None
-    define_op(f"Faulty{_name}", _inputs, "y: float32", ["k: int = 3"], shape=_shape, stateful=True)
+    define_op(f"Faulty{_name}", _inputs, "y: float32", ["k: int = 3"], shape=_shape, stateful=_name != "Left")
 
 
 @gradient("FaultyGradient")
@@ -39,6 +39,12 @@ def crash(*, k: int) -> Any:
 
 @kernel("FaultyHang")
 def hang(*, k: int) -> Any:
+    while True:
+        pass
+
+
+@kernel("FaultyLeft")
+def left(*, k: int) -> Any:
     while True:
         pass
 

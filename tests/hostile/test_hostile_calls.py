@@ -26,6 +26,7 @@ PLANTED = {
     "FaultyHuge": "ResourceExhaustedError",
     "FaultyIndex": "unexplained InvalidArgumentError",
     "FaultyInternal": "InternalError",
+    "FaultyLeft": "hang",
     "FaultyName": "UnknownError",
     "FaultyShape": "unexplained InvalidArgumentError",
     "FaultySize": "unexplained InvalidArgumentError",
@@ -47,10 +48,11 @@ def require_no_faults(outcomes: Sequence[Outcome]) -> None:
 def test_planted_faults_are_found() -> None:
     """And one that ends its process does not take the calls behind it along."""
     module = "tests.hostile.faulty_ops"
-    fatal = ["FaultyCrash", "FaultyHang"]
+    fatal = ["FaultyCrash", "FaultyHang", "FaultyLeft"]
     outcomes = run_calls([*fatal, "FaultyName"], 1, [0], children=1, patience=Patience(busy=1.0), ops=module)
     assert [outcome.kind for outcome in outcomes] == [PLANTED[outcome.op] for outcome in outcomes]
     assert "in hang" in outcomes[1].place
+    assert "in left" in outcomes[2].place
     outcomes += run_calls([name for name in PLANTED if name not in fatal], 1, range(6), ops=module)
     for name, kind in PLANTED.items():
         found = {outcome.kind for outcome in outcomes if outcome.op == name}
