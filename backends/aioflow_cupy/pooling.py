@@ -34,7 +34,7 @@ class _Pool:
         size = self.window.layout.spatial(image)
         padding = self.window.pads(size, self.kernel)
         count = self.window.layout.spatial(made)
-        return Windows(size, self.kernel, self.window.strides, (1, 1), padding, count), made
+        return Windows(size, self.kernel, self.window.strides, (1, 1), padding, count).trimmed(), made
 
     def _count(self, g: Windows) -> Any:
         """How many elements of each window lie inside the image, at least 1: [1, oh, ow, 1]."""

@@ -6,7 +6,7 @@ Everything here is NHWC; the geometry itself (sizes, padding schemes, errors) is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 __all__ = ["Pair", "Shape", "Windows", "from_nhwc", "to_nhwc"]
@@ -65,6 +65,23 @@ class Windows:
         """The part of a padded image batch that is the images."""
         (top, _), (left, _) = self.padding
         return padded[:, top : top + self.size[0], left : left + self.size[1]]
+
+    def trimmed(self) -> Windows:
+        """The same without the outer taps that no window has inside the image, and without the padding that only these
+        read: of windows much larger than the image that is nearly all. For windows that are not dilated.
+        """
+        height, width = (self._trimmed_axis(axis) for axis in (0, 1))
+        return replace(self, kernel=(height[0], width[0]), padding=(height[1], width[1]))
+
+    def _trimmed_axis(self, axis: int) -> tuple[int, Pair]:
+        size, kernel, count = self.size[axis], self.kernel[axis], self.count[axis]
+        before, after = self.padding[axis]
+        if not count:
+            return kernel, (before, after)
+        reach = (count - 1) * self.strides[axis]  # of the last window beyond the first
+        first = min(max(0, before - reach), kernel - 1)
+        left = max(1, min(kernel, before + size) - first)
+        return left, (before - first, min(after, max(0, reach + left - size - before + first)))
 
     def taps(self) -> Iterator[tuple[int, int, tuple[slice, slice, slice]]]:
         """For each tap its row and column in the kernel, and where all windows read it in the padded images."""

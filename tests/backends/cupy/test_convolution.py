@@ -12,6 +12,7 @@ import pytest
 
 import aioflow as af
 from aioflow_cupy import convolution, cudnn
+from aioflow_cupy.windows import Windows
 from tests.backends.cupy.evaluation import evaluator
 from tests.backends.cupy.fakes import PlainDevice
 from tests.dense import dense
@@ -119,6 +120,43 @@ def test_pools(pool: str, padding: str, data_format: str) -> None:
         value = RNG.integers(0, 4, shape).astype(np.float32)  # with ties: the first of equals gets the gradient
         for gpu, cpu in both([made, slope, second], {image: value}):
             np.testing.assert_allclose(gpu, cpu, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("stride", [1, 3, 2**31 - 1])
+@pytest.mark.parametrize("height", [9, 2**31 - 1])
+@pytest.mark.parametrize("pool", ["MaxPool", "AvgPool"])
+def test_pools_with_windows_larger_than_the_image(pool: str, height: int, stride: int) -> None:
+    """What is outside the image takes no time and no memory."""
+    with af.Graph().as_default():
+        image = af.placeholder(af.float32, (2, 5, 4, 3))
+        ksize, strides = [1, height, 7, 1], [1, stride, stride, 1]
+        made = af.extend.make(pool, image, ksize=ksize, strides=strides, padding="SAME", data_format="NHWC")
+        tensors = [made, *af.gradients(af.reduce_sum(made * made), [image])]
+        for gpu, cpu in both(tensors, {image: normal(image)}):
+            np.testing.assert_allclose(gpu, cpu, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(size, kernel) for size in (1, 2, 5) for kernel in (1, 2, 3, 4, 9, 12)])
+def test_trimmed_windows_read_the_same_of_the_image(sizes: tuple[int, int]) -> None:
+    size, kernel = sizes
+    for stride, before, after in itertools.product((1, 2, 4, 9), (0, 1, 3, 7), (0, 2, 8)):
+        count = (size + before + after - kernel) // stride + 1
+        if count > 0:
+            padding = ((before, after), (before, after))
+            whole = Windows((size, size), (kernel, kernel), (stride, stride), (1, 1), padding, (count, count))
+            assert inside(whole.trimmed()) == inside(whole)
+
+
+def inside(g: Windows) -> dict[int, list[int]]:
+    """For each window along an axis, which elements of the image it reads; all are within the padded image."""
+    padded = g.pad(np, np.arange(1, g.size[0] * g.size[1] + 1).reshape(1, *g.size, 1))
+    found: dict[int, list[int]] = {n: [] for n in range(g.count[0] * g.count[1])}
+    for _, _, where in g.taps():
+        read = padded[where].reshape(-1)
+        assert len(read) == len(found)
+        for n, element in enumerate(read.tolist()):
+            found[n] += [element] if element else []
+    return found
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
