@@ -97,8 +97,8 @@ class Windows:
         """All windows of the padded images, [n, oh, ow, kh, kw, c]: a view in which they overlap."""
         samples, line, pixel, channel = padded.strides
         (sh, sw), (dh, dw) = self.strides, self.dilations
-        return xp.lib.stride_tricks.as_strided(
-            padded,
-            (padded.shape[0], *self.count, *self.kernel, padded.shape[3]),
-            (samples, line * sh, pixel * sw, line * dh, pixel * dw, channel),
-        )
+        shape = (padded.shape[0], *self.count, *self.kernel, padded.shape[3])
+        steps = (samples, line * sh, pixel * sw, line * dh, pixel * dw, channel)
+        # That of a single element is of no account, and may be too large for an address.
+        strides = tuple(step if size > 1 else 0 for size, step in zip(shape, steps, strict=True))
+        return xp.lib.stride_tricks.as_strided(padded, shape, strides)

@@ -7,12 +7,11 @@ w * c elements, for which the filter's tap is repeated along it: NumPy's inner l
 from __future__ import annotations
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from aioflow.work.stopping import batches
 from aioflow_numpy.conv_patches import Block, padded_block, plan
 from aioflow_numpy.conv_scratch import scratch
-from aioflow_numpy.conv_shapes import Array, Windows, overlap, transposed_windows
+from aioflow_numpy.conv_shapes import Array, Windows, overlap, strided, transposed_windows
 from aioflow_numpy.products import einsum
 from aioflow_numpy.threads import for_each, thread_count
 
@@ -110,7 +109,7 @@ def _taps(image: Array, g: Windows, lines: int, writeable: bool = False) -> Arra
     """What the windows read of a padded block, a view [n, lines, runs, kh, kw, run]: a run is a line, or a pixel."""
     samples, line, pixel, size = image.strides
     runs, run = (1, g.ow * g.c) if g.sw == 1 else (g.ow, g.c)
-    return as_strided(
+    return strided(
         image,
         (len(image), lines, runs, g.kh, g.kw, run),
         (samples, line * g.sh, pixel * g.sw, line * g.dh, pixel * g.dw, size),

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from aioflow_numpy.conv_scratch import scratch
-from aioflow_numpy.conv_shapes import Array, Windows, overlap
+from aioflow_numpy.conv_shapes import Array, Windows, overlap, strided
 from aioflow_numpy.threads import thread_count
 
 
@@ -47,11 +46,10 @@ def window_rows(x: Array, g: Windows, block: Block) -> Array:
     """The patches [windows, kh*kw*c] of the block: scratch memory."""
     image = padded_block(x, g, block)
     samples, line, pixel, size = image.strides
-    taken = as_strided(
+    taken = strided(
         image,
         (len(image), block.lines.stop - block.lines.start, g.ow, g.kh, g.kw, g.c),
         (samples, line * g.sh, pixel * g.sw, line * g.dh, pixel * g.dw, size),
-        writeable=False,
     )
     patches = scratch("patches", taken.shape, x.dtype)
     np.copyto(patches, taken)
@@ -67,11 +65,10 @@ def line_rows(x: Array, g: Windows, block: Block) -> Array:
     image = padded_block(x, g, block)
     samples, line, pixel, size = image.strides
     height = block.lines.stop - block.lines.start + (g.kh - 1) * g.dh
-    taken = as_strided(
+    taken = strided(
         image,
         (height, len(image), g.ow, g.kw, g.c),
         (line, samples, pixel * g.sw, pixel * g.dw, size),
-        writeable=False,
     )
     lines = scratch("patches", taken.shape, x.dtype)
     np.copyto(lines, taken)
@@ -82,11 +79,10 @@ def tap_rows(x: Array, g: Windows, block: Block) -> Array:
     """The patches transposed, [kh*kw*c, windows], of the block: scratch memory."""
     image = padded_block(x, g, block, planes=True)
     samples, line, pixel, plane = image.strides
-    taken = as_strided(
+    taken = strided(
         image,
         (g.kh, g.kw, g.c, len(image), block.lines.stop - block.lines.start, g.ow),
         (line * g.dh, pixel * g.dw, plane, samples, line * g.sh, pixel * g.sw),
-        writeable=False,
     )
     patches = scratch("patches", taken.shape, x.dtype)
     np.copyto(patches, taken)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Pair = tuple[int, int]
@@ -116,6 +117,14 @@ def overlap(size: int, outputs: int, stride: int, offset: int) -> tuple[slice, s
     if last < first:
         return slice(0, 0), slice(0, 0)
     return slice(first, last + 1), slice(first * stride + offset, last * stride + offset + 1, stride)
+
+
+def strided(array: Array, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool = False) -> Array:
+    """A view of that shape with these strides. Those of a single element are of no account and may be too large for
+    an address, as where windows that are far apart are one.
+    """
+    steps = [step if size > 1 else 0 for size, step in zip(shape, strides, strict=True)]
+    return as_strided(array, shape, steps, writeable=writeable)
 
 
 def to_nhwc(array: Array, data_format: str) -> Array:

@@ -171,6 +171,24 @@ def test_max_pool_grad_grad_is_the_adjoint_with_padding() -> None:
     assert (left * h).sum() == pytest.approx((right * g).sum())
 
 
+@pytest.mark.parametrize("far", [2**31 - 1, 2**62])
+@pytest.mark.parametrize("op", ["Conv2D", "DepthwiseConv2dNative"])
+def test_strides_and_dilations_beyond_any_address(op: str, far: int) -> None:
+    """They are of no account where there is one window, and one tap."""
+    rng = np.random.default_rng(3)
+    image, kernel = rng.normal(size=(2, 4, 3, 2)), rng.normal(size=(1, 1, 2, 3))
+    found = []
+    for distance, dilation in ((far, far), (4, 1)):
+        with aioflow.Graph().as_default():
+            x, w = aioflow.constant(image), aioflow.constant(kernel)
+            made = make(
+                op, x, w, strides=[1, distance, distance, 1], dilations=[1, dilation, dilation, 1], padding="VALID"
+            )
+            found.append(evaluate([made, *aioflow.gradients(made * made, [x, w])]))
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b)
+
+
 def test_max_pool_padding_takes_no_part() -> None:
     made = value_of(lambda x: aioflow.nn.max_pool(x, 3, 1, "SAME"), -np.ones((1, 2, 2, 1), np.float32))
     np.testing.assert_array_equal(made, -np.ones((1, 2, 2, 1)))
