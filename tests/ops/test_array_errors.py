@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.config import SessionConfig
 from aioflow.errors import DTypeError, InvalidArgumentError, ResourceExhaustedError, UnimplementedError
-from aioflow.ops.apply import make
+from aioflow.ops.apply import make, make_list
 from aioflow.testing.evaluate import evaluate
 
 
@@ -237,3 +238,26 @@ def test_reshaping_nothing_to_more_than_there_can_be() -> None:
     assert evaluate([made], {shape: np.array([0, -1, 3])})[0].shape == (0, 1, 3)
     with pytest.raises(ResourceExhaustedError):
         evaluate([made], {shape: np.array([0, -1, 2**62])})
+
+
+async def test_sizes_that_are_too_large_for_their_dtype() -> None:
+    """Of a tensor of one element that is seen 2³³ times."""
+    rows = 2**33
+    config = SessionConfig(max_value_bytes=None)
+    with af.Graph().as_default() as graph:
+        fed = af.placeholder("int64", [1])
+        many = [make("BroadcastTo", np.int8(1), sizes) for sizes in (fed, np.array([rows]))]
+        asked = [make(op, x) for x in many for op in ("Shape", "Size")]
+        asked += [make_list("ShapeN", [x])[0] for x in many]
+        asked += [make("Reshape", x, make("Shape", x)) for x in many]
+        wide = [make(op, x, out_type=af.int64) for x in many for op in ("Shape", "Size")]
+        x = af.placeholder("float32", [rows, 2])
+        for build in (af.shape, af.size):
+            with pytest.raises(InvalidArgumentError, match="too large"):
+                build(x)
+    async with af.Session(graph=graph, config=config) as session:
+        for fetch in asked:
+            with pytest.raises(InvalidArgumentError, match="too large"):
+                await session.run(fetch, {fed: [rows]})
+        for found in await session.run(wide, {fed: [rows]}):
+            assert found.reshape(-1).tolist() == [rows]

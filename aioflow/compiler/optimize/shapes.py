@@ -55,9 +55,9 @@ def _known(node: Node, rewriting: Rewriting) -> Node | None:
     """Shape, ShapeN, Size, Rank: constants that are made when their inputs would be, without reading them."""
     found = [_VALUES[node.op](rewriting.spec(edge).dims) for edge in node.inputs]
     anchors = rewriting.anchors(node.inputs)
-    values = [np.array(v, s.dtype.np_dtype) for v, s in zip(found, node.outputs, strict=True) if v is not None]
-    if anchors is None or len(values) < len(found):
-        return None
+    if anchors is None or any(v is None or np.max(v, initial=0) > node.outputs[0].dtype.max for v in found):
+        return None  # what is too large for its dtype is refused by the run
+    values = [np.array(v, s.dtype.np_dtype) for v, s in zip(found, node.outputs, strict=True)]
     control = (*node.control, *anchors)
     made = rewriting.as_constant(node, values[0], control)
     if made is not None:

@@ -43,19 +43,28 @@ def _as_open_sizes(value: Any) -> tuple[int, ...]:
 @binder("Shape", host_results=True)
 def shape(binding: Binding) -> Callable[[Any], Any]:
     dtype = binding.output_dtypes[0].np_dtype
-    return lambda value: np.array(value.shape, dtype)
+    return lambda value: _in_dtype(value.shape, dtype)
 
 
 @binder("ShapeN", host_results=True)
 def shape_n(binding: Binding) -> Callable[[Any], Any]:
     dtype = binding.output_dtypes[0].np_dtype
-    return lambda values: tuple(np.array(v.shape, dtype) for v in values)
+    return lambda values: tuple(_in_dtype(v.shape, dtype) for v in values)
 
 
 @binder("Size", host_results=True)
 def size(binding: Binding) -> Callable[[Any], Any]:
-    to_scalar = binding.output_dtypes[0].as_numpy_dtype
-    return lambda value: to_scalar(value.size)
+    dtype = binding.output_dtypes[0].np_dtype
+    return lambda value: _in_dtype(value.size, dtype)[()]
+
+
+def _in_dtype(sizes: Any, dtype: Any) -> Any:
+    try:
+        return np.array(sizes, dtype)
+    except OverflowError as error:
+        raise InvalidArgumentError(
+            "a size is too large for the dtype of the result", expected=f"at most {np.iinfo(dtype).max}", actual=sizes
+        ) from error
 
 
 @binder("Rank", host_results=True)

@@ -61,7 +61,9 @@ def _vector_of_rank(tensor: Any) -> Dims:
 
 def _shape_value(tensor: Tensor) -> Array | None:
     dims = tensor.op.inputs[tensor.value_index].dims
-    return None if dims is None else np.array(dims, dtype=object if None in dims else tensor.dtype.np_dtype)
+    if dims is None or any(size is not None and size > tensor.dtype.max for size in dims):
+        return None  # what is too large for the dtype is refused by the run
+    return np.array(dims, dtype=object if None in dims else tensor.dtype.np_dtype)
 
 
 define_op(
@@ -86,7 +88,7 @@ define_op(
 
 def _size_value(tensor: Tensor) -> Array | None:
     count = num_elements(tensor.op.inputs[0].dims)
-    return None if count is None else np.array(count, dtype=tensor.dtype.np_dtype)
+    return None if count is None or count > tensor.dtype.max else np.array(count, dtype=tensor.dtype.np_dtype)
 
 
 define_op(

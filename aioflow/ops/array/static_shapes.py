@@ -43,8 +43,14 @@ def _known(dims: Dims) -> tuple[int, ...] | None:
 
 
 def int_constant(value: Any, dtype: DType = dtypes.int32, name: str = "Const") -> Tensor:
-    """A constant of integers; an empty list too."""
-    return constant(np.asarray(value, dtype=dtype.np_dtype), name=name)
+    """A constant of integers; an empty list too. Raises InvalidArgumentError where one is too large for the dtype."""
+    try:
+        array = np.asarray(value, dtype=dtype.np_dtype)
+    except OverflowError as error:
+        raise InvalidArgumentError(
+            "a size is too large for its dtype", expected=f"at most {dtype.max}", actual=value
+        ) from error
+    return constant(array, name=name)
 
 
 def shape_of(tensor: Tensor, out_type: DType = dtypes.int32) -> Tensor:
