@@ -162,8 +162,8 @@ def _computed(tensor: Tensor, rule: Rule, inputs: list[Array]) -> Array | None:
     if found is None or value.size > _LIMIT:
         return None
     if _is_partial(tensor, value):
-        if all(v is None for v in value.flat):
+        if all(v is None for v in value.reshape(-1)):
             return None
-        if any(v is None for v in value.flat):
+        if any(v is None for v in value.reshape(-1)):
             return value
     return np.asarray(value, dtype=tensor.dtype.np_dtype)

@@ -307,3 +307,19 @@ def test_unique_slices_of_strings_are_those_of_numbers(axis: int) -> None:
     found, same_places = evaluate([*make_list("UniqueV2", texts, [axis])])
     assert np.vectorize(int)(found).tolist() == wanted.tolist()
     assert same_places.tolist() == places.tolist()
+
+
+def test_a_choice_among_large_arrays_of_many_dimensions() -> None:
+    x = np.arange(2**19, dtype=np.float32).reshape(2**10, *(1,) * 38, 2**9)
+    with af.Graph().as_default():
+        fed = af.placeholder("float32")
+        (found,) = evaluate([make("SelectV2", fed > 7.0, fed, 0.0)], {fed: x})
+    np.testing.assert_array_equal(found, np.where(x > 7, x, 0))
+
+
+def test_what_is_partly_known_may_have_many_dimensions() -> None:
+    """As a shape that was reshaped: NumPy's `flat` takes at most 32."""
+    with af.Graph().as_default():
+        sizes = af.shape(af.placeholder("float32", [None, 2]))
+        deep = af.reshape(sizes, [2] + [1] * 39)
+        assert af.zeros(af.reshape(af.cast(deep, "int64"), [2])).shape.as_list() == [None, 2]

@@ -64,6 +64,19 @@ def test_top_k_against_a_stable_sort(k: int, dtype: str) -> None:
     assert np.array_equal(top, np.take_along_axis(x, order, -1))
 
 
+@pytest.mark.parametrize("rank", [3, 33, 64])
+@pytest.mark.parametrize("width", [3, 600])
+def test_rows_of_many_dimensions(rank: int, width: int) -> None:
+    """NumPy sorts at most 32."""
+    rows = np.random.default_rng(1).permutation(2 * width).reshape(2, width).astype(np.float32)
+    x = rows.reshape(2, *(1,) * (rank - 2), width)
+    for k in (1, 2):
+        for found, expected in zip(*(values(lambda t: tuple(top_k(t, k)), a) for a in (x, rows)), strict=True):  # noqa: B023
+            np.testing.assert_array_equal(found, expected.reshape(*x.shape[:-1], k))
+    (found,) = values(lambda t: nth_element(t, 1), x)
+    np.testing.assert_array_equal(found, np.sort(rows)[:, 1].reshape(x.shape[:-1]))
+
+
 def test_top_k_errors() -> None:
     with aioflow.Graph().as_default():
         with pytest.raises(InvalidArgumentError) as built:

@@ -12,7 +12,7 @@ from aioflow.graph import dtypes
 from aioflow.kernels.array.scatter import flat_rows, scatter_rows
 from aioflow.kernels.array.shape import checked_axis
 from aioflow.kernels.blockwise import claim_array, full, is_large, rows_written, taken
-from aioflow.kernels.convert import as_int, as_sizes
+from aioflow.kernels.convert import as_int, as_sizes, broadcast_shape
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.work.copying import copied, row_blocks
 
@@ -202,7 +202,8 @@ def select_v2(xp: Any, condition: Any, t: Any, e: Any) -> Any:
 def _chosen(xp: Any, condition: Any, t: Any, e: Any) -> Any:
     if not (is_large(condition) or is_large(t) or is_large(e)):
         return xp.where(condition, t, e)
-    condition, t, e = np.broadcast_arrays(condition, t, e)
+    shape = broadcast_shape(condition.shape, t.shape, e.shape)  # NumPy's broadcast_arrays takes at most 32 dimensions
+    condition, t, e = (np.broadcast_to(each, shape) for each in (condition, t, e))
     return rows_written(condition.shape, t.dtype, lambda part: np.where(condition[part], t[part], e[part]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -63,8 +64,8 @@ def _top(xp: Any, x: Any, k: int, index: Any) -> tuple[Any, Any]:
     if not x.size or not k:
         empty = (*x.shape[:-1], k)
         return xp.empty(empty, dtype=x.dtype), xp.empty(empty, dtype=index)
-    if is_large(x) and x.ndim > 1:
-        return _top_of_rows(x, k, index)
+    if x.ndim > 2 or (is_large(x) and x.ndim > 1):
+        return _top_of_rows(xp, x, k, index)
     if k == 1:
         best = x.argmax(-1)[..., None]
     elif width > _WIDE and k * 8 <= width:
@@ -74,13 +75,16 @@ def _top(xp: Any, x: Any, k: int, index: Any) -> tuple[Any, Any]:
     return xp.take_along_axis(x, best, -1), best.astype(index)
 
 
-def _top_of_rows(x: Any, k: int, index: Any) -> tuple[Any, Any]:
-    """A few rows of a large array at a time."""
+def _top_of_rows(xp: Any, x: Any, k: int, index: Any) -> tuple[Any, Any]:
+    """By rows, since NumPy sorts at most 32 dimensions; a few rows of a large array at a time."""
     rows = x.reshape(-1, x.shape[-1])
-    values, best = np.empty((len(rows), k), x.dtype), np.empty((len(rows), k), index)
-    for part in blocks(len(rows), max(1, BLOCK // x.shape[-1])):
-        few = rows[part] if len(rows) > 1 else rows[0]
-        values[part], best[part] = _top(np, few, k, index)
+    if not is_large(x):
+        values, best = _top(xp, rows, k, index)
+    else:
+        values, best = np.empty((len(rows), k), x.dtype), np.empty((len(rows), k), index)
+        for part in blocks(len(rows), max(1, BLOCK // x.shape[-1])):
+            few = rows[part] if len(rows) > 1 else rows[0]
+            values[part], best[part] = _top(np, few, k, index)
     return values.reshape(*x.shape[:-1], k), best.reshape(*x.shape[:-1], k)
 
 
@@ -117,7 +121,8 @@ def nth_element(xp: Any, x: Any, n: int, *, reverse: bool) -> Any:
         rows = x.reshape(-1, width)
         found = [nth(row, place) if is_long(row) else np.partition(row, place)[place] for row in batches(rows, 64)]
         return np.array(found, x.dtype).reshape(x.shape[:-1])
-    return xp.partition(x, place, axis=-1)[..., place].copy()
+    rows = x.reshape(math.prod(x.shape[:-1]), width)  # NumPy's sorts take at most 32 dimensions
+    return xp.partition(rows, place, axis=-1)[:, place].reshape(x.shape[:-1]).copy()
 
 
 @kernel("InTopK", fresh=True)
