@@ -167,8 +167,8 @@ def test_windows_that_are_much_larger_than_the_image(stride: int) -> None:
     """What is outside the image takes no time."""
     x, size = _random((2, 5, 4, 3)), 2**31
     pad = tuple(same_padding(length, size, stride, 1) for length in x.shape[1:3])
-    args = ((size, size), (stride, stride), pad, "NHWC")
-    small = ((11, 11), (min(stride, 5), min(stride, 5)), ((5, 5), (5, 5)), "NHWC")
+    args: Any = ((size, size), (stride, stride), pad, "NHWC")
+    small: Any = ((11, 11), (min(stride, 5), min(stride, 5)), ((5, 5), (5, 5)), "NHWC")
     y = max_pool(x, *args)
     expected = max_pool(x, *small)[:, : y.shape[1], : y.shape[2]]
     np.testing.assert_array_equal(y, expected)

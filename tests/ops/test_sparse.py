@@ -168,7 +168,7 @@ def test_a_product_is_made_block_by_block(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("dtype", ["bool", "string"])
 def test_products_are_of_numbers(dtype: str) -> None:
     """The definition allows every dtype, as TensorFlow's does: no kernel is there for what cannot be multiplied."""
-    values = {"bool": [True, True], "string": ["a", "b"]}[dtype]
+    values: Any = {"bool": [True, True], "string": ["a", "b"]}[dtype]
     with af.Graph().as_default():
         product = af.sparse_tensor_dense_matmul(
             af.SparseTensor([[0, 0], [0, 1]], values, [2, 2]), af.constant([values, values])
