@@ -261,3 +261,15 @@ async def test_sizes_that_are_too_large_for_their_dtype() -> None:
                 await session.run(fetch, {fed: [rows]})
         for found in await session.run(wide, {fed: [rows]}):
             assert found.reshape(-1).tolist() == [rows]
+
+
+@pytest.mark.parametrize("op", ["Gather", "GatherV2"])
+def test_rows_of_more_dimensions_than_there_are(op: str) -> None:
+    """NumPy's `take` ends the process where its result would have more than 64."""
+    with af.Graph().as_default():
+        rows, places = af.placeholder("float32"), af.placeholder("int32")
+        made = make(op, rows, places, *([0] if op == "GatherV2" else []))
+        feeds = {rows: np.ones((1,) * 40, np.float32), places: np.zeros((1,) * 25, np.int32)}
+        assert evaluate([made], feeds)[0].ndim == 64
+        with pytest.raises(InvalidArgumentError, match="too many dimensions"):
+            evaluate([made], feeds | {places: np.zeros((1,) * 26, np.int32)})
