@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, SupportsIndex, TypeAlias, TypeVar, overload
+from typing import Any, Final, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from aioflow.errors import DTypeError, InvalidArgumentError
 
 __all__ = [
+    "MAX_RANK",
     "Dimension",
     "Dims",
     "ShapeLike",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 Dims: TypeAlias = tuple[int | None, ...] | None
+MAX_RANK: Final = 64  # the dimensions that an array of NumPy can have
 
 
 class Dimension:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.shapes import MAX_RANK
 from aioflow.kernels.convert import check_room
 from aioflow.work.copying import copy_into, row_blocks
 from aioflow.work.stopping import blocks, claim
@@ -36,7 +37,6 @@ __all__ = [
 
 BLOCK: Final = 1 << 18  # elements, each of which costs some nanoseconds
 _OBJECTS: Final = 1 << 14  # elements that keep others waiting
-_MAX_RANK: Final = 64  # what NumPy can hold
 _AT_RANK: Final = 32  # NumPy 2.4: `ufunc.at` of an array of more dimensions is the end of the process
 
 
@@ -95,9 +95,9 @@ def taken(xp: Any, values: Any, indices: Any, axis: int = 0) -> Any:
         InvalidArgumentError: no array has as many dimensions; NumPy's `take` would end the process.
     """
     shape = (*values.shape[:axis], *indices.shape, *values.shape[axis + 1 :])
-    if len(shape) > _MAX_RANK:
+    if len(shape) > MAX_RANK:
         raise InvalidArgumentError(
-            "the result has too many dimensions", expected=f"at most {_MAX_RANK}", actual=len(shape)
+            "the result has too many dimensions", expected=f"at most {MAX_RANK}", actual=len(shape)
         )
     if math.prod(shape) <= _block(values.dtype) or type(values) is not np.ndarray:
         return values.take(indices, axis)

@@ -23,7 +23,7 @@ from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Graph, Operation, Tensor, user_line
 from aioflow.graph.opdef import OPS, ArgDef, OpDef, ShapeContext, ShapeFn, per_argument
 from aioflow.graph.scopes import current_scope
-from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims, num_elements
+from aioflow.graph.shapes import MAX_RANK, Dims, ShapeLike, dims_of, format_dims, num_elements
 from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.dtype_errors import (
     another_dtype,
@@ -462,6 +462,10 @@ def _inferred_shapes(
         raise InvalidArgumentError(f"the inputs do not fit the op: {type(error).__name__}: {error}") from error
     shapes = result if isinstance(result, list) else [result]
     for dims in shapes:
+        if dims and len(dims) > MAX_RANK:
+            raise InvalidArgumentError(
+                "the result has too many dimensions", expected=f"at most {MAX_RANK}", actual=len(dims)
+            )
         if dims and not _can_exist(dims):
             raise InvalidArgumentError(
                 "the size overflows", expected=f"at most {_MAX_ELEMENTS} elements", actual=format_dims(dims)

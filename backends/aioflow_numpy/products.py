@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.kernels.convert import broadcast_shape
 from aioflow_numpy.blas_threads import alone
 from aioflow_numpy.conv_shapes import Array
 from aioflow_numpy.threads import for_each, thread_count
@@ -107,7 +108,7 @@ def _stacked(a: Array, b: Array) -> Array:
     (rows, inner), columns = a.shape[-2:], b.shape[-1]
     stack = a.shape[:-2]
     if stack != b.shape[:-2]:
-        stack = np.broadcast_shapes(stack, b.shape[:-2])
+        stack = broadcast_shape(stack, b.shape[:-2])
     work = math.prod(stack) * rows * inner * columns
     if work < 2 * _BLOCK and _is_small(rows, inner, columns, a):
         product: Array = np.matmul(a, b)

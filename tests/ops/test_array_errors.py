@@ -273,3 +273,12 @@ def test_rows_of_more_dimensions_than_there_are(op: str) -> None:
         assert evaluate([made], feeds)[0].ndim == 64
         with pytest.raises(InvalidArgumentError, match="too many dimensions"):
             evaluate([made], feeds | {places: np.zeros((1,) * 26, np.int32)})
+
+
+async def test_no_result_has_more_dimensions_than_an_array_can() -> None:
+    with pytest.raises(InvalidArgumentError, match="too many dimensions"):
+        af.expand_dims(np.ones((1,) * 64, np.float32), 0)
+    x = af.placeholder("float32")
+    async with af.Session() as session:
+        with pytest.raises(InvalidArgumentError, match="dimensions"):
+            await session.run(af.expand_dims(x, 0), {x: np.ones((1,) * 64, np.float32)})

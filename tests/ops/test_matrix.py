@@ -39,6 +39,13 @@ def turned(x: Any, flag: bool) -> Any:
     return np.swapaxes(x, -1, -2) if flag else x
 
 
+def test_products_of_many_dimensions() -> None:
+    ones = (1,) * 37
+    a, b = random(3, 4), random(5, 4, 2)
+    found = value(aioflow.matmul, a.reshape(*ones, 1, 3, 4), b.reshape(*ones, 5, 4, 2))
+    np.testing.assert_allclose(found, (a @ b).reshape(*ones, 5, 3, 2))
+
+
 @pytest.mark.parametrize(("ta", "tb"), FLAGS)
 def test_products(ta: bool, tb: bool) -> None:
     a, b = random(3, 4), random(4, 5)

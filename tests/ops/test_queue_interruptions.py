@@ -21,6 +21,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "shuffle": lambda: af.RandomShuffleQueue(3, 1, ["int64"], shapes=[[]], seed=1),
     "priority": lambda: af.PriorityQueue(3, ["int64"], shapes=[[]]),
 }
+_GUARD = 60.0  # seconds after which somebody hangs; a machine may stand still for a while
 OPERATIONS = ("enqueue", "enqueue_many", "dequeue", "dequeue_many", "dequeue_up_to", "close", "size")
 
 
@@ -91,7 +92,7 @@ async def drain(session: af.Session, nodes: Nodes) -> list[int]:
     found: list[int] = []
     while True:
         try:
-            found += nodes.values(await session.run(nodes.nodes["dequeue_up_to"], timeout=5.0))
+            found += nodes.values(await session.run(nodes.nodes["dequeue_up_to"], timeout=_GUARD))
         except errors.OutOfRangeError:
             return found
 
@@ -112,10 +113,10 @@ async def interrupted(kind: str, what: str, how: str, turns: int, filled: int) -
                 helpers.append(tg.create_task(account.run(session, nodes, how, [])))
             others = ("dequeue", "dequeue", "enqueue", "dequeue")
             for i, other in enumerate(others):  # who comes later is served, whatever became of the first
-                helpers.append(tg.create_task(account.run(session, nodes, other, [30 + i], timeout=5.0)))
+                helpers.append(tg.create_task(account.run(session, nodes, other, [30 + i], timeout=_GUARD)))
                 await asyncio.sleep(0)
             rest = await drain(session, nodes)
-            await asyncio.wait([task, *helpers], timeout=5.0)
+            await asyncio.wait([task, *helpers], timeout=_GUARD)
             assert all(t.done() for t in (task, *helpers)), "somebody hangs"
             rest += await drain(session, nodes)
             assert await session.stuck_report() == []

@@ -16,6 +16,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.einsum import Equation, Label, parse_equation
+from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import Binding, Body, binder, kernel
 
 __all__: list[str] = []
@@ -273,7 +274,7 @@ class _Pair:
         batch, left, inner = self.batch, self.left, self.inner
         a_inner, b_inner = a.shape[batch + left :], b.shape[batch : batch + inner]
         if a_inner != b_inner:  # a 1 under an ellipsis that is summed
-            size = self.xp.broadcast_shapes(a_inner, b_inner)
+            size = broadcast_shape(a_inner, b_inner)
             a = self.xp.broadcast_to(a, a.shape[: batch + left] + size)
             b = self.xp.broadcast_to(b, b.shape[:batch] + size + b.shape[batch + inner :])
             a_inner = size
