@@ -139,6 +139,15 @@ def shape(*sizes: int) -> Any:
     return np.array(sizes, np.int32)
 
 
+def boxes(count: int) -> Any:
+    """Of the first image of a batch, nearly all of it."""
+    return np.array([[0.1, 0.1, 0.9, 0.9]] * count, np.float32)
+
+
+def numbers(count: int) -> Any:
+    return np.zeros(count, np.int32)
+
+
 @lru_cache(maxsize=1)
 def sparse(count: int, size: int = 1 << 20) -> tuple[Any, Any, Any]:
     """Indices (in order), values and shape of a sparse matrix."""
@@ -316,6 +325,17 @@ _ROWS += [
         "ResizeNearestNeighbor",
         lambda: [floats(1, 10, 10, 3), shape(8000, 8000)],
         small=lambda: [floats(1, 10, 10, 3), shape(2, 2)],
+    ),
+    Slow(
+        "CropAndResize",
+        lambda: [floats(1, 10, 10, 3), boxes(1), numbers(1), shape(3000, 3000)],
+        small=lambda: [floats(1, 10, 10, 3), boxes(1), numbers(1), shape(2, 2)],
+    ),
+    Slow("CropAndResizeGradBoxes", lambda: [floats(9, 1000, 1000, 3), floats(1, 10, 10, 3), boxes(9), numbers(9)]),
+    Slow(
+        "CropAndResizeGradImage",
+        lambda: [floats(9, 1000, 1000, 3), boxes(9), numbers(9), shape(1, 10, 10, 3)],
+        {"T": af.float32},
     ),
     Slow("MatrixDiag", lambda: [floats(14_000)]),
     Slow("Diag", lambda: [floats(14_000)]),

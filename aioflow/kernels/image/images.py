@@ -231,7 +231,6 @@ class _Crops:
     def __init__(
         self, xp: Any, boxes: Any, box_ind: Any, image: tuple[int, ...], size: tuple[int, ...], method: str
     ) -> None:
-        _check_boxes(xp, boxes, box_ind, image, size)
         (_, old_height, old_width, _), (height, width), nearest = image, size, method == "nearest"
         self.xp, self.image, self.size = xp, image, size
         self.rows = _axis(xp, boxes[:, 0], boxes[:, 2], old_height, height, nearest).of_lines()
@@ -256,19 +255,15 @@ class _Crops:
         ]
 
 
-def _check_shapes_of_boxes(boxes: Any, box_ind: Any) -> None:
+def _check_boxes(xp: Any, boxes: Any, box_ind: Any, image: tuple[int, ...], size: tuple[int, ...]) -> None:
+    if len(image) != 4 or len(size) != 2 or min(image[1:3]) <= 0 or min(size) <= 0:
+        raise InvalidArgumentError("a size must be positive", expected="rank 4, 2 sizes, > 0", actual=(image, size))
     if boxes.ndim != 2 or boxes.shape[1] != 4 or box_ind.shape != boxes.shape[:1]:
         raise InvalidArgumentError(
             "a box has 4 numbers, and one image",
             expected="(boxes, 4) and (boxes,)",
             actual=(boxes.shape, box_ind.shape),
         )
-
-
-def _check_boxes(xp: Any, boxes: Any, box_ind: Any, image: tuple[int, ...], size: tuple[int, ...]) -> None:
-    if len(image) != 4 or len(size) != 2 or min(image[1:3]) <= 0 or min(size) <= 0:
-        raise InvalidArgumentError("a size must be positive", expected="rank 4, 2 sizes, > 0", actual=(image, size))
-    _check_shapes_of_boxes(boxes, box_ind)
     if not bool(xp.isfinite(boxes).all()):
         raise InvalidArgumentError("boxes contains at least one element that is not finite", expected="finite numbers")
     wrong = (box_ind < 0) | (box_ind >= image[0])
@@ -286,9 +281,10 @@ def crop_and_resize(binding: Binding) -> Callable[..., Any]:
     beyond = np.float32(binding.attrs["extrapolation_value"])
 
     def crop(image: Any, boxes: Any, box_ind: Any, crop_size: tuple[int, ...]) -> Any:
-        crops = _Crops(xp, boxes, box_ind, image.shape, crop_size, method)
+        _check_boxes(xp, boxes, box_ind, image.shape, crop_size)
         shape = (len(boxes), *crop_size, image.shape[3])
         claim_array(shape, np.dtype(np.float32))
+        crops = _Crops(xp, boxes, box_ind, image.shape, crop_size, method)
         result = xp.empty((len(crops.boxes), *shape[2:]), np.float32)
         for part, rows, columns, inside in crops.parts():
             corners = crops.corners(image, part, rows, columns)
@@ -306,9 +302,10 @@ def crop_and_resize_grad_image(binding: Binding) -> Callable[..., Any]:
     wide = np.result_type(dtype, np.float32)
 
     def back(grads: Any, boxes: Any, box_ind: Any, image_size: tuple[int, ...]) -> Any:
-        _check_grads(grads, boxes, box_ind, image_size)
-        crops = _Crops(xp, boxes, box_ind, image_size, grads.shape[1:3], method)
+        _check_boxes(xp, boxes, box_ind, image_size, grads.shape[1:3])
+        _check_grads(grads, boxes, image_size)
         claim_array(image_size, wide)
+        crops = _Crops(xp, boxes, box_ind, image_size, grads.shape[1:3], method)
         _, height, width, depth = image_size
         made, channels = xp.zeros(image_size, wide).reshape(-1), xp.arange(depth)
         lines = grads.reshape(len(crops.boxes), *grads.shape[2:])
@@ -324,9 +321,8 @@ def crop_and_resize_grad_image(binding: Binding) -> Callable[..., Any]:
     return back
 
 
-def _check_grads(grads: Any, boxes: Any, box_ind: Any, image: tuple[int, ...]) -> None:
-    _check_shapes_of_boxes(boxes, box_ind)
-    if grads.ndim != 4 or len(image) != 4 or (len(grads), grads.shape[3]) != (len(boxes), image[3]):
+def _check_grads(grads: Any, boxes: Any, image: tuple[int, ...]) -> None:
+    if grads.ndim != 4 or (len(grads), grads.shape[3]) != (len(boxes), image[3]):
         raise InvalidArgumentError(
             "the gradients are not those of crops", expected=f"({len(boxes)}, …, {image[-1:]})", actual=grads.shape
         )
@@ -338,8 +334,9 @@ def crop_and_resize_grad_boxes(binding: Binding) -> Callable[..., Any]:
     xp = binding.xp
 
     def back(grads: Any, image: Any, boxes: Any, box_ind: Any) -> Any:
-        _check_grads(grads, boxes, box_ind, image.shape)
         size = grads.shape[1:3]
+        _check_boxes(xp, boxes, box_ind, image.shape, size)
+        _check_grads(grads, boxes, image.shape)
         crops = _Crops(xp, boxes, box_ind, image.shape, size, "bilinear")
         by_rows, by_columns = _slopes(xp, image.shape[1], size[0]), _slopes(xp, image.shape[2], size[1])
         lines = grads.reshape(len(crops.boxes), *grads.shape[2:])
