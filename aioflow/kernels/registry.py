@@ -11,6 +11,7 @@ A value at run time is an array of the backend or, on the CPU, a NumPy scalar in
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -350,7 +351,7 @@ def kernel(
 
     def register(body: Body) -> Body:
         _register(
-            body,
+            body.__module__,
             KernelDef(
                 op,
                 _bind_body(op, body),
@@ -382,7 +383,7 @@ def binder(
 
     def register(bind: Callable[[Binding], Body]) -> Callable[[Binding], Body]:
         _register(
-            bind,
+            bind.__module__,
             KernelDef(
                 op,
                 bind,
@@ -399,9 +400,9 @@ def binder(
     return register
 
 
-def _register(function: Body, kernel_def: KernelDef) -> None:
-    """Register, after aioflow's own: who brings a second kernel for the same is told so there and then."""
-    if not function.__module__.startswith("aioflow.kernels."):
+def _register(module: str, kernel_def: KernelDef) -> None:
+    """Register, after aioflow's own: a module that brings a second kernel for the same is told so there and then."""
+    if not module.startswith("aioflow.kernels."):
         KERNELS.load()
     KERNELS.register(kernel_def)
 
@@ -439,9 +440,11 @@ class Ufunc:
 
 def elementwise(table: Mapping[str, Ufunc | str]) -> None:
     """Register ops that are one ufunc of the array namespace each."""
+    module = sys._getframe(1).f_globals.get("__name__", "")
     for op, row in table.items():
         ufunc = Ufunc(row) if isinstance(row, str) else row
-        KERNELS.register(
+        _register(
+            module,
             KernelDef(
                 op,
                 partial(_namespace_function, ufunc.name),
@@ -449,7 +452,7 @@ def elementwise(table: Mapping[str, Ufunc | str]) -> None:
                 fresh=True,
                 takes_out=True,
                 expression=ufunc.expression,
-            )
+            ),
         )
 
 

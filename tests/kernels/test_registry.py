@@ -260,7 +260,11 @@ def test_every_kernel_serves_a_defined_op_and_names_real_inputs() -> None:
 
 SECOND = """
 from aioflow import errors
-from aioflow.kernels.registry import kernel
+from aioflow.kernels.registry import elementwise, kernel
+try:
+    elementwise({"Tanh": "tanh"})
+except errors.AlreadyRegisteredError as error:
+    print("refused", error.op_type)
 try:
     @kernel("MatMul")
     def mine(a, b, *, transpose_a, transpose_b):
@@ -278,4 +282,4 @@ asyncio.run(main())
 def test_a_second_kernel_for_an_op_of_aioflow_is_refused_where_it_is_registered() -> None:
     """In a program that has not asked for any kernel yet, too; what comes after is not harmed."""
     done = subprocess.run([sys.executable, "-c", SECOND], capture_output=True, text=True, check=False, timeout=60)
-    assert done.stdout.split("\n")[:2] == ["refused MatMul", "[[6.]]"], done.stdout + done.stderr
+    assert done.stdout.split("\n")[:3] == ["refused Tanh", "refused MatMul", "[[6.]]"], done.stdout + done.stderr
