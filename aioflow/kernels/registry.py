@@ -400,9 +400,9 @@ def binder(
     return register
 
 
-def _register(module: str, kernel_def: KernelDef) -> None:
+def _register(module: str | None, kernel_def: KernelDef) -> None:
     """Register, after aioflow's own: a module that brings a second kernel for the same is told so there and then."""
-    if not module.startswith("aioflow.kernels."):
+    if not (module or "").startswith("aioflow.kernels."):  # a function of C need not have one
         KERNELS.load()
     KERNELS.register(kernel_def)
 
