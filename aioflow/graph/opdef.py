@@ -20,10 +20,10 @@ import numpy as np
 from aioflow.errors import (
     AlreadyRegisteredError,
     DTypeError,
-    InternalError,
     InvalidArgumentError,
     NotFoundError,
 )
+from aioflow.graph.costs import Cost
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graphdef import FunctionRef
 from aioflow.graph.shapes import Dims, dims_of, format_dims, num_elements
@@ -414,12 +414,25 @@ def define_op(
 
     Raises:
         AlreadyRegisteredError: the name is taken.
+        InvalidArgumentError: it cannot be read, or a part of it does not fit the others.
     """
-    parsed = dict(_parse_attr(a) for a in attrs)
+    try:
+        _check_rules(name, shape, traits)
+        parsed = _parse_attrs(attrs)
+        taken, given = (tuple(_parse_args(text, parsed)) for text in (inputs, outputs))
+        _check_distinct([*parsed, *(arg.name for arg in taken)], "attributes and inputs")
+        _check_distinct([arg.name for arg in given], "outputs")
+    except InvalidArgumentError as error:
+        raise type(error)(
+            f"op {name!r} cannot be defined so: {error.message}",
+            op_type=str(name),
+            expected=error.expected,
+            actual=error.actual,
+        ) from error
     op_def = OpDef(
         name,
-        tuple(_parse_args(inputs, parsed)),
-        tuple(_parse_args(outputs, parsed)),
+        taken,
+        given,
         parsed,
         _with_state(traits) if stateful else traits,
         commutative,
@@ -434,18 +447,73 @@ def _with_state(traits: Traits) -> Traits:
     return traits if traits.effect.is_stateful else replace(traits, effect=Effect.CHANGES)
 
 
+def _check_rules(name: Any, shape: Any, traits: Any) -> None:
+    if not isinstance(name, str) or not name.isidentifier():
+        raise InvalidArgumentError("its name is no identifier", expected="a name such as 'ScaledTanh'", actual=name)
+    if shape is not None and not callable(shape):
+        raise InvalidArgumentError(
+            "its shape function is none", expected="a function of a ShapeContext, as `lambda ctx: (2,)`", actual=shape
+        )
+    if not isinstance(traits, Traits):
+        raise InvalidArgumentError(
+            "its traits are none", expected="a kind that is called, such as `traits.elementwise()`", actual=traits
+        )
+    if not isinstance(traits.cost, Cost):
+        raise InvalidArgumentError(
+            "its cost is none", expected="a Cost, such as `traits.transcendental(3)`", actual=traits.cost
+        )
+
+
+def _check_distinct(names: Sequence[str], about: str) -> None:
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise InvalidArgumentError(f"two of its {about} have one name", expected="different names", actual=twice[0])
+
+
 def _parse_args(text: str, attrs: Mapping[str, AttrDef]) -> Iterator[ArgDef]:
     for part in filter(None, (p.strip() for p in text.split(","))):
-        name, kind = (s.strip() for s in part.split(":", 1))
+        name, colon, kind = (s.strip() for s in part.partition(":"))
+        if not (colon and name.isidentifier() and kind):
+            raise InvalidArgumentError("an input or output cannot be read", expected='"name: kind"', actual=repr(part))
         if kind.startswith("list:"):
-            yield ArgDef(name, list_attr=kind[5:])
+            yield ArgDef(name, list_attr=_attr_of(kind[5:], "list(type)", attrs))
             continue
         number, _, element = kind.rpartition("*")
-        number_attr = number or None
+        number_attr = _attr_of(number, "int", attrs) if number else None
         if element in attrs:
-            yield ArgDef(name, type_attr=element, number_attr=number_attr)
+            yield ArgDef(name, type_attr=_attr_of(element, "type", attrs), number_attr=number_attr)
         else:
-            yield ArgDef(name, dtype=as_dtype(element), number_attr=number_attr)
+            yield ArgDef(name, dtype=_dtype_of(element, attrs), number_attr=number_attr)
+
+
+def _attr_of(name: str, kind: str, attrs: Mapping[str, AttrDef]) -> str:
+    """The name, if that is an attribute of that kind."""
+    if name not in attrs or attrs[name].kind != kind:
+        raise InvalidArgumentError(
+            f"{name!r} is not an attribute of kind {kind}",
+            expected=f'"{name}: {kind}" among the attributes',
+            actual=attrs[name].kind if name in attrs else sorted(attrs),
+        )
+    return name
+
+
+def _dtype_of(name: str, attrs: Mapping[str, AttrDef]) -> DType:
+    try:
+        return as_dtype(name)
+    except (DTypeError, TypeError) as error:  # NumPy reads some letters as dtypes, and fails in its own way
+        raise DTypeError(
+            f"{name!r} is neither a dtype nor an attribute",
+            expected=f'a dtype such as "float32", or "{name}: type" among the attributes',
+            actual=sorted(attrs),
+        ) from error
+
+
+def _parse_attrs(texts: Sequence[str]) -> dict[str, AttrDef]:
+    if isinstance(texts, str):
+        raise InvalidArgumentError("its attributes are one string", expected="a string for each", actual=repr(texts))
+    parsed = [_parse_attr(text) for text in texts]
+    _check_distinct([name for name, _ in parsed], "attributes")
+    return dict(parsed)
 
 
 _ATTR: Final = re.compile(
@@ -457,7 +525,11 @@ _ATTR: Final = re.compile(
 def _parse_attr(text: str) -> tuple[str, AttrDef]:
     match = _ATTR.match(text.strip())
     if match is None:
-        raise InternalError(f"cannot parse the attribute definition {text!r}")
+        raise InvalidArgumentError(
+            "an attribute cannot be read",
+            expected='"name: kind", "name: kind >= 1" or "name: kind = default"',
+            actual=repr(text),
+        )
     name, kind, minimum, default = match["name"], match["kind"], match["min"], match["default"]
     is_list = kind.startswith("list({")
     if is_list:
@@ -468,6 +540,12 @@ def _parse_attr(text: str) -> tuple[str, AttrDef]:
     attr = AttrDef(
         name, f"list({kind})" if is_list else kind, None, False, allowed, None if minimum is None else int(minimum)
     )
+    if _item_kind(attr.kind) not in _CANONICAL:
+        raise InvalidArgumentError(
+            f"attribute {name!r} is of no kind that there is",
+            expected=f"one of {', '.join(_CANONICAL)}, or a list(…) of one",
+            actual=attr.kind,
+        )
     if default is None:
         return name, attr
     value = attr.check(_parse_default(attr.kind, default.strip()))
@@ -485,7 +563,16 @@ def _parse_allowed(text: str) -> tuple[str, tuple[Any, ...]]:
 def _parse_default(kind: str, text: str) -> Any:
     if kind in ("type", "list(type)") and not text.startswith("["):
         return text
-    return ast.literal_eval(text)
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError) as error:
+        raise InvalidArgumentError(
+            "a default cannot be read", expected=f"a literal of kind {kind}", actual=text
+        ) from error
+
+
+def _item_kind(kind: str) -> str:
+    return kind[5:-1] if kind.startswith("list(") else kind
 
 
 def gradient(*op_types: str, takes_slices: bool = False) -> Callable[[_Rule], _Rule]:

@@ -249,7 +249,10 @@ class KernelRegistry:
         for other in self._known.get(kernel_def.op, ()):
             if all(getattr(other, f) == getattr(kernel_def, f) for f in same):
                 raise AlreadyRegisteredError(
-                    f"op {kernel_def.op!r} already has a kernel for {kernel_def.device_type}", op_type=kernel_def.op
+                    f"op {kernel_def.op!r} already has such a kernel",
+                    op_type=kernel_def.op,
+                    expected="another device, other dtypes, a higher priority, or a label",
+                    actual=_describe(kernel_def),
                 )
         self._known.setdefault(kernel_def.op, []).append(kernel_def)
         return kernel_def
@@ -265,7 +268,8 @@ class KernelRegistry:
         """As `find`. Raises UnimplementedError that lists the kernels there are."""
         found = self.find(op_type, device_type, attrs)
         if found is None:
-            types = {k: v.name for k, v in attrs.items() if isinstance(v, DType)}
+            types: dict[str, str] = {k: v.name for k, v in attrs.items() if isinstance(v, DType)}
+            types |= {"_kernel": attrs["_kernel"]} if attrs.get("_kernel") else {}
             existing = "; ".join(_describe(k) for k in self._kernels.get(op_type, ())) or "no kernel at all"
             raise UnimplementedError(
                 f"no kernel of op {op_type!r} fits the node",
@@ -289,8 +293,10 @@ def _has_strings(attrs: Mapping[str, Any]) -> bool:
 
 def _describe(kernel_def: KernelDef) -> str:
     device = "any device" if kernel_def.device_type == ANY_DEVICE else kernel_def.device_type
-    limits = ", ".join(f"{n} in {{{', '.join(sorted(t.name for t in ts))}}}" for n, ts in kernel_def.dtypes.items())
-    return f"{device} ({limits})" if limits else device
+    limits = [f"{n} in {{{', '.join(sorted(t.name for t in ts))}}}" for n, ts in kernel_def.dtypes.items()]
+    if kernel_def.label:
+        limits.append(f"for nodes with _kernel={kernel_def.label!r}")
+    return f"{device} ({', '.join(limits)})" if limits else device
 
 
 def _load_built_in() -> None:
@@ -349,6 +355,8 @@ def kernel(
         InvalidArgumentError: the body's parameters do not follow the op's signature.
     """
 
+    _require_op(op)
+
     def register(body: Body) -> Body:
         _register(
             body.__module__,
@@ -381,6 +389,8 @@ def binder(
 ) -> Callable[[Callable[[Binding], Body]], Callable[[Binding], Body]]:
     """Register a function that makes the body for one node, given its `Binding`. See `kernel` for the arguments."""
 
+    _require_op(op)
+
     def register(bind: Callable[[Binding], Body]) -> Callable[[Binding], Body]:
         _register(
             bind.__module__,
@@ -400,25 +410,67 @@ def binder(
     return register
 
 
+def _require_op(op: Any) -> None:
+    """Raise InvalidArgumentError for a decorator without its parentheses, which would register nothing."""
+    if not isinstance(op, str):
+        raise InvalidArgumentError("a kernel needs its op", expected='the name of an op: `@kernel("Tanh")`', actual=op)
+
+
 def _register(module: str | None, kernel_def: KernelDef) -> None:
     """Register, after aioflow's own: a module that brings a second kernel for the same is told so there and then."""
     if not (module or "").startswith("aioflow.kernels."):  # a function of C need not have one
         KERNELS.load()
+    _check_names(kernel_def)
     KERNELS.register(kernel_def)
+
+
+def _check_names(kernel_def: KernelDef) -> None:
+    """Raise InvalidArgumentError where a kernel speaks of what its op does not have: it would never be chosen, or its
+    converter never be called.
+    """
+    op_def = OPS.get(kernel_def.op)
+    inputs = [arg.name for arg in op_def.inputs]
+    types = [name for name, attr in op_def.attrs.items() if attr.kind in ("type", "list(type)")]
+    for option, given, known in (
+        ("host", kernel_def.host, inputs),
+        ("takes", kernel_def.takes, inputs),
+        ("dtypes", kernel_def.dtypes, types),
+    ):
+        for name in given:
+            if name not in known:
+                raise _misfit(kernel_def.op, f"{option}= of a kernel names {name!r}", f"one of {known}", name)
+    for name, dtypes in kernel_def.dtypes.items():
+        allowed = op_def.attrs[name].allowed
+        if allowed is not None and not dtypes & set(allowed):
+            names = [", ".join(sorted(dtype.name for dtype in some)) for some in (allowed, dtypes)]
+            raise _misfit(kernel_def.op, f"dtypes= of a kernel: {name!r} is never one of these", names[0], names[1])
+    if kernel_def.device_type != kernel_def.device_type.upper():
+        raise _misfit(
+            kernel_def.op, "device= of a kernel", f"{kernel_def.device_type.upper()!r}", kernel_def.device_type
+        )
+
+
+def _misfit(op: str, message: str, expected: str, actual: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(message, op_type=op, expected=expected, actual=actual)
 
 
 def _bind_body(op: str, body: Body) -> Callable[[Binding], Body]:
     parameters = list(inspect.signature(body).parameters.values())
     takes_xp = bool(parameters) and parameters[0].name == "xp"
     attrs = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    count = sum(p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in parameters) - takes_xp
+    positional = [p for p in parameters[takes_xp:] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    given_names = [p.name for p in positional if p.default is p.empty]
     op_def = OPS.get(op)
+    names = [a.name for a in op_def.inputs]
     unknown = [a for a in attrs if a not in op_def.attrs]
-    if count != len(op_def.inputs) or unknown:
+    unnamed = [p.name for p in positional if p.name in op_def.attrs and p.name not in names]
+    swapped = sorted(given_names) == sorted(names) and given_names != names
+    if len(given_names) != len(names) or unknown or unnamed or swapped:
         raise InvalidArgumentError(
             f"the kernel body {body.__name__} does not follow the signature of op {op}",
-            expected=f"inputs {[a.name for a in op_def.inputs]}, attributes of {sorted(op_def.attrs)}",
-            actual=f"{count} inputs, attributes {attrs}",
+            op_type=op,
+            expected=f"inputs {names} in this order, and after a * any of the attributes {sorted(op_def.attrs)}",
+            actual=f"def {body.__name__}{inspect.signature(body)}",
         )
 
     def bind(binding: Binding) -> Body:

@@ -13,13 +13,12 @@ from aioflow.autodiff.lookup import lookup_gradient
 from aioflow.errors import (
     AlreadyExistsError,
     DTypeError,
-    InternalError,
     InvalidArgumentError,
     NotFoundError,
     OpError,
     UnimplementedError,
 )
-from aioflow.graph import dtypes
+from aioflow.graph import dtypes, traits
 from aioflow.graph.opdef import (
     GRADIENTS,
     GROUPS,
@@ -108,7 +107,7 @@ def test_allowed_values() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "a int", "a: {float32} >= x", "1:2:3"])
 def test_a_definition_that_cannot_be_read(text: str) -> None:
-    with pytest.raises((InternalError, InvalidArgumentError)):
+    with pytest.raises(InvalidArgumentError):
         _attr(text)
 
 
@@ -341,3 +340,48 @@ def test_flat_inputs_are_split_by_the_signature() -> None:
     attrs = {"T": dtypes.float32, "N": 0, "Tlist": (dtypes.int32, dtypes.bool_)}
     split = {arg.name: values for arg, values in per_argument(op_def.inputs, attrs, "abcd")}
     assert split == {"x": "a", "many": "", "any": "bc", "last": "d"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "attrs", "says"),
+    [
+        ("x", "y: int32", [], "'x'"),
+        ("x: T", "y: T", [], "'T: type'|\"T: type\""),
+        ("x: flaot32", "", [], "flaot32"),
+        ("x: N*int32", "", ["N: float"], "N: int"),
+        ("x: list:Tin", "", ["Tin: type"], r"Tin: list\(type\)"),
+        ("x: k", "", ["k: int"], "k: type"),
+        ("x: int32, x: int32", "", [], "actual:   x"),
+        ("x: int32", "", ["x: int"], "actual:   x"),
+        ("", "y: int32, y: int32", [], "actual:   y"),
+        ("", "", ["k: int", "k: float"], "actual:   k"),
+        ("", "", ["k: itn"], "itn"),
+        ("", "", ["k: list(itn)"], "itn"),
+        ("", "", ["k: int = one"], "one"),
+        ("", "", ["k"], "name: kind"),
+        ("", "", "k: int", "a string for each"),
+    ],
+)
+def test_what_is_wrong_with_a_definition_is_said_with_the_name_of_the_op(
+    inputs: str, outputs: str, attrs: Any, says: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=says) as caught:
+        define_op("TestWrongDefinition", inputs, outputs, attrs)
+    assert caught.value.op_type == "TestWrongDefinition"
+    assert "TestWrongDefinition" not in OPS
+
+
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        ({"shape": (1, 2)}, "shape function"),
+        ({"traits": traits.elementwise}, r"traits\.elementwise\(\)"),
+        ({"traits": traits.elementwise(cost=3.0)}, r"traits\.transcendental"),  # type: ignore[arg-type]  # the mistake
+        ({"name": "two words"}, "no identifier"),
+        ({"name": ""}, "no identifier"),
+    ],
+)
+def test_the_rules_of_a_definition_are_what_they_must_be(rules: Any, says: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=says):
+        define_op(**{"name": "TestWrongDefinition", **rules})
+    assert "TestWrongDefinition" not in OPS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import subprocess
 import sys
@@ -262,13 +263,7 @@ SECOND = """
 from aioflow import errors
 from aioflow.kernels.registry import elementwise, kernel
 try:
-    elementwise({"Tanh": "tanh"})
-except errors.AlreadyRegisteredError as error:
-    print("refused", error.op_type)
-try:
-    @kernel("MatMul")
-    def mine(a, b, *, transpose_a, transpose_b):
-        return a
+    {registered}
 except errors.AlreadyRegisteredError as error:
     print("refused", error.op_type)
 import asyncio, aioflow as af
@@ -279,7 +274,64 @@ asyncio.run(main())
 """
 
 
-def test_a_second_kernel_for_an_op_of_aioflow_is_refused_where_it_is_registered() -> None:
+@pytest.mark.parametrize(
+    ("op", "registered"),
+    [
+        ("MatMul", "kernel('MatMul')(lambda a, b, *, transpose_a, transpose_b: a)"),
+        ("Tanh", "elementwise({'Tanh': 'tanh'})"),
+    ],
+)
+def test_a_second_kernel_for_an_op_of_aioflow_is_refused_where_it_is_registered(op: str, registered: str) -> None:
     """In a program that has not asked for any kernel yet, too; what comes after is not harmed."""
-    done = subprocess.run([sys.executable, "-c", SECOND], capture_output=True, text=True, check=False, timeout=60)
-    assert done.stdout.split("\n")[:3] == ["refused Tanh", "refused MatMul", "[[6.]]"], done.stdout + done.stderr
+    program = SECOND.replace("{registered}", registered)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.split("\n")[:2] == [f"refused {op}", "[[6.]]"], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"host": {"axis": int}}, "host= .*'axis'"),
+        ({"takes": {"handle": int}}, "takes= .*'handle'"),
+        ({"dtypes": {"S": "float32"}}, "dtypes= .*'S'"),
+        ({"dtypes": {"N": "float32"}}, "dtypes= .*'N'"),
+        ({"device": "cpu"}, "'CPU'"),
+    ],
+)
+def test_a_kernel_speaks_only_of_what_its_op_has(op: str, options: Any, says: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=says) as caught:
+        kernel(op, **options)(_plain)
+    assert caught.value.op_type == op
+    assert KERNELS.for_op(op) == []
+
+
+def test_dtypes_that_the_op_never_has_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="never") as caught:
+        kernel("Tanh", dtypes={"T": "string"}, priority=1)(lambda x: x)
+    assert caught.value.actual == "string"
+
+
+def test_inputs_in_another_order_and_attributes_among_them_are_refused() -> None:
+    def swapped(y: Any, x: Any) -> Any:
+        return x - y
+
+    def positional(input: Any, reduction_indices: Any, keep_dims: bool = False) -> Any:
+        return input
+
+    for name, body in (("Sub", swapped), ("Sum", positional)):
+        with pytest.raises(InvalidArgumentError, match="does not follow the signature") as caught:
+            kernel(name, priority=1)(body)
+        assert str(inspect.signature(body)) in caught.value.actual
+
+
+@pytest.mark.parametrize("decorator", [kernel, binder])
+def test_a_decorator_without_its_parentheses_is_refused(decorator: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="the name of an op"):
+        decorator(lambda x: x)
+
+
+def test_a_label_that_no_kernel_has_is_named_among_those_there_are(op: str) -> None:
+    kernel(op, label="there")(_plain)
+    with pytest.raises(UnimplementedError, match="_kernel='there'") as caught:
+        KERNELS.get(op, "CPU", {"_kernel": "elsewhere"})
+    assert "elsewhere" in caught.value.actual
