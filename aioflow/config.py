@@ -41,7 +41,8 @@ class SessionConfig:
         plan_cache_size: How many compiled steps are kept; the oldest goes first.
         operation_timeout: Seconds that a run may take unless it is given its own `timeout`; None for no limit.
         executor: "strands", or "reference" for the plain executor, which is slow: one coroutine per node. With it
-            branches and loops stay in their primitive form.
+            branches and loops stay in their primitive form, and what each kernel returns is compared with what its op
+            declares: an InternalError names the node where it is not that.
         device_count: How many devices of a type the process has, such as {"CPU": 4}. One CPU without it, and the GPUs
             that are found.
         optimizations: Whether steps are optimized; or switches by the name of the pass (`compiler/optimize/passes.py`),

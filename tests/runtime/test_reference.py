@@ -21,7 +21,7 @@ from aioflow.graph.arrays import to_array
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.kernels.resources import ResourceManager
-from aioflow.ops.apply import make
+from aioflow.ops.apply import make, make_list
 from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.dataflow import Dataflow
 from aioflow.runtime.device import host
@@ -343,3 +343,37 @@ async def test_closing_the_session_stops_a_step_that_waits(graph: af.Graph) -> N
         tg.create_task(stopped())
         await until_waiting(session)
         await asyncio.wait_for(session.close(), 5)
+
+
+@pytest.mark.parametrize(
+    ("returned", "actual"),
+    [
+        (np.zeros(2), "float64 of shape (2,)"),
+        (np.float32(0), "float32 of shape ()"),
+        (None, "NoneType"),
+        (1.0, "float"),
+        ((np.zeros(2, np.float32),), "tuple"),
+    ],
+)
+async def test_a_kernel_that_does_not_return_what_its_op_declares_is_named(returned: Any, actual: str) -> None:
+    y = _doing("wrong", lambda x: returned, np.zeros(2, np.float32))
+    async with af.Session(config=af.SessionConfig(executor="reference")) as session:
+        with pytest.raises(errors.InternalError, match="TestDo does not return the output 0") as caught:
+            await session.run(y)
+    assert (caught.value.node, caught.value.actual) == ("wrong", actual)
+    assert caught.value.expected == "float32 of shape (2,)"
+
+
+@pytest.mark.parametrize(("returned", "actual"), [(np.zeros(2, np.float32), "ndarray"), ((1, 2, 3), "3 of them")])
+async def test_an_array_is_not_taken_apart_into_outputs(returned: Any, actual: str) -> None:
+    define_op("TestTwo", "x: T", "y: T, z: T", ["T: type"], stateful=True)
+    try:
+        kernel("TestTwo")(lambda x: returned)
+        both = make_list("TestTwo", 0.0)
+        async with af.Session(config=af.SessionConfig(executor="reference")) as session:
+            with pytest.raises(errors.InternalError, match="does not return the outputs") as caught:
+                await session.run(both)
+        assert caught.value.actual == actual
+    finally:
+        del OPS._ops["TestTwo"]
+        KERNELS._kernels.pop("TestTwo", None)
