@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 import aioflow
-from aioflow.cli.arguments import Parser, count, positive
+from aioflow.cli.arguments import Parser, add_imports, count, positive
 from aioflow.cli.cluster import parse_cluster
 from aioflow.cli.program import Stopped, loop_factory, run, run_command, run_demo
 from aioflow.config import SessionConfig
@@ -46,6 +46,7 @@ def _run(given: Sequence[str]) -> int:
     parser.add_argument("--job", help="the job of this task")
     parser.add_argument("--task", type=count, help="its number in the job")
     parser.add_argument("--cpus", type=positive, default=1, help="CPU devices (default %(default)s)")
+    add_imports(parser)
     options = parser.parse_args(given)
     config = SessionConfig(device_count={"CPU": options.cpus})
     server = Server(parse_cluster(options.cluster), options.job, options.task, config=config)

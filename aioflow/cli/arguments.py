@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Final, NoReturn
 
-__all__ = ["Parser", "count", "file", "output_file", "port", "positive", "seconds"]
+__all__ = ["Parser", "add_imports", "count", "file", "output_file", "port", "positive", "seconds"]
 
 _WRONG: Final = 2
 
@@ -18,6 +20,27 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where more is said, and exit."""
         self.exit(_WRONG, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def add_imports(parser: argparse.ArgumentParser) -> None:
+    """An option for the modules that register a user's own ops: each is imported as the command line is read."""
+    parser.add_argument(
+        "--import",
+        action="append",
+        type=_imported,
+        dest="imports",
+        metavar="MODULE",
+        help="a module that registers ops, such as my_package.ops; may be repeated",
+    )
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise argparse.ArgumentTypeError(f"{error}; it must be installed, or in a folder of PYTHONPATH") from error
+    except Exception as error:  # a module of the user's may fail in any way
+        raise argparse.ArgumentTypeError(f"{name} fails: {type(error).__name__}: {error}") from error
 
 
 def count(text: str) -> int:

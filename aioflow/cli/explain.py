@@ -15,7 +15,7 @@ import numpy as np
 
 # The whole package: that is what registers the ops and the portable kernels.
 import aioflow as af
-from aioflow.cli.arguments import file, output_file
+from aioflow.cli.arguments import add_imports, file, output_file
 from aioflow.cli.backends import load_backends
 from aioflow.cli.program import run
 from aioflow.compiler.ir import ClientGraph
@@ -68,6 +68,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         dest="measure",
         help="run it, with zeros for feeds and variables, and use its times",
     )
+    add_imports(parser)
     parser.add_argument("--svg", type=output_file, metavar="FILE", help="draw the predicted timeline")
     parser.set_defaults(run=_run)
 

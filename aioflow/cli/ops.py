@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 # The whole package: that is what registers the ops and the portable kernels.
 import aioflow  # noqa: F401  # imported for its effect
+from aioflow.cli.arguments import add_imports
 from aioflow.cli.backends import load_backends
 from aioflow.graph.costs import Cost
 from aioflow.graph.opdef import GRADIENTS, OPS
@@ -98,6 +99,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser("ops", help="list the ops with their dtypes, devices and gradients")
     parser.add_argument("--json", action="store_true", help="as a JSON array")
     parser.add_argument("--traits", action="store_true", help="what the compiler and placement know of each op")
+    add_imports(parser)
     parser.set_defaults(run=_run)
 
 

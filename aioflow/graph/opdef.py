@@ -358,7 +358,7 @@ class OpRegistry:
             raise NotFoundError(
                 f"no op {name!r} is registered{did_you_mean(near)}",
                 op_type=name,
-                expected=f"one of {len(self._ops)} ops",
+                expected=f"one of {len(self._ops)} ops, or one whose module is imported first (in a command: --import)",
                 actual=name,
             )
         return found
