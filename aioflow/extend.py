@@ -26,6 +26,7 @@ from aioflow.kernels.registry import Ufunc as Ufunc
 from aioflow.kernels.registry import binder as binder
 from aioflow.kernels.registry import elementwise as elementwise
 from aioflow.kernels.registry import kernel as kernel
+from aioflow.kernels.resources import resource_finder as resource_finder
 from aioflow.ops.apply import apply_op as apply_op
 from aioflow.ops.apply import make as make
 from aioflow.ops.apply import make_list as make_list
@@ -58,4 +59,5 @@ __all__ = [
     "make_tuple",
     "merge_dims",
     "not_differentiable",
+    "resource_finder",
 ]

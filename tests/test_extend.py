@@ -134,6 +134,13 @@ def test_a_kernel_that_fails_is_one_error_of_the_tree() -> None:
 def test_the_walk_through_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
     text = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     exec("\n".join(blocks), {"__name__": "walk_through"})
-    assert "[0.       , 0.7615942]" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "[0.       , 0.7615942]" in printed
+    assert "np.float32(0.7615942)" in printed  # the sum of the resource
+
+
+def test_a_kernel_with_a_label_serves_the_nodes_that_ask_for_it() -> None:
+    extend.kernel("Tanh", label="mine", fresh=True)(lambda x: x + x.dtype.type(40))
+    assert evaluate([extend.make("Tanh", 2.0, _kernel="mine"), extend.make("Tanh", 0.0)]) == [42.0, 0.0]

@@ -233,6 +233,9 @@ class ResourceManager:
 def resource_finder(kind: type[T], binding: Binding, make: Callable[[str], T]) -> Callable[[], T]:
     """A function that finds the resource which a node names by its attributes; `make(name)` makes it the first time.
 
+    The op has the attributes `container` and `shared_name`, both strings that may be empty. Steps may use the resource
+    at the same time, from several threads.
+
     The function raises InvalidArgumentError where the resource of that name is of a different kind.
     """
     resources, container = binding.resources, binding.attrs["container"]
