@@ -144,3 +144,27 @@ def test_the_walk_through_of_the_documentation_runs(capsys: pytest.CaptureFixtur
 def test_a_kernel_with_a_label_serves_the_nodes_that_ask_for_it() -> None:
     extend.kernel("Tanh", label="mine", fresh=True)(lambda x: x + x.dtype.type(40))
     assert evaluate([extend.make("Tanh", 2.0, _kernel="mine"), extend.make("Tanh", 0.0)]) == [42.0, 0.0]
+
+
+@pytest.mark.parametrize("returned", [3, (3.0,), ("?",)])
+def test_a_shape_function_that_returns_no_shape_is_named(returned: Any) -> None:
+    extend.define_op("Halve", "x: T", "y: T", ["T: {floats}"], shape=lambda ctx: returned)
+    with pytest.raises(errors.InvalidArgumentError, match="the shape function of Halve") as caught:
+        extend.make("Halve", 1.0)
+    assert caught.value.actual == repr(returned)
+
+
+def test_a_gradient_of_another_dtype_is_refused() -> None:
+    """It would be added to others, or be the answer, as a tensor of that dtype."""
+    define()
+    extend.gradient("Halve")(lambda op, grad: af.cast(grad, af.float64))
+    x = af.placeholder(af.float32, [2])
+    with pytest.raises(errors.DTypeError, match="wrong dtype") as caught:
+        af.gradients(extend.make("Halve", x, name="half"), x)
+    assert (caught.value.node, caught.value.expected, caught.value.actual) == ("half", "float32", "float64")
+
+
+def test_a_gradient_without_the_name_of_an_op_is_refused() -> None:
+    for names in ((), (lambda op, grad: grad,)):
+        with pytest.raises(errors.InvalidArgumentError, match="@gradient"):
+            extend.gradient(*names)

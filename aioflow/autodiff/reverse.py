@@ -18,7 +18,7 @@ from aioflow.autodiff.branches import Branches, merge_gradients, switch_gradient
 from aioflow.autodiff.lookup import lookup_gradient, takes_slices
 from aioflow.autodiff.loops import loop_gradients
 from aioflow.autodiff.paths import Level, Step, find_paths, is_own
-from aioflow.errors import InternalError, InvalidArgumentError, UnimplementedError
+from aioflow.errors import DTypeError, InternalError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.shapes import format_dims
@@ -185,6 +185,12 @@ def _fitted(op: Operation, tensor: Tensor, gradient: Gradient) -> Gradient:
     """The gradient, checked against the input that it belongs to, with what is known about the input's shape."""
     if isinstance(gradient, IndexedSlices) or tensor.dtype.name in ("resource", "variant"):
         return gradient
+    if gradient.dtype != tensor.dtype:
+        raise DTypeError(
+            f"the gradient of op {op.type!r} by {tensor.name!r} has the wrong dtype; convert it with aioflow.cast",
+            expected=tensor.dtype.name,
+            actual=gradient.dtype.name,
+        ).at(op.name, op.type, op.source)
     try:
         gradient.set_shape(tensor.dims)
     except InvalidArgumentError as error:

@@ -588,6 +588,11 @@ def gradient(*op_types: str, takes_slices: bool = False) -> Callable[[_Rule], _R
         AlreadyRegisteredError: the op already has a gradient.
     """
 
+    if not op_types or not all(isinstance(op_type, str) for op_type in op_types):
+        raise InvalidArgumentError(
+            "a gradient needs its ops", expected='names of ops: `@gradient("Tanh")`', actual=op_types
+        )
+
     def attach(fn: _Rule) -> _Rule:
         for op_type in op_types:
             _register_gradient(op_type, fn)

@@ -284,7 +284,7 @@ def _other_outputs(op_def: OpDef, wanted: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"op {op_def.name} does not have these outputs",
         op_type=op_def.name,
-        expected=f"an op that gives {wanted}",
+        expected=f"an op that gives {wanted}; `make_list` gives any outputs, `make_op` the node",
         actual=outputs or "no outputs",
     )
 
@@ -462,6 +462,12 @@ def _inferred_shapes(
         raise InvalidArgumentError(f"the inputs do not fit the op: {type(error).__name__}: {error}") from error
     shapes = result if isinstance(result, list) else [result]
     for dims in shapes:
+        if dims is not None and not _is_dims(dims):
+            raise InvalidArgumentError(
+                f"the shape function of {op_def.name} does not return a shape",
+                expected="a tuple of sizes, or None; a list of them for several outputs",
+                actual=repr(dims),
+            )
         if dims and len(dims) > MAX_RANK:
             raise InvalidArgumentError(
                 "the result has too many dimensions", expected=f"at most {MAX_RANK}", actual=len(dims)
@@ -471,6 +477,10 @@ def _inferred_shapes(
                 "the size overflows", expected=f"at most {_MAX_ELEMENTS} elements", actual=format_dims(dims)
             )
     return shapes
+
+
+def _is_dims(value: Any) -> bool:
+    return isinstance(value, tuple) and all(size is None or isinstance(size, int | np.integer) for size in value)
 
 
 def _can_exist(dims: tuple[int | None, ...]) -> bool:
