@@ -30,6 +30,7 @@ from aioflow.graph.shapes import Dims, dims_of, format_dims, num_elements
 from aioflow.graph.static_value import StaticValue, constant_value, partial_shape, partial_value
 from aioflow.graph.suggestions import did_you_mean, near_names
 from aioflow.graph.traits import UNSTATED, Effect, Traits
+from aioflow.work.importing import Namespace, gives_way, importing
 
 if TYPE_CHECKING:
     from aioflow.graph.indexed_slices import IndexedSlices
@@ -342,12 +343,19 @@ class OpRegistry:
 
     def __init__(self) -> None:
         self._ops: dict[str, OpDef] = {}
+        self._origins: dict[str, Namespace] = {}  # of each, the module that defined it
 
     def register(self, op_def: OpDef) -> OpDef:
-        """Add a definition. Raises AlreadyRegisteredError when the name is taken."""
-        if op_def.name in self._ops:
-            raise AlreadyRegisteredError(f"op {op_def.name!r} is already registered", op_type=op_def.name)
-        self._ops[op_def.name] = op_def
+        """Add a definition, in the place of one that an import that was cut off has left.
+
+        Raises:
+            AlreadyRegisteredError: the name is taken.
+        """
+        name, origin = op_def.name, importing()
+        if name in self._ops and not gives_way(self._origins.get(name, {}), origin):
+            raise AlreadyRegisteredError(f"op {name!r} is already registered", op_type=name)
+        self._origins[name] = origin
+        self._ops[name] = op_def
         return op_def
 
     def get(self, name: str) -> OpDef:
@@ -382,6 +390,7 @@ def traits_of(op: str) -> Traits:
 
 
 GRADIENTS: Final[dict[str, GradientFn | None]] = {}
+_GRADIENT_ORIGINS: Final[dict[str, Namespace]] = {}  # of each of these, the module that registered it
 TAKES_SLICES: Final[set[str]] = set()  # the ops whose gradient functions take IndexedSlices as they are
 
 
@@ -610,6 +619,8 @@ def not_differentiable(*op_types: str) -> None:
 
 
 def _register_gradient(op_type: str, fn: GradientFn | None) -> None:
-    if op_type in GRADIENTS:
+    origin = importing()
+    if op_type in GRADIENTS and not gives_way(_GRADIENT_ORIGINS.get(op_type, {}), origin):
         raise AlreadyRegisteredError(f"op {op_type!r} already has a gradient", op_type=op_type)
+    _GRADIENT_ORIGINS[op_type] = origin
     GRADIENTS[op_type] = fn

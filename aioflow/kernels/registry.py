@@ -11,9 +11,8 @@ A value at run time is an array of the backend or, on the CPU, a NumPy scalar in
 from __future__ import annotations
 
 import inspect
-import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -23,6 +22,7 @@ from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, Unimple
 from aioflow.graph.dtypes import DType, as_dtype, resource, string, variant
 from aioflow.graph.opdef import GROUPS, OPS
 from aioflow.graph.shapes import Dims
+from aioflow.work.importing import Namespace, gives_way, importing
 
 __all__ = [
     "ANY_DEVICE",
@@ -218,6 +218,7 @@ class KernelRegistry:
 
     def __init__(self, load: Callable[[], None] | None = None) -> None:
         self._known: dict[str, list[KernelDef]] = {}
+        self._origins: dict[Hashable, Namespace] = {}  # of each, by its key, the module that registered it
         self._load = load
         self._loading = threading.local()
 
@@ -238,23 +239,25 @@ class KernelRegistry:
                 self._loading.here = False
 
     def register(self, kernel_def: KernelDef) -> KernelDef:
-        """Add a kernel.
+        """Add a kernel, in the place of what an import that was cut off has left of it.
 
         Raises:
             NotFoundError: the op is not defined.
             AlreadyRegisteredError: there is one for the same op, device type, dtypes, label and priority.
         """
         OPS.get(kernel_def.op)
-        same = ("op", "device_type", "dtypes", "label", "priority")
-        for other in self._known.get(kernel_def.op, ()):
-            if all(getattr(other, f) == getattr(kernel_def, f) for f in same):
+        known, origin, key = self._known.setdefault(kernel_def.op, []), importing(), _key(kernel_def)
+        if key in self._origins:
+            if not gives_way(self._origins[key], origin):
                 raise AlreadyRegisteredError(
                     f"op {kernel_def.op!r} already has such a kernel",
                     op_type=kernel_def.op,
                     expected="another device, other dtypes, a higher priority, or a label",
                     actual=_describe(kernel_def),
                 )
-        self._known.setdefault(kernel_def.op, []).append(kernel_def)
+            known[:] = [other for other in known if _key(other) != key]
+        self._origins[key] = origin
+        known.append(kernel_def)
         return kernel_def
 
     def find(self, op_type: str, device_type: str, attrs: Mapping[str, Any]) -> KernelDef | None:
@@ -285,6 +288,12 @@ class KernelRegistry:
 
     def __iter__(self) -> Iterator[KernelDef]:
         return (k for kernels in self._kernels.values() for k in kernels)
+
+
+def _key(kernel_def: KernelDef) -> Hashable:
+    """What no two kernels have in common."""
+    dtypes = frozenset(kernel_def.dtypes.items())
+    return kernel_def.op, kernel_def.device_type, dtypes, kernel_def.label, kernel_def.priority
 
 
 def _has_strings(attrs: Mapping[str, Any]) -> bool:
@@ -359,7 +368,6 @@ def kernel(
 
     def register(body: Body) -> Body:
         _register(
-            body.__module__,
             KernelDef(
                 op,
                 _bind_body(op, body),
@@ -393,7 +401,6 @@ def binder(
 
     def register(bind: Callable[[Binding], Body]) -> Callable[[Binding], Body]:
         _register(
-            bind.__module__,
             KernelDef(
                 op,
                 bind,
@@ -416,9 +423,9 @@ def _require_op(op: Any) -> None:
         raise InvalidArgumentError("a kernel needs its op", expected='the name of an op: `@kernel("Tanh")`', actual=op)
 
 
-def _register(module: str | None, kernel_def: KernelDef) -> None:
+def _register(kernel_def: KernelDef) -> None:
     """Register, after aioflow's own: a module that brings a second kernel for the same is told so there and then."""
-    if not (module or "").startswith("aioflow.kernels."):  # a function of C need not have one
+    if not importing().get("__name__", "").startswith("aioflow.kernels."):
         KERNELS.load()
     _check_names(kernel_def)
     KERNELS.register(kernel_def)
@@ -492,11 +499,9 @@ class Ufunc:
 
 def elementwise(table: Mapping[str, Ufunc | str]) -> None:
     """Register ops that are one ufunc of the array namespace each."""
-    module = sys._getframe(1).f_globals.get("__name__", "")
     for op, row in table.items():
         ufunc = Ufunc(row) if isinstance(row, str) else row
         _register(
-            module,
             KernelDef(
                 op,
                 partial(_namespace_function, ufunc.name),

@@ -335,3 +335,46 @@ def test_a_label_that_no_kernel_has_is_named_among_those_there_are(op: str) -> N
     with pytest.raises(UnimplementedError, match="_kernel='there'") as caught:
         KERNELS.get(op, "CPU", {"_kernel": "elsewhere"})
     assert "elsewhere" in caught.value.actual
+
+
+_INTERRUPTED = """
+import sys
+
+left = {count}
+
+def profile(frame, event, argument):
+    global left
+    if event == "return" and frame.f_code.co_name == {function!r} and frame.f_code.co_filename.endswith({file!r}):
+        left -= 1
+        if not left:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+def run():
+    import aioflow as af
+    return af.Session().run_sync(af.gradients(af.square(x := af.constant(3.0)), x)[0])
+
+sys.setprofile(profile)
+try:
+    run()
+except KeyboardInterrupt:
+    print("interrupted", run())
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "file", "counts"),
+    [
+        ("register", "kernels/registry.py", (1, 5, 350)),
+        ("register", "graph/opdef.py", (2, 200, 500)),
+        ("_register_gradient", "graph/opdef.py", (1, 50, 200)),
+    ],
+)
+def test_an_import_that_was_interrupted_is_made_up_for_by_the_next(
+    function: str, file: str, counts: tuple[int, ...]
+) -> None:
+    """Ctrl-C while aioflow or its kernels are loaded: what half a module has registered is not in the way."""
+    for count in counts:
+        code = _INTERRUPTED.format(count=count, function=function, file=file)
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=120)
+        assert ran.stdout == "interrupted 6.0\n", (count, ran.stderr)
