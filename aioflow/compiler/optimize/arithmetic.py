@@ -167,13 +167,15 @@ def _division(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _choice(node: Node, rewriting: Rewriting) -> Node | None:
-    """A choice that a constant makes: what is chosen. What is not chosen is still waited for if it has effects."""
+    """A choice that a constant makes: what is chosen. What is not chosen is still waited for if it has effects, and may
+    turn out not to fit where its shape is not known.
+    """
     condition = rewriting.constant(node.inputs[0])
     if condition is None or not condition.size or condition.min() != condition.max():
         return None
     chosen = node.inputs[1 if condition.min() else 2]
-    spec = rewriting.spec(chosen)
-    if spec != node.outputs[0] or num_elements(spec.dims) is None:
+    known = all(num_elements(rewriting.spec(edge).dims) is not None for edge in node.inputs)
+    if not known or rewriting.spec(chosen) != node.outputs[0]:
         return None
     return rewriting.copied(node, chosen)
 

@@ -184,6 +184,16 @@ async def test_a_mixed_choice_stays() -> None:
     assert ops(await assert_equivalent(graph, [], arithmetic, dead_code)) == ops(graph)
 
 
+@pytest.mark.parametrize("choose", [af.where, af.where_v2])
+async def test_what_is_not_chosen_may_turn_out_not_to_fit(choose: Any) -> None:
+    z = af.exp(af.constant([0.1, 0.2]))
+    graph = step(choose(af.constant(True), z, other := af.placeholder("float32", None)), [other])
+    result = optimized(graph, arithmetic, dead_code)
+    assert ops(result) == ops(graph)
+    with pytest.raises(af.errors.InvalidArgumentError):
+        await run(result, [np.zeros(3, np.float32)])
+
+
 async def test_what_is_not_chosen_still_has_its_effects() -> None:
     total = af.Variable(0.0)
     z = af.exp(af.constant([0.1, 0.2]))
