@@ -99,6 +99,8 @@ def taken(xp: Any, values: Any, indices: Any, axis: int = 0) -> Any:
         raise InvalidArgumentError(
             "the result has too many dimensions", expected=f"at most {MAX_RANK}", actual=len(shape)
         )
+    if not shape and values.dtype.hasobject:  # a single element would be plain bytes
+        return values.take(indices.reshape(1), axis).reshape(())
     if math.prod(shape) <= _block(values.dtype) or type(values) is not np.ndarray:
         return values.take(indices, axis)
     if axis == 0:

@@ -247,7 +247,7 @@ class KernelRegistry:
         """
         OPS.get(kernel_def.op)
         known, origin, key = self._known.setdefault(kernel_def.op, []), importing(), _key(kernel_def)
-        if key in self._origins:
+        if any(_key(other) == key for other in known):
             if not gives_way(self._origins[key], origin):
                 raise AlreadyRegisteredError(
                     f"op {kernel_def.op!r} already has such a kernel",

@@ -323,3 +323,11 @@ def test_what_is_partly_known_may_have_many_dimensions() -> None:
         sizes = af.shape(af.placeholder("float32", [None, 2]))
         deep = af.reshape(sizes, [2] + [1] * 39)
         assert af.zeros(af.reshape(af.cast(deep, "int64"), [2])).shape.as_list() == [None, 2]
+
+
+def test_one_string_that_is_gathered_is_a_tensor_like_any_other() -> None:
+    words = af.placeholder("string", [2])
+    found = af.raw_ops.Gather(params=words, indices=af.placeholder_with_default(np.int32(1), []))
+    with af.Session() as session:
+        assert session.run_sync(af.stack([found, found]), {words: [b"a", b"b"]}).tolist() == [b"b", b"b"]
+        assert session.run_sync(af.rank(af.placeholder_with_default(found, None)), {words: [b"a", b"b"]}) == 0

@@ -46,8 +46,6 @@ def gather(xp: Any, params: Any, indices: Any) -> Any:
 @binder("GatherV2", host={"axis": as_int}, fresh=True)
 def gather_v2(binding: Binding) -> Callable[..., Any]:
     xp, batch_dims = binding.xp, binding.attrs["batch_dims"]
-    # take() of a single element of an object array gives plain bytes
-    keep_array = binding.input_dtypes[0] is dtypes.string
 
     def pick(params: Any, indices: Any, axis: int) -> Any:
         position = checked_axis(axis, params.ndim)
@@ -55,10 +53,6 @@ def gather_v2(binding: Binding) -> Callable[..., Any]:
         if batch_dims:
             batch = batch_dims + indices.ndim if batch_dims < 0 else batch_dims
             return _batched(xp, params, indices, position, batch)
-        if keep_array and indices.ndim == 0:
-            return xp.take(params, indices.reshape(1), position).reshape(
-                params.shape[:position] + params.shape[position + 1 :]
-            )
         return taken(xp, params, indices, position)
 
     return pick
