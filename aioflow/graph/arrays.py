@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
@@ -14,13 +15,19 @@ from aioflow.graph.dtypes import DType, can_cast_feed
 from aioflow.work.copying import copy_into, row_blocks
 from aioflow.work.stopping import batches, blocks
 
-__all__ = ["Array", "check_depth", "holds_bytes", "string_array", "takes_long", "to_array"]
+__all__ = ["Array", "blank", "check_depth", "holds_bytes", "string_array", "takes_long", "to_array"]
 
 _MANY: Final = 1 << 12  # Python values, which become an array in some hundred microseconds
 _LARGE: Final = 1 << 18  # bytes of an array, which are cast in that time
 _DEEPEST: Final = 64  # dimensions that an array of NumPy may have
 
 Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def blank(dims: Sequence[int], dtype: Any) -> Array:
+    """Zeros of a NumPy dtype; of strings, empty ones."""
+    kind = np.dtype(dtype)
+    return np.full(dims, b"", kind) if kind.hasobject else np.zeros(dims, kind)
 
 
 def to_array(value: Any, dtype: DType | None = None) -> Array:

@@ -38,6 +38,18 @@ def unchanged(ctx: ShapeContext) -> Dims:
     return dims
 
 
+def both_merged(ctx: ShapeContext) -> Dims:
+    """Shape function of ops whose two inputs and output have one shape."""
+    return merge_dims(ctx.tensors[0].dims, ctx.tensors[1].dims)
+
+
+def _default_shape(ctx: ShapeContext) -> Dims:
+    """The shape that may be fed, which the default value must have, too."""
+    shape: Dims = ctx.attrs["shape"]
+    merge_dims(ctx.tensors[0].dims, shape)
+    return shape
+
+
 def scalar(ctx: ShapeContext) -> Dims:
     """Shape function of ops whose output is a scalar."""
     return ()
@@ -77,7 +89,7 @@ define_op(
     "input: dtype",
     "output: dtype",
     ["dtype: type", "shape: shape"],
-    shape=lambda ctx: ctx.attrs["shape"],
+    shape=_default_shape,
     traits=passes_on(),
 )
 define_op("NoOp", traits=instant())

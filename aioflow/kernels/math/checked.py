@@ -133,8 +133,25 @@ def imag(binding: Binding) -> Body:
 
 @binder("Angle", fresh=True)
 def angle(binding: Binding) -> Body:
-    arctan2 = binding.xp.arctan2
-    return lambda x: arctan2(x.imag, x.real)
+    arctan2, dtype = binding.xp.arctan2, _output(binding).np_dtype
+    return lambda x: arctan2(x.imag, x.real).astype(dtype, copy=False)
+
+
+@binder("ComplexAbs", fresh=True, takes_out=True)
+def complex_abs(binding: Binding) -> Body:
+    absolute: Body = binding.xp.absolute
+    made = _output(binding)
+    if made is binding.input_dtypes[0].real_dtype:
+        return absolute
+
+    def converted(x: Any, out: Any = None) -> Any:
+        size = absolute(x).astype(made.np_dtype)
+        if out is None:
+            return size
+        out[...] = size
+        return out
+
+    return converted
 
 
 def _output(binding: Binding) -> DType:

@@ -35,7 +35,6 @@ elementwise(
         "NextAfter": "nextafter",
         "Neg": Ufunc("negative", "-{0}"),
         "Abs": "absolute",
-        "ComplexAbs": "absolute",
         "Sign": "sign",
         "Square": "square",
         "Sqrt": "sqrt",

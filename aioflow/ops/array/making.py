@@ -11,7 +11,7 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
+from aioflow.graph.arrays import Array, blank
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
@@ -69,7 +69,7 @@ define_op(
     "y: T",
     ["T: type"],
     shape=unchanged,
-    value=known_by(np.zeros_like),
+    value=known_by(lambda x: blank(x.shape, x.dtype)),
     traits=movement(only_shapes=True, row_major=True),
 )
 define_op(

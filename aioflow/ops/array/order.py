@@ -8,7 +8,7 @@ import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
+from aioflow.graph.arrays import Array, blank
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
@@ -391,7 +391,7 @@ def _stitched_value(op: Operation, inputs: list[Array]) -> Array:
     count = len(inputs) // 2
     indices, data = inputs[:count], inputs[count:]
     inner = data[0].shape[indices[0].ndim :]
-    merged = np.zeros((max((int(i.max()) for i in indices if i.size), default=-1) + 1, *inner), dtype=data[0].dtype)
+    merged = blank((max((int(i.max()) for i in indices if i.size), default=-1) + 1, *inner), data[0].dtype)
     for where, values in zip(indices, data, strict=True):
         merged[where] = values
     return merged

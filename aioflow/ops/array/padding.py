@@ -9,7 +9,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_text
-from aioflow.graph.arrays import Array
+from aioflow.graph.arrays import Array, blank
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims
@@ -96,8 +96,9 @@ _PADDINGS = "Tpaddings: {int32, int64} = int32"
 _MODE = "mode: {'REFLECT', 'SYMMETRIC'}"
 
 
-def _padded_value(value: Array, paddings: Array, constant: Array | int = 0) -> Array:
-    return np.pad(value, paddings.tolist(), constant_values=constant)
+def _padded_value(value: Array, paddings: Array, constant: Array | None = None) -> Array:
+    outside = blank((), value.dtype) if constant is None else constant
+    return np.pad(value, paddings.tolist(), constant_values=outside)
 
 
 define_op(

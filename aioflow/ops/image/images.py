@@ -96,6 +96,12 @@ def _cutting_boxes(ctx: ShapeContext) -> Dims:
     return (_count_of_boxes(ctx), 4)
 
 
+def _resized_grad(ctx: ShapeContext) -> Dims:
+    """The original image's, with as many images and channels as the gradients have."""
+    grads, image = ctx.require_rank("grads", 4), ctx.require_rank("original_image", 4)
+    return image if grads is None else merge_dims(image, (grads[0], None, None, grads[3]))
+
+
 define_op(
     "DecodePng",
     "contents: string",
@@ -178,7 +184,7 @@ define_op(
     "grads: float32, original_image: T",
     "output: T",
     ["T: {float32, bfloat16, float16, float64}", *_SCALING],
-    shape=lambda ctx: ctx.dims("original_image"),
+    shape=_resized_grad,
     traits=opaque(),
 )
 define_op(

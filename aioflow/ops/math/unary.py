@@ -15,7 +15,7 @@ from aioflow.graph.opdef import define_op, gradient, not_differentiable
 from aioflow.graph.static_value import StaticValue, known_by
 from aioflow.graph.traits import FLOATS, NUMBERS, Laws, Traits, elementwise, transcendental
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
-from aioflow.ops.core import unchanged
+from aioflow.ops.core import both_merged, unchanged
 from aioflow.ops.math.broadcasting import conjugate, negated
 from aioflow.ops.sparse.indexed_slices import Gradient
 
@@ -83,7 +83,7 @@ for _name, _in_c in (
     ("SigmoidGrad", "(1 - {0}) * {0} * {1}"),
 ):
     _traits = elementwise(in_c=_in_c, fuses=FLOATS)
-    define_op(_name, "y: T, dy: T", "z: T", [f"T: {_ANALYTIC}"], shape=unchanged, traits=_traits)
+    define_op(_name, "y: T, dy: T", "z: T", [f"T: {_ANALYTIC}"], shape=both_merged, traits=_traits)
 
 not_differentiable("Floor", "Ceil", "Rint", "Round")
 
