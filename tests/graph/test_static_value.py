@@ -41,6 +41,7 @@ KNOWN: list[tuple[str, Callable[[], af.Tensor]]] = [
     ("shape in int64", lambda: af.shape(_closed(), out_type=af.int64)),
     ("rank of an open shape", lambda: af.rank(_open())),
     ("size", lambda: af.size(_closed())),
+    ("rows chosen by a vector", lambda: _raw("Select", af.constant([True, False]), [[1, 2], [3, 4]], [[5, 6], [7, 8]])),
     ("identity", lambda: af.identity(af.constant(3))),
     ("stop_gradient", lambda: af.stop_gradient(af.constant(3))),
     ("cast", lambda: af.cast(af.constant([1.7, -1.7]), "int32")),

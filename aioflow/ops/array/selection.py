@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.arrays import Array
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, is_compatible, merge_dims, num_elements
@@ -43,13 +44,18 @@ def _select_shape(ctx: ShapeContext) -> Dims:
     return merge_dims(data, condition)
 
 
+def _select_value(condition: Array, t: Array, e: Array) -> Array:
+    rows = condition.ndim == 1 and t.ndim > 1  # a vector selects rows
+    return np.where(condition.reshape((-1,) + (1,) * (t.ndim - 1)) if rows else condition, t, e)
+
+
 define_op(
     "Select",
     "condition: bool, t: T, e: T",
     "output: T",
     ["T: type"],
     shape=_select_shape,
-    value=known_by(np.where),
+    value=known_by(_select_value),
     traits=elementwise(fuses=ANY),
 )
 define_op(
