@@ -282,3 +282,12 @@ async def test_no_result_has_more_dimensions_than_an_array_can() -> None:
     async with af.Session() as session:
         with pytest.raises(InvalidArgumentError, match="dimensions"):
             await session.run(af.expand_dims(x, 0), {x: np.ones((1,) * 64, np.float32)})
+
+
+async def test_what_is_padded_with_is_one_value() -> None:
+    x, outside = af.placeholder("float32", [2]), af.placeholder("float32")
+    with pytest.raises(InvalidArgumentError, match="rank 0"):
+        af.pad(x, [[1, 1]], constant_values=[1.0, 2.0])
+    async with af.Session() as session:
+        with pytest.raises(InvalidArgumentError, match="constant_values"):
+            await session.run(af.pad(x, [[1, 1]], constant_values=outside), {x: [3.0, 4.0], outside: [[1.0]]})

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array, full
-from aioflow.kernels.convert import as_array, as_ints
+from aioflow.kernels.convert import as_array, as_ints, check_rank
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.work.copying import copied, put
 
@@ -53,7 +53,12 @@ def pad(binding: Binding) -> Callable[..., Any]:
 @binder("PadV2", host={"paddings": _as_pairs}, fresh=True, elastic=True)
 def pad_v2(binding: Binding) -> Callable[..., Any]:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
-    return lambda value, paddings, outside: _padded(xp, value, paddings, outside, dtype)
+
+    def padded(value: Any, paddings: Pairs, outside: Any) -> Any:
+        check_rank("constant_values", outside, 0)
+        return _padded(xp, value, paddings, outside, dtype)
+
+    return padded
 
 
 @kernel("MirrorPad", host={"paddings": _as_pairs}, fresh=True, elastic=True)

@@ -277,7 +277,7 @@ def sparse_fill_empty_rows(indices: Any, values: Any, shape: Any, default: Any) 
     return made, held, empty, places
 
 
-@kernel("SparseFillEmptyRowsGrad", device="CPU", fresh=True)
+@kernel("SparseFillEmptyRowsGrad", device="CPU", dtypes={"T": "numbers"}, fresh=True)
 def sparse_fill_empty_rows_grad(places: Any, grad: Any) -> tuple[Any, Any]:
     check_rank("the reverse index map", places, 1)
     check_rank("the gradient", grad, 1)

@@ -101,6 +101,11 @@ def _padded_value(value: Array, paddings: Array, constant: Array | None = None) 
     return np.pad(value, paddings.tolist(), constant_values=outside)
 
 
+def _pad_v2_shape(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("constant_values", 0)
+    return _pad_shape(ctx)
+
+
 define_op(
     "Pad",
     "input: T, paddings: Tpaddings",
@@ -115,7 +120,7 @@ define_op(
     "input: T, paddings: Tpaddings, constant_values: T",
     "output: T",
     ["T: type", _PADDINGS],
-    shape=_pad_shape,
+    shape=_pad_v2_shape,
     value=known_by(_padded_value),
     traits=movement(row_major=True),
 )

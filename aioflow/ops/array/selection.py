@@ -29,7 +29,7 @@ define_op(
     ["T: {numbertype, bool} = bool"],
     shape=_where_shape,
     value=known_by(np.argwhere),
-    traits=movement(never_larger=True),
+    traits=movement(),
 )
 not_differentiable("Where")
 
