@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from aioflow.work.stopping import Stoppable, Stopped, acting, checkpoint, current_work
@@ -214,3 +216,30 @@ asyncio.run(main())
     with program("-c", code) as process:
         said, _ = process.communicate(timeout=SECONDS)
     assert (process.returncode, said) == (0, "over\n")
+
+
+async def test_a_thread_that_is_slow_to_end_keeps_no_value_alive(one: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, resume = asyncio.get_running_loop(), threading.Event()
+    send = loop.call_soon_threadsafe
+
+    def send_slowly(callback: Any, *args: Any, **more: Any) -> asyncio.Handle:
+        handle = send(callback, *args, **more)
+        assert resume.wait(PATIENCE)
+        return handle
+
+    made: list[weakref.ref[Any]] = []
+
+    def make() -> Any:
+        array = np.zeros(1)
+        made.append(weakref.ref(array))
+        return array
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", send_slowly)
+    try:
+        result = await one.call(Stoppable(effects=False), make)
+        assert made[0]() is result
+        del result
+        await asyncio.sleep(0)  # the end of the turn of the loop that brought it
+        assert made[0]() is None
+    finally:
+        resume.set()

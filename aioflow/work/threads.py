@@ -96,40 +96,43 @@ class Call:
                 return True
             self._state = _RUNNING
         self.thread = threading.get_ident()
-        outcome: Any = None
-        error: BaseException | None = None
+        made: list[Any] = []  # the outcome and the error
         try:
-            outcome = doing(self.work, self._function, *self._args)
+            made += (doing(self.work, self._function, *self._args), None)
         except StopIteration as raised:  # a future cannot carry one
             error = RuntimeError("a function for a thread raised StopIteration")
             error.__cause__ = raised
+            made += (None, error)
+            del error
         except BaseException as raised:
-            error = raised
+            made += (None, raised)
         try:
-            return self._end(outcome, error)
+            return self._end(made)
         finally:
-            del self, outcome, error  # the error's traceback holds this frame, and would hold the step's values by it
+            del self, made  # the error's traceback holds this frame, and would hold the step's values by it
 
-    def _end(self, outcome: Any, error: BaseException | None) -> bool:
+    def _end(self, made: list[Any]) -> bool:
         with self._lock:
             stays = self._state == _RUNNING
             if stays:
                 self._state = _ENDED
             else:
-                self._result = (outcome, error)
+                self._result = (made[0], made[1])
                 self._delivered = True
         self._args = ()
         if stays:
             with suppress(RuntimeError):  # the loop was closed: there is nobody left to tell
-                self._loop.call_soon_threadsafe(self._deliver, outcome, error)
+                self._loop.call_soon_threadsafe(self._deliver, made)
         for loop, future in self._rejoining:
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(_settle, future, outcome, error)
+                loop.call_soon_threadsafe(_settle, future, *self._result)
         return stays
 
     # -- on the loop ---------------------------------------------------------------------------------------------------
 
-    def _deliver(self, outcome: Any, error: BaseException | None) -> None:
+    def _deliver(self, made: list[Any]) -> None:
+        outcome, error = made
+        made.clear()  # the thread may be long in coming to its end, and must not keep the value alive meanwhile
         self._delivered = True
         if self._timer is not None:
             self._timer.cancel()
@@ -264,6 +267,7 @@ class Threads:
             if not call.left and process == generation():  # a child drops what its parent awaits
                 with self._lock:
                     self._busy -= 1
+            del call.future  # the thread may hold the call for a while yet, and must not hold its result
             del call  # as in `perform`
         return result
 

@@ -271,7 +271,7 @@ def test_rows_of_more_dimensions_than_there_are(op: str) -> None:
         made = make(op, rows, places, *([0] if op == "GatherV2" else []))
         feeds = {rows: np.ones((1,) * 40, np.float32), places: np.zeros((1,) * 25, np.int32)}
         assert evaluate([made], feeds)[0].ndim == 64
-        with pytest.raises(InvalidArgumentError, match="too many dimensions"):
+        with pytest.raises(InvalidArgumentError, match="dimensions"):
             evaluate([made], feeds | {places: np.zeros((1,) * 26, np.int32)})
 
 
