@@ -22,6 +22,7 @@ from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, Unimple
 from aioflow.graph.dtypes import DType, as_dtype, resource, string, variant
 from aioflow.graph.opdef import GROUPS, OPS
 from aioflow.graph.shapes import Dims
+from aioflow.work.forking import not_forked
 from aioflow.work.importing import Namespace, gives_way, importing
 
 __all__ = [
@@ -233,7 +234,8 @@ class KernelRegistry:
         if load is not None and not getattr(self._loading, "here", False):
             self._loading.here = True
             try:
-                load()  # importing has locks: whoever comes meanwhile waits for them
+                with not_forked():
+                    load()  # importing has locks: whoever comes meanwhile waits for them
                 self._load = None
             finally:
                 self._loading.here = False

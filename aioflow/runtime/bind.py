@@ -19,7 +19,7 @@ from aioflow.graph.opdef import OPS, per_argument, places, traits_of
 from aioflow.graph.traits import Effect
 from aioflow.kernels.convert import OF_ONE_ELEMENT, Handle, as_array
 from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body, Converter, KernelDef
-from aioflow.runtime.growing import claiming, grows
+from aioflow.runtime.growing import claiming, grows, may_differ, of_one_shape
 from aioflow.work.copying import copied
 from aioflow.work.stopping import batches
 
@@ -218,6 +218,8 @@ def _bind(node: Node, graph: ClientGraph, backend: ArrayBackend, resources: Any,
     try:
         kernel, call = backend.bind(KERNELS.get(node.op, backend.device_type, node.attrs), binding)
         arguments = tuple(_arguments(node, kernel, graph, backend))
+        if may_differ(node, graph):
+            return BoundNode(node, replace(kernel, expression=None), of_one_shape(call), arguments)
         if not grows(node, kernel, graph):
             return BoundNode(node, kernel, call, arguments)
         return BoundNode(node, replace(kernel, expression=None), claiming(call, kernel, node), arguments, claims=True)

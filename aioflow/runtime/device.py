@@ -13,6 +13,7 @@ from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, NotFoun
 from aioflow.kernels.registry import HOST
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.backend_api import Backend, BackendDevice
+from aioflow.work.forking import not_forked
 
 __all__ = ["ENTRY_POINTS", "Device", "backends", "host", "load_backend", "make_devices", "present_devices"]
 
@@ -36,7 +37,8 @@ def load_backend(name: str) -> Backend:
             actual=name,
         )
     try:
-        backend: Backend = found[name].load()()
+        with not_forked():
+            backend: Backend = found[name].load()()
     except ImportError as error:
         raise NotFoundError(
             f"backend {name!r} cannot be imported", expected=f"`pip install 'aioflow[{name}]'`", actual=str(error)

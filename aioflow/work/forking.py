@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from aioflow.errors import FailedPreconditionError
 
-__all__ = ["Forks", "Locked", "check_process", "generation", "in_child", "renew_in_child"]
+__all__ = ["Forks", "Locked", "check_process", "generation", "in_child", "not_forked", "renew_in_child"]
 
 F = TypeVar("F", bound=Callable[[], Any])
 
@@ -55,6 +56,20 @@ def _tell() -> None:
     _PROCESS.generation += 1
     for known in list(_KNOWN):
         known.after_fork()
+
+
+_FORKS: Final = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_FORKS.acquire, after_in_parent=_FORKS.release, after_in_child=_FORKS.release)
+
+
+@contextmanager
+def not_forked() -> Iterator[None]:
+    """While the block runs, other threads that fork wait. For imports: Python's lock of a module that was half imported
+    stays locked in a child, and whoever imports it there waits forever.
+    """
+    with _FORKS:
+        yield
 
 
 class Locked:

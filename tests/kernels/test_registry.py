@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -378,3 +379,40 @@ def test_an_import_that_was_interrupted_is_made_up_for_by_the_next(
         code = _INTERRUPTED.format(count=count, function=function, file=file)
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=120)
         assert ran.stdout == "interrupted 6.0\n", (count, ran.stderr)
+
+
+_FORKED = """
+import os, signal, sys, threading, time
+import aioflow as af
+
+class SlowFinder:
+    began = threading.Event()
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "aioflow.kernels.linalg.products":
+            self.began.set()
+            time.sleep(0.3)  # the module's lock is held meanwhile
+
+def run():
+    with af.Graph().as_default():
+        return af.Session().run_sync(af.constant(2.0) * 3.0)
+
+sys.meta_path.insert(0, SlowFinder())
+thread = threading.Thread(target=run)
+thread.start()
+SlowFinder.began.wait()
+if os.fork() == 0:
+    signal.alarm(20)
+    print("child", run(), flush=True)
+    os._exit(0)
+os.wait()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_fork_waits_for_the_kernels_that_another_thread_loads() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _FORKED], capture_output=True, check=False, text=True, timeout=120
+    )
+    assert ran.stdout == "child 6.0\n", ran.stderr

@@ -291,3 +291,14 @@ async def test_what_is_padded_with_is_one_value() -> None:
     async with af.Session() as session:
         with pytest.raises(InvalidArgumentError, match="constant_values"):
             await session.run(af.pad(x, [[1, 1]], constant_values=outside), {x: [3.0, 4.0], outside: [[1.0]]})
+
+
+@pytest.mark.parametrize("op", ["ReluGrad", "SoftplusGrad", "TanhGrad", "RsqrtGrad"])
+async def test_what_must_have_one_shape_does_not_broadcast(op: str) -> None:
+    x, y = af.placeholder("float32"), af.placeholder("float32")
+    made = make(op, x, y)
+    async with af.Session() as session:
+        assert (await session.run(made, {x: [[1.0]], y: [[2.0]]})).shape == (1, 1)
+        with pytest.raises(InvalidArgumentError, match="one shape") as caught:
+            await session.run(made, {x: [[1.0], [2.0]], y: [[1.0, 2.0]]})
+        assert caught.value.node == made.op.name
