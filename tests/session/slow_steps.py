@@ -578,7 +578,7 @@ _ROWS += [
     Slow("DecodePng", lambda: [image(9000, 9000, "PNG")], left=LEFT),
     Slow("DecodeJpeg", lambda: [image(4000, 4000, "JPEG")], left=LEFT),
     Slow("DecodeBmp", lambda: [image(8000, 8000, "BMP")], left=LEFT),
-    Slow("DecodeGif", lambda: [animation(60)]),
+    Slow("DecodeGif", lambda: [animation(240)]),
     Slow("EncodePng", lambda: [ints(60 * MILLION, 256, "uint8").reshape(5000, 4000, 3)], left=LEFT),
     Slow("EncodeJpeg", lambda: [ints(120 * MILLION, 256, "uint8").reshape(5000, 8000, 3)], left=LEFT),
     Slow("AdjustContrastv2", lambda: [floats(4, 2000, 2000, 3), scalar(2.0, "float32")], left=LEFT),
