@@ -243,3 +243,15 @@ async def test_a_thread_that_is_slow_to_end_keeps_no_value_alive(one: Threads, m
         assert made[0]() is None
     finally:
         resume.set()
+
+
+async def test_what_comes_of_a_call_whose_coroutine_was_dropped_disturbs_nobody(one: Threads, gate: Gate) -> None:
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, failure: failures.append(failure))
+    dropped = one.call(Stoppable(effects=False), gate)
+    dropped.send(None)  # up to where it waits for the thread
+    await gate.until_entered()
+    dropped.close()
+    gate.opened.set()
+    assert await one.call(Stoppable(effects=False), lambda: "next") == "next"  # of the same thread, so it comes after
+    assert failures == []

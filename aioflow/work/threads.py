@@ -255,6 +255,7 @@ class Threads:
             if work.requested:
                 call.ask()
             result: T = await call.future
+            del call.future  # the thread may hold the call for a while yet, and must not hold its result
         except asyncio.CancelledError:
             work.stop()
             if not call.withdraw():
@@ -267,7 +268,6 @@ class Threads:
             if not call.left and process == generation():  # a child drops what its parent awaits
                 with self._lock:
                     self._busy -= 1
-            del call.future  # the thread may hold the call for a while yet, and must not hold its result
             del call  # as in `perform`
         return result
 
