@@ -90,9 +90,12 @@ class OpError(AioflowError):
         op_type: Type of the node's op, or None.
         source: The user's line that created the node, or None.
         expected, actual: What was required and what came; None where that does not apply.
+        may_have_been_applied: Of the error that a step ends with: whether some of its updates may have been made. False
+            only where it is certain that none was and none will be, so that the step may be run again.
     """
 
     code: ClassVar[int] = 2
+    may_have_been_applied: bool = True
 
     def __init__(
         self,
@@ -137,6 +140,8 @@ class OpError(AioflowError):
             parts.append(f"  op:       {self.op_type}")
         if self.source is not None:
             parts.append(f"  created:  {self.source}")
+        if "may_have_been_applied" in self.__dict__:  # somebody has looked
+            parts.append(f"  applied:  {'perhaps' if self.may_have_been_applied else 'no'}")
         return "\n".join(parts)
 
 

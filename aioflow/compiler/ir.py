@@ -13,7 +13,9 @@ from typing import Any, Final, NamedTuple
 from aioflow.errors import SourceLine
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.dtypes import DType
+from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims
+from aioflow.graph.traits import Effect, Role
 
 __all__ = ["ClientGraph", "Edge", "Node", "OutputSpec", "Part", "Plan", "worth_a_thread"]
 
@@ -105,6 +107,12 @@ class Part:
         """What is known of each of `feeds`."""
         found = {int(node.attrs["index"]): node.outputs[0] for node in self.nodes() if node.op == ARG}
         return tuple(found[index] for index in self.feeds)
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything in it changes what other steps see."""
+        found = (traits_of(node.op) for node in self.nodes())
+        return any(traits.effect is Effect.CHANGES and traits.role is Role.KERNEL for traits in found)
 
     @property
     def size(self) -> int:

@@ -41,6 +41,7 @@ class CompileOptions:
         compression: How float32 values go between devices; "" for as they are.
         choose: Gives nodes that may be on several devices one of them.
         recompute: As of `partition`.
+        meeting: Makes of feeds and fetches, before they are placed, nodes that meet the caller while the step runs.
         times: From a placed graph what `schedule_receives` needs; without it, values are sent as soon as they are made.
     """
 
@@ -50,6 +51,7 @@ class CompileOptions:
     compression: str = ""
     choose: Chooser = first_feasible
     recompute: Recompute | None = None
+    meeting: Callable[[ClientGraph], ClientGraph] | None = None
     times: Callable[[ClientGraph], tuple[NodeSeconds, TransferSeconds]] | None = None
 
 
@@ -65,6 +67,8 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     graph = check(prune(request))
     for optimization in chosen_passes(chosen.optimizations):
         graph = check(optimization.run(graph, chosen.evaluate))
+    if chosen.meeting is not None:
+        graph = check(chosen.meeting(graph))
     asked = frozenset(name for name, node in graph.nodes.items() if node.device)
     graph = check(place(_pinned(graph, cluster.pins), cluster, chosen.choose))
     again = chosen.recompute if is_on(RECOMPUTE, chosen.optimizations) else None

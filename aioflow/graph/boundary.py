@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ARG", "BOUNDARY", "RECV", "RETVAL", "SEND"]
+__all__ = ["ARG", "BOUNDARY", "PARTIAL_FEED", "PARTIAL_FETCH", "RECV", "RETVAL", "SEND"]
 
 # What a step is given and what it gives, each with its number: a part of a plan is complete in itself.
 ARG: Final = "_Arg"
 RETVAL: Final = "_Retval"
+# The same in a step that is fed and fetched while it runs; `ops/partial_run.py` defines them.
+PARTIAL_FEED: Final = "_PartialFeed"
+PARTIAL_FETCH: Final = "_PartialFetch"
 # The two ends of an edge between devices.
 SEND: Final = "_Send"
 RECV: Final = "_Recv"

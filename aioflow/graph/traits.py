@@ -175,6 +175,7 @@ class Traits:
         role: What it is to the runtime, where that interprets it.
         on_host: Why it runs on the host alone, in a few words; "" where another device may have a kernel.
         is_numeric: Its work is on numbers in tensors.
+        stays_home: It needs what only the process has that built the graph: a Python function.
     """
 
     kind: str = ""
@@ -193,6 +194,7 @@ class Traits:
     role: Role = Role.KERNEL
     on_host: str = ""
     is_numeric: bool = True
+    stays_home: bool = False
 
     @property
     def multiplies(self) -> bool:
@@ -256,6 +258,7 @@ class Answers(TypedDict, total=False):
     role: Role
     on_host: str
     is_numeric: bool
+    stays_home: bool
 
 
 class Kind(Protocol):
@@ -314,7 +317,11 @@ encoded = _kind(
 )
 files = _kind("files", "Reads or writes files.", on_host="files", is_numeric=False)
 python_function = _kind(
-    "python_function", "Calls a user's Python function.", on_host="Python functions", is_numeric=False
+    "python_function",
+    "Calls a user's Python function.",
+    on_host="Python functions",
+    is_numeric=False,
+    stays_home=True,
 )
 waiting = _kind(
     "waiting",

@@ -187,7 +187,9 @@ class Channel:
 
     def _require_open(self) -> None:
         if self._error is not None:
-            raise gone(self.peer, self._error)
+            error = gone(self.peer, self._error)
+            error.may_have_been_applied = False  # nothing has been sent
+            raise error
 
     # ── being called ──
 

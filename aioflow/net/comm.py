@@ -70,10 +70,15 @@ class Comm(Protocol):
     """The number of the peer's process."""
     limits: Limits
     """What the peer may ask of this end."""
+    heard: int
+    """The number of the last heartbeat of the peer that has come; 0 is its hello."""
 
     @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
+
+    def since(self, beat: int) -> float:
+        """Seconds since this end sent the heartbeat of that number; infinitely many if it is not one of the last."""
 
     async def send(self, message: Message, *, urgent: bool = False) -> None:
         """Send a message; returns when its arrays may be changed.

@@ -240,7 +240,7 @@ class Decoder:
             self.frames -= 1  # counted when it has come whole
             return
         if prefix.kind in _BARE:
-            found.append(Message(prefix.kind))
+            found.append(Message(prefix.kind, prefix.request))
             return
         body = PREFIX.size + prefix.header
         specs, document = decode_header(frame[PREFIX.size : body], self._limits)
@@ -283,7 +283,7 @@ def _check_chunk(prefix: _Prefix, assembly: _Assembly | None) -> None:
 
 
 def _check_bare(prefix: _Prefix, assembly: _Assembly | None) -> None:
-    if any(prefix[1:]):
+    if any(prefix._replace(request=0)[1:]) or (prefix.request and prefix.kind is Kind.CLOSE):
         raise DataLossError(f"a {prefix.kind.name} with a content", expected="none", actual=tuple(prefix))
 
 

@@ -40,6 +40,7 @@ def encode_error(error: BaseException, room: int = DEFAULT_LIMITS.header_bytes) 
         "source": source and [_cut(source.filename, room // 16), source.lineno, _cut(source.function, room // 16)],
         "expected": _cut(known.expected, room // 32),
         "actual": _cut(known.actual, room // 32),
+        "applied": known.may_have_been_applied,
         "traceback": _cut("".join(traceback.format_exception(error)), room // 4, end=True),
     }
 
@@ -79,6 +80,8 @@ def decode_error(document: Mapping[str, Any], peer: str) -> OpError:
         expected=document["expected"],
         actual=document["actual"],
     )
+    if not document["applied"]:
+        error.may_have_been_applied = False
     error.add_note(f"traceback at {peer}:\n{document['traceback']}")
     return error
 
@@ -105,5 +108,6 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
     "source": ("file, line and function, or none", _is_source),
     "expected": ("text or none", _is_optional_text),
     "actual": ("text or none", _is_optional_text),
+    "applied": ("whether updates may have been made", lambda value: type(value) is bool),
     "traceback": ("text", _is_text),
 }

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 MAGIC: Final = b"aiof"
-VERSION: Final = 1
+VERSION: Final = 2
 ALIGNMENT: Final = 64
 PREFIX: Final = struct.Struct("<4sBBHQIIQ")
 INLINE_BYTES: Final = 64 << 10
@@ -147,9 +147,9 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> Encoded:
     return Encoded(b"".join([prefix, header, gap, *buffers]), header, message.request, (), size)
 
 
-def bare_frame(kind: Kind) -> bytes:
-    """The frame of a kind that says all: HEARTBEAT, CLOSE."""
-    return PREFIX.pack(MAGIC, VERSION, kind, 0, 0, 0, 0, 0)
+def bare_frame(kind: Kind, number: int = 0) -> bytes:
+    """The frame of a kind that has no content: HEARTBEAT, which has a number, and CLOSE."""
+    return PREFIX.pack(MAGIC, VERSION, kind, 0, number, 0, 0, 0)
 
 
 def aligned(offset: int) -> int:

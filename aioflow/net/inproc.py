@@ -38,6 +38,7 @@ class InprocComm:
     def __init__(self, peer: str, options: CommOptions) -> None:
         self.peer = peer
         self.peer_incarnation = 0
+        self.heard = 0
         self.limits = options.limits
         self._inbox = Inbox(options.limits.unread_bytes, self._made_room)
         self._senders: deque[asyncio.Future[None]] = deque()  # of the other end, who wait for room in our inbox
@@ -56,6 +57,10 @@ class InprocComm:
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
         return self._error is not None
+
+    def since(self, beat: int) -> float:
+        """0: nothing is ever on its way; see `Comm`."""
+        return 0.0
 
     async def send(self, message: Message, *, urgent: bool = False) -> None:
         """Send a message; see `Comm`."""

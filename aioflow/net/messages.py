@@ -4,7 +4,8 @@ hello       who is there: the task, the cluster, the devices, the number of the 
 register    a part of a plan, with the settings that matter to it → a handle
 deregister  forget a part
 run         one step of a part, with the feeds that it takes → its fetches, and times if it was traced
-abort       stop a step and say when nothing of it is running any more
+wanted      to a client, of a step that has come late: whether it still waits for it
+abort       stop a step and say when nothing of it is running any more, and whether it had begun
 deliver     a push, from worker to worker: a value for the rendezvous of a step
 state       how the worker is
 reset       drop resources
@@ -35,12 +36,16 @@ __all__ = [
     "RESET",
     "RUN",
     "STATE",
+    "WANTED",
     "Abort",
+    "Aborted",
     "Deliver",
     "Hello",
     "Register",
     "Run",
     "State",
+    "Wanted",
+    "WhetherWanted",
     "config_document",
     "config_of",
     "from_wire",
@@ -56,6 +61,7 @@ HELLO: Final = "hello"
 REGISTER: Final = "register"
 DEREGISTER: Final = "deregister"
 RUN: Final = "run"
+WANTED: Final = "wanted"
 ABORT: Final = "abort"
 DELIVER: Final = "deliver"
 STATE: Final = "state"
@@ -102,11 +108,17 @@ class Run(NamedTuple):
 
     Attributes:
         trace: Whether the times of nodes come back.
+        beat: The last heartbeat of the worker that the client had heard when it sent this.
+        patience: Seconds; where that heartbeat is older, the worker asks whether the step is still wanted.
+        seconds: After how many the client gives up; None for never.
     """
 
     handle: int
     step: int
     trace: bool
+    beat: int
+    patience: float
+    seconds: float | None
 
 
 class Ran(NamedTuple):
@@ -115,11 +127,29 @@ class Ran(NamedTuple):
     devices: list[str] | None
 
 
+class Wanted(NamedTuple):
+    """A step whose client may have given it up."""
+
+    step: int
+
+
+class WhetherWanted(NamedTuple):
+    """What the client says."""
+
+    wanted: bool
+
+
 class Abort(NamedTuple):
     """A step to stop. error: As of `encode_error`."""
 
     step: int
     error: dict[str, Any]
+
+
+class Aborted(NamedTuple):
+    """A step that was stopped. begun: Whether anything of it had run."""
+
+    begun: bool
 
 
 class Deliver(NamedTuple):
@@ -157,6 +187,14 @@ def _is_bool(value: Any) -> bool:
     return type(value) is bool
 
 
+def _is_seconds(value: Any) -> bool:
+    return type(value) in (int, float) and value >= 0
+
+
+def _is_optional_seconds(value: Any) -> bool:
+    return value is None or _is_seconds(value)
+
+
 def _is_map(value: Any) -> bool:
     return type(value) is dict
 
@@ -177,9 +215,19 @@ _ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[Any], bool]]]] = {
     Hello: {"task": _is_text, "cluster": _is_map, "devices": _is_texts, "settings": _is_map},
     Register: {"part": _is_map, "config": _is_map, "peers": _is_numbers},
     Handle: {"handle": _is_int},
-    Run: {"handle": _is_int, "step": _is_int, "trace": _is_bool},
+    Run: {
+        "handle": _is_int,
+        "step": _is_int,
+        "trace": _is_bool,
+        "beat": _is_int,
+        "patience": _is_seconds,
+        "seconds": _is_optional_seconds,
+    },
     Ran: {"devices": _is_optional_texts},
+    Wanted: {"step": _is_int},
+    WhetherWanted: {"wanted": _is_bool},
     Abort: {"step": _is_int, "error": _is_map},
+    Aborted: {"begun": _is_bool},
     Deliver: {"step": _is_int, "edge": _is_text, "tag": _is_text, "dead": _is_bool},
     State: {"devices": _is_texts, "registered": _is_int, "running": _is_int},
     Reset: {"containers": _is_optional_texts},

@@ -10,23 +10,23 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from aioflow.errors import AbortedError, OpError, UnavailableError, UnknownError
 from aioflow.net.channel import Channel
-from aioflow.net.comm import Comm
 from aioflow.net.messages import DELIVER, Deliver, to_wire_value
 from aioflow.runtime.frames import DEAD
 
-__all__ = ["Connect", "Outbox", "Parcel"]
+__all__ = ["Outbox", "Parcel", "Reach"]
 
 _SMALL: Final = 64 << 10  # bytes
 _IN_FLIGHT: Final = 64 << 20  # bytes
 
-Connect: TypeAlias = Callable[[str], Awaitable[Comm]]
+Reach: TypeAlias = Callable[[str], AbstractAsyncContextManager[Channel]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,11 +51,11 @@ class Outbox:
     """What leaves one worker for others. Use it as `async with`; what is in it at the end is dropped.
 
     Args:
-        connect: Connects to a task by its name.
+        reach: Opens a channel to a task by its name, for the time of a block.
     """
 
-    def __init__(self, connect: Connect) -> None:
-        self._connect = connect
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
         self._group = asyncio.TaskGroup()  # no task in it ever raises
@@ -76,7 +76,7 @@ class Outbox:
             if self._closed:
                 parcel.fail(UnavailableError("the server is closed"))
                 return
-            lane = self._lanes[parcel.task] = _Lane(parcel.task, self._connect)
+            lane = self._lanes[parcel.task] = _Lane(parcel.task, self._reach)
             self._tasks.append(self._group.create_task(lane.run()))
         lane.put(parcel)
 
@@ -96,9 +96,9 @@ class Outbox:
 class _Lane:
     """What goes to one task."""
 
-    def __init__(self, task: str, connect: Connect) -> None:
+    def __init__(self, task: str, reach: Reach) -> None:
         self._task = task
-        self._connect = connect
+        self._reach = reach
         self._small: deque[Parcel] = deque()
         self._large: deque[Parcel] = deque()
         self._in_flight = 0
@@ -123,16 +123,10 @@ class _Lane:
             if not self._small and not self._large:
                 await self._sleep()
             try:
-                comm = await self._connect(self._task)
+                async with self._reach(self._task) as channel:
+                    await self._serve(channel, channel.comm.peer_incarnation)
             except OpError as error:
                 self._fail_all(error)
-                continue
-            channel = Channel(comm)
-            await channel.open()
-            try:
-                await self._serve(channel, comm.peer_incarnation)
-            finally:
-                await channel.abort("nothing more is sent")
 
     def _fail_all(self, error: OpError) -> None:
         for queue in (self._small, self._large):

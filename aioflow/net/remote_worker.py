@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aioflow.compiler.ir import Part, worth_a_thread
 from aioflow.config import SessionConfig
@@ -24,9 +24,11 @@ from aioflow.net.messages import (
     RUN,
     STATE,
     STATS_TENSORS,
+    Aborted,
     Handle,
     Hello,
     Ran,
+    Run,
     State,
     config_document,
     parse,
@@ -42,6 +44,7 @@ from aioflow.work.threads import in_thread
 __all__ = ["RemoteWorker"]
 
 _ABORT_SECONDS: Final = 2.0
+_PATIENCE: Final = 0.9  # seconds
 _REGISTER_SECONDS: Final = 60.0  # per part: kernels are bound, and code is generated
 
 
@@ -52,15 +55,25 @@ class RemoteWorker:
         channel: The connection, open; whoever made it closes it.
         peers: For each task the number of its process; a part is told those of the tasks that it sends to.
         timeout: Seconds for an answer to a short question.
+        patience: Seconds after which the worker asks, of a step that comes late, whether it is still wanted (`wants`).
+            Less than what it must be silent for until the connection counts as dead.
 
     A step has no deadline but its caller's: it ends early if the connection does, which heartbeats watch.
     """
 
-    def __init__(self, channel: Channel, peers: Mapping[str, int] | None = None, timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        peers: Mapping[str, int] | None = None,
+        timeout: float = 10.0,
+        patience: float = _PATIENCE,
+    ) -> None:
         self._channel = channel
         self._peers = {} if peers is None else peers
         self._timeout = timeout
-        self._feeds: dict[int, tuple[int, tuple[int, ...]]] = {}  # how many a step has, and which of them go there
+        self._patience = patience
+        self._parts: dict[int, _Registered] = {}
+        self._wanted: set[int] = set()
 
     async def hello(self) -> Hello:
         """Who is there. Errors call the worker by the name of its task from now on."""
@@ -83,12 +96,12 @@ class RemoteWorker:
         document = {"part": header, "config": config_document(config), "peers": peers}
         reply = await self._channel.call(REGISTER, document, tensors, timeout=_REGISTER_SECONDS)
         handle = parse(Handle, reply.header).handle
-        self._feeds[handle] = part.all_feeds, part.feeds
+        self._parts[handle] = _Registered(part.all_feeds, part.feeds, part.changes)
         return handle
 
     async def deregister(self, handle: int) -> None:
         """Forget a part; a step of it that is running goes on."""
-        self._feeds.pop(handle, None)
+        self._parts.pop(handle, None)
         with suppress(UnavailableError):  # it has forgotten the part with the connection
             await self._ask(DEREGISTER, {"handle": handle})
 
@@ -101,44 +114,55 @@ class RemoteWorker:
             OpError: a kernel failed or the step was stopped; the first cause, with its node.
             UnavailableError: the worker cannot be reached any more; the error names it.
         """
-        if step.requested:
-            step.halt()
         probe = step.probe.trace if isinstance(step.probe, FiniteProbe) else step.probe
         trace = probe if isinstance(probe, TraceProbe) else None
-        header = {"handle": handle, "step": step.id, "trace": trace is not None}
-        count, taken = self._feeds.get(handle, (len(feeds), ()))  # the worker says that there is no such part
-        if len(feeds) != count:
-            raise InvalidArgumentError("wrong number of feeds", expected=count, actual=len(feeds))
-        tensors = [to_wire_value(feeds[index]) for index in taken]
+        part = self._parts.get(handle, _Registered(len(feeds), (), False))  # the worker says that there is no such part
+        if len(feeds) != part.all_feeds:
+            raise InvalidArgumentError("wrong number of feeds", expected=part.all_feeds, actual=len(feeds))
+        tensors = [to_wire_value(feeds[index]) for index in part.feeds]
         wait = _Wait(self._channel.peer)
         step.waiting[wait] = None
+        self._wanted.add(step.id)
+        if part.changes and step.begun is not None:
+            step.begun.add(self._channel.peer)
         try:
-            reply = await self._reply(header, tensors, step)
+            reply = await self._reply(self._message(handle, step, trace), tensors, step)
+        except OpError as error:
+            if not error.may_have_been_applied:
+                self._not_begun(step)
+            raise
         except asyncio.CancelledError:  # the wait stays in the step, so that a timeout names it
             await self._stop(step)
             raise
+        finally:
+            self._wanted.discard(step.id)
         del step.waiting[wait]
         return self._fetches(reply, trace)
 
+    def wants(self, step: int) -> bool:
+        """Whether somebody still waits for a step there."""
+        return step in self._wanted
+
+    def _message(self, handle: int, step: Step, trace: TraceProbe | None) -> dict[str, Any]:
+        now = asyncio.get_running_loop().time()
+        seconds = None if step.deadline is None else max(0.0, step.deadline - now)
+        beat = self._channel.comm.heard
+        return Run(handle, step.id, trace is not None, beat, self._patience, seconds)._asdict()
+
+    def _not_begun(self, step: Step) -> None:
+        if step.begun is not None:
+            step.begun.discard(self._channel.peer)
+
     async def _reply(self, header: Mapping[str, Any], tensors: Sequence[Any], step: Step) -> Reply:
         """What the worker answers, unless the step is stopped before."""
-        stopping = asyncio.timeout(None)
-
-        def stopped() -> None:
-            if not stopping.expired():
-                stopping.reschedule(asyncio.get_running_loop().time())
-
-        step.watchers.append(stopped)
+        waiting = step.stoppable()
         try:
-            async with stopping:
+            async with waiting:
                 return await self._channel.call(RUN, header, tensors, timeout=None)
-        except TimeoutError as error:
-            if not stopping.expired() or isinstance(error, OpError):
-                raise
-        finally:
-            step.watchers.remove(stopped)
-        await self._stop(step)
-        raise step.error or CancelledError("the step was stopped")
+        except OpError:
+            if waiting.stopped:
+                await self._stop(step)
+            raise
 
     def _fetches(self, reply: Reply, trace: TraceProbe | None) -> list[Any]:
         devices = parse(Ran, reply.header).devices
@@ -152,16 +176,18 @@ class RemoteWorker:
 
     async def _stop(self, step: Step) -> None:
         with suppress(OpError):  # it cannot be reached, or is busy: more than to ask cannot be done
-            await self.abort(step.id, step.error or CancelledError("the step was stopped"))
+            if not await self.abort(step.id, step.error or CancelledError("the step was stopped")):
+                self._not_begun(step)
 
-    async def abort(self, step: int, error: OpError) -> None:
-        """Stop a step, because of an error somewhere else; returns when nothing of it is running there any more.
+    async def abort(self, step: int, error: OpError) -> bool:
+        """Stop a step, because of an error somewhere else; returns when nothing of it is running there any more, and
+        whether anything had.
 
         Raises:
             DeadlineExceededError: the worker has not stopped it within two seconds; it will.
         """
         header = {"step": step, "error": encode_error(error, 16 << 10)}
-        await self._channel.call(ABORT, header, timeout=_ABORT_SECONDS)
+        return parse(Aborted, (await self._channel.call(ABORT, header, timeout=_ABORT_SECONDS)).header).begun
 
     async def state(self) -> WorkerState:
         """How the worker is."""
@@ -174,6 +200,14 @@ class RemoteWorker:
 
     async def _ask(self, kind: str, header: Mapping[str, Any]) -> Reply:
         return await self._channel.call(kind, header, timeout=self._timeout)
+
+
+class _Registered(NamedTuple):
+    """What must be known of a part to run it: how many feeds a step has, which of them it takes, what it does."""
+
+    all_feeds: int
+    feeds: tuple[int, ...]
+    changes: bool
 
 
 class _Wait:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
@@ -25,18 +25,19 @@ from aioflow.errors import (
     UnimplementedError,
 )
 from aioflow.net.addresses import PortReservation, split_address, split_host
+from aioflow.net.channel import Channel
 from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address, parse_task
-from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.comm import CommOptions
 from aioflow.net.messages import Hello, settings_document
 from aioflow.net.outbox import Outbox
-from aioflow.net.task_worker import TaskWorker, WorkerSession
+from aioflow.net.task_worker import Push, TaskWorker, WorkerSession
 from aioflow.net.transports import connect, listen
 from aioflow.net.worker_service import WorkerService
 from aioflow.runtime.worker import Worker
 from aioflow.sync.background import Background
 from aioflow.work.forking import check_process, generation
 
-__all__ = ["Server", "client_options", "find_server", "target_address"]
+__all__ = ["Server", "client_options", "find_server", "is_of_this_process", "target_address"]
 
 _TARGET: Final = "aioflow"
 _HEARTBEAT: Final = 0.45  # seconds
@@ -172,8 +173,8 @@ class Server:
 
     async def _serve(self, ready: asyncio.Future[None]) -> None:
         try:
-            async with Outbox(self._connect) as outbox:
-                self._tasks = TaskWorker(self.worker, outbox)
+            async with Outbox(self._reach) as outbox:
+                self._tasks = TaskWorker(self.worker, outbox.push, self._is_task)
                 service = WorkerService(self._tasks, self.hello)
                 async with listen(self._address, service.serve, self._options):
                     ready.set_result(None)
@@ -208,25 +209,30 @@ class Server:
         if _SERVERS.get(self._address) is self:
             del _SERVERS[self._address]
 
-    async def _connect(self, task: str) -> Comm:
+    def _is_task(self, name: str) -> bool:
+        return any(task.name == name for task in self.cluster.tasks())
+
+    @asynccontextmanager
+    async def _reach(self, task: str) -> AsyncIterator[Channel]:
         address = comm_address(self.cluster.task_address(*parse_task(task)))
-        return await connect(address, _CONNECT_SECONDS, self._client_options, peer=task)
+        async with Channel(await connect(address, _CONNECT_SECONDS, self._client_options, peer=task)) as channel:
+            yield channel
 
     def is_here(self) -> bool:
         """Whether a session on the running event loop may use the worker without a connection."""
         loop = asyncio.get_running_loop()
         return not self._closing.is_set() and (self._loop is loop or (self._loop is None and self._starts_itself))
 
-    async def open_session(self, peers: Mapping[str, int]) -> WorkerSession:
+    async def open_session(self, peers: Mapping[str, int], back: Push | None = None) -> WorkerSession:
         """The worker for a client in this process; starts the server if need be.
 
         Args:
-            peers: As of `TaskWorker.open_session`.
+            peers, back: As of `TaskWorker.open_session`.
         """
         await self.start()
         if self._tasks is None:
             raise FailedPreconditionError(f"the server of {self.task} has been stopped")
-        return self._tasks.open_session(peers)
+        return self._tasks.open_session(peers, back)
 
     async def join(self) -> None:
         """Serve until the server is stopped; if this is cancelled, stop it."""
@@ -282,3 +288,8 @@ def find_server(address: str) -> Server | None:
     with suppress(RuntimeError):
         return server if server is not None and server.is_here() else None
     return None
+
+
+def is_of_this_process(address: str) -> bool:
+    """Whether the server at the address of a comm lives in this process, on whatever event loop."""
+    return address in _SERVERS

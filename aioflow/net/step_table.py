@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aioflow.errors import AbortedError, CancelledError, OpError
+from aioflow.net.outbox import Parcel
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
 
@@ -29,9 +30,10 @@ class JointStep:
         rendezvous: None where nothing is sent or received.
         step: What runs here; None before it has begun.
         peers: For each task that it sends to, the number of the process that it is meant for.
+        back: Takes values to the client's own task.
     """
 
-    __slots__ = ("_ended", "_over", "id", "peers", "rendezvous", "step", "timer")
+    __slots__ = ("_ended", "_over", "back", "id", "peers", "rendezvous", "step", "timer")
 
     def __init__(self, id: int, rendezvous: Rendezvous | None) -> None:
         self.id = id
@@ -40,6 +42,7 @@ class JointStep:
         self._ended: asyncio.Event | None = None
         self.step: Step | None = None
         self.peers: Mapping[str, int] = {}
+        self.back: Callable[[Parcel], None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
     def fail(self, error: OpError) -> None:
@@ -129,6 +132,10 @@ class StepTable:
                 self._give_up(next(iter(self._early)))
         if joint.rendezvous is not None:  # otherwise nobody asks for it
             joint.rendezvous.deliver(edge, tag, value)
+
+    def has_begun(self, id: int) -> bool:
+        """Whether the step is running here, or has run."""
+        return id in self._steps or self._ended.get(id, self) is None
 
     def abort(self, id: int, error: OpError) -> JointStep | None:
         """Stop a step; one that has not begun will not. Returns it if it is running."""

@@ -9,23 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
 from aioflow.errors import CancelledError, InvalidArgumentError, NotFoundError, OpError
 from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.device_spec import task_of
-from aioflow.net.outbox import Outbox, Parcel
+from aioflow.net.channel import Request
+from aioflow.net.messages import Deliver, from_wire, parse
+from aioflow.net.outbox import Parcel
 from aioflow.net.step_table import JointStep, StepTable
 from aioflow.runtime.cluster import register
+from aioflow.runtime.frames import DEAD
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker, WorkerState
 
-__all__ = ["TaskWorker", "WorkerSession"]
+__all__ = ["Push", "TaskWorker", "WorkerSession"]
+
+Push: TypeAlias = Callable[[Parcel], None]
 
 _owner_of: Final = cache(task_of)
 
@@ -35,48 +41,87 @@ class TaskWorker:
 
     Args:
         worker: What runs the parts.
-        outbox: Takes values to other tasks.
+        push: Takes values to other tasks; from any thread.
+        is_task: Whether a task is one of the cluster; otherwise it is that of the client whose step it is.
     """
 
-    def __init__(self, worker: Worker, outbox: Outbox) -> None:
+    def __init__(self, worker: Worker, push: Push, is_task: Callable[[str], bool] = lambda _: True) -> None:
         self.worker = worker
-        self._outbox = outbox
+        self._push = push
+        self._is_task = cache(is_task)
         self._devices = frozenset(worker.devices)
         self._sessions = itertools.count(-1, -1)  # below those of sessions in this process
         self.steps = StepTable(self._rendezvous)
         self._loop = asyncio.get_running_loop()
+        self._home = threading.get_ident()
+        self.task = _owner_of(next(iter(worker.devices)))
 
     def _rendezvous(self, step: int) -> Rendezvous:
         def push(edge: str, tag: str, value: Any, to: str) -> None:
             joint = self.steps.get(step)
-            if joint is not None:  # it has ended otherwise
-                task = _owner_of(to)
-                self._outbox.push(Parcel(task, joint.peers.get(task, 0), step, edge, tag, value, joint.fail))
+            if joint is None:
+                return  # it has ended
+            task = _owner_of(to)
+            parcel = Parcel(task, joint.peers.get(task, 0), step, edge, tag, value, joint.fail)
+            if self._is_task(task):
+                self._push(parcel)
+            elif joint.back is not None:
+                joint.back(parcel)
+            else:
+                joint.fail(NotFoundError("a value is sent to a task that is not in the cluster", actual=task))
 
         return Rendezvous(self._loop, self._devices, push)
 
-    def open_session(self, peers: Mapping[str, int] | None = None) -> WorkerSession:
+    def deliver(self, request: Request) -> None:
+        """A value for a step has come by a connection."""
+        asked = parse(Deliver, request.header)
+        value = DEAD if asked.dead else from_wire(request.tensors[0])
+        self.steps.deliver(asked.step, asked.edge, asked.tag, value)
+
+    def take(self, parcel: Parcel) -> None:
+        """A value for a step has come from within this process; from any thread."""
+        if threading.get_ident() == self._home:
+            self._take(parcel)
+        else:
+            self._loop.call_soon_threadsafe(self._take, parcel)
+
+    def _take(self, parcel: Parcel) -> None:
+        try:
+            self.steps.deliver(parcel.step, parcel.edge, parcel.tag, parcel.value)
+        except OpError as error:
+            parcel.fail(error)
+
+    def open_session(self, peers: Mapping[str, int] | None = None, back: Push | None = None) -> WorkerSession:
         """What one client gets.
 
         Args:
             peers: For each task the number of its process, as the client knows it.
+            back: Takes values to the task that the client itself is; from any thread.
         """
-        return WorkerSession(self, next(self._sessions), {} if peers is None else peers)
+        return WorkerSession(self, next(self._sessions), {} if peers is None else peers, back)
+
+
+class _Handle(NamedTuple):
+    """What must be known of a registered part: whether anything is sent or received in it, or changed."""
+
+    meets: bool
+    changes: bool
 
 
 class WorkerSession:
     """What a worker is to one client (`runtime.worker.WorkerAPI`). `close` must follow.
 
     Args:
-        peers: As of `TaskWorker.open_session`; read at each step.
+        peers, back: As of `TaskWorker.open_session`; `peers` is read at each step.
     """
 
-    def __init__(self, owner: TaskWorker, number: int, peers: Mapping[str, int]) -> None:
+    def __init__(self, owner: TaskWorker, number: int, peers: Mapping[str, int], back: Push | None) -> None:
+        self._back = back
         self._owner = owner
         self._worker = owner.worker
         self._number = number
         self._peers = peers
-        self._handles: dict[int, bool] = {}  # and whether anything is sent or received there
+        self._handles: dict[int, _Handle] = {}
         self._running: set[JointStep] = set()
 
     async def register(self, part: Part, session: int, config: SessionConfig) -> int:
@@ -87,7 +132,7 @@ class WorkerSession:
             NotFoundError: it is for devices that are not here.
         """
         handle = await register(self._worker, part, self._number, config)
-        self._handles[handle] = any(node.op in (SEND, RECV) for node in part.nodes())
+        self._handles[handle] = _Handle(any(node.op in (SEND, RECV) for node in part.nodes()), part.changes)
         return handle
 
     async def deregister(self, handle: int) -> None:
@@ -104,18 +149,21 @@ class WorkerSession:
             InvalidArgumentError: the step has no number, and something is sent or received in it.
             OpError: a kernel failed, or the step was stopped; the first cause.
         """
-        meets = self._handles.get(handle)
-        if meets is None:
+        known = self._handles.get(handle)
+        if known is None:
             raise NotFoundError(
                 "the step is not registered with this worker", expected="a registered handle", actual=handle
             )
         if step.requested:
             step.halt()
         if not step.id:
-            if meets:
+            if known.meets:
                 raise InvalidArgumentError("a step in which values are sent has no number", expected="> 0", actual=0)
             return await self._worker.run(handle, feeds, step)
-        joint = self._owner.steps.begin(step.id, step, self._peers, meets)
+        joint = self._owner.steps.begin(step.id, step, self._peers, known.meets)
+        joint.back = self._back
+        if known.changes and step.begun is not None:
+            step.begun.add(self._owner.task)
         self._running.add(joint)
         step.rendezvous = joint.rendezvous
         try:
@@ -124,11 +172,23 @@ class WorkerSession:
             self._running.discard(joint)
             self._owner.steps.end(joint)
 
-    async def abort(self, step: int, error: OpError) -> None:
-        """Stop a step, because of an error somewhere else; returns when nothing of it is running here any more."""
+    async def abort(self, step: int, error: OpError) -> bool:
+        """Stop a step, because of an error somewhere else; returns when nothing of it is running here any more, and
+        whether anything had.
+        """
+        begun = self._owner.steps.has_begun(step)
         joint = self._owner.steps.abort(step, error)
         if joint is not None:
             await joint.ended()
+        return begun
+
+    def take(self, parcel: Parcel) -> None:
+        """A value for a step has come from within this process; from any thread."""
+        self._owner.take(parcel)
+
+    def deliver(self, request: Request) -> None:
+        """A value for a step has come by a connection."""
+        self._owner.deliver(request)
 
     async def state(self) -> WorkerState:
         """How the worker is, with what all its clients have there."""

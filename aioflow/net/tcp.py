@@ -22,13 +22,12 @@ from aioflow.net.comm import CommOptions, Handler, gone
 from aioflow.net.decoder import Decoder
 from aioflow.net.framing import Encoded, Kind, Message, bare_frame, encode
 from aioflow.net.handshake import HELLO_BYTES, Hello, parse_hello
-from aioflow.net.heartbeat import Heartbeat
+from aioflow.net.heartbeat import Beats, Heartbeat
 from aioflow.net.inbox import Inbox, OnEnd, OnMessage
 from aioflow.net.inherited import Inherited
 
 __all__ = ["TcpComm", "TcpListener", "connect_tcp", "listen_tcp"]
 
-_HEARTBEAT: Final = bare_frame(Kind.HEARTBEAT)
 _CLOSE: Final = bare_frame(Kind.CLOSE)
 
 
@@ -45,6 +44,7 @@ class TcpComm(asyncio.BufferedProtocol):
 
     peer: str
     peer_incarnation: int = 0
+    heard: int = 0
     _transport: asyncio.Transport
 
     def __init__(self, options: CommOptions, peer: str | None = None, refusal: str | None = None) -> None:
@@ -64,6 +64,7 @@ class TcpComm(asyncio.BufferedProtocol):
         self._error: OpError | None = None if refusal is None else UnavailableError(refusal)
         self._goodbye = False  # whether the peer has said it
         self._heartbeat = Heartbeat(options.misses)
+        self._beats = Beats(self._loop.time())
         self._timer: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()  # of who sends in order
         self._writing = True
@@ -87,6 +88,7 @@ class TcpComm(asyncio.BufferedProtocol):
             host, port = stream.get_extra_info("peername")[:2]
             self.peer = _address(host, port)
         self._timer = self._loop.call_later(self._options.handshake_timeout, self._late)
+        self._beats = Beats(self._loop.time())
         stream.write(Hello(self._options.incarnation).to_bytes())
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -150,6 +152,8 @@ class TcpComm(asyncio.BufferedProtocol):
             if self._inbox.full and self._reading:
                 self._reading = False
                 self._transport.pause_reading()
+        elif message.kind is Kind.HEARTBEAT:
+            self.heard = max(self.heard, message.request)
         elif message.kind is Kind.CLOSE:
             self._goodbye = True
             self._end(UnavailableError(f"{self.peer} has closed the connection"), None)
@@ -172,7 +176,7 @@ class TcpComm(asyncio.BufferedProtocol):
             return
         self._timer = self._loop.call_later(self._options.heartbeat, self._tick)
         if self._writing and not self._transport.is_closing():  # otherwise there is no lack of data on the way to it
-            self._transport.write(_HEARTBEAT)
+            self._transport.write(bare_frame(Kind.HEARTBEAT, self._beats.sent(self._loop.time())))
 
     def _fail(self, error: OpError) -> None:
         """End at once because of an error, unless it has ended already."""
@@ -241,6 +245,10 @@ class TcpComm(asyncio.BufferedProtocol):
             waiter = self._writers.popleft()
             if not waiter.done():
                 waiter.set_result(None)
+
+    def since(self, beat: int) -> float:
+        """Seconds since this end sent a heartbeat; see `Comm`."""
+        return self._beats.since(beat, self._loop.time())
 
     async def receive(self) -> Message | None:
         """The next message, or None; see `Comm`."""

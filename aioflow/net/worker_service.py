@@ -5,11 +5,13 @@ A connection is one client. When it ends, what the client had here ends with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final
 
 from aioflow.compiler.ir import Part
-from aioflow.errors import InvalidArgumentError, OpError
+from aioflow.errors import AbortedError, DeadlineExceededError, InvalidArgumentError, OpError
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.net.channel import Channel, Reply, Request, Service, Taker
 from aioflow.net.comm import Comm
@@ -23,8 +25,9 @@ from aioflow.net.messages import (
     RESET,
     RUN,
     STATE,
+    WANTED,
     Abort,
-    Deliver,
+    Aborted,
     Handle,
     Hello,
     Ran,
@@ -32,22 +35,25 @@ from aioflow.net.messages import (
     Reset,
     Run,
     State,
+    WhetherWanted,
     config_of,
     from_wire,
     pack_stats,
     parse,
     to_wire_value,
 )
+from aioflow.net.outbox import Outbox
 from aioflow.net.plan_codec import decode_part
 from aioflow.net.task_worker import TaskWorker
-from aioflow.runtime.frames import DEAD
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
 from aioflow.work.threads import in_thread
 
 __all__ = ["WorkerService"]
 
-_LARGE_PLAN = 64 << 10  # bytes: a larger plan is decoded in a thread, so that the loop goes on
+_LARGE_PLAN: Final = 64 << 10  # bytes: a larger plan is decoded in a thread, so that the loop goes on
+_ANSWER_SECONDS: Final = 5.0  # for a client that is asked
+_LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop takes longer ones
 
 
 class _Part:
@@ -81,6 +87,20 @@ class _Part:
         return values
 
 
+@contextmanager
+def _within(seconds: float | None, step: Step) -> Iterator[None]:
+    """Stop the step after so many seconds: its client has given it up by then, and may not be able to say so."""
+    if seconds is None:
+        yield
+        return
+    late = DeadlineExceededError("the time limit of the step has passed", expected=f"at most {seconds:g} s")
+    timer = asyncio.get_running_loop().call_later(min(seconds, _LONGEST), step.stop, late)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 class WorkerService:
     """Serves the clients of one worker.
 
@@ -94,24 +114,26 @@ class WorkerService:
 
     async def serve(self, comm: Comm) -> None:
         """Serve one connection until it ends."""
-        client = _Client(self._worker, self._hello())
+        client = _Client(self._worker, self._hello(), comm)
         try:
-            async with Channel(comm, client.services, client.takers) as channel:
-                await channel.wait_ended()
+            async with client.outbox, client.channel:
+                await client.channel.wait_ended()
         finally:
             await client.close()
 
 
 class _Client:
-    """One connection."""
+    """One connection.
 
-    def __init__(self, worker: TaskWorker, hello: Hello) -> None:
-        self._steps = worker.steps
+    Attributes:
+        outbox: Of values for the task that the client itself is.
+    """
+
+    def __init__(self, worker: TaskWorker, hello: Hello, comm: Comm) -> None:
         self._hello = hello._asdict()
         self._peers: dict[str, int] = {}
-        self._session = worker.open_session(self._peers)
         self._parts: dict[int, _Part] = {}
-        self.services: Mapping[str, Service] = {
+        services: Mapping[str, Service] = {
             HELLO: self._greet,
             REGISTER: self._register,
             DEREGISTER: self._deregister,
@@ -120,7 +142,14 @@ class _Client:
             STATE: self._state,
             RESET: self._reset,
         }
-        self.takers: Mapping[str, Taker] = {DELIVER: self._deliver}
+        takers: Mapping[str, Taker] = {DELIVER: worker.deliver}
+        self.channel = Channel(comm, services, takers)
+        self.outbox = Outbox(self._reach)
+        self._session = worker.open_session(self._peers, self.outbox.push)
+
+    @asynccontextmanager
+    async def _reach(self, task: str) -> AsyncIterator[Channel]:
+        yield self.channel
 
     async def close(self) -> None:
         await self._session.close()
@@ -151,8 +180,14 @@ class _Client:
         part = self._parts.get(asked.handle) or _Part(None, False)  # the session says that there is none
         trace = TraceProbe() if asked.trace else None
         step = Step(FiniteProbe(trace) if part.check_finite else trace, asked.step)
+        step.begun = set()
         try:
-            values = await self._session.run(asked.handle, part.spread(request.tensors), step)
+            await self._require_wanted(asked)
+            with _within(asked.seconds, step):
+                values = await self._session.run(asked.handle, part.spread(request.tensors), step)
+        except OpError as error:
+            step.account(error)
+            raise
         finally:
             step.finish()
         fetches = [to_wire_value(value) for value in values]
@@ -161,15 +196,25 @@ class _Client:
         devices, times = pack_stats(trace.stats())
         return Reply(Ran(devices)._asdict(), [*fetches, *times])
 
-    async def _abort(self, request: Request) -> None:
+    async def _require_wanted(self, asked: Run) -> None:
+        """Raises AbortedError: the step has come so late that its client may have given it up, and it has."""
+        late = self.channel.comm.since(asked.beat)
+        if late <= asked.patience:
+            return
+        with suppress(OpError):  # no answer is one, too
+            reply = await self.channel.call(WANTED, {"step": asked.step}, timeout=_ANSWER_SECONDS)
+            if parse(WhetherWanted, reply.header).wanted:
+                return
+        raise AbortedError(
+            "the step has come late, and its client does not wait for it any more",
+            expected=f"at most {asked.patience:g} s",
+            actual=f"{late:.3f} s",
+        )
+
+    async def _abort(self, request: Request) -> Reply:
         asked = parse(Abort, request.header)
         error: OpError = decode_error(asked.error, request.peer)
-        await self._session.abort(asked.step, error)
-
-    def _deliver(self, request: Request) -> None:
-        asked = parse(Deliver, request.header)
-        value = DEAD if asked.dead else from_wire(request.tensors[0])
-        self._steps.deliver(asked.step, asked.edge, asked.tag, value)
+        return Reply(Aborted(await self._session.abort(asked.step, error))._asdict())
 
     async def _state(self, request: Request) -> Reply:
         state = await self._session.state()

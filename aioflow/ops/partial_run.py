@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from aioflow.graph.boundary import PARTIAL_FEED, PARTIAL_FETCH
 from aioflow.graph.opdef import define_op
 from aioflow.graph.traits import state_change
 
 __all__: list[str] = []
 
 define_op(
-    "_PartialFeed",
+    PARTIAL_FEED,
     "",
     "value: dtype",
     ["dtype: type", "shape: shape", "index: int"],
     shape=lambda ctx: ctx.attrs["shape"],
-    made_by="worker",
-    traits=state_change(),
+    made_by="compiler",
+    traits=state_change(stays_home=True),
 )
-define_op("_PartialFetch", "value: T", "", ["T: type", "index: int"], made_by="worker", traits=state_change())
+define_op(
+    PARTIAL_FETCH,
+    "value: T",
+    "",
+    ["T: type", "index: int"],
+    made_by="compiler",
+    traits=state_change(stays_home=True),
+)

@@ -129,6 +129,14 @@ class Cluster(Protocol):
     def pins(self) -> dict[str, str]:
         """The devices of the nodes that keep state, by name; those who plan steps fill it in."""
 
+    @property
+    def home(self) -> frozenset[str] | None:
+        """The devices in this process, if not all are."""
+
+    @property
+    def own(self) -> str:
+        """The device of the client itself, for what has to be in this process; "" where no other is elsewhere."""
+
     settings: SessionConfig | None
     """Of whom `connect` has reached, for the session to take up."""
 
@@ -163,6 +171,9 @@ class Cluster(Protocol):
 
 class LocalCluster:
     """The cluster of one in-process worker."""
+
+    home = None
+    own = ""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, Final, NoReturn, Protocol
+from types import TracebackType
+from typing import Any, Final, NoReturn, Protocol, Self
 
 from aioflow.errors import AioflowError, CancelledError, InternalError, OpError
 from aioflow.runtime.rendezvous import Rendezvous
@@ -86,6 +87,8 @@ class Step:
         waiting: The async nodes that are being awaited.
         watchers: Called when the step is asked to stop.
         since: When it began, by the monotonic clock.
+        deadline: When its caller gives up, by the clock of the event loop; None for never.
+        begun: Of a step on several workers, where updates may have been made; None where nobody keeps account.
         left_behind: The nodes whose kernels did not stop when they were asked to, and that nobody waits for any more.
         rendezvous: Where values meet that go from device to device; set by the worker if there are any.
     """
@@ -95,6 +98,8 @@ class Step:
         "_finished",
         "_releases",
         "_stopped",
+        "begun",
+        "deadline",
         "describe",
         "error",
         "id",
@@ -115,6 +120,8 @@ class Step:
         self.describe = describe
         self.requested = False
         self.error: OpError | None = None
+        self.deadline: float | None = None
+        self.begun: set[str] | None = None
         self.left_behind: list[str] = []
         self.waiting: dict[Waiter, None] = {}
         self.watchers: list[Callable[[], None]] = []
@@ -186,7 +193,12 @@ class Step:
     def state(self) -> str:
         """What it waits for and what it has left behind, as the end of a sentence."""
         waiting = f"; waiting for {', '.join(self.waits)}" if self.waiting else ""
-        return waiting + _left(self.left_behind)
+        return waiting + _left(self.left_behind) + _applied(self.begun)
+
+    def account(self, error: BaseException) -> None:
+        """Let the error that the step ends with say whether updates may have been made."""
+        if self.begun is not None and isinstance(error, OpError):
+            error.may_have_been_applied = bool(self.begun)
 
     def leave_behind(self, node: str) -> None:
         """The kernel of a node has not stopped, and nobody waits for it any more."""
@@ -205,6 +217,10 @@ class Step:
         if self.error is None and task is not None and task.cancelling():
             return asyncio.CancelledError()  # what its tasks raised is only how they noticed that
         return self.error or root_cause(group)
+
+    def stoppable(self) -> Stoppable:
+        """`async with step.stoppable():` ends a wait on the event loop when the step is stopped, with its error."""
+        return Stoppable(self)
 
     async def watch(self) -> None:
         """Wait for `stop`, then raise its error."""
@@ -228,8 +244,47 @@ class Step:
             await self._finished.wait()
 
 
+class Stoppable:
+    """As of `Step.stoppable`."""
+
+    __slots__ = ("_step", "_timeout")
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._timeout = asyncio.timeout(None)
+
+    def _stop(self) -> None:
+        if not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time())
+
+    async def __aenter__(self) -> Self:
+        if self._step.requested:
+            self._step.halt()
+        await self._timeout.__aenter__()
+        self._step.watchers.append(self._stop)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._step.watchers.remove(self._stop)
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError:
+            self._step.halt()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether that is how the block has ended."""
+        return self._timeout.expired()
+
+
 def _left(nodes: Sequence[str]) -> str:
     return f"; left behind, where it is still running: the kernel of {', '.join(map(repr, nodes))}" if nodes else ""
+
+
+def _applied(begun: set[str] | None) -> str:
+    return f"; it may have been applied at {', '.join(sorted(begun))}" if begun else ""
 
 
 def root_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -49,8 +49,8 @@ class WorkerAPI(Protocol):
     async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run a registered part once and return its fetches."""
 
-    async def abort(self, step: int, error: OpError) -> None:
-        """Stop a step, because of an error somewhere else."""
+    async def abort(self, step: int, error: OpError) -> bool:
+        """Stop a step, because of an error somewhere else; returns whether anything of it had begun."""
 
     async def state(self) -> WorkerState:
         """How the worker is."""
@@ -153,11 +153,12 @@ class Worker:
         finally:
             del self._running[step]
 
-    async def abort(self, step: int, error: OpError) -> None:
+    async def abort(self, step: int, error: OpError) -> bool:
         """Stop a step, because of an error somewhere else; nothing is left to do for one that has ended."""
-        for running in self._running:
-            if running.id == step:
-                running.stop(error)
+        found = [running for running in self._running if running.id == step]
+        for running in found:
+            running.stop(error)
+        return bool(found)
 
     def reset(self, containers: Sequence[str] | None = None) -> None:
         """Drop the resources of the containers, or of all."""

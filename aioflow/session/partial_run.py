@@ -24,7 +24,7 @@ from aioflow.errors import (
     InvalidArgumentError,
     OpError,
 )
-from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
+from aioflow.graph.boundary import ARG, PARTIAL_FEED, PARTIAL_FETCH, RECV, RETVAL, SEND
 from aioflow.graph.graph import Tensor
 from aioflow.runtime.bind import own
 from aioflow.runtime.cluster import Cluster, RegisteredStep
@@ -159,7 +159,8 @@ class PartialRuns:
         if prepared is None:
             prepared = await self._remember(key, await self._prepare(request))
         prepared.steps += 1
-        run = _PartialRun(request, prepared, Step(probe, describe=partial(described, request)))
+        step = Step(probe, self._cluster.next_step(), describe=partial(described, request))
+        run = _PartialRun(request, prepared, step)
         await self._background.start(self._drive(run, prepared))
         handle = f"partial_run_{self._session}_{next(_IDS)}"
         self._runs[handle] = run
@@ -176,10 +177,9 @@ class PartialRuns:
         return prepared
 
     async def _prepare(self, request: StepRequest) -> _Prepared:
-        plan = await in_thread(self._planner.plan, request, False, effects=False)
-        exchanging = replace(plan.changed(lambda _, graph: _with_exchanges(graph)), feeds=0, fetches=0)
+        plan = await in_thread(self._planner.plan, request, False, _with_exchanges, effects=False)
         needs = _feeds_needed(plan)
-        registered = await self._cluster.register(exchanging, self._session, self._config)
+        registered = await self._cluster.register(plan, self._session, self._config)
         return _Prepared(registered, tuple(needs[i] for i in range(len(request.fetches))))
 
     async def _drive(self, run: _PartialRun, prepared: _Prepared) -> None:
@@ -289,7 +289,7 @@ def _feeds_needed(plan: Plan) -> dict[int, frozenset[int]]:
     """For each fetch, by index, the indices of the feeds upstream, on whatever device."""
     nodes = {(device, node.name): node for device, node in plan.placed_nodes()}
     senders = {node.attrs["tensor_name"]: key for key, node in nodes.items() if node.op == SEND}
-    return {n.attrs["index"]: _upstream_feeds(key, nodes, senders) for key, n in nodes.items() if n.op == RETVAL}
+    return {n.attrs["index"]: _upstream_feeds(key, nodes, senders) for key, n in nodes.items() if n.op == PARTIAL_FETCH}
 
 
 def _upstream_feeds(
@@ -301,7 +301,7 @@ def _upstream_feeds(
     while stack:
         key = stack.pop()
         node = nodes[key]
-        if node.op == ARG:
+        if node.op == PARTIAL_FEED:
             found.add(node.attrs["index"])
         before = [(key[0], source) for source in node.predecessors()]
         if node.op == RECV:
@@ -323,7 +323,7 @@ def _exchange(node: Node) -> Node:
     if node.op == ARG:
         (spec,) = node.outputs
         attrs = {"dtype": spec.dtype, "shape": spec.dims, "index": node.attrs["index"]}
-        return replace(node, op="_PartialFeed", attrs=attrs)
+        return replace(node, op=PARTIAL_FEED, attrs=attrs)
     if node.op == RETVAL:
-        return replace(node, op="_PartialFetch", attrs={"T": node.attrs["T"], "index": node.attrs["index"]})
+        return replace(node, op=PARTIAL_FETCH, attrs={"T": node.attrs["T"], "index": node.attrs["index"]})
     return node

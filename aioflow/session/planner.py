@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec, Plan
 from aioflow.compiler.optimize.passes import chosen_passes
@@ -19,7 +19,7 @@ from aioflow.compiler.place.strategies import Placement, check_strategy, choose
 from aioflow.compiler.prune import StepRequest
 from aioflow.compiler.timeline import NodeSeconds, TransferSeconds
 from aioflow.config import SessionConfig
-from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
+from aioflow.graph.boundary import ARG, PARTIAL_FEED, PARTIAL_FETCH, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
 from aioflow.ops.transfer import check_compression
@@ -31,7 +31,8 @@ from aioflow.work.stopping import acting
 
 __all__ = ["Planner", "cost_model"]
 
-_BOUNDARY: Final = (ARG, RETVAL, SEND, RECV)
+_BOUNDARY: Final = (ARG, RETVAL, SEND, RECV, PARTIAL_FEED, PARTIAL_FETCH)
+Meeting: TypeAlias = Callable[[ClientGraph], ClientGraph]
 _PINNING: Final = Locked()  # plans are made in threads, and sessions share workers
 
 
@@ -60,26 +61,32 @@ class Planner:
         """Whether there is more than one device."""
         return len(self._cluster.devices) > 1
 
-    def plan(self, request: StepRequest, asks: bool = True) -> Plan:
+    def plan(self, request: StepRequest, asks: bool = True, meeting: Meeting | None = None) -> Plan:
         """Compile a step. What keeps state stays on the device on which it was first placed.
 
         Args:
             asks: Whether large values may be sent late, when they are asked for: then a node may wait for others
                 that it does not need, which is no good where some feeds come later.
+            meeting: As of `CompileOptions`.
 
         Raises:
             InvalidArgumentError, UnimplementedError: as `compile_step`.
         """
         while True:
             pins = self._known_pins()
-            plan = self._plan(request, asks, pins)
+            plan = self._plan(request, replace(self._options, meeting=meeting), asks, pins)
             if not self.chooses or self._pin(plan, pins):
                 return plan
 
-    def _plan(self, request: StepRequest, asks: bool, pins: Mapping[str, str]) -> Plan:
-        view = ClusterView(tuple(self._cluster.devices), self._config.allow_soft_placement, pins)
+    def _view(self, pins: Mapping[str, str]) -> ClusterView:
+        cluster = self._cluster
+        devices = (*cluster.devices, cluster.own) if cluster.own else tuple(cluster.devices)
+        return ClusterView(devices, self._config.allow_soft_placement, pins, cluster.home, cluster.own)
+
+    def _plan(self, request: StepRequest, options: CompileOptions, asks: bool, pins: Mapping[str, str]) -> Plan:
+        view = self._view(pins)
         if not self.chooses:
-            return compile_step(request, view, self._options)
+            return compile_step(request, view, options)
         found: list[Placement] = []
 
         def by_costs(graph: ClientGraph, groups: Sequence[Group], cluster: ClusterView) -> Mapping[str, str]:
@@ -87,7 +94,7 @@ class Planner:
             return found[-1].devices
 
         options = replace(
-            self._options,
+            options,
             choose=by_costs,
             recompute=self._recompute,
             times=self._times if asks else None,
@@ -115,7 +122,7 @@ class Planner:
             held.append(simulate_placement(graph, kept, self.costs, cluster.devices).seconds)
             return kept
 
-        view = ClusterView(tuple(self._cluster.devices), self._config.allow_soft_placement, self._known_pins())
+        view = self._view(self._known_pins())
         compile_step(request, view, replace(self._options, choose=as_it_is))
         if worth_replacing(held[-1], again.predicted_seconds):
             return again

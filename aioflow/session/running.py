@@ -68,6 +68,7 @@ class Running:
         self.steps[step] = asyncio.get_running_loop()
         if limit is not None:
             limit.step = step
+            step.deadline = limit.until
         started = perf_counter()
         try:
             result = await prepared.registered.run(values, step)

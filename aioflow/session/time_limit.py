@@ -50,12 +50,20 @@ class TimeLimit:
         if kind is None and until is not None and asyncio.get_running_loop().time() >= until:
             raise self._exceeded()  # what never waits cannot be interrupted, but is late all the same
 
+    @property
+    def until(self) -> float | None:
+        """When the time has run out, by the clock of the event loop."""
+        return self._timeout.when()
+
     def _exceeded(self, expired: BaseException | None = None) -> DeadlineExceededError:
-        return DeadlineExceededError(
+        error = DeadlineExceededError(
             f"the step did not finish in time{self._where(expired)}",
             expected=f"at most {self._seconds} s",
             actual="stopped",
         )
+        if self.step is not None:
+            self.step.account(error)
+        return error
 
     def _where(self, expired: BaseException | None) -> str:
         if self.step is None:

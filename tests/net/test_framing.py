@@ -120,7 +120,7 @@ def test_the_layout_is_as_documented() -> None:
     frame = wire(Message(Kind.REQUEST, 7, {"k": "v"}, (array, other)))
     header = msgpack.packb([[["float32", [3], 12], ["string", [2], 10]], {"k": "v"}])
     start = -(-(32 + len(header)) // 64) * 64
-    assert frame[:32] == PREFIX.pack(b"aiof", 1, 16, 0, 7, len(header), 2, 64 + 10)
+    assert frame[:32] == PREFIX.pack(b"aiof", 2, 16, 0, 7, len(header), 2, 64 + 10)
     assert frame[32 : 32 + len(header)] == header
     assert frame[start : start + 12] == array.tobytes()
     assert frame[start + 64 :] == b"\x02\0\0\0\0\0\0\0ab"
@@ -144,7 +144,7 @@ def test_the_data_of_a_large_tensor_is_not_copied_on_either_side() -> None:
 
 
 def frame(body: bytes, payload: bytes = b"", tensors: int = 0, kind: int = 16, **changes: Any) -> bytes:
-    fields = {"magic": b"aiof", "version": 1, "flags": 0, "request": 1, "header": len(body), "size": len(payload)}
+    fields = {"magic": b"aiof", "version": 2, "flags": 0, "request": 1, "header": len(body), "size": len(payload)}
     fields |= changes
     gap = bytes(-(32 + len(body)) % 64) if payload else b""
     prefix = PREFIX.pack(
@@ -164,7 +164,7 @@ def described(dtype: Any, shape: Any, nbytes: Any) -> bytes:
 
 MALFORMED: dict[str, tuple[type[OpError], bytes]] = {
     "another protocol": (DataLossError, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-    "another version": (UnimplementedError, frame(EMPTY, version=2)),
+    "another version": (UnimplementedError, frame(EMPTY, version=1)),
     "an unknown kind": (DataLossError, frame(EMPTY, kind=99)),
     "unknown flags": (DataLossError, frame(EMPTY, flags=2)),
     "a header over the limit": (ResourceExhaustedError, frame(EMPTY, header=64 * 1024 + 1)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ from aioflow.runtime.stats import NodeStats, StepStats
 from aioflow.runtime.step import Step
 from aioflow.testing.virtual_clock import run_virtual
 from tests.net.clusters import inproc
+
+RUN = {"handle": 1, "step": 2, "trace": True, "beat": 3, "patience": 0.9, "seconds": None}
 
 
 def table() -> StepTable:
@@ -129,9 +132,15 @@ class Peer:
 
 
 @asynccontextmanager
+async def reach(address: str, task: str) -> AsyncIterator[Channel]:
+    async with Channel(await connect(address, peer=task)) as channel:
+        yield channel
+
+
+@asynccontextmanager
 async def peer_and_outbox() -> AsyncIterator[tuple[Peer, Outbox]]:
     peer = Peer(inproc(1)[0])
-    async with Outbox(lambda task: connect(peer.address, peer=task)) as outbox, listen(peer.address, peer.serve):
+    async with Outbox(partial(reach, peer.address)) as outbox, listen(peer.address, peer.serve):
         yield peer, outbox
 
 
@@ -177,7 +186,7 @@ async def test_a_value_that_cannot_be_delivered_fails_its_step() -> None:
         outbox.push(parcel(np.float32(2.0), fail=fail))
         assert (await peer.came.get()).tensors[0] == 2.0  # and nothing of the others
         assert failed.empty()
-    async with asyncio.timeout(120), Outbox(lambda task: connect(inproc(1)[0], peer=task)) as nowhere:
+    async with asyncio.timeout(120), Outbox(partial(reach, inproc(1)[0])) as nowhere:
         for value in (np.float32(1.0), np.zeros(1 << 20)):
             nowhere.push(parcel(value, fail=fail))
             error = await failed.get()
@@ -193,16 +202,21 @@ async def test_a_value_that_cannot_be_delivered_fails_its_step() -> None:
     [
         {},
         {"handle": 1, "step": 2},
-        {"handle": 1, "step": -2, "trace": False},
-        {"handle": True, "step": 2, "trace": False},
-        {"handle": 1, "step": 2, "trace": 0},
-        {"handle": 1, "step": 2, "trace": False, "more": 1},
+        {**RUN, "step": -2},
+        {**RUN, "handle": True},
+        {**RUN, "trace": 0},
+        {**RUN, "beat": -1},
+        {**RUN, "patience": "long"},
+        {**RUN, "seconds": -1.0},
+        {**RUN, "seconds": float("nan")},
+        {**RUN, "more": 1},
     ],
 )
 def test_a_malformed_message_is_refused(header: dict[str, Any]) -> None:
     with pytest.raises(af.errors.DataLossError):
         parse(Run, header)
-    assert parse(Run, {"handle": 1, "step": 2, "trace": True}) == Run(1, 2, True)
+    assert parse(Run, RUN) == Run(1, 2, True, 3, 0.9, None)
+    assert parse(Run, {**RUN, "seconds": 2}).seconds == 2
 
 
 def test_settings_cross() -> None:

@@ -14,6 +14,8 @@ class ClusterView:
 
     Attributes:
         devices: Their full names, the preferred ones first.
+        home: Of these, the ones in the process that builds the graph; None where all are.
+        own: Of these, that of the client itself, for what cannot be anywhere else; "" where it has none.
         allow_soft_placement: As `SessionConfig.allow_soft_placement`.
         pins: The devices of nodes that keep state and have been placed before, by name.
     """
@@ -21,3 +23,5 @@ class ClusterView:
     devices: tuple[str, ...]
     allow_soft_placement: bool = False
     pins: Mapping[str, str] = field(default_factory=dict)
+    home: frozenset[str] | None = None
+    own: str = ""

@@ -59,12 +59,18 @@ class Offers:
         self.specs = [DeviceSpec.from_string(name) for name in cluster.devices]
         self.everywhere = (1 << len(self.specs)) - 1
         self.anything: Offer = (self.everywhere, None)
+        self._home = self._mask(cluster.home is None or name in cluster.home for name in cluster.devices)
+        self._own = self._mask(name == cluster.own for name in cluster.devices)
         self._types = list(dict.fromkeys(spec.device_type or "" for spec in self.specs))
         self._of_type = [self._mask(spec.device_type == kind for spec in self.specs) for kind in self._types]
         self._requests: dict[str, int] = {"": self.everywhere}
         self._kernels: dict[Any, Offer] = {}
         self._keys: dict[str, tuple[str, ...]] = {}
         self._orders: dict[Offer, tuple[str, ...]] = {}
+
+    def elsewhere(self, mask: int) -> int:
+        """The devices without the client's own, unless there is no other."""
+        return mask & ~self._own or mask
 
     def request(self, device: str) -> int:
         """The devices that fit a request."""
@@ -108,6 +114,8 @@ class Offers:
     def _find(self, node: Node) -> Offer:
         found = [KERNELS.find(node.op, kind, node.attrs) for kind in self._types]
         mask = sum(bits for bits, kernel in zip(self._of_type, found, strict=True) if kernel is not None)
+        if traits_of(node.op).stays_home:
+            mask &= self._home
         return mask, tuple(0 if kernel is None else kernel.priority for kernel in found)
 
     @staticmethod
@@ -159,8 +167,10 @@ class _Constraints:
         members: dict[int, list[str]] = {}
         for i, node in enumerate(self.nodes):
             members.setdefault(self.sets.find(i), []).append(node.name)
-        order = self.offers.order
-        return [Group(tuple(names), order((self.masks[i], self.priorities[i]))) for i, names in members.items()]
+        order, elsewhere = self.offers.order, self.offers.elsewhere
+        return [
+            Group(tuple(names), order((elsewhere(self.masks[i]), self.priorities[i]))) for i, names in members.items()
+        ]
 
     def _read_nodes(self) -> None:
         offers = self.offers
@@ -171,7 +181,7 @@ class _Constraints:
                     self.wishes.append((i, self._wish(node)))
                 else:
                     mask &= offers.request(node.device)
-            self.masks.append(mask)
+            self.masks.append(mask if priorities is None else offers.elsewhere(mask))
             self.priorities.append(priorities)
             if _keeps_state(self.graph, node, offers.cluster):
                 self.homes[i] = offers.request(node.device)
@@ -256,9 +266,9 @@ def _settle(members: Sequence[Node], graph: ClientGraph, offers: Offers) -> int:
     kernels = offers.everywhere
     for node in members:
         kernels &= offers.kernels(node)[0]
-    mask = offers.matching(merged) & kernels
+    mask = offers.elsewhere(offers.matching(merged) & kernels)
     if not mask and cluster.allow_soft_placement and not any(_keeps_state(graph, n, cluster) for n in members):
-        mask = offers.matching(_softened(merged)) & kernels
+        mask = offers.elsewhere(offers.matching(_softened(merged)) & kernels)
         wanted = {name: _softened(spec) for name, spec in wanted.items()}
     if not mask:
         raise rejection(members, wanted, cluster)

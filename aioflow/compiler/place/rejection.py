@@ -35,6 +35,13 @@ def rejection(members: Sequence[Node], wanted: Mapping[str, DeviceSpec], cluster
         if asking is not None:
             reasons.append(f"  {name}: node {asking.name!r} asks for {wanted[asking.name]}{_line(asking)}")
             continue
+        homebound = next((m for m in members if traits_of(m.op).stays_home), None)
+        if homebound is not None and cluster.home is not None and name not in cluster.home:
+            reasons.append(
+                f"  {name}: node {homebound.name!r} calls a Python function, and that task is in another process than "
+                f"the function{_line(homebound)}"
+            )
+            continue
         device_type = spec.device_type or ""
         missing = next(m for m in members if not _runs(m, device_type))
         lacking = lacking or (missing, device_type)

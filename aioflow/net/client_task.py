@@ -1,0 +1,102 @@
+"""The client as a task of its own, for what cannot be anywhere else: Python functions, and what a partial run is fed.
+
+Values come to it from the workers, and go from it to them, by the connections that the client has with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from aioflow.errors import AbortedError, OpError
+from aioflow.net.channel import Channel, Request
+from aioflow.net.links import Link
+from aioflow.net.outbox import Outbox, Parcel
+from aioflow.net.task_worker import TaskWorker, WorkerSession
+from aioflow.runtime.worker import Worker
+from aioflow.sync.background import Background
+
+__all__ = ["ClientTask"]
+
+
+class ClientTask:
+    """The task, as a `Link` is one: it is always there.
+
+    Args:
+        task: Its full name.
+        link: The way to another task by its name.
+    """
+
+    number = 1
+    restarts = 0
+    address = "inproc://"
+
+    def __init__(self, task: str, link: Callable[[str], Link], background: Background) -> None:
+        self.task = task
+        self.devices = (f"{task}/device:CPU:0",)
+        self._link = link
+        self._background = background
+        self._ready: asyncio.Future[TaskWorker] | None = None
+        self._session: WorkerSession | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has been opened."""
+        return self._session is not None
+
+    @property
+    def worker(self) -> WorkerSession:
+        """The worker. Raises AbortedError before it was opened, or after its end."""
+        if self._session is None:
+            raise AbortedError("the session is closed")
+        return self._session
+
+    def tell(self) -> None:
+        """Nothing: it is never restarted."""
+
+    async def open(self, patience: float) -> None:
+        """Begin, unless that is done."""
+        if self._ready is None:
+            self._ready = asyncio.get_running_loop().create_future()
+            await self._background.start(self._serve(self._ready))
+        tasks = await asyncio.shield(self._ready)
+        if self._session is None:
+            self._session = tasks.open_session()
+
+    async def _serve(self, ready: asyncio.Future[TaskWorker]) -> None:
+        async with Outbox(self._reach) as outbox:
+
+            def push(parcel: Parcel) -> None:
+                try:
+                    worker = self._link(parcel.task).worker
+                except OpError as error:
+                    parcel.fail(error)
+                    return
+                if isinstance(worker, WorkerSession):
+                    worker.take(parcel)
+                else:
+                    outbox.push(parcel)
+
+            ready.set_result(TaskWorker(Worker(task=self.task), push))
+            await asyncio.Event().wait()
+
+    @asynccontextmanager
+    async def _reach(self, task: str) -> AsyncIterator[Channel]:
+        yield self._link(task).channel
+
+    def take(self, parcel: Parcel) -> None:
+        """A value for it from a server of this process; from any thread."""
+        if self._session is not None:
+            self._session.take(parcel)
+
+    def deliver(self, request: Request) -> None:
+        """A value for it that has come by a connection."""
+        if self._session is not None:
+            self._session.deliver(request)
+
+    async def close(self) -> None:
+        """Stop what runs there."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()

@@ -1,0 +1,214 @@
+"""The ways from a client to the tasks of its cluster: each is a connection, which is made anew when it was lost, or a
+server of the same process, which is used without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from aioflow.errors import AbortedError, FailedPreconditionError, UnavailableError
+from aioflow.net.channel import Channel, Reply, Request, Taker
+from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.messages import DELIVER, WANTED, Hello, Wanted, WhetherWanted, parse
+from aioflow.net.remote_worker import RemoteWorker
+from aioflow.net.server import Server, find_server
+from aioflow.net.task_worker import Push, WorkerSession
+from aioflow.net.transports import connect
+from aioflow.sync.background import Background
+
+__all__ = ["Hub", "Link"]
+
+_PAUSE: Final = 0.05  # seconds between attempts to connect
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """What the links of one client share.
+
+    Attributes:
+        options: Of the connections.
+        timeout: Seconds in which a task that is needed must let itself be reached.
+        back: Takes a value that a server of this process sends to the client's own task.
+        on_deliver: Takes one that comes by a connection.
+        peers: For each task the number of its process; the links keep it up to date.
+        connections: Holds the connections.
+    """
+
+    options: CommOptions
+    timeout: float
+    back: Push
+    on_deliver: Taker
+    peers: dict[str, int] = field(default_factory=dict)
+    connections: Background = field(default_factory=Background)
+
+
+class Link:
+    """The way to one task.
+
+    Args:
+        address: Of its comm.
+        task: Its full name; "" for the target of the session, whoever is there. A server of this process and event loop
+            is used without a connection if it is the target.
+
+    Attributes:
+        devices: Their full names, of who was there last; a task that has not been reached counts as one with a CPU.
+        number: How many times the way has been made.
+        restarts: How many times another process was found at its end than before.
+        is_told: Whether somebody has been told of the last of these.
+    """
+
+    def __init__(self, hub: Hub, address: str, task: str = "") -> None:
+        self.task = task
+        self.devices: tuple[str, ...] = (f"{task}/device:CPU:0",)
+        self.number = 0
+        self.restarts = 0
+        self.is_told = True
+        self._hub = hub
+        self.address = address
+        self._is_target = not task
+        self._lock = asyncio.Lock()
+        self._incarnation = 0
+        self._channel: Channel | None = None
+        self._worker: RemoteWorker | None = None
+        self._server: Server | None = None
+        self._session: WorkerSession | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the task can be asked right now, as far as is known."""
+        if self._session is not None:
+            return self._server is not None and find_server(self.address) is self._server
+        return self._channel is not None and self._channel.error is None
+
+    @property
+    def worker(self) -> RemoteWorker | WorkerSession:
+        """The worker of the task. Raises UnavailableError before it was reached."""
+        found = self._session or self._worker
+        if found is None:
+            raise UnavailableError(f"{self.task} has not been reached")
+        return found
+
+    @property
+    def channel(self) -> Channel:
+        """The connection. Raises UnavailableError where there is none."""
+        if self._channel is None:
+            raise UnavailableError(f"there is no connection to {self.task}")
+        return self._channel
+
+    def tell(self) -> None:
+        """Raises AbortedError, once: the task was restarted."""
+        if not self.is_told:
+            self.is_told = True
+            raise self.restarted()
+
+    def restarted(self) -> AbortedError:
+        """The error of those whose step meets another process than the one before."""
+        error = AbortedError(
+            f"{self.task} was restarted, and what it kept is gone: its variables have to be restored or initialized"
+        )
+        error.may_have_been_applied = False
+        return error
+
+    async def open(self, patience: float) -> Hello | None:
+        """Make the way, unless it is there; returns what the task says of itself if it was made now.
+
+        Args:
+            patience: Seconds in which one who is not there yet may come.
+
+        Raises:
+            UnavailableError, DeadlineExceededError: the task cannot be reached.
+            FailedPreconditionError: another task is at the address.
+        """
+        if self.is_open:
+            return None
+        async with self._lock:
+            return await self._make(patience)
+
+    async def _make(self, patience: float) -> Hello | None:
+        if self.is_open:  # somebody else has made it meanwhile
+            return None
+        await self.close()
+        server = find_server(self.address) if self._is_target else None
+        hello = await (self._join(server) if server is not None else self._connect(patience))
+        self.number += 1
+        return hello
+
+    async def _join(self, server: Server) -> Hello:
+        self._session, self._server = await server.open_session(self._hub.peers, self._hub.back), server
+        hello = server.hello()
+        self._met(hello, server.incarnation)
+        return hello
+
+    async def _connect(self, patience: float) -> Hello:
+        comm = await self._reach(patience)
+        channel = Channel(comm, {WANTED: self._is_wanted}, {DELIVER: self._hub.on_deliver})
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        options = self._hub.options
+        worker = RemoteWorker(channel, self._hub.peers, patience=options.heartbeat * options.misses * 2 / 3)
+        try:
+            holder = await self._hub.connections.start(_hold(channel, opened))
+            holder.add_done_callback(lambda _: opened.cancel())
+            await asyncio.wait([opened])
+            if opened.cancelled():
+                raise UnavailableError("the session is closed")
+            hello = await worker.hello()
+            self._met(hello, comm.peer_incarnation)
+        except BaseException:
+            comm.abort("the worker has not introduced itself")
+            raise
+        self._channel, self._worker = channel, worker
+        return hello
+
+    async def _reach(self, patience: float) -> Comm:
+        clock = asyncio.get_running_loop().time
+        until = clock() + patience
+        while True:
+            try:
+                peer = self.task or self.address
+                return await connect(self.address, self._hub.timeout, self._hub.options, peer=peer)
+            except UnavailableError:
+                if clock() + _PAUSE > until:
+                    raise
+            await asyncio.sleep(_PAUSE)
+
+    def _met(self, hello: Hello, incarnation: int) -> None:
+        if self.task not in ("", hello.task):
+            raise FailedPreconditionError(
+                "the server at an address of the cluster is another task's", expected=self.task, actual=hello.task
+            )
+        if self._incarnation not in (0, incarnation):
+            self.restarts += 1
+            self.is_told = False
+        self.task, self._incarnation = hello.task, incarnation
+        self.devices = tuple(hello.devices)
+        self._hub.peers[hello.task] = incarnation
+
+    async def _is_wanted(self, request: Request) -> Reply:
+        step = parse(Wanted, request.header).step
+        return Reply(WhetherWanted(self._worker is not None and self._worker.wants(step))._asdict())
+
+    def hang_up(self, reason: str) -> None:
+        """End the connection, if there is one."""
+        if self._channel is not None:
+            self._channel.comm.abort(reason)
+            self._channel = self._worker = None
+
+    async def close(self) -> None:
+        """End what is left of the way."""
+        self.hang_up("the connection is not used any more")
+        session, self._session, self._server = self._session, None, None
+        if session is not None:
+            await session.close()
+
+
+async def _hold(channel: Channel, opened: asyncio.Future[None]) -> None:
+    """Keep a connection until it ends or this is cancelled."""
+    await channel.open()
+    if not opened.done():
+        opened.set_result(None)
+    try:
+        await channel.wait_ended()
+    finally:
+        await channel.close()

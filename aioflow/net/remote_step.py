@@ -1,0 +1,166 @@
+"""A plan on the workers of a cluster: registered part by part, and again where a worker was lost since."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from aioflow.compiler.ir import Part
+from aioflow.config import SessionConfig
+from aioflow.errors import OpError
+from aioflow.net.client_task import ClientTask
+from aioflow.net.links import Link
+from aioflow.runtime.cluster import StepOfParts
+from aioflow.runtime.step import Step
+from aioflow.runtime.worker import WorkerAPI
+from aioflow.sync.background import Background
+
+__all__ = ["RemoteStep", "Way", "outcomes"]
+
+T = TypeVar("T")
+Way: TypeAlias = Link | ClientTask
+
+
+class _Registered(NamedTuple):
+    """A part that a worker knows.
+
+    Attributes:
+        number: Of the way by which it was registered (`Link.number`).
+    """
+
+    way: Way
+    number: int
+    part: Part
+    worker: WorkerAPI
+    handle: int
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the worker still knows it."""
+        return self.way.is_open and self.way.number == self.number
+
+
+class RemoteStep:
+    """A plan that workers know (`runtime.cluster.RegisteredStep`). `open` comes first.
+
+    Args:
+        parts: Each with the way to the worker that it is for; the remote ones first.
+        patience: Seconds in which a worker must let itself be reached.
+        background: Where parts are forgotten whose registration nobody waits for any more.
+    """
+
+    def __init__(
+        self, parts: Sequence[tuple[Way, Part]], config: SessionConfig, patience: float, background: Background
+    ) -> None:
+        self._parts = tuple(parts)
+        self._config = config
+        self._patience = patience
+        self._background = background
+        self._lock = asyncio.Lock()
+        self._registered: Sequence[_Registered] = ()
+        self._step = StepOfParts(())
+
+    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
+        """None: workers have to be waited for."""
+        return None
+
+    @property
+    def _is_ready(self) -> bool:
+        return len(self._registered) == len(self._parts) and all(known.is_valid for known in self._registered)
+
+    async def open(self) -> None:
+        """Have every worker prepare its part.
+
+        Raises:
+            OpError: one cannot, or cannot be reached; the first cause. What the others have prepared is forgotten.
+            AbortedError: one was restarted, and nobody has been told yet.
+        """
+        restarts = [way.restarts for way, _ in self._parts]
+        async with self._lock:
+            if not self._is_ready:
+                await _all(way.open(self._patience) for way, _ in self._parts)
+                for way, _ in self._parts:
+                    way.tell()
+                await self._register()
+        for (way, _), before in zip(self._parts, restarts, strict=True):
+            if isinstance(way, Link) and way.restarts != before:
+                raise way.restarted()  # somebody else has been told meanwhile, but this step is an old one, too
+
+    async def _register(self) -> None:
+        await self.deregister()
+        done = await outcomes(self._prepare(way, way.number, part) for way, part in self._parts)
+        self._registered = [outcome for outcome in done if not isinstance(outcome, BaseException)]
+        errors = [outcome for outcome in done if isinstance(outcome, BaseException)]
+        if errors:
+            await self.deregister()
+            raise next((error for error in errors if isinstance(error, OpError)), errors[0])
+        self._step = StepOfParts([(known.worker, known.part, known.handle) for known in self._registered])
+
+    async def _prepare(self, way: Way, number: int, part: Part) -> _Registered:
+        """Register one part; one who is cancelled leaves nothing registered."""
+        worker: WorkerAPI = way.worker
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if nobody waits
+
+        async def register() -> None:
+            try:
+                handle = await worker.register(part, 0, self._config)
+            except asyncio.CancelledError:
+                answer.cancel()
+            except Exception as error:
+                if not answer.done():
+                    answer.set_exception(error)
+            else:
+                if answer.done():
+                    await worker.deregister(handle)
+                else:
+                    answer.set_result(handle)
+
+        await self._background.start(register())
+        return _Registered(way, number, part, worker, await answer)
+
+    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+        """Run one step on all workers; returns the fetches in order.
+
+        Raises:
+            OpError: a worker failed; the first cause. By then the others have stopped, or can be reached no more. The
+                error says whether updates may have been made.
+        """
+        step.begun = set()
+        try:
+            if not self._is_ready:
+                async with step.stoppable():
+                    await self.open()
+            return await self._step.run(feeds, step)
+        except OpError as error:
+            step.account(error)
+            raise
+
+    async def deregister(self) -> None:
+        """Let the workers forget their parts; a step that is running goes on."""
+        registered, self._registered = self._registered, ()
+        for known in registered:
+            if known.is_valid:
+                await known.worker.deregister(known.handle)
+
+
+async def outcomes(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
+    """What each of the calls comes to, its result or its error, when the last one has ended. They run at once."""
+
+    async def outcome(call: Coroutine[Any, Any, T]) -> T | BaseException:
+        try:
+            return await call
+        except (Exception, asyncio.CancelledError) as error:  # where the group is cancelled, it says so itself
+            return error
+
+    async with asyncio.TaskGroup() as tg:
+        tasks = [tg.create_task(outcome(call)) for call in calls]
+    return [task.result() for task in tasks]
+
+
+async def _all(calls: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """Wait for all of the calls; raises the first error."""
+    for outcome in await outcomes(calls):
+        if isinstance(outcome, BaseException):
+            raise outcome

@@ -1,0 +1,175 @@
+"""Steps and sessions whose peers are stopped, continued, killed and started again: real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import aioflow as af
+from aioflow.net.cluster_spec import free_addresses
+from tests.system.processes import worker_process
+
+PS = "/job:ps/replica:0/task:0"
+
+
+@asynccontextmanager
+async def closing(session: af.Session) -> AsyncIterator[None]:
+    """Close it, which has not been entered, at the end."""
+    try:
+        yield
+    finally:
+        await session.close()
+
+
+async def failure(run: Awaitable[Any]) -> Any:
+    with pytest.raises(af.errors.OpError) as raised:
+        await run
+    return raised.value
+
+
+def counter() -> tuple[Any, Any, Any]:
+    """A variable on the server, a step that adds one, and one that reads it."""
+    with af.device("/job:ps"):
+        v = af.Variable(0.0, name="counter")
+        return v.initializer, af.assign_add(v, 1.0).op, v.read_value()
+
+
+async def test_a_step_that_has_failed_is_not_applied_later() -> None:
+    """The server is stopped, steps fail on that account, and it goes on: what lay in its socket is refused."""
+    init, add, read = counter()
+    cluster = {"ps": free_addresses(1)}
+    async with (
+        asyncio.timeout(200),
+        worker_process(cluster, "ps") as ps,
+        af.Session(f"aioflow://{cluster['ps'][0]}") as session,
+    ):
+        await session.run(init)
+        await session.run(add)
+        os.kill(ps.pid, signal.SIGSTOP)
+        try:
+            errors = await asyncio.gather(*[failure(session.run(add)) for _ in range(6)])
+        finally:
+            os.kill(ps.pid, signal.SIGCONT)
+        for error in errors:
+            assert isinstance(error, af.errors.UnavailableError)
+            assert error.may_have_been_applied  # nobody here can know
+            assert "applied:  perhaps" in str(error)
+        for total in (2.0, 3.0):
+            await session.run(add)
+            assert await session.run(read) == total
+
+
+async def test_a_step_whose_time_ran_out_is_not_applied_later() -> None:
+    init, add, read = counter()
+    cluster = {"ps": free_addresses(1)}
+    async with (
+        asyncio.timeout(200),
+        worker_process(cluster, "ps") as ps,
+        af.Session(f"aioflow://{cluster['ps'][0]}") as session,
+    ):
+        await session.run(init)
+        await session.run(add)
+        os.kill(ps.pid, signal.SIGSTOP)
+        try:
+            error = await failure(session.run(add, timeout=0.3))
+        finally:
+            os.kill(ps.pid, signal.SIGCONT)
+        assert isinstance(error, af.errors.DeadlineExceededError | af.errors.UnavailableError)
+        assert await until(session, read) == 1.0
+
+
+async def until(session: af.Session, fetch: Any) -> Any:
+    """What a step gives as soon as its workers can be reached."""
+    while True:
+        try:
+            return await session.run(fetch)
+        except af.errors.UnavailableError:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_session_outlives_a_pause_and_a_restart_of_its_server() -> None:
+    init, add, read = counter()
+    cluster = {"ps": free_addresses(1)}
+    session = af.Session(f"aioflow://{cluster['ps'][0]}")
+    async with asyncio.timeout(200), closing(session):
+        async with worker_process(cluster, "ps") as ps:
+            await until(session, init)
+            await session.run(add)
+            os.kill(ps.pid, signal.SIGSTOP)
+            try:
+                assert isinstance(await failure(session.run(read)), af.errors.UnavailableError)
+            finally:
+                os.kill(ps.pid, signal.SIGCONT)
+            assert await until(session, read) == 1.0  # the variables are still there
+        async with worker_process(cluster, "ps"):
+            error = await failure(until(session, read))
+            assert isinstance(error, af.errors.AbortedError)
+            assert "restarted" in str(error)
+            assert PS in str(error)
+            assert not error.may_have_been_applied
+            await session.run(init)
+            await session.run(add)
+            assert await session.run(read) == 1.0
+
+
+async def test_python_functions_run_where_the_client_is() -> None:
+    """In the middle of a step on workers that know nothing of them."""
+    x = af.placeholder(af.float32, [])
+    here: list[float] = []
+
+    def note(value: Any) -> Any:
+        here.append(float(value))
+        return value * 10
+
+    async def slowly(value: Any) -> Any:
+        await asyncio.sleep(0)
+        return value + 1
+
+    with af.device("/job:ps"):
+        v = af.Variable(2.0, name="v")
+        doubled = x * v
+    noted = af.py_func(note, [doubled], af.float32)
+    waited = af.py_coroutine(slowly, [noted], af.float32)
+    with af.device("/job:ps"):
+        total = af.identity(waited) * v
+        refused = af.py_func(note, [x], af.float32, name="refused")
+    cluster = {"ps": free_addresses(1)}
+    async with (
+        asyncio.timeout(200),
+        worker_process(cluster, "ps"),
+        af.Session(f"aioflow://{cluster['ps'][0]}") as session,
+    ):
+        await until(session, v.initializer)
+        assert await session.run(total, {x: 3.0}) == 122.0
+        assert here == [6.0]
+        error = await failure(session.run(refused, {x: 3.0}))
+        assert isinstance(error, af.errors.OpError)
+        assert error.node == "refused"
+        assert "another process" in str(error)
+        assert __file__ in str(error)
+
+
+async def test_partial_runs_on_a_cluster() -> None:
+    a, b = af.placeholder(af.float32, [], name="a"), af.placeholder(af.float32, [], name="b")
+    with af.device("/job:ps"):
+        v = af.Variable(2.0, name="v")
+        first = a * v
+    second = first + b
+    cluster = {"ps": free_addresses(1)}
+    async with (
+        asyncio.timeout(200),
+        worker_process(cluster, "ps"),
+        af.Session(f"aioflow://{cluster['ps'][0]}") as session,
+    ):
+        await until(session, v.initializer)
+        for scale in (1.0, 2.0):
+            handle = await session.partial_run_setup([first, second], [a, b])
+            assert await session.partial_run(handle, first, {a: 3.0 * scale}) == 6.0 * scale
+            assert await session.partial_run(handle, second, {b: 1.0}) == 6.0 * scale + 1.0
+        assert await session.run(second, {a: 1.0, b: 1.0}) == 3.0
