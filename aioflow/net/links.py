@@ -5,12 +5,14 @@ server of the same process, which is used without one.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from aioflow.errors import AbortedError, FailedPreconditionError, UnavailableError
 from aioflow.net.channel import Channel, Reply, Request, Taker
 from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.homes import Resource
 from aioflow.net.messages import DELIVER, WANTED, Hello, Wanted, WhetherWanted, parse
 from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.server import Server, find_server
@@ -96,6 +98,14 @@ class Link:
         if self._channel is None:
             raise UnavailableError(f"there is no connection to {self.task}")
         return self._channel
+
+    async def settle(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
+        """As `Homes.settle`, of the task at the end. Raises UnavailableError."""
+        if self._server is not None:
+            return await self._server.homes.settle(resources, devices)
+        if self._worker is None:
+            raise UnavailableError(f"{self.task} has not been reached")
+        return await self._worker.settle(resources, devices)
 
     def tell(self) -> None:
         """Raises AbortedError, once: the task was restarted."""

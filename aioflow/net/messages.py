@@ -5,8 +5,12 @@ register    a part of a plan, with the settings that matter to it → a handle
 deregister  forget a part
 run         one step of a part, with the feeds that it takes → its fetches, and times if it was traced
 wanted      to a client, of a step that has come late: whether it still waits for it
+clock       what time it is there
+report      what a step waits for: seconds, and rows of node and reason
 abort       stop a step and say when nothing of it is running any more, and whether it had begun
 deliver     a push, from worker to worker: a value for the rendezvous of a step
+settle      to the task that keeps them: where resources are; rows of container, name and device → devices
+holds       to the others: which device has them; rows of container and name → devices, or nothing
 state       how the worker is
 reset       drop resources
 """
@@ -29,16 +33,21 @@ from aioflow.runtime.stats import NodeStats, StepStats
 
 __all__ = [
     "ABORT",
+    "CLOCK",
     "DELIVER",
     "DEREGISTER",
     "HELLO",
+    "HOLDS",
     "REGISTER",
+    "REPORT",
     "RESET",
     "RUN",
+    "SETTLE",
     "STATE",
     "WANTED",
     "Abort",
     "Aborted",
+    "Clock",
     "Deliver",
     "Hello",
     "Register",
@@ -62,8 +71,12 @@ REGISTER: Final = "register"
 DEREGISTER: Final = "deregister"
 RUN: Final = "run"
 WANTED: Final = "wanted"
+CLOCK: Final = "clock"
+REPORT: Final = "report"
 ABORT: Final = "abort"
 DELIVER: Final = "deliver"
+SETTLE: Final = "settle"
+HOLDS: Final = "holds"
 STATE: Final = "state"
 RESET: Final = "reset"
 
@@ -122,9 +135,20 @@ class Run(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """The end of a step; the tensors are its fetches in order, and times if `devices` is not None."""
+    """The end of a step; the tensors are its fetches in order, and times if `devices` is not None.
+
+    Attributes:
+        origin: When it began, by the worker's clock; 0 without times.
+    """
 
     devices: list[str] | None
+    origin: float
+
+
+class Clock(NamedTuple):
+    """What the clock of the worker says, in seconds from any moment."""
+
+    now: float
 
 
 class Wanted(NamedTuple):
@@ -223,7 +247,8 @@ _ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[Any], bool]]]] = {
         "patience": _is_seconds,
         "seconds": _is_optional_seconds,
     },
-    Ran: {"devices": _is_optional_texts},
+    Ran: {"devices": _is_optional_texts, "origin": _is_seconds},
+    Clock: {"now": _is_seconds},
     Wanted: {"step": _is_int},
     WhetherWanted: {"wanted": _is_bool},
     Abort: {"step": _is_int, "error": _is_map},

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from aioflow.checks.numbers import check_number
@@ -26,6 +26,7 @@ from aioflow.net.channel import Request
 from aioflow.net.client_task import ClientTask
 from aioflow.net.cluster_spec import ClusterSpec, comm_address
 from aioflow.net.comm import CommOptions
+from aioflow.net.homes import Resource, keeper_of
 from aioflow.net.links import Hub, Link
 from aioflow.net.messages import settings_of
 from aioflow.net.outbox import Parcel
@@ -81,6 +82,7 @@ class RemoteCluster:
         self._connecting = asyncio.Lock()
         self._links: dict[str, Link] = {}  # by task, that of the target first
         self._own: ClientTask | None = None
+        self._settled: dict[Resource, str] = {}  # where resources are, as the whole cluster knows it
 
     @property
     def devices(self) -> Sequence[str]:
@@ -219,6 +221,26 @@ class RemoteCluster:
         step = RemoteStep(ways, config, self._hub.timeout, self._hub.connections)
         await step.open()
         return step
+
+    async def settle(self, homes: Mapping[tuple[str, str], str], chosen: bool) -> Mapping[tuple[str, str], str]:
+        """As of `Cluster.settle`.
+
+        Raises:
+            UnavailableError: the task that keeps where resources are cannot be reached, and one was chosen.
+        """
+        new = [Resource(*key) for key in homes if key not in self._settled]
+        if new and len(self._links) > 1:
+            keeper = self._link(keeper_of(list(self._links)))
+            try:
+                await keeper.open(self._hub.timeout)
+                devices = await keeper.settle(new, [homes[resource] for resource in new])
+            except _AWAY as error:
+                if chosen:
+                    error.message += f"; {keeper.task} keeps where the variables of the cluster are"
+                    raise
+                return homes
+            self._settled.update(zip(new, devices, strict=True))
+        return {key: self._settled.get(Resource(*key), device) for key, device in homes.items()}
 
     async def reset(self, containers: Sequence[str] | None) -> None:
         """Drop the resources of the containers, or of all, on every worker that is there. Raises UnavailableError."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from time import monotonic
+from functools import partial
+from time import monotonic, perf_counter
 from typing import Any, Final, NamedTuple
 
 from aioflow.compiler.ir import Part, worth_a_thread
@@ -15,16 +16,21 @@ from aioflow.graph.boundary import SEND
 from aioflow.graph.device_spec import task_of
 from aioflow.net.channel import Channel, Reply
 from aioflow.net.errors_codec import encode_error
+from aioflow.net.homes import Resource, pack_texts, unpack_texts
 from aioflow.net.messages import (
     ABORT,
+    CLOCK,
     DEREGISTER,
     HELLO,
     REGISTER,
+    REPORT,
     RESET,
     RUN,
+    SETTLE,
     STATE,
     STATS_TENSORS,
     Aborted,
+    Clock,
     Handle,
     Hello,
     Ran,
@@ -45,6 +51,9 @@ __all__ = ["RemoteWorker"]
 
 _ABORT_SECONDS: Final = 2.0
 _PATIENCE: Final = 0.9  # seconds
+_REPORT_SECONDS: Final = 1.0
+_CLOCK_SECONDS: Final = 60.0  # for which a comparison of clocks holds
+_CLOCK_ASKS: Final = 5
 _REGISTER_SECONDS: Final = 60.0  # per part: kernels are bound, and code is generated
 
 
@@ -74,6 +83,7 @@ class RemoteWorker:
         self._patience = patience
         self._parts: dict[int, _Registered] = {}
         self._wanted: set[int] = set()
+        self._clock: tuple[float, float] | None = None  # when it was compared with ours, and how far it is ahead
 
     async def hello(self) -> Hello:
         """Who is there. Errors call the worker by the name of its task from now on."""
@@ -120,7 +130,7 @@ class RemoteWorker:
         if len(feeds) != part.all_feeds:
             raise InvalidArgumentError("wrong number of feeds", expected=part.all_feeds, actual=len(feeds))
         tensors = [to_wire_value(feeds[index]) for index in part.feeds]
-        wait = _Wait(self._channel.peer)
+        wait = _Wait(self._channel.peer, partial(self.waiting, step.id))
         step.waiting[wait] = None
         self._wanted.add(step.id)
         if part.changes and step.begun is not None:
@@ -137,7 +147,7 @@ class RemoteWorker:
         finally:
             self._wanted.discard(step.id)
         del step.waiting[wait]
-        return self._fetches(reply, trace)
+        return await self._fetches(reply, trace)
 
     def wants(self, step: int) -> bool:
         """Whether somebody still waits for a step there."""
@@ -164,13 +174,13 @@ class RemoteWorker:
                 await self._stop(step)
             raise
 
-    def _fetches(self, reply: Reply, trace: TraceProbe | None) -> list[Any]:
-        devices = parse(Ran, reply.header).devices
+    async def _fetches(self, reply: Reply, trace: TraceProbe | None) -> list[Any]:
+        devices, origin = parse(Ran, reply.header)
         tensors = list(reply.tensors)
         if trace is not None:
             if devices is None or len(tensors) < STATS_TENSORS:
                 raise DataLossError(f"{self._channel.peer} has sent no times", expected="a traced step", actual=devices)
-            trace.add(unpack_stats(devices, tensors[-STATS_TENSORS:]))
+            trace.add(unpack_stats(devices, tensors[-STATS_TENSORS:]), origin - await self._ahead())
             del tensors[-STATS_TENSORS:]
         return [_own(tensor) for tensor in tensors]
 
@@ -188,6 +198,34 @@ class RemoteWorker:
         """
         header = {"step": step, "error": encode_error(error, 16 << 10)}
         return parse(Aborted, (await self._channel.call(ABORT, header, timeout=_ABORT_SECONDS)).header).begun
+
+    async def _ahead(self) -> float:
+        """By how many seconds its clock is ahead of `perf_counter` here, as the fastest of several answers says."""
+        now = perf_counter()
+        if self._clock is None or now - self._clock[0] > _CLOCK_SECONDS:
+            found: list[tuple[float, float]] = []
+            for _ in range(_CLOCK_ASKS):
+                asked = perf_counter()
+                there = parse(Clock, (await self._ask(CLOCK, {})).header).now
+                answered = perf_counter()
+                found.append((answered - asked, there - (asked + answered) / 2))
+            self._clock = now, min(found)[1]
+        return self._clock[1]
+
+    async def waiting(self, step: int) -> Sequence[tuple[str, float, str]]:
+        """What a step waits for there, as `StuckStep.waiting`."""
+        reply = await self._channel.call(REPORT, {"step": step}, timeout=_REPORT_SECONDS)
+        if not reply.tensors:
+            return ()
+        seconds, *texts = reply.tensors
+        rows = unpack_texts(texts, 2, seconds.size)
+        return [(node, waited, what) for (node, what), waited in zip(rows, seconds.reshape(-1).tolist(), strict=True)]
+
+    async def settle(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
+        """The devices of resources, which are those proposed where nobody has decided otherwise."""
+        rows = [[*resource, device] for resource, device in zip(resources, devices, strict=True)]
+        reply = await self._channel.call(SETTLE, {}, [pack_texts(rows)], timeout=self._timeout)
+        return [device for (device,) in unpack_texts(reply.tensors, 1, len(rows))]
 
     async def state(self) -> WorkerState:
         """How the worker is."""
@@ -213,11 +251,12 @@ class _Registered(NamedTuple):
 class _Wait:
     """The wait for a worker, as `Step.waiting` has it."""
 
-    __slots__ = ("node", "since")
+    __slots__ = ("inquire", "node", "since")
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, inquire: Callable[[], Awaitable[Sequence[tuple[str, float, str]]]]) -> None:
         self.node = peer
         self.since = monotonic()
+        self.inquire = inquire
 
     def describe(self) -> str:
         """What it waits for."""

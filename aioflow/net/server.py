@@ -28,6 +28,7 @@ from aioflow.net.addresses import PortReservation, split_address, split_host
 from aioflow.net.channel import Channel
 from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address, parse_task
 from aioflow.net.comm import CommOptions
+from aioflow.net.homes import Homes
 from aioflow.net.messages import Hello, settings_document
 from aioflow.net.outbox import Outbox
 from aioflow.net.task_worker import Push, TaskWorker, WorkerSession
@@ -81,6 +82,7 @@ class Server:
 
     Attributes:
         worker: Owns the devices and the variables on them.
+        homes: Where the resources of the cluster are, if this is the task that keeps that.
         cluster: The cluster; a port 0 of this task is replaced by a free port, which is kept for it.
 
     Raises:
@@ -112,6 +114,7 @@ class Server:
         self._process = generation()
         self._config = config or SessionConfig()
         self.worker = Worker(self._config, self._task.name)
+        self.homes = Homes(self.worker, self._others, self._reach)
         self._background = Background()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: TaskWorker | None = None
@@ -175,7 +178,7 @@ class Server:
         try:
             async with Outbox(self._reach) as outbox:
                 self._tasks = TaskWorker(self.worker, outbox.push, self._is_task)
-                service = WorkerService(self._tasks, self.hello)
+                service = WorkerService(self._tasks, self.hello, self.homes)
                 async with listen(self._address, service.serve, self._options):
                     ready.set_result(None)
                     await self._closing.wait()
@@ -208,6 +211,9 @@ class Server:
     def _leave(self) -> None:
         if _SERVERS.get(self._address) is self:
             del _SERVERS[self._address]
+
+    def _others(self) -> list[str]:
+        return [task.name for task in self.cluster.tasks() if task.name != self.task]
 
     def _is_task(self, name: str) -> bool:
         return any(task.name == name for task in self.cluster.tasks())

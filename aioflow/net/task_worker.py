@@ -172,6 +172,11 @@ class WorkerSession:
             self._running.discard(joint)
             self._owner.steps.end(joint)
 
+    def waiting(self, step: int) -> Sequence[tuple[str, float, str]]:
+        """What a step waits for here, as `StuckStep.waiting`."""
+        joint = self._owner.steps.get(step)
+        return () if joint is None or joint.step is None else joint.step.report().waiting
+
     async def abort(self, step: int, error: OpError) -> bool:
         """Stop a step, because of an error somewhere else; returns when nothing of it is running here any more, and
         whether anything had.

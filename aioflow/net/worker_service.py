@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from time import perf_counter
 from typing import Any, Final
+
+import numpy as np
 
 from aioflow.compiler.ir import Part
 from aioflow.errors import AbortedError, DeadlineExceededError, InvalidArgumentError, OpError
@@ -16,18 +19,24 @@ from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.net.channel import Channel, Reply, Request, Service, Taker
 from aioflow.net.comm import Comm
 from aioflow.net.errors_codec import decode_error
+from aioflow.net.homes import Homes, Resource, pack_texts, unpack_texts
 from aioflow.net.messages import (
     ABORT,
+    CLOCK,
     DELIVER,
     DEREGISTER,
     HELLO,
+    HOLDS,
     REGISTER,
+    REPORT,
     RESET,
     RUN,
+    SETTLE,
     STATE,
     WANTED,
     Abort,
     Aborted,
+    Clock,
     Handle,
     Hello,
     Ran,
@@ -35,6 +44,7 @@ from aioflow.net.messages import (
     Reset,
     Run,
     State,
+    Wanted,
     WhetherWanted,
     config_of,
     from_wire,
@@ -106,15 +116,17 @@ class WorkerService:
 
     Args:
         hello: What it says of itself.
+        homes: Where resources are.
     """
 
-    def __init__(self, worker: TaskWorker, hello: Callable[[], Hello]) -> None:
+    def __init__(self, worker: TaskWorker, hello: Callable[[], Hello], homes: Homes) -> None:
         self._worker = worker
         self._hello = hello
+        self._homes = homes
 
     async def serve(self, comm: Comm) -> None:
         """Serve one connection until it ends."""
-        client = _Client(self._worker, self._hello(), comm)
+        client = _Client(self._worker, self._hello(), self._homes, comm)
         try:
             async with client.outbox, client.channel:
                 await client.channel.wait_ended()
@@ -129,7 +141,8 @@ class _Client:
         outbox: Of values for the task that the client itself is.
     """
 
-    def __init__(self, worker: TaskWorker, hello: Hello, comm: Comm) -> None:
+    def __init__(self, worker: TaskWorker, hello: Hello, homes: Homes, comm: Comm) -> None:
+        self._homes = homes
         self._hello = hello._asdict()
         self._peers: dict[str, int] = {}
         self._parts: dict[int, _Part] = {}
@@ -138,7 +151,11 @@ class _Client:
             REGISTER: self._register,
             DEREGISTER: self._deregister,
             RUN: self._run,
+            CLOCK: self._clock,
+            REPORT: self._report,
             ABORT: self._abort,
+            SETTLE: self._settle,
+            HOLDS: self._holds,
             STATE: self._state,
             RESET: self._reset,
         }
@@ -178,7 +195,7 @@ class _Client:
     async def _run(self, request: Request) -> Reply:
         asked = parse(Run, request.header)
         part = self._parts.get(asked.handle) or _Part(None, False)  # the session says that there is none
-        trace = TraceProbe() if asked.trace else None
+        trace = TraceProbe(perf_counter) if asked.trace else None
         step = Step(FiniteProbe(trace) if part.check_finite else trace, asked.step)
         step.begun = set()
         try:
@@ -192,9 +209,9 @@ class _Client:
             step.finish()
         fetches = [to_wire_value(value) for value in values]
         if trace is None:
-            return Reply({"devices": None}, fetches)
+            return Reply(Ran(None, 0.0)._asdict(), fetches)
         devices, times = pack_stats(trace.stats())
-        return Reply(Ran(devices)._asdict(), [*fetches, *times])
+        return Reply(Ran(devices, trace.origin)._asdict(), [*fetches, *times])
 
     async def _require_wanted(self, asked: Run) -> None:
         """Raises AbortedError: the step has come so late that its client may have given it up, and it has."""
@@ -211,10 +228,28 @@ class _Client:
             actual=f"{late:.3f} s",
         )
 
+    async def _clock(self, request: Request) -> Reply:
+        return Reply(Clock(perf_counter())._asdict())
+
+    async def _report(self, request: Request) -> Reply:
+        waiting = self._session.waiting(parse(Wanted, request.header).step)
+        seconds = np.array([seconds for _, seconds, _ in waiting], np.float64)
+        return Reply({}, [seconds, pack_texts([[node, what] for node, _, what in waiting])] if waiting else [])
+
     async def _abort(self, request: Request) -> Reply:
         asked = parse(Abort, request.header)
         error: OpError = decode_error(asked.error, request.peer)
         return Reply(Aborted(await self._session.abort(asked.step, error))._asdict())
+
+    async def _settle(self, request: Request) -> Reply:
+        rows = unpack_texts(request.tensors, 3)
+        resources = [Resource(container, name) for container, name, _ in rows]
+        devices = await self._homes.settle(resources, [device for *_, device in rows])
+        return Reply({}, [pack_texts([[device] for device in devices])])
+
+    async def _holds(self, request: Request) -> Reply:
+        resources = [Resource(*row) for row in unpack_texts(request.tensors, 2)]
+        return Reply({}, [pack_texts([[device] for device in self._homes.held(resources)])])
 
     async def _state(self, request: Request) -> Reply:
         state = await self._session.state()

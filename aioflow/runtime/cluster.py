@@ -6,7 +6,7 @@ A plan is registered once, part by part, and a step is then one call of every wo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from aioflow.compiler.ir import Part, Plan, worth_a_thread
@@ -156,6 +156,14 @@ class Cluster(Protocol):
     async def register(self, plan: Plan, session: int, config: SessionConfig) -> RegisteredStep:
         """Have every worker prepare its part."""
 
+    async def settle(self, homes: Mapping[tuple[str, str], str], chosen: bool) -> Mapping[tuple[str, str], str]:
+        """Where resources are, by container and name, once and for all clients.
+
+        Args:
+            homes: Where this client would have them.
+            chosen: Whether others may want to have one elsewhere: it was not asked for by name.
+        """
+
     async def reset(self, containers: Sequence[str] | None) -> None:
         """Drop the resources of the containers, or of all, on every worker."""
 
@@ -189,6 +197,10 @@ class LocalCluster:
     def next_step(self) -> int:
         """0: no other worker knows of a step here."""
         return 0
+
+    async def settle(self, homes: Mapping[tuple[str, str], str], chosen: bool) -> Mapping[tuple[str, str], str]:
+        """As they are: sessions on one worker share `pins`."""
+        return homes
 
     async def reset(self, containers: Sequence[str] | None) -> None:
         """Drop the resources of the containers, or of all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ class NodeStats:
     """One node of one step.
 
     Attributes:
-        start: Seconds from the start of the step.
+        start: Seconds from the start of the step; on a cluster, from when the client began it, by the client's clock.
         duration: Seconds; for a node of a strand, since the end of the node before it.
         output_bytes: Size of its outputs.
     """
@@ -52,31 +52,45 @@ class RunMetadata:
 
 
 class TraceProbe:
-    """Records the time of every node."""
+    """Records the time of every node.
 
-    def __init__(self) -> None:
-        self._origin = perf_counter()
+    Args:
+        clock: Gives seconds.
+
+    Attributes:
+        origin: When the step began, by that clock.
+    """
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self.origin = clock()
         self._nodes: dict[str, list[NodeStats]] = {}
 
     def begin(self) -> Report:
         """A unit starts: the reporter for its nodes."""
         thread = threading.current_thread().name
-        last = perf_counter() - self._origin
+        last = self._clock() - self.origin
 
         def report(bound: BoundNode, outputs: Sequence[Any]) -> None:
             nonlocal last
-            now = perf_counter() - self._origin
+            now = self._clock() - self.origin
             size = sum(getattr(value, "nbytes", 0) for value in outputs)
             stats = NodeStats(bound.node.name, bound.node.op, thread, last, now - last, size)
             self._nodes.setdefault(bound.node.device, []).append(stats)
-            last = perf_counter() - self._origin
+            last = self._clock() - self.origin
 
         return report
 
-    def add(self, step_stats: Iterable[StepStats]) -> None:
-        """Add what another worker has recorded of the same step."""
+    def add(self, step_stats: Iterable[StepStats], origin: float) -> None:
+        """Add what another worker has recorded of the same step.
+
+        Args:
+            origin: When the step began there, by the clock of this probe.
+        """
+        later = origin - self.origin
         for stats in step_stats:
-            self._nodes.setdefault(stats.device, []).extend(stats.nodes)
+            moved = (replace(node, start=node.start + later) for node in stats.nodes)
+            self._nodes.setdefault(stats.device, []).extend(moved)
 
     def stats(self) -> list[StepStats]:
         """What was recorded, device by device."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final, NoReturn, Protocol, Self
+from typing import Any, Final, NoReturn, Protocol, Self, cast
 
 from aioflow.errors import AioflowError, CancelledError, InternalError, OpError
 from aioflow.runtime.rendezvous import Rendezvous
@@ -40,6 +41,13 @@ class Waiter(Protocol):
 
     def describe(self) -> str:
         """What it waits for."""
+
+
+class Distant(Waiter, Protocol):
+    """A wait for something that knows better what it waits for itself."""
+
+    async def inquire(self) -> Sequence[tuple[str, float, str]]:
+        """As `StuckStep.waiting`. Raises OpError."""
 
 
 class _Wait:
@@ -189,6 +197,22 @@ class Step:
         now = monotonic()
         waits = tuple((wait.node, now - wait.since, wait.describe()) for wait in self.waiting)
         return StuckStep(now - self.since, waits)
+
+    async def inquire(self) -> StuckStep:
+        """As `report`, with what others say for whom it waits."""
+        report = self.report()
+        lines: dict[int, Sequence[tuple[str, float, str]]] = {}
+
+        async def ask(index: int, wait: Distant) -> None:
+            with suppress(OpError):  # what is known here is all that can be said
+                lines[index] = await wait.inquire()
+
+        async with asyncio.TaskGroup() as tg:
+            for index, wait in enumerate(list(self.waiting)):
+                if hasattr(wait, "inquire"):
+                    tg.create_task(ask(index, cast("Distant", wait)))
+        found = [line for index, own in enumerate(report.waiting) for line in (own, *lines.get(index, ()))]
+        return StuckStep(report.seconds, tuple(found))
 
     def state(self) -> str:
         """What it waits for and what it has left behind, as the end of a sentence."""

@@ -33,7 +33,7 @@ from aioflow.runtime.handing_over import is_large, large_bytes
 from aioflow.runtime.step import Probe, Step
 from aioflow.session.fetches import FetchMapper, convert_feeds, feed_converter
 from aioflow.session.planner import Planner
-from aioflow.session.prepared import described
+from aioflow.session.prepared import described, planned
 from aioflow.session.time_limit import left_behind
 from aioflow.sync.background import Background
 from aioflow.sync.partial_run import EXCHANGE, Exchange
@@ -43,6 +43,7 @@ from aioflow.work.threads import in_thread
 __all__ = ["PartialRuns"]
 
 _IDS: Final = itertools.count(1)
+_NODES: Final = 1 << 20  # of the graph, as far as `planned` is concerned: it is always made in a thread
 _polish: Final = finish(None, owned=False)
 
 
@@ -177,7 +178,7 @@ class PartialRuns:
         return prepared
 
     async def _prepare(self, request: StepRequest) -> _Prepared:
-        plan = await in_thread(self._planner.plan, request, False, _with_exchanges, effects=False)
+        plan = await planned(self._planner, request, _NODES, asks=False, meeting=_with_exchanges)
         needs = _feeds_needed(plan)
         registered = await self._cluster.register(plan, self._session, self._config)
         return _Prepared(registered, tuple(needs[i] for i in range(len(request.fetches))))

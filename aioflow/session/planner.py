@@ -19,6 +19,7 @@ from aioflow.compiler.place.strategies import Placement, check_strategy, choose
 from aioflow.compiler.prune import StepRequest
 from aioflow.compiler.timeline import NodeSeconds, TransferSeconds
 from aioflow.config import SessionConfig
+from aioflow.errors import NotFoundError
 from aioflow.graph.boundary import ARG, PARTIAL_FEED, PARTIAL_FETCH, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
@@ -29,7 +30,7 @@ from aioflow.runtime.stats import StepStats
 from aioflow.work.forking import Locked
 from aioflow.work.stopping import acting
 
-__all__ = ["Planner", "cost_model"]
+__all__ = ["Meeting", "Planner", "cost_model"]
 
 _BOUNDARY: Final = (ARG, RETVAL, SEND, RECV, PARTIAL_FEED, PARTIAL_FETCH)
 Meeting: TypeAlias = Callable[[ClientGraph], ClientGraph]
@@ -101,6 +102,30 @@ class Planner:
         )
         plan = compile_step(request, view, options)
         return replace(plan, predicted_seconds=found[-1].seconds) if found else plan
+
+    async def agree(self, plan: Plan, request: StepRequest) -> bool:
+        """Settle with the cluster's other clients where the resources of a plan are; False where some are not as it
+        says, which is known here from now on.
+        """
+        nodes = [node for node in plan.nodes() if _is_shared(node) and node.op not in _BOUNDARY]
+        if not nodes or not self._cluster.own:
+            return True
+        homes = {_resource(node): node.device for node in nodes}
+        settled = await self._cluster.settle(homes, any(self._has_choice(node, request) for node in nodes))
+        moved = [node for node in nodes if settled[_resource(node)] != node.device]
+        with _PINNING.lock:
+            self._cluster.pins.update((node.name, settled[_resource(node)]) for node in moved)
+        return not moved
+
+    def _has_choice(self, node: Node, request: StepRequest) -> bool:
+        """Whether more than one device is as the user asks."""
+        ends = (*request.feeds, *request.fetches)
+        graph = ends[0].graph if ends else request.targets[0].graph
+        try:
+            asked = DeviceSpec.from_string(graph.get_operation_by_name(node.name).device)
+        except NotFoundError:
+            return True  # the compiler has made it
+        return sum(asked.matches(DeviceSpec.from_string(device)) for device in self._cluster.devices) > 1
 
     def observe(self, step_stats: Iterable[StepStats]) -> None:
         """Learn from a traced step what its nodes cost."""
@@ -174,7 +199,7 @@ class Planner:
         the pins were as `known`.
         """
         placed = [
-            (self._cluster.pins if "shared_name" in node.attrs else self._pins, node)
+            (self._cluster.pins if _is_shared(node) else self._pins, node)
             for node in plan.nodes()
             if node.op not in _BOUNDARY and traits_of(node.op).effect.is_stateful
         ]
@@ -184,6 +209,16 @@ class Planner:
             for pins, node in placed:
                 pins.setdefault(node.name, node.device)
             return True
+
+
+def _is_shared(node: Node) -> bool:
+    """Whether it stands for a resource that others may use by its name."""
+    return "shared_name" in node.attrs
+
+
+def _resource(node: Node) -> tuple[str, str]:
+    """The container and the name of the resource."""
+    return node.attrs.get("container", ""), node.attrs["shared_name"] or node.name
 
 
 def _device_type(device: str) -> str:

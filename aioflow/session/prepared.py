@@ -23,7 +23,7 @@ from aioflow.graph.graph import Graph
 from aioflow.ops import nest
 from aioflow.runtime.cluster import Cluster, RegisteredStep
 from aioflow.session.fetches import FetchMapper, convert_feeds, fed_tensors, feed_converter, fetch_key
-from aioflow.session.planner import Planner
+from aioflow.session.planner import Meeting, Planner
 from aioflow.work.stopping import Brief, Elsewhere, doing
 from aioflow.work.threads import in_thread
 
@@ -203,16 +203,25 @@ class StepCache:
             _log_placement(made)
 
 
-async def planned(planner: Planner, request: StepRequest, nodes: int, asks: bool = True) -> Plan:
+async def planned(
+    planner: Planner, request: StepRequest, nodes: int, asks: bool = True, meeting: Meeting | None = None
+) -> Plan:
     """The plan of a step of a graph with so many nodes, made here if that takes no longer than a moment.
 
     Args:
-        asks: As of `Planner.plan`.
+        asks, meeting: As of `Planner.plan`.
     """
+    while True:
+        plan = await _planned(planner, request, nodes, asks, meeting)
+        if await planner.agree(plan, request):
+            return plan
+
+
+async def _planned(planner: Planner, request: StepRequest, nodes: int, asks: bool, meeting: Meeting | None) -> Plan:
     if not worth_a_thread(nodes):
         with suppress(Elsewhere):
-            return doing(Brief(seconds=_COMPILING), planner.plan, request, asks)
-    return await in_thread(planner.plan, request, asks, effects=False)
+            return doing(Brief(seconds=_COMPILING), planner.plan, request, asks, meeting)
+    return await in_thread(planner.plan, request, asks, meeting, effects=False)
 
 
 class _GrowthWatch:

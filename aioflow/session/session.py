@@ -309,9 +309,10 @@ class Session:
     async def stuck_report(self) -> list[StuckStep]:
         """The steps that are running now, longest first, with the async nodes that each waits for, and why.
 
-        Printed, it has one line per node: for how long it has waited, and for which queue, lock or coroutine.
+        Printed, it has one line per node: for how long it has waited, and for which queue, lock, coroutine or value of
+        another device. On a cluster, each worker that a step waits for is asked.
         """
-        return sorted((step.report() for step in list(self._steps)), key=lambda s: -s.seconds)
+        return sorted([await step.inquire() for step in list(self._steps)], key=lambda s: -s.seconds)
 
     @session_signatures.make_callable
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] | None = None) -> Callable[..., Awaitable[Any]]:

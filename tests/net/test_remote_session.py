@@ -7,6 +7,7 @@ import gc
 import random
 import socket
 import threading
+import time
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ from aioflow.compiler.ir import Plan
 from aioflow.compiler.partition import partition
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.graph.arrays import to_array
+from aioflow.net import worker_service
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.comm import CommOptions
 from aioflow.net.remote_cluster import RemoteCluster
@@ -139,6 +141,8 @@ async def test_cancelling_the_task_stops_the_step_everywhere() -> None:
         await until_running(servers)
         (report,) = await session.stuck_report()
         assert TASKS[0] in str(report)
+        assert "waits" in [node for node, _, _ in report.waiting]  # what the parameter server itself says
+        assert "queue" in str(report)
         run.cancel()
         await asyncio.wait([run])
         assert run.cancelled()
@@ -415,6 +419,22 @@ async def test_traces_come_from_all_workers() -> None:
     assert {"ReadVariableOp", "_Send"} <= ops[f"{TASKS[0]}/device:CPU:0"]
     assert {"_Recv", "Mul"} <= ops[f"{TASKS[1]}/device:CPU:0"]
     assert all(node.duration >= 0 for stats in metadata.step_stats for node in stats.nodes)
+
+
+async def test_the_times_of_all_workers_are_by_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers' clock is a thousand seconds ahead here."""
+    v, product = variable_and_product()
+    monkeypatch.setattr(worker_service, "perf_counter", lambda: time.perf_counter() + 1000.0)
+    async with cluster("ps", "worker", "worker") as (*_, other), af.Session(other.target) as session:
+        await session.run(v.initializer)
+        metadata = af.RunMetadata()
+        started = time.perf_counter()
+        await session.run(product, options=af.RunOptions(trace_level=af.TraceLevel.FULL), run_metadata=metadata)
+        seconds = time.perf_counter() - started
+    nodes = {node.op: node for stats in metadata.step_stats for node in stats.nodes}
+    assert all(0 <= node.start <= seconds for node in nodes.values())
+    sent, received = nodes["_Send"], nodes["Mul"]
+    assert sent.start < received.start + received.duration  # what is sent is not received before
 
 
 async def test_settings_reach_the_workers() -> None:

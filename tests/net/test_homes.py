@@ -1,0 +1,91 @@
+"""Where the resources of a cluster are is decided once, for all clients."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import DataLossError, ResourceExhaustedError
+from aioflow.net import homes
+from aioflow.net.cluster_spec import free_addresses
+from aioflow.net.homes import Homes, Resource, pack_texts, unpack_texts
+from aioflow.net.server import Server
+from aioflow.runtime.worker import Worker
+from tests.net.clusters import cluster
+
+TASKS = [f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(3)]
+
+
+def places(session: af.Session, v: af.Variable) -> set[str]:
+    return {device for device, node in session.plan(v.initializer).placed_nodes() if node.op == "VarHandleOp"}
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["inproc", "tcp"])
+async def test_two_clients_agree_where_a_variable_is(tcp: bool) -> None:
+    """Each would have it on the task that it has for a target."""
+    graphs = [af.Graph(), af.Graph()]
+    made = []
+    for graph in graphs:
+        with graph.as_default():
+            made.append(af.Variable([1.0, 2.0], name="v"))
+    one_v, two_v = made
+    async with cluster("worker", "worker", "worker", tcp=tcp) as servers:
+        async with (
+            af.Session(servers[1].target, graph=graphs[0]) as one,
+            af.Session(servers[2].target, graph=graphs[1]) as two,
+        ):
+            await asyncio.gather(one.run(one_v.initializer), two.run(two_v.initializer))
+            assert places(one, one_v) == places(two, two_v)
+            await one.run(one_v.assign([5.0, 6.0]))
+            assert (await two.run(two_v)).tolist() == [5.0, 6.0]
+        async with af.Session(servers[0].target, graph=graphs[0]) as three:
+            assert (await three.run(one_v)).tolist() == [5.0, 6.0]
+
+
+async def test_a_variable_is_found_after_the_restart_of_the_task_that_keeps_where_it_is() -> None:
+    ports = free_addresses(2)
+    spec = {"chief": ports[:1], "worker": ports[1:]}
+    v = af.Variable([1.0, 2.0], name="v")
+    async with Server(spec, "worker", 0) as worker:
+        async with Server(spec, "chief", 0), af.Session(worker.target) as one:
+            await one.run(v.initializer)
+            assert places(one, v) == {"/job:worker/replica:0/task:0/device:CPU:0"}
+        async with Server(spec, "chief", 0) as chief, af.Session(chief.target) as two:
+            assert (await two.run(v)).tolist() == [1.0, 2.0]
+
+
+async def test_what_asks_for_its_place_needs_nobody_who_keeps_it() -> None:
+    ports = free_addresses(2)
+    spec = {"chief": ports[:1], "worker": ports[1:]}
+    with af.device("/job:worker"):
+        v = af.Variable([1.0, 2.0], name="v")
+    free = af.Variable(3.0, name="free")
+    async with Server(spec, "worker", 0) as worker, af.Session(worker.target) as session:
+        await session.run(v.initializer)
+        assert (await session.run(v)).tolist() == [1.0, 2.0]
+        with pytest.raises(af.errors.UnavailableError, match=r"chief.* keeps where"):
+            await session.run(free.initializer)
+
+
+async def test_the_table_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(homes, "_MOST", 2)
+    table = Homes(Worker(), tuple, lambda task: pytest.fail(task))
+    names = [Resource("", name) for name in "abc"]
+    assert await table.settle(names[:2], ["one", "two"]) == ["one", "two"]
+    assert await table.settle(names[:2], ["other", "two"]) == ["one", "two"]
+    with pytest.raises(ResourceExhaustedError):
+        await table.settle(names, ["one"] * 3)
+
+
+def test_texts_cross() -> None:
+    rows = [["", "a"], ["b", "ö"]]
+    assert unpack_texts([pack_texts(rows)], 2) == rows
+    for wrong in ([], [np.zeros((2, 2))], [pack_texts(rows), pack_texts(rows)]):
+        with pytest.raises(DataLossError):
+            unpack_texts(wrong, 2)
+    for shape in ((3, 2), (2, 3)):
+        with pytest.raises(DataLossError):
+            unpack_texts([pack_texts(rows)], shape[1], shape[0])
