@@ -58,6 +58,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--device-count", nargs="+", type=_count, default=[("CPU", 1)], metavar="TYPE=N", help="default: CPU=1"
     )
+    parser.add_argument("--target", metavar="aioflow://HOST:PORT", help="on the devices of the cluster of that server")
     parser.add_argument("--strategy", choices=["auto", *STRATEGIES], default="auto")
     parser.add_argument("--soft", action="store_true", help="place elsewhere what cannot be where it asks to be")
     parser.add_argument("--unoptimized", action="store_true", help="the graph as it is, without optimizations")
@@ -66,7 +67,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--run",
         action="store_true",
         dest="measure",
-        help="run it, with zeros for feeds and variables, and use its times",
+        help="run it, with zeros for feeds (and for variables, unless there is a target), and use its times",
     )
     add_imports(parser)
     parser.add_argument("--svg", type=output_file, metavar="FILE", help="draw the predicted timeline")
@@ -87,7 +88,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for kind in counts:
         if kind not in known:
             raise NotFoundError(f"no such backend: {kind}")
-    if arguments.measure:
+    if arguments.measure and arguments.target is None:
         _find_devices(counts)
     found = _explain(arguments)
     if arguments.svg is not None:
@@ -111,7 +112,10 @@ def _find_devices(counts: Mapping[str, int]) -> None:
 
 def _explain(arguments: argparse.Namespace) -> Explanation:
     counts = dict(arguments.device_count)
-    devices = tuple(f"{_TASK}/device:{kind}:{i}" for kind, count in counts.items() for i in range(count))
+    if arguments.target is None:
+        devices = tuple(f"{_TASK}/device:{kind}:{i}" for kind, count in counts.items() for i in range(count))
+    else:
+        devices = run(_devices_at(arguments.target))
     cluster = ClusterView(devices, allow_soft_placement=arguments.soft)
     config = af.SessionConfig(
         device_count=counts,
@@ -125,8 +129,14 @@ def _explain(arguments: argparse.Namespace) -> Explanation:
     graph = _optimized(step.request, not arguments.unoptimized)
     if not arguments.measure:
         return explain(graph, cluster, costs, arguments.strategy)
-    seconds = run(_measure(step, config, costs))
+    seconds = run(_measure(step, arguments.target or "", config, costs))
     return replace(explain(graph, cluster, costs, arguments.strategy), measured_seconds=seconds)
+
+
+async def _devices_at(target: str) -> tuple[str, ...]:
+    """The devices of the cluster of a server."""
+    async with af.Session(target, graph=af.Graph()) as session:
+        return tuple(session.list_devices())
 
 
 def _read(path: Path, names: Sequence[str]) -> _Step:
@@ -160,7 +170,7 @@ def _never(*_: object) -> None:
     return None
 
 
-async def _measure(step: _Step, config: af.SessionConfig, costs: CostModel) -> float:
+async def _measure(step: _Step, target: str, config: af.SessionConfig, costs: CostModel) -> float:
     """Median seconds of a step fed with zeros. The times of its nodes go into `costs`."""
     size = costs.unknown_size
     feeds: Mapping[Any, Any] = {
@@ -168,8 +178,9 @@ async def _measure(step: _Step, config: af.SessionConfig, costs: CostModel) -> f
     }
     fetches = [*step.request.fetches, *step.request.targets]
     taken = []
-    async with af.Session(graph=step.graph, config=config) as session:
-        await session.run(_initialized(step.graph, step.request, size))
+    async with af.Session(target, graph=step.graph, config=config) as session:
+        if not target:
+            await session.run(_initialized(step.graph, step.request, size))
         for _ in range(_TRACED):
             metadata = af.RunMetadata()
             options = af.RunOptions(trace_level=af.TraceLevel.FULL)

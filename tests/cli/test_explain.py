@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,6 +14,7 @@ import pytest
 import aioflow as af
 from aioflow.cli import main
 from aioflow.compiler.place.calibration import DEFAULT_SPEEDS, Calibration, write_calibration
+from aioflow.net.cluster_spec import free_addresses
 from aioflow.train import write_graph
 
 
@@ -105,6 +108,33 @@ def test_a_run_has_zeros_for_variables(tmp_path: Path, capsys: pytest.CaptureFix
     path = Path(write_graph(graph, tmp_path, "g.json"))
     assert run(path, "--fetch", "step", "--run") == 0, capsys.readouterr().err
     assert "measured step" in capsys.readouterr().out
+
+
+def test_a_graph_is_explained_on_the_devices_of_a_cluster(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ports = free_addresses(2)
+    spec = {"ps": ports[:1], "worker": ports[1:]}
+    ready, done = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with af.train.Server(spec, "ps", 0), af.train.Server(spec, "worker", 0):
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        target = f"aioflow://{ports[0]}"
+        assert run(saved, "--fetch", "total:0", "--target", target, "--unoptimized", "--run") == 0
+        out = capsys.readouterr().out
+        assert "/job:ps/replica:0/task:0/device:CPU:0:" in out
+        assert "/job:worker/replica:0/task:0/device:CPU:0:" in out
+        assert "measured step" in out
+    finally:
+        done.set()
+        thread.join()
+    assert run(saved, "--fetch", "total:0", "--target", target) == 2
+    assert ports[0] in capsys.readouterr().err
 
 
 def test_a_strategy_can_be_chosen(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,6 +86,67 @@ async def test_clear_drops_variables_on_all_workers() -> None:
             await session.run(v)
 
 
+async def test_unrelated_graphs_share_the_resources_of_a_container() -> None:
+    """Queues and variables, by container and name, between clients that never met; another container is apart."""
+    graphs = {name: af.Graph() for name in ("one", "two", "apart")}
+    parts = {}
+    for name, graph in graphs.items():
+        with graph.as_default(), graph.container("apart" if name == "apart" else "shared"), af.device(PS):
+            v = af.Variable([0.0], name="v")
+            queue = af.FIFOQueue(3, [af.float32], shapes=[[1]], shared_name="values")
+            put, size = queue.enqueue(v + 1.0), queue.size()
+        parts[name] = v, put, queue.dequeue(), size
+    async with cluster("ps", "worker") as (ps, worker):
+        async with af.Session(ps.target, graph=graphs["one"]) as one:
+            v, put, _, _ = parts["one"]
+            await one.run(v.initializer)
+            await one.run(v.assign([4.0]).op)
+            await one.run(put)
+        async with (
+            af.Session(worker.target, graph=graphs["two"]) as two,
+            af.Session(worker.target, graph=graphs["apart"]) as apart,
+        ):
+            v, put, get, size = parts["two"]
+            assert (await two.run(v)).tolist() == [4.0]
+            await two.run(put)
+            assert [(await two.run(get)).tolist() for _ in range(2)] == [[5.0], [5.0]]
+            assert await apart.run(parts["apart"][3]) == 0
+            assert isinstance(await failure(apart.run(parts["apart"][0])), af.errors.FailedPreconditionError)
+            await apart.run(parts["apart"][0].initializer)
+            await two.clear(["shared"])
+            assert isinstance(await failure(two.run(v)), af.errors.FailedPreconditionError)
+            assert (await apart.run(parts["apart"][0])).tolist() == [0.0]
+
+
+async def test_every_worker_names_the_first_cause() -> None:
+    """One fails, the others wait for it: the step ends with that error, and so it is told to those who wait."""
+    x = af.placeholder("float32", [None])
+    with af.device(PS):
+        bad = af.reshape(x, [2, 2], name="bad")
+        never = af.FIFOQueue(1, [af.float32], shapes=[()]).dequeue(name="never")
+    with af.device(WORKER):
+        waits = af.identity(bad) + never
+    async with cluster("ps", "worker", "worker", tcp=True) as (*_, other), af.Session(other.target) as session:
+        for _ in range(3):
+            error = await failure(session.run([waits, never], {x: np.ones(3)}))
+            assert (error.node, type(error)) == ("bad", af.errors.InvalidArgumentError)
+
+
+async def test_a_stream_on_a_cluster() -> None:
+    v, product = variable_and_product()
+    add = af.assign_add(v, [1.0, 1.0])
+    async with cluster("ps", "worker", tcp=True) as (_, worker), af.Session(worker.target) as session:
+        await session.run(v.initializer)
+        seen = []
+        async with session.stream(add, prefetch=3) as steps:
+            async for value in steps:
+                seen.append(value[0])
+                if len(seen) == 10:
+                    break
+        assert sorted(seen) == seen
+        assert (await session.run(product))[0] >= 2 * seen[-1]
+
+
 async def test_an_error_says_where_it_was() -> None:
     x = af.placeholder("float32", [None])
     with af.device(PS):
