@@ -28,7 +28,6 @@ class ClientTask:
         link: The way to another task by its name.
     """
 
-    number = 1
     restarts = 0
     address = "inproc://"
 

@@ -56,7 +56,6 @@ class Link:
 
     Attributes:
         devices: Their full names, of who was there last; a task that has not been reached counts as one with a CPU.
-        number: How many times the way has been made.
         restarts: How many times another process was found at its end than before.
         is_told: Whether somebody has been told of the last of these.
     """
@@ -64,7 +63,6 @@ class Link:
     def __init__(self, hub: Hub, address: str, task: str = "") -> None:
         self.task = task
         self.devices: tuple[str, ...] = (f"{task}/device:CPU:0",)
-        self.number = 0
         self.restarts = 0
         self.is_told = True
         self._hub = hub
@@ -80,9 +78,8 @@ class Link:
     @property
     def is_open(self) -> bool:
         """Whether the task can be asked right now, as far as is known."""
-        if self._session is not None:
-            return self._server is not None and find_server(self.address) is self._server
-        return self._channel is not None and self._channel.error is None
+        worker = self._session or self._worker
+        return worker is not None and worker.is_open
 
     @property
     def worker(self) -> RemoteWorker | WorkerSession:
@@ -141,9 +138,7 @@ class Link:
             return None
         await self.close()
         server = find_server(self.address) if self._is_target else None
-        hello = await (self._join(server) if server is not None else self._connect(patience))
-        self.number += 1
-        return hello
+        return await (self._join(server) if server is not None else self._connect(patience))
 
     async def _join(self, server: Server) -> Hello:
         self._session, self._server = await server.open_session(self._hub.peers, self._hub.back), server

@@ -11,9 +11,10 @@ from aioflow.config import SessionConfig
 from aioflow.errors import OpError
 from aioflow.net.client_task import ClientTask
 from aioflow.net.links import Link
+from aioflow.net.remote_worker import RemoteWorker
+from aioflow.net.task_worker import WorkerSession
 from aioflow.runtime.cluster import StepOfParts
 from aioflow.runtime.step import Step
-from aioflow.runtime.worker import WorkerAPI
 from aioflow.sync.background import Background
 
 __all__ = ["RemoteStep", "Way", "outcomes"]
@@ -23,22 +24,11 @@ Way: TypeAlias = Link | ClientTask
 
 
 class _Registered(NamedTuple):
-    """A part that a worker knows.
+    """A part that a worker knows, for as long as it is open."""
 
-    Attributes:
-        number: Of the way by which it was registered (`Link.number`).
-    """
-
-    way: Way
-    number: int
+    worker: RemoteWorker | WorkerSession
     part: Part
-    worker: WorkerAPI
     handle: int
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether the worker still knows it."""
-        return self.way.is_open and self.way.number == self.number
 
 
 class RemoteStep:
@@ -67,7 +57,10 @@ class RemoteStep:
 
     @property
     def _is_ready(self) -> bool:
-        return len(self._registered) == len(self._parts) and all(known.is_valid for known in self._registered)
+        for known in self._registered:
+            if not known.worker.is_open:
+                return False
+        return len(self._registered) == len(self._parts)
 
     async def open(self) -> None:
         """Have every worker prepare its part.
@@ -89,17 +82,16 @@ class RemoteStep:
 
     async def _register(self) -> None:
         await self.deregister()
-        done = await outcomes(self._prepare(way, way.number, part) for way, part in self._parts)
+        done = await outcomes(self._prepare(way.worker, part) for way, part in self._parts)
         self._registered = [outcome for outcome in done if not isinstance(outcome, BaseException)]
         errors = [outcome for outcome in done if isinstance(outcome, BaseException)]
         if errors:
             await self.deregister()
             raise next((error for error in errors if isinstance(error, OpError)), errors[0])
-        self._step = StepOfParts([(known.worker, known.part, known.handle) for known in self._registered])
+        self._step = StepOfParts(self._registered)
 
-    async def _prepare(self, way: Way, number: int, part: Part) -> _Registered:
+    async def _prepare(self, worker: RemoteWorker | WorkerSession, part: Part) -> _Registered:
         """Register one part; one who is cancelled leaves nothing registered."""
-        worker: WorkerAPI = way.worker
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if nobody waits
 
@@ -118,7 +110,7 @@ class RemoteStep:
                     answer.set_result(handle)
 
         await self._background.start(register())
-        return _Registered(way, number, part, worker, await answer)
+        return _Registered(worker, part, await answer)
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run one step on all workers; returns the fetches in order.
@@ -141,7 +133,7 @@ class RemoteStep:
         """Let the workers forget their parts; a step that is running goes on."""
         registered, self._registered = self._registered, ()
         for known in registered:
-            if known.is_valid:
+            if known.worker.is_open:
                 await known.worker.deregister(known.handle)
 
 

@@ -85,6 +85,11 @@ class RemoteWorker:
         self._wanted: set[int] = set()
         self._clock: tuple[float, float] | None = None  # when it was compared with ours, and how far it is ahead
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be asked, as far as is known."""
+        return self._channel.error is None
+
     async def hello(self) -> Hello:
         """Who is there. Errors call the worker by the name of its task from now on."""
         reply = await self._ask(HELLO, {})

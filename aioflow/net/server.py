@@ -186,6 +186,8 @@ class Server:
             if not ready.done():
                 ready.set_exception(error)
         finally:
+            if self._tasks is not None:
+                self._tasks.close()
             self._ended.set()
             self._leave()
 

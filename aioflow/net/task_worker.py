@@ -54,6 +54,7 @@ class TaskWorker:
         self.steps = StepTable(self._rendezvous)
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
+        self._closed = False
         self.task = _owner_of(next(iter(worker.devices)))
 
     def _rendezvous(self, step: int) -> Rendezvous:
@@ -71,6 +72,16 @@ class TaskWorker:
                 joint.fail(NotFoundError("a value is sent to a task that is not in the cluster", actual=task))
 
         return Rendezvous(self._loop, self._devices, push)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its server runs."""
+        return not self._closed
+
+    def close(self) -> None:
+        """The server has ended."""
+        self._closed = True
+        self.steps.close()
 
     def deliver(self, request: Request) -> None:
         """A value for a step has come by a connection."""
@@ -117,12 +128,18 @@ class WorkerSession:
 
     def __init__(self, owner: TaskWorker, number: int, peers: Mapping[str, int], back: Push | None) -> None:
         self._back = back
+        self._closed = False
         self._owner = owner
         self._worker = owner.worker
         self._number = number
         self._peers = peers
         self._handles: dict[int, _Handle] = {}
         self._running: set[JointStep] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be asked."""
+        return not self._closed and self._owner.is_open
 
     async def register(self, part: Part, session: int, config: SessionConfig) -> int:
         """Bind the kernels of a part and generate its strands; `session` is ignored here.
@@ -205,6 +222,7 @@ class WorkerSession:
 
     async def close(self) -> None:
         """Stop what runs, and forget all that the client had here."""
+        self._closed = True
         running = list(self._running)
         for joint in running:
             joint.fail(CancelledError("the client of the step is gone"))

@@ -143,8 +143,8 @@ async def test_a_stream_on_a_cluster() -> None:
                 seen.append(value[0])
                 if len(seen) == 10:
                     break
-        assert sorted(seen) == seen
-        assert (await session.run(product))[0] >= 2 * seen[-1]
+        assert len(set(seen)) == 10  # steps that run at the same time are applied once each, in any order
+        assert (await session.run(product))[0] >= 2 * max(seen)
 
 
 async def test_an_error_says_where_it_was() -> None:
