@@ -14,7 +14,6 @@ The contract, which `aioflow.testing.check_comm` holds every transport to:
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -22,6 +21,7 @@ from typing import Protocol, Self, TypeAlias
 
 from aioflow.checks.numbers import check_number
 from aioflow.errors import InvalidArgumentError, OpError, UnavailableError
+from aioflow.net.chance import fresh_number
 from aioflow.net.framing import Message
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 
@@ -29,7 +29,7 @@ __all__ = ["Comm", "CommOptions", "Handler", "Listener", "gone"]
 
 
 def _new_incarnation() -> int:
-    return secrets.randbits(63) + 1
+    return fresh_number(63)
 
 
 @dataclass(frozen=True, slots=True)

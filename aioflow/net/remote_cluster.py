@@ -8,7 +8,6 @@ step that needs it, which registers its parts again.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -22,6 +21,7 @@ from aioflow.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from aioflow.net.chance import fresh_number
 from aioflow.net.channel import Request
 from aioflow.net.client_task import ClientTask
 from aioflow.net.cluster_spec import ClusterSpec, comm_address
@@ -44,7 +44,7 @@ _AWAY: Final = (UnavailableError, DeadlineExceededError)
 
 
 def _random_step() -> int:
-    return secrets.randbits(_STEP_BITS) or 1
+    return fresh_number(_STEP_BITS)
 
 
 class RemoteCluster:
