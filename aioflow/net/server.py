@@ -116,7 +116,7 @@ class Server:
         self.worker = Worker(self._config, self._task.name)
         self.homes = Homes(self.worker, self._others, self._reach)
         self._background = Background()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._home: object = None
         self._tasks: TaskWorker | None = None
         self._ready: asyncio.Future[None] | None = None
         self._closing = asyncio.Event()
@@ -162,16 +162,17 @@ class Server:
             FailedPreconditionError: the server has been stopped, or runs on another event loop.
         """
         check_process(self._process, f"the server of {self.task}")
-        loop = asyncio.get_running_loop()
-        if self._closing.is_set() or self._loop not in (None, loop):
+        home = _home()
+        if self._closing.is_set() or self._home not in (None, home):
             raise FailedPreconditionError(
                 f"the server of {self.task} has been stopped, or runs on another event loop",
                 expected="a server of this event loop that runs, or has not been started",
                 actual="stopped" if self._closing.is_set() else "another loop",
             )
         if self._ready is None:
-            self._loop, self._ready = loop, loop.create_future()
-            await self._background.start(self._serve(self._ready))
+            self._home, self._ready = home, asyncio.get_running_loop().create_future()
+            serving = await self._background.start(self._serve(self._ready))
+            serving.add_done_callback(self._served)
         await asyncio.shield(self._ready)
 
     async def _serve(self, ready: asyncio.Future[None]) -> None:
@@ -185,11 +186,15 @@ class Server:
         except OpError as error:
             if not ready.done():
                 ready.set_exception(error)
-        finally:
-            if self._tasks is not None:
-                self._tasks.close()
-            self._ended.set()
-            self._leave()
+
+    def _served(self, _: asyncio.Task[None]) -> None:
+        """It listens no more, or was cancelled before it began to."""
+        if self._ready is not None and not self._ready.done():
+            self._ready.cancel()
+        if self._tasks is not None:
+            self._tasks.close()
+        self._ended.set()
+        self._leave()
 
     def _reserved(self) -> PortReservation | None:
         """A port in the place of port 0, so that the target is this server's alone from the beginning."""
@@ -228,8 +233,8 @@ class Server:
 
     def is_here(self) -> bool:
         """Whether a session on the running event loop may use the worker without a connection."""
-        loop = asyncio.get_running_loop()
-        return not self._closing.is_set() and (self._loop is loop or (self._loop is None and self._starts_itself))
+        home = _home()
+        return not self._closing.is_set() and (self._home is home or (self._home is None and self._starts_itself))
 
     async def open_session(self, peers: Mapping[str, int], back: Push | None = None) -> WorkerSession:
         """The worker for a client in this process; starts the server if need be.
@@ -266,7 +271,11 @@ class Server:
         self._reservation = None
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
         return self
 
     async def __aexit__(
@@ -290,6 +299,12 @@ def _chosen(cluster: ClusterSpec, job: str | None, index: int | None) -> Task:
     return found[0]
 
 
+def _home() -> object:
+    """What runs here: the event loop; on one that is shared by simulated processes, one of these."""
+    loop = asyncio.get_running_loop()
+    return getattr(loop, "process", loop)
+
+
 def find_server(address: str) -> Server | None:
     """The server of this process and event loop at the address of a comm, if there is one."""
     server = _SERVERS.get(address)
@@ -300,4 +315,8 @@ def find_server(address: str) -> Server | None:
 
 def is_of_this_process(address: str) -> bool:
     """Whether the server at the address of a comm lives in this process, on whatever event loop."""
-    return address in _SERVERS
+    server = _SERVERS.get(address)
+    process: object = None
+    with suppress(RuntimeError):  # no loop is running here
+        process = getattr(asyncio.get_running_loop(), "process", None)
+    return server is not None and (process is None or server._home is process)

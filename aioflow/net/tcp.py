@@ -321,17 +321,17 @@ async def listen_tcp(place: str, handler: Handler, options: CommOptions) -> Asyn
         UnavailableError: it is taken, or not of this machine.
     """
     host, port = await loopback(*split_host(place))
-    waiting: set[TcpComm] = set()  # connected, and not greeted
+    waiting: dict[TcpComm, None] = {}  # connected, and not greeted
 
     def accept() -> TcpComm:
         full = len(waiting) + connections.count >= options.connections
         comm = TcpComm(options, refusal="there are too many connections" if full else None)
-        waiting.add(comm)
+        waiting[comm] = None
         comm.greeted.add_done_callback(lambda _: greeted(comm))
         return comm
 
     def greeted(comm: TcpComm) -> None:
-        waiting.discard(comm)
+        waiting.pop(comm, None)
         if not comm.closed:
             connections.start(comm)
 
