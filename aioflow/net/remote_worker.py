@@ -107,7 +107,7 @@ class RemoteWorker:
             header, tensors = await in_thread(encode_part, part, effects=False)
         else:
             header, tensors = encode_part(part)
-        peers = {task: self._peers[task] for task in _destinations(part) if task in self._peers}
+        peers = {task: self._peers[task] for task in sorted(_destinations(part)) if task in self._peers}
         document = {"part": header, "config": config_document(config), "peers": peers}
         reply = await self._channel.call(REGISTER, document, tensors, timeout=_REGISTER_SECONDS)
         handle = parse(Handle, reply.header).handle

@@ -134,7 +134,7 @@ class WorkerSession:
         self._number = number
         self._peers = peers
         self._handles: dict[int, _Handle] = {}
-        self._running: set[JointStep] = set()
+        self._running: dict[JointStep, None] = {}
 
     @property
     def is_open(self) -> bool:
@@ -181,12 +181,12 @@ class WorkerSession:
         joint.back = self._back
         if known.changes and step.begun is not None:
             step.begun.add(self._owner.task)
-        self._running.add(joint)
+        self._running[joint] = None
         step.rendezvous = joint.rendezvous
         try:
             return await self._worker.run(handle, feeds, step)
         finally:
-            self._running.discard(joint)
+            self._running.pop(joint, None)
             self._owner.steps.end(joint)
 
     def waiting(self, step: int) -> Sequence[tuple[str, float, str]]:
