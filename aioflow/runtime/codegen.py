@@ -12,6 +12,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
 from typing import Any, Final
 
 import numpy as np
@@ -244,13 +246,19 @@ class NodeWriter:
         return name
 
 
+@lru_cache(maxsize=512)
+def _code(text: str, filename: str) -> CodeType:
+    """Compiled once: a plan is registered again after a lost connection, and other workers have its like."""
+    return compile(text, filename, "exec")
+
+
 def compiled(
     lines: Sequence[Line], name: str, what: str, scope: Mapping[str, Any], nodes: Sequence[BoundNode] = ()
 ) -> Callable[..., Any]:
     """The function `name` that the lines define, which compute these nodes."""
     known = dict(scope)
     known[NODES_OF_LINES] = [None if line.node is None else nodes[line.node].node.name for line in lines]
-    exec(compile("\n".join(line.text for line in lines) + "\n", f"<aioflow {what}>", "exec"), known)
+    exec(_code("\n".join(line.text for line in lines) + "\n", f"<aioflow {what}>"), known)
     function: Callable[..., Any] = known[name]
     return function
 
