@@ -51,8 +51,12 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         self.random = random.Random(seed)
         self._now = 0.0
         super().__init__(_Jump(self))
-        numbers = itertools.count()
-        self.set_task_factory(lambda loop, coroutine, **options: _Task(next(numbers), coroutine, loop, **options))
+        self._numbers = itertools.count()
+        self.set_task_factory(lambda _, coroutine, **options: self.make_task(coroutine, **options))
+
+    def make_task(self, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        """What `create_task` makes."""
+        return _Task(next(self._numbers), coroutine, self, **options)
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""

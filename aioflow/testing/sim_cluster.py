@@ -1,0 +1,123 @@
+"""A whole cluster in a simulated network: a host for each task, whose program is a `train.Server`."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from aioflow.config import SessionConfig
+from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.server import Server
+from aioflow.runtime.step import Step
+from aioflow.testing.sim_net import SimNet
+from aioflow.testing.sim_process import SimHost
+
+__all__ = ["SIMULATED", "SimCluster", "host_of"]
+
+T = TypeVar("T")
+
+_PORT: Final = 2222
+# What a session or a server needs to run the same again: nothing depends on how long anything takes.
+SIMULATED: Final = SessionConfig(inline_budget=1e9, yield_every=1e9, threads=1)
+
+
+def host_of(task: Task) -> str:
+    """The name of a task's host."""
+    return f"{task.job}{task.number}"
+
+
+class SimCluster:
+    """The servers of a cluster, each on a host of its own.
+
+    Args:
+        jobs: How many tasks each job has.
+        config: Of the servers; `SIMULATED` with what differs from it.
+
+    Attributes:
+        spec: The cluster.
+        servers: Those that run, by the names of their hosts.
+    """
+
+    def __init__(self, net: SimNet, jobs: Mapping[str, int], config: SessionConfig = SIMULATED) -> None:
+        self._net = net
+        self._config = config
+        self.servers: dict[str, Server] = {}
+        self._hosts = {
+            Task(job, number): net.host(f"{job}{number}") for job, count in jobs.items() for number in range(count)
+        }
+        self.spec = ClusterSpec(
+            {job: [f"{self._hosts[Task(job, i)].address}:{_PORT}" for i in range(n)] for job, n in jobs.items()}
+        )
+        self._ready: dict[str, asyncio.Event] = {}
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names of the hosts."""
+        return [host.name for host in self._hosts.values()]
+
+    def target(self, host: str) -> str:
+        """What a session is opened with that begins at this host's server."""
+        return f"aioflow://{self._net.host(host).address}:{_PORT}"
+
+    async def start(self) -> None:
+        """Start all servers; returns when they listen."""
+        for task, host in self._hosts.items():
+            host.start(self._program(task, host), "server")
+        for event in list(self._ready.values()):
+            await event.wait()
+
+    def _program(self, task: Task, host: SimHost) -> Callable[[], Any]:
+        self._ready[host.name] = asyncio.Event()
+
+        async def serve() -> None:
+            server = Server(self.spec, task.job, task.number, config=self._config)
+            chance = self._net.random(f"threads {host.name}")
+            for device in server.worker.devices.values():
+                device.backend = copy.copy(device.backend)
+                setattr(device.backend, "executor", _Threads(chance))  # noqa: B010  # read-only in the protocol
+            async with server:
+                self.servers[host.name] = server
+                self._ready[host.name].set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    if self.servers.get(host.name) is server:
+                        del self.servers[host.name]
+
+        return serve
+
+    async def stop(self) -> None:
+        """Stop all servers that run, and wait for what is left of those that were killed."""
+        processes = [host.process for host in self._hosts.values() if host.process is not None]
+        for process in processes:
+            for task in list(process.tasks):
+                if task.get_name().endswith(": server"):
+                    task.cancel()
+        for process in processes:
+            await process.ended()
+
+
+class _Threads:
+    """The executor of a simulated device: a call takes effect in one moment, some time after it was made, and is known
+    of some time after that.
+    """
+
+    def __init__(self, chance: Any) -> None:
+        self._chance = chance
+
+    async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:
+        try:
+            await asyncio.sleep(self._time())
+            if step.requested:
+                step.halt()
+            result = function(*args)
+            await asyncio.sleep(self._time())
+        except asyncio.CancelledError:
+            step.stop()
+            raise
+        return result
+
+    def _time(self) -> float:
+        return 0.0 if self._chance.random() < 0.5 else float(self._chance.expovariate(2000.0))

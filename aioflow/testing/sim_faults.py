@@ -1,0 +1,151 @@
+"""What goes wrong in a simulated network, and when: a schedule that follows from the network's seed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from aioflow.testing.sim_net import SimNet
+
+__all__ = ["FAULTS", "Fault", "FaultSchedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Attributes:
+        at: Virtual seconds after the schedule's beginning; seconds: for how long.
+        kind: One of `FAULTS`.
+        hosts: Whom it befalls: one host, or two for what is between them.
+        hard: The worse of two forms.
+    """
+
+    at: float
+    seconds: float
+    kind: str
+    hosts: tuple[str, ...]
+    hard: bool
+
+    def __str__(self) -> str:
+        return f"{self.at:7.3f} s: {self.kind}{' (hard)' * self.hard} {', '.join(self.hosts)} for {self.seconds:.3f} s"
+
+
+_Form: TypeAlias = Callable[[SimNet, Fault], Awaitable[None]]
+
+
+async def _partition(net: SimNet, fault: Fault) -> None:
+    one, other = fault.hosts
+    net.partition(one, other, both=not fault.hard)
+    await asyncio.sleep(fault.seconds)
+    net.heal(one, other, reset=fault.hard)
+
+
+async def _drop(net: SimNet, fault: Fault) -> None:
+    net.drop(*fault.hosts)
+
+
+async def _slow(net: SimNet, fault: Fault) -> None:
+    one, other = fault.hosts
+    factor = 100.0 if fault.hard else 5.0
+    net.slow(one, other, factor)
+    await asyncio.sleep(fault.seconds)
+    net.slow(one, other, 1 / factor)
+
+
+async def _pause(net: SimNet, fault: Fault) -> None:
+    (host,) = fault.hosts
+    net.pause(host)
+    await asyncio.sleep(fault.seconds)
+    net.resume(host)
+
+
+async def _crash(net: SimNet, fault: Fault) -> None:
+    (host,) = fault.hosts
+    net.crash(host, silent=fault.hard)
+    await asyncio.sleep(fault.seconds)
+    await net.restart(host)
+
+
+async def _disk(net: SimNet, fault: Fault) -> None:
+    (host,) = fault.hosts
+    net.break_disk(host, errno.ENOSPC if fault.hard else errno.EIO)
+    await asyncio.sleep(fault.seconds)
+    net.break_disk(host, None)
+
+
+# How many hosts a fault takes, and what it does. What it has done is undone when it ends.
+FAULTS: Final[Mapping[str, tuple[int, _Form]]] = {
+    "partition": (2, _partition),
+    "drop": (2, _drop),
+    "slow": (2, _slow),
+    "pause": (1, _pause),
+    "crash": (1, _crash),
+    "disk": (1, _disk),
+}
+_ALONE: Final = ("pause", "crash")
+
+
+class FaultSchedule:
+    """Faults of a network.
+
+    Args:
+        faults: In any order. No host is paused or crashed twice at a time: a fault that comes too early waits.
+    """
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = sorted(faults, key=lambda fault: fault.at)
+
+    @classmethod
+    def random(
+        cls,
+        net: SimNet,
+        hosts: Sequence[str],
+        count: int,
+        within: float,
+        kinds: Sequence[str] = tuple(FAULTS),
+        spare: Sequence[str] = (),
+    ) -> FaultSchedule:
+        """A schedule of so many faults, by the network's seed.
+
+        Args:
+            within: Seconds in which they begin.
+            spare: Hosts that are neither paused nor crashed.
+        """
+        chance = net.random("faults")
+        return cls([_fault(chance, hosts, within, kinds, spare) for _ in range(count)])
+
+    async def run(self, net: SimNet) -> None:
+        """Let them happen; returns when the last one is over."""
+        busy = {host: asyncio.Lock() for fault in self.faults for host in fault.hosts}
+        begin = net.loop.time()
+
+        async def happen(fault: Fault) -> None:
+            await asyncio.sleep(begin + fault.at - net.loop.time())
+            form = FAULTS[fault.kind][1]
+            if fault.kind in _ALONE:
+                async with busy[fault.hosts[0]]:
+                    await form(net, fault)
+            else:
+                await form(net, fault)
+
+        async with asyncio.TaskGroup() as fault_group:
+            for fault in self.faults:
+                fault_group.create_task(happen(fault))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.faults))
+
+
+def _fault(
+    chance: random.Random, hosts: Sequence[str], within: float, kinds: Sequence[str], spare: Sequence[str]
+) -> Fault:
+    kind = chance.choice(kinds)
+    number = FAULTS[kind][0]
+    among = [host for host in hosts if number == 2 or host not in spare]
+    seconds = min(chance.expovariate(1 / 0.8), 6.0)
+    return Fault(chance.uniform(0.0, within), seconds, kind, tuple(chance.sample(among, number)), chance.random() < 0.4)

@@ -1,0 +1,149 @@
+"""Hosts and processes of a simulated network. A host keeps its address and its disk; each start is a new process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from aioflow.testing.sim_net import SimNet
+    from aioflow.testing.sim_streams import SimTransport
+
+__all__ = ["PROCESS", "SimHost", "SimListener", "SimProcess"]
+
+PROCESS: Final[ContextVar[SimProcess | None]] = ContextVar("PROCESS", default=None)
+
+Program: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
+
+
+@dataclass(eq=False)
+class SimListener:
+    """As much of an `asyncio.Server` as comms use."""
+
+    process: SimProcess
+    port: int
+    accept: Callable[[], Any]
+    sockets: tuple[Any, ...]
+    context: Context
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self.process.host.listeners.get(self.port) is self:
+            del self.process.host.listeners[self.port]
+
+
+class SimProcess:
+    """One start of a program on a host.
+
+    Attributes:
+        context: In which its program runs, and all that it starts.
+        tasks: Those that have not ended. ends: Its ends of open connections.
+        alive: Whether it has not been killed.
+    """
+
+    def __init__(self, host: SimHost, number: int) -> None:
+        self.host = host
+        self.net = host.net
+        self.name = host.name if number == 1 else f"{host.name}#{number}"
+        self.number = number
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.ends: dict[SimTransport, None] = {}
+        self.alive = True
+        self.silent_ends: list[SimTransport] = []
+        self.context = copy_context()
+        self.context.run(PROCESS.set, self)
+
+    def started(self, task: asyncio.Task[Any]) -> None:
+        """A task is its own."""
+        self.tasks[task] = None
+        task.add_done_callback(lambda task: self.tasks.pop(task, None), context=Context())
+
+    def kill(self, silent: bool) -> None:
+        """End it in the middle of whatever it does. Nothing of it reaches the network or its disk any more; its tasks
+        are cancelled, so that none of them is left in the simulation.
+
+        Args:
+            silent: The whole host is gone: peers hear nothing, where otherwise its system closes the connections.
+        """
+        self.alive = False
+        self.host.listeners.clear()
+        ends = list(self.ends)
+        if silent:
+            self.silent_ends = ends
+        for end in ends:
+            end.cut(silent, ConnectionAbortedError("the process was killed"))
+        for task in list(self.tasks):
+            task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until nothing of it is left. Cancels again what a dying task has started."""
+        while self.tasks:
+            await asyncio.wait([next(iter(self.tasks))], timeout=1.0)
+            if not self.alive:
+                for task in list(self.tasks):
+                    task.cancel()
+
+
+class SimHost:
+    """A machine.
+
+    Attributes:
+        address: Of the loopback network, which has enough of them.
+        disk: A folder of its own, or None where the network has none.
+        process: What runs there; None before the first start.
+        down: Whether the host itself is switched off.
+        disk_error: The `errno` that its disk gives to those who write, or None.
+        paused_at, stood_still: Since when its process is paused, and for how long it was paused before.
+    """
+
+    def __init__(self, net: SimNet, name: str, number: int, disk: Path | None) -> None:
+        self.net = net
+        self.name = name
+        self.address = f"127.{1 + number // 62500}.{number // 250 % 250}.{1 + number % 250}"
+        self.disk = disk
+        self.process: SimProcess | None = None
+        self.listeners: dict[int, SimListener] = {}
+        self.down = False
+        self.disk_error: int | None = None
+        self.paused_at: float | None = None
+        self.stood_still = 0.0
+        self._program: Program | None = None
+        self._name = ""
+        self._starts = 0
+        self._port = 40_000
+
+    def next_port(self) -> int:
+        """A port for the near end of a connection."""
+        self._port += 1
+        return self._port
+
+    def start(self, program: Program, name: str = "main") -> asyncio.Task[Any]:
+        """Run a program as a new process, or as one more task of the one that runs; it is what `restart` runs again."""
+        if self.process is None or not self.process.alive:
+            self._starts += 1
+            self.process = SimProcess(self, self._starts)
+            self._program, self._name = program, name
+            self.down = False
+        return self.net.group.create_task(program(), name=f"{self.name}: {name}", context=self.process.context.copy())
+
+    async def call(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """What a coroutine function gives that runs in the host's process."""
+
+        async def program() -> Any:
+            return await work()
+
+        return await self.start(program)
+
+    async def again(self) -> asyncio.Task[Any]:
+        """Start the program again, once nothing is left of the process that was killed."""
+        if self.process is None or self._program is None:
+            raise RuntimeError(f"nothing has run on {self.name} yet")
+        before = self.process
+        await before.ended()
+        for end in before.silent_ends:
+            end.answer()
+        return self.start(self._program, self._name)

@@ -1,0 +1,360 @@
+"""Connections of a simulated network, below asyncio's transports: what the two systems' sockets and the wire do.
+
+Bytes of a connection that lives are neither lost nor reordered: each direction is one queue, and one timer for what is
+first in it. What is seeded is when they arrive and in what pieces. A receiver that does not read (its process stands
+still, or `pause_reading`) fills the window of the connection, and then the sender is paused as by a real socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from aioflow.testing.sim_process import SimProcess
+
+__all__ = ["Link", "SimSocket", "SimTransport", "connected"]
+
+_FIN: Final = b""
+_RST: Final = None
+_LONGEST_READ: Final = 256 << 10
+_SMALLEST_SEND: Final = 2 << 10  # TCP, too, waits for room rather than to send a few bytes at a time
+
+
+@dataclass(eq=False)
+class Link:
+    """One direction between two hosts.
+
+    Attributes:
+        latency: Seconds that every byte takes at least.
+        jitter: The mean of what comes on top of it.
+        bandwidth: Bytes a second.
+        cut: The chance that what is written at once arrives in pieces.
+        window: Bytes of a connection that may be on their way or unread.
+        blocked: Whether nothing passes for now.
+    """
+
+    chance: random.Random
+    latency: float
+    jitter: float
+    cut: float
+    bandwidth: float = 1e9
+    window: int = 1 << 18
+    blocked: bool = False
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+
+    def delay(self) -> float:
+        """Seconds for what is sent now."""
+        return self.latency + self.chance.expovariate(1.0) * self.jitter
+
+    def release(self) -> None:
+        """Let pass what was held."""
+        self.blocked = False
+        waiting, self.waiting = self.waiting, []
+        for go_on in waiting:
+            go_on()
+
+
+class SimSocket:
+    """As much of a socket as comms ask of one."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+
+    def setsockopt(self, *options: Any) -> None:
+        """Nothing: packets are not kept back here."""
+
+    def fileno(self) -> int:
+        """-1: there is no file."""
+        return -1
+
+    def getsockname(self) -> tuple[str, int]:
+        """The address."""
+        return self._address
+
+
+class _Pipe:
+    """What is on its way to one end of a connection."""
+
+    def __init__(self, link: Link, loop: asyncio.AbstractEventLoop, destination: SimTransport) -> None:
+        self.link = link
+        self._loop = loop
+        self._destination = destination
+        self._queue: deque[tuple[float, bytes | None]] = deque()
+        self._last = 0.0
+        self._armed = False
+        self.used = 0  # bytes on their way, or not read yet
+        self.dead = False
+
+    @property
+    def room(self) -> int:
+        return self.link.window - self.used
+
+    def push(self, data: bytes | None) -> None:
+        """Bytes, an end of file, or a reset."""
+        if self.dead:
+            return
+        self.used += len(data or b"")
+        for piece in self._pieces(data):
+            due = max(self._last, self._loop.time() + self.link.delay())
+            self._last = due + len(piece or b"") / self.link.bandwidth
+            self._queue.append((self._last, piece))
+        self._arm()
+
+    def _pieces(self, data: bytes | None) -> list[bytes | None]:
+        chance = self.link.chance
+        if data is None or len(data) < 2 or chance.random() >= self.link.cut:
+            return [data]
+        places = sorted(chance.randrange(1, len(data)) for _ in range(chance.randint(1, 3)))
+        ends = [0, *places, len(data)]
+        return [data[start:end] for start, end in pairwise(ends) if start < end]
+
+    def _arm(self) -> None:
+        if self._queue and not self._armed:
+            self._armed = True
+            self._loop.call_at(self._queue[0][0], self._arrive, context=Context())
+
+    def _arrive(self) -> None:
+        self._armed = False
+        if self.link.blocked and not self.dead:
+            self.link.waiting.append(self._arm)
+            return
+        now = self._loop.time()
+        while self._queue and self._queue[0][0] <= now:
+            self._destination.arrived(self._queue.popleft()[1])
+        self._arm()
+
+    def drop(self) -> None:
+        """Nothing of it arrives any more."""
+        self.dead = True
+        self._queue.clear()
+
+
+class SimTransport(asyncio.Transport):
+    """One end of a connection.
+
+    Args:
+        process: Whose it is.
+        name: Of the connection, for the trace.
+        context: In which the protocol is called.
+    """
+
+    def __init__(self, process: SimProcess, name: str, address: tuple[str, int], peer: tuple[str, int]) -> None:
+        super().__init__({"peername": peer, "socket": SimSocket(address)})
+        self._process = process
+        self.name = name
+        self._loop = asyncio.get_running_loop()
+        self.context: Context = process.context
+        self._protocol: Any = None
+        self._unread: deque[bytes | None] = deque()
+        self._unsent = bytearray()
+        self._high = 64 << 10
+        self._reading = True
+        self._scheduled = False
+        self._writing_paused = False
+        self._ending = False  # whether an end of file follows what is not sent yet
+        self._ended = False  # whether it was sent
+        self._closing = False
+        self.near = process.host.name
+        self.far = ""
+        self.gone = False
+        self.silent = False  # whether nobody is there to answer what arrives
+        self.out: _Pipe
+        self.other: SimTransport
+
+    # -- what the protocol uses ----------------------------------------------------------------------------------------
+
+    def begin(self, protocol: Any) -> None:
+        """The connection is there. Called in the process."""
+        self._protocol = protocol
+        self._process.ends[self] = None
+        protocol.connection_made(self)
+        self._look()
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = 64 << 10 if high is None else high
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._unsent)
+
+    def write(self, data: Any) -> None:
+        if self._closing or self._ending or self.gone:
+            return
+        self._unsent += data
+        self._flush()
+        if len(self._unsent) > self._high and not self._writing_paused:
+            self._writing_paused = True
+            self._protocol.pause_writing()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        if self._closing or self._ending:
+            return
+        self._ending = True
+        self._flush()
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._look()
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            if not self._unsent:
+                self._loop.call_soon(self._lose, None, context=self.context)
+
+    def abort(self) -> None:
+        self._force(None)
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        while self._unsent and self.out.room >= min(len(self._unsent), _SMALLEST_SEND):
+            size = min(self.out.room, len(self._unsent))
+            self.out.push(bytes(self._unsent[:size]))
+            del self._unsent[:size]
+        if self._ending and not self._unsent and not self._ended:
+            self._ended = True
+            self.out.push(_FIN)
+
+    def made_room(self) -> None:
+        """The other end has read something."""
+        if self._unsent and not self.gone:
+            self._loop.call_soon(self._go_on, context=self.context)
+
+    def _go_on(self) -> None:
+        if self.gone:
+            return
+        self._flush()
+        if not self._unsent:
+            if self._writing_paused:
+                self._writing_paused = False
+                self._protocol.resume_writing()
+            if self._closing:
+                self._lose(None)
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def arrived(self, data: bytes | None) -> None:
+        """Bytes, an end of file (no bytes), or a reset (None) are here, in the system of the process."""
+        if data is _RST:
+            self._process.net.trace.add(self._process.name, "reset", self.name)
+            self._unread.clear()
+            self._loop.call_soon(
+                self._force, ConnectionResetError(104, "connection reset by peer"), context=self.context
+            )
+            return
+        if self.gone:
+            if data and not self.silent:
+                self.out.push(_RST)
+            return
+        self._process.net.trace.add(self._process.name, "bytes" if data else "end of file", f"{self.name} {len(data)}")
+        self._unread.append(data)
+        self._look()
+
+    def _look(self) -> None:
+        if self._unread and self._reading and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._readable, context=self.context)
+
+    def _readable(self) -> None:
+        self._scheduled = False
+        if self._closing or self._protocol is None or not self._reading or not self._unread:
+            return
+        data = self._unread.popleft()
+        if data:
+            self._read(data)
+        elif not self._protocol.eof_received():
+            self.close()
+        self._look()
+
+    def _read(self, data: bytes) -> None:
+        buffer = self._protocol.get_buffer(-1)
+        size = min(len(buffer), len(data), _LONGEST_READ)
+        buffer[:size] = data[:size]
+        if size < len(data):
+            self._unread.appendleft(data[size:])
+        self.other.out.used -= size
+        self.other.made_room()
+        self._protocol.buffer_updated(size)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _force(self, error: Exception | None) -> None:
+        if self.gone:
+            return
+        self._unsent.clear()
+        self._closing = True
+        self._loop.call_soon(self._lose, error, context=self.context)
+
+    def _lose(self, error: Exception | None) -> None:
+        if self.gone:
+            return
+        self.gone = True
+        self._process.ends.pop(self, None)
+        self._process.net.trace.add(self._process.name, "closed", self.name)
+        if error is None:
+            self._hang_up()
+        self._unread.clear()
+        if self._protocol is not None:
+            self._protocol.connection_lost(error)
+
+    def _hang_up(self) -> None:
+        """What the system tells the other end: a reset where something that has arrived was never read."""
+        if any(self._unread):
+            self.out.push(_RST)
+        elif not self._ended:
+            self._ended = True
+            self.out.push(_FIN)
+
+    def answer(self) -> None:
+        """The system that was silent is there again, and knows nothing of the connection."""
+        self.silent = self.out.dead = False
+
+    def cut(self, silent: bool, error: Exception) -> None:
+        """The process has died: the system closes the socket, or nobody is there any more."""
+        if self.gone:
+            return
+        if silent:
+            self.silent = True
+            self.out.drop()
+        else:
+            self._hang_up()
+        self._closing = self.gone = True
+        self._unsent.clear()
+        self._unread.clear()
+        self._process.ends.pop(self, None)
+        if self._protocol is not None:
+            self._loop.call_soon(self._protocol.connection_lost, error, context=self.context)
+
+    def reset(self) -> None:
+        """What is between the ends has lost the connection: both are told, and what was on its way is gone."""
+        self.out.drop()
+        self._loop.call_soon(self.arrived, _RST, context=Context())
+
+
+def connected(
+    name: str, near: SimProcess, far: SimProcess, links: tuple[Link, Link], addresses: tuple[tuple[str, int], ...]
+) -> tuple[SimTransport, SimTransport]:
+    """The two ends of a connection from `near` to `far`, over the links there and back."""
+    loop = asyncio.get_running_loop()
+    one = SimTransport(near, name, addresses[0], addresses[1])
+    two = SimTransport(far, name, addresses[1], addresses[0])
+    one.other, two.other = two, one
+    one.far, two.far = two.near, one.near
+    one.out, two.out = _Pipe(links[0], loop, two), _Pipe(links[1], loop, one)
+    return one, two

@@ -1,0 +1,196 @@
+"""Clients that count: what each of their updates has come to is compared with what they were told of it.
+
+Each unit of work adds 1 to an element of its own of a variable on a parameter server, by way of a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import aioflow as af
+from aioflow.errors import FailedPreconditionError, OpError
+from aioflow.testing.sim_faults import FAULTS
+from aioflow.testing.sim_net import SimNet
+from tests.sim.scenes import Client, Stage, Violation
+
+UNITS = 10  # of each client
+
+
+@dataclass
+class Ledger:
+    """What the clients were told, by unit.
+
+    Attributes:
+        done: Units whose step has given a result.
+        unknown: Those that may have been applied, and were given up.
+        saved: Those that were done when a checkpoint began of which its client was told that it was written.
+    """
+
+    done: set[int] = field(default_factory=set)
+    unknown: set[int] = field(default_factory=set)
+    saved: set[int] = field(default_factory=set)
+    crashes: bool = False
+
+    def hold(self, final: Any) -> None:
+        """Compare with the variable as it is in the end."""
+        for unit, count in enumerate(final.tolist()):
+            if count > 1:
+                raise Violation(f"unit {unit} was applied {count} times")
+            if count and unit not in self.done and unit not in self.unknown:
+                raise Violation(f"unit {unit} was applied, although its client was told that it was not")
+            if not count and unit in self.saved:
+                raise Violation(f"unit {unit} was lost after a checkpoint that has it")
+            if not count and unit in self.done and not self.crashes:
+                raise Violation(f"unit {unit} was done, and is lost")
+
+
+class Counters:
+    """The graph of a client."""
+
+    def __init__(self, size: int, worker: int) -> None:
+        with af.device("/job:ps/task:0"):
+            self.counts = af.Variable(np.zeros(size, np.int64), name="counts")
+            self.path = af.placeholder("string", [])
+            self.save = af.raw_ops.SaveV2(
+                prefix=self.path, tensor_names=["counts"], shape_and_slices=[""], tensors=[self.counts]
+            )
+            (value,) = af.raw_ops.RestoreV2(
+                prefix=self.path, tensor_names=["counts"], shape_and_slices=[""], dtypes=[af.int64]
+            )
+            self.restore = af.assign(self.counts, value)
+        with af.device(f"/job:worker/task:{worker}"):
+            self.unit = af.placeholder("int64", [])
+            delta = af.one_hot(self.unit, size, dtype=af.int64)
+        with af.device("/job:ps/task:0"):
+            added = af.assign_add(self.counts, delta)
+        with af.device(f"/job:worker/task:{worker}"):
+            self.add = af.reduce_sum(added)
+
+
+class Counting:
+    """One scene: clients that count, on one ps and two workers.
+
+    Args:
+        saves: Whether the first client writes checkpoints, and restores the variable after a crash of the ps.
+    """
+
+    def __init__(self, stage: Stage, clients: int, saves: bool) -> None:
+        self.stage = stage
+        self.net = stage.net
+        self.clients = [f"client{number}" for number in range(clients)]
+        self.saves = saves
+        self.size = clients * UNITS
+        self.ledger = Ledger(crashes=saves)
+        self.latest: str | None = None
+        self.begun = asyncio.Event()
+
+    async def run(self) -> None:
+        await self.stage.set_up(self.clients)
+        programs = {name: self.program(number) for number, name in enumerate(self.clients)}
+        await self.stage.perform(programs)
+        self.ledger.hold(await self.stage.afterwards(self.judge))
+        await self.stage.end()
+
+    def client(self, number: int) -> Client:
+        return Client(self.net, self.clients[number], self.stage.cluster.target(f"worker{number % 2}"))
+
+    def program(self, number: int) -> Any:
+        async def count() -> None:
+            with af.Graph().as_default():
+                graph = Counters(self.size, number % 2)
+                client = self.client(number)
+                chance = self.net.random(f"client {number}")
+                if number:
+                    await self.begun.wait()
+                for index in range(UNITS):
+                    await self.unit(client, graph, number * UNITS + index, number == 0)
+                    await asyncio.sleep(chance.expovariate(4.0))
+                    if number == 0 and self.saves and chance.random() < 0.4:
+                        await self.checkpoint(client, graph)
+                await client.close()
+
+        return count
+
+    async def unit(self, client: Client, graph: Counters, unit: int, chief: bool) -> None:
+        """Try until it is done, or may have been."""
+        for _ in range(40):
+            try:
+                if chief and not self.begun.is_set():
+                    await self.initialize(client, graph)
+                await client.run(graph.add, {graph.unit: unit})
+            except FailedPreconditionError as error:
+                if not _never(error):
+                    self.ledger.unknown.add(unit)
+                if chief:
+                    await self.recover(client, graph)
+            except OpError as error:
+                if self.begun.is_set() and not _never(error):
+                    self.ledger.unknown.add(unit)
+                    return
+            else:
+                self.net.note(client.host, f"unit {unit} is done")
+                self.ledger.done.add(unit)
+                return
+            await asyncio.sleep(0.2)
+
+    async def initialize(self, client: Client, graph: Counters) -> None:
+        await client.run(graph.counts.initializer)
+        self.begun.set()
+
+    async def recover(self, client: Client, graph: Counters) -> None:
+        """The ps has come back without the variable: what was done since the last checkpoint is lost."""
+        self.ledger.unknown |= self.ledger.done - self.ledger.saved
+        self.ledger.done &= self.ledger.saved
+        try:
+            self.net.note(client.host, f"recovers from {'nothing' if self.latest is None else self.latest[-9:]}")
+            if self.latest is None:
+                await client.run(graph.counts.initializer)
+            else:
+                await client.run(graph.restore.op, {graph.path: self.latest})
+        except OpError:
+            pass
+
+    async def checkpoint(self, client: Client, graph: Counters) -> None:
+        done = set(self.ledger.done)
+        number = self.net.loop.time()
+        path = f"{self.net.hosts['ps0'].disk}/at-{number:09.4f}"
+        try:
+            await client.run(graph.save, {graph.path: path})
+        except OpError:
+            return
+        self.net.note(client.host, f"saved {sorted(done)} at {path[-9:]}")
+        self.latest = path
+        self.ledger.saved = done
+
+    async def judge(self, client: Client) -> Any:
+        with af.Graph().as_default():
+            graph = Counters(self.size, 0)
+            try:
+                return await client.run(graph.counts)
+            except FailedPreconditionError:
+                if not self.saves:
+                    raise
+                await self.recover(client, graph)
+                return await client.run(graph.counts)
+
+
+def _never(error: OpError) -> bool:
+    return not error.may_have_been_applied
+
+
+async def counting(net: SimNet) -> None:
+    """Asynchronous updates by two clients; everything but a crash of the ps, whose variable nobody has saved."""
+    stage = Stage(net, {"ps": 1, "worker": 2}, faults=net.random("number").randint(0, 4), spare=["ps0"])
+    if net.seed % 2:
+        stage.kinds, stage.spare = ("partition", "drop", "slow", "pause"), ()
+    await Counting(stage, 2, saves=False).run()
+
+
+async def saving(net: SimNet) -> None:
+    """The same with checkpoints, and with crashes of the ps and errors of its disk, too."""
+    stage = Stage(net, {"ps": 1, "worker": 2}, faults=net.random("number").randint(1, 4), kinds=tuple(FAULTS))
+    await Counting(stage, 2, saves=True).run()

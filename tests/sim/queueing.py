@@ -1,0 +1,116 @@
+"""Producers and consumers of one queue: nothing comes out twice, and nothing is lost without an error."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aioflow as af
+from aioflow.errors import OpError
+from aioflow.testing.sim_net import SimNet
+from tests.sim.scenes import Client, Stage, Violation
+
+ELEMENTS = 8  # of each producer
+
+
+class Elements:
+    """The graph of a client: a queue on the ps, used by way of a worker."""
+
+    def __init__(self, worker: int) -> None:
+        with af.device("/job:ps/task:0"):
+            queue = af.FIFOQueue(4, [af.int64], shapes=[()], shared_name="elements")
+        with af.device(f"/job:worker/task:{worker}"):
+            self.element = af.placeholder("int64", [])
+            doubled = self.element * 2
+        with af.device("/job:ps/task:0"):
+            self.put = queue.enqueue(doubled)
+            taken = queue.dequeue()
+            self.size = queue.size()
+        with af.device(f"/job:worker/task:{worker}"):
+            self.take = af.floordiv(taken, 2)
+
+
+class Queueing:
+    """One scene: two clients put in, two take out."""
+
+    def __init__(self, net: SimNet, stage: Stage) -> None:
+        self.net = net
+        self.stage = stage
+        self.put: set[int] = set()
+        self.maybe_put: set[int] = set()
+        self.taken: list[int] = []
+        self.maybe_taken = 0
+        self.producing = 2
+
+    async def run(self) -> None:
+        names = ["producer0", "producer1", "consumer0", "consumer1"]
+        await self.stage.set_up(names)
+        programs = {n: (self.producer if n.startswith("p") else self.consumer)(n, int(n[-1])) for n in names}
+        await self.stage.perform(programs)
+        await self.stage.afterwards(self.judge)
+        self.hold()
+        await self.stage.end()
+
+    def hold(self) -> None:
+        """Compare what came out with what was put in."""
+        if len(set(self.taken)) < len(self.taken):
+            raise Violation(f"an element came out twice: {sorted(self.taken)}")
+        if unknown := set(self.taken) - self.put - self.maybe_put:
+            raise Violation(f"elements came out whose producers were told that they were not put in: {unknown}")
+        lost = self.put - set(self.taken)
+        if len(lost) > self.maybe_taken:
+            raise Violation(f"{sorted(lost)} are lost, and {self.maybe_taken} steps may have taken one")
+
+    def producer(self, name: str, number: int) -> Any:
+        async def produce() -> None:
+            with af.Graph().as_default():
+                graph = Elements(number)
+                client = Client(self.net, name, self.stage.cluster.target("ps0"))
+                for index in range(ELEMENTS):
+                    element = 100 * number + index
+                    try:
+                        await client.run(graph.put, {graph.element: element}, seconds=1.5)
+                        self.put.add(element)
+                    except OpError as error:
+                        if error.may_have_been_applied:
+                            self.maybe_put.add(element)
+                        await asyncio.sleep(0.1)
+                await client.close()
+            self.producing -= 1
+
+        return produce
+
+    def consumer(self, name: str, number: int) -> Any:
+        async def consume() -> None:
+            with af.Graph().as_default():
+                graph = Elements(number)
+                client = Client(self.net, name, self.stage.cluster.target("worker0"))
+                while self.producing:
+                    await self.take(client, graph)
+                await client.close()
+
+        return consume
+
+    async def take(self, client: Client, graph: Elements) -> bool:
+        try:
+            self.taken.append(int(await client.run(graph.take, seconds=1.0)))
+        except OpError as error:
+            self.maybe_taken += bool(error.may_have_been_applied)
+            await asyncio.sleep(0.1)
+            return False
+        return True
+
+    async def judge(self, client: Client) -> None:
+        """Take out what is left."""
+        with af.Graph().as_default():
+            graph = Elements(0)
+            while int(await client.run(graph.size)):
+                await self.take(client, graph)
+
+
+async def queueing(net: SimNet) -> None:
+    """A queue whose ps stays up; all else goes wrong."""
+    stage = Stage(net, {"ps": 1, "worker": 2}, faults=net.random("number").randint(0, 4), spare=["ps0"])
+    if net.seed % 2:
+        stage.kinds, stage.spare = ("partition", "drop", "slow", "pause"), ()
+    await Queueing(net, stage).run()

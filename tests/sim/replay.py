@@ -1,0 +1,11 @@
+"""`python -m tests.sim.replay SCENE SEED`: run one seed of one scene, and print its story."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.sim.scenes import play
+from tests.sim.stories import SCENES
+
+if __name__ == "__main__":
+    print(play(SCENES[sys.argv[1]], int(sys.argv[2])))

@@ -1,0 +1,16 @@
+"""The scenes, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.sim.counting import counting, saving
+from tests.sim.programs import programs
+from tests.sim.queueing import queueing
+from tests.sim.scenes import Scene
+from tests.sim.synchronous import synchronous
+
+SCENES: Final[Mapping[str, Scene]] = {
+    scene.__name__: scene for scene in (counting, saving, programs, queueing, synchronous)
+}
