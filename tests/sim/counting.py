@@ -103,6 +103,7 @@ class Counting:
             with af.Graph().as_default():
                 graph = Counters(self.size, number % 2)
                 client = self.client(number)
+                client.calm = self.stage.calm
                 chance = self.net.random(f"client {number}")
                 if number:
                     await self.begun.wait()

@@ -66,6 +66,7 @@ class Queueing:
             with af.Graph().as_default():
                 graph = Elements(number)
                 client = Client(self.net, name, self.stage.cluster.target("ps0"))
+                client.calm = self.stage.calm
                 for index in range(ELEMENTS):
                     element = 100 * number + index
                     try:
@@ -106,6 +107,9 @@ class Queueing:
             graph = Elements(0)
             while int(await client.run(graph.size)):
                 await self.take(client, graph)
+            if await self.take(client, graph):
+                raise Violation("an element came out of an empty queue")
+            await self.stage.idle(3.0)
 
 
 async def queueing(net: SimNet) -> None:

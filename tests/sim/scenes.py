@@ -66,13 +66,18 @@ class Clocked:
 
 
 class Client(Clocked):
-    """A session that comes back by itself after an error; that of some seeds is opened again."""
+    """A session that comes back by itself after an error; that of some seeds is opened again.
+
+    Attributes:
+        calm: Whether no step may fail.
+    """
 
     def __init__(self, net: SimNet, host: str, target: str) -> None:
         super().__init__(net, host)
         self._target = target
         self._session: Any = None
         self._opening = asyncio.Lock()
+        self.calm = False
         self._reopens = net.random("reopens").random() < 0.3
 
     async def run(self, fetches: Any, feeds: Mapping[Any, Any] | None = None, seconds: float = 2.0) -> Any:
@@ -84,6 +89,8 @@ class Client(Clocked):
         except OpError as error:
             if session is None:
                 error.may_have_been_applied = False
+            if self.calm:
+                raise Violation(f"{self.host}: a step failed, and nothing had gone wrong") from error
             self.net.note(self.host, f"{type(error).__name__}: {error.message.splitlines()[0]}")
             if self._reopens and session is self._session:
                 await self.close()
@@ -134,6 +141,11 @@ class Stage:
         for fault in self.schedule.faults:
             self.net.trace.add("-", "is to come", fault)
 
+    @property
+    def calm(self) -> bool:
+        """Whether nothing goes wrong."""
+        return not self.schedule.faults
+
     async def perform(self, programs: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
         """Run the clients' programs while everything goes wrong."""
         async with asyncio.TaskGroup() as performance:
@@ -173,6 +185,14 @@ class Stage:
         left = [*self.net.open_connections(), *self.net.running_tasks()]
         if left:
             raise Violation(f"left after the end of the servers: {left}")
+
+    async def idle(self, seconds: float) -> None:
+        """No step runs anywhere, or will after so many seconds."""
+        until = self.net.loop.time() + seconds
+        while running := [s.task for s in self.cluster.servers.values() if (await s.worker.state()).running]:
+            if self.net.loop.time() > until:
+                raise Violation(f"a step runs on {running} {seconds:g} s after its client gave it up")
+            await asyncio.sleep(0.1)
 
     def _of_clients(self) -> list[str]:
         names = {

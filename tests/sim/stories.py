@@ -10,7 +10,8 @@ from tests.sim.programs import programs
 from tests.sim.queueing import queueing
 from tests.sim.scenes import Scene
 from tests.sim.synchronous import synchronous
+from tests.sim.vanishing import vanishing
 
 SCENES: Final[Mapping[str, Scene]] = {
-    scene.__name__: scene for scene in (counting, saving, programs, queueing, synchronous)
+    scene.__name__: scene for scene in (counting, saving, programs, queueing, synchronous, vanishing)
 }
