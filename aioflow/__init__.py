@@ -56,6 +56,7 @@ _load_ops()
 # The namespaces.
 from aioflow import bitwise as bitwise
 from aioflow import traits as traits
+from aioflow import distributed as distributed
 from aioflow import dtypes as dtypes
 from aioflow import errors as errors
 from aioflow import extend as extend
@@ -82,6 +83,7 @@ __version__ = "0.1.0"
 _NAMESPACES = (
     "bitwise",
     "traits",
+    "distributed",
     "dtypes",
     "errors",
     "extend",

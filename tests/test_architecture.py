@@ -35,7 +35,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("runtime",), 7),
     **dict.fromkeys(("net",), 8),
     **dict.fromkeys(("session",), 9),
-    **dict.fromkeys(("train",), 10),
+    **dict.fromkeys(("train", "distributed"), 10),
     # The public namespaces, which re-export, and the entry points.
     **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "random", "losses", "initializers"), 11),
     **dict.fromkeys(("dtypes", "io", "raw_ops", "extend", "strings", "sparse", "image", "traits", "typing", "web"), 11),
