@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 from aioflow.errors import DTypeError, InvalidArgumentError
@@ -178,11 +179,35 @@ def no_op(name: str | None = None) -> Operation:
 
 
 def group(*inputs: NodeLike | Sequence[Any] | None, name: str | None = None) -> Operation:
-    """A node that finishes when all `inputs` (nodes or tensors, nested lists too) have."""
+    """A node that finishes when all `inputs` (nodes or tensors, nested lists too) have.
+
+    It is on the device that all of them ask for. Where these are several, each has a node of its own that waits for
+    what is there, so that one message tells the others of all.
+    """
     elements = [e for e in _flatten(inputs) if e is not None]
     graph = graph_of(elements)
-    with graph.as_default(), graph.control_dependencies(elements):
-        return no_op(name=name or "group_deps")
+    by_device: dict[str, list[Any]] = {}
+    for element in elements:
+        by_device.setdefault(getattr(element, "op", element).device, []).append(element)
+    with graph.as_default():
+        if len(by_device) == 1:
+            ((device, elements),) = by_device.items()
+            return _gate(graph, elements, device, name or "group_deps")
+        with name_scope(name, "group_deps") as scope:
+            waited: list[Any] = []
+            for device, there in by_device.items():
+                waited += there if device == "" or len(there) == 1 else [_gate(graph, there, device, None)]
+            return _gate(graph, waited, "", scope)
+
+
+def _gate(graph: Graph, elements: Sequence[Any], device: str, name: str | None) -> Operation:
+    """A node on `device`, or where the scopes around say, that finishes when `elements` have."""
+    with graph.control_dependencies(elements), ExitStack() as stack:
+        if device:
+            stack.enter_context(graph.colocate_with(None))
+            stack.enter_context(graph.device(None))
+            stack.enter_context(graph.device(device))
+        return no_op(name=name)
 
 
 def tuple_(
