@@ -9,12 +9,14 @@ from aioflow.compiler.ir import ClientGraph, Plan
 from aioflow.compiler.optimize.order_memory import order_memory
 from aioflow.compiler.optimize.passes import (
     ORDER_MEMORY,
+    PACK_SENDS,
     RECOMPUTE,
     SCHEDULE_RECEIVES,
     Evaluate,
     chosen_passes,
     is_on,
 )
+from aioflow.compiler.pack import pack_sends
 from aioflow.compiler.partition import Recompute, partition
 from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.place.placement import Chooser, first_feasible, place
@@ -42,7 +44,8 @@ class CompileOptions:
         choose: Gives nodes that may be on several devices one of them.
         recompute: As of `partition`.
         meeting: Makes of feeds and fetches, before they are placed, nodes that meet the caller while the step runs.
-        times: From a placed graph what `schedule_receives` needs; without it, values are sent as soon as they are made.
+        times: From a placed graph what `pack_sends` and `schedule_receives` need; without it, each value is sent by
+            itself as soon as it is made.
     """
 
     verify: bool = False
@@ -56,7 +59,7 @@ class CompileOptions:
 
 
 def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOptions | None = None) -> Plan:
-    """prune → optimize → place → partition → schedule → order.
+    """prune → optimize → place → partition → pack → schedule → order.
 
     Raises:
         InvalidArgumentError: a device request cannot be met, or an optimization is switched that does not exist.
@@ -73,6 +76,8 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     graph = check(place(_pinned(graph, cluster.pins), cluster, chosen.choose))
     again = chosen.recompute if is_on(RECOMPUTE, chosen.optimizations) else None
     plan = partition(graph, chosen.compression, again, asked)
+    if chosen.times is not None and is_on(PACK_SENDS, chosen.optimizations):
+        plan = pack_sends(plan, chosen.times(graph)[0])
     if chosen.times is not None and is_on(SCHEDULE_RECEIVES, chosen.optimizations):
         plan = schedule_receives(plan, *chosen.times(graph))
     if is_on(ORDER_MEMORY, chosen.optimizations):

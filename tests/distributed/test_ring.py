@@ -174,13 +174,13 @@ async def test_each_task_sends_its_share_to_the_next(tasks: int, subchunks: int)
     tensors = []
     for index in range(tasks):
         with af.device(task(index)):
-            tensors.append(af.Variable(np.full((120, 30), index + 1.0)).read_value())
+            tensors.append(af.Variable(np.full((1200, 120), index + 1.0)).read_value())
     results = [r.op for r in all_reduce(tensors, subchunks=subchunks)]
     async with cluster(*["worker"] * tasks) as servers, af.Session(servers[0].target) as session:
         messages = sent(session, results)
     assert messages.keys() == {(i, (i + 1) % tasks) for i in range(tasks)}
     for sizes in messages.values():
-        assert sum(sizes) == 2 * (tasks - 1) * 120 * 30 * 8 / tasks
+        assert sum(sizes) == 2 * (tasks - 1) * 1200 * 120 * 8 / tasks
         assert len(sizes) == 2 * (tasks - 1) * subchunks
 
 

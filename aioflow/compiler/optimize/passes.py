@@ -21,6 +21,7 @@ from aioflow.errors import InvalidArgumentError
 
 __all__ = [
     "ORDER_MEMORY",
+    "PACK_SENDS",
     "PASSES",
     "RECOMPUTE",
     "SCHEDULE_RECEIVES",
@@ -61,11 +62,13 @@ PASSES: Final[tuple[Pass, ...]] = (
 )
 
 # What later stages do to the same end, which is switched like a pass: computing a cheap value again rather than sending
-# it, asking late for large values of other devices, and the order of each device's nodes.
+# it, one message for several small values, asking late for large values of other devices, and the order of each
+# device's nodes.
 RECOMPUTE: Final = "recompute"
+PACK_SENDS: Final = "pack_sends"
 SCHEDULE_RECEIVES: Final = "schedule_receives"
 ORDER_MEMORY: Final = "order_memory"
-_LATER: Final = (RECOMPUTE, SCHEDULE_RECEIVES, ORDER_MEMORY)
+_LATER: Final = (RECOMPUTE, PACK_SENDS, SCHEDULE_RECEIVES, ORDER_MEMORY)
 
 
 def chosen_passes(switches: bool | Mapping[str, bool]) -> tuple[Pass, ...]:
