@@ -36,7 +36,8 @@ from aioflow.ops.nn.cross_entropy import (
     sparse_softmax_cross_entropy_with_logits,
     weighted_cross_entropy_with_logits,
 )
-from aioflow.ops.nn.layers import dropout, embedding_lookup, relu_layer, xw_plus_b, zero_fraction
+from aioflow.ops.nn.embeddings import embedding_lookup, embedding_lookup_sparse, safe_embedding_lookup_sparse
+from aioflow.ops.nn.layers import dropout, relu_layer, xw_plus_b, zero_fraction
 from aioflow.ops.nn.normalization import (
     batch_normalization,
     fused_batch_norm,
@@ -68,6 +69,7 @@ __all__ = [
     "dropout",
     "elu",
     "embedding_lookup",
+    "embedding_lookup_sparse",
     "fused_batch_norm",
     "in_top_k",
     "l2_loss",
@@ -84,6 +86,7 @@ __all__ = [
     "relu",
     "relu6",
     "relu_layer",
+    "safe_embedding_lookup_sparse",
     "selu",
     "separable_conv2d",
     "sigmoid",

@@ -83,6 +83,7 @@ cosh(x, name)
 count_nonzero(input_tensor, axis, keepdims, dtype, name, reduction_indices, keep_dims, input)
 count_up_to(ref, limit, name)
 CriticalSection(name, shared_name, critical_section_def, import_scope)
+create_partitioned_variables(shape, slicing, initializer, dtype, trainable, collections, name, reuse)
 cross(a, b, name)
 cumprod(x, axis, exclusive, reverse, name)
 cumsum(x, axis, exclusive, reverse, name)
@@ -117,6 +118,7 @@ expm1(x, name)
 eye(num_rows, num_columns, batch_shape, dtype, name)
 FIFOQueue(capacity, dtypes, shapes, names, shared_name, name)
 fill(dims, value, name, layout)
+fixed_size_partitioner(num_shards, axis)
 FixedLenFeature
 FixedLengthRecordReader(record_bytes, header_bytes, footer_bytes, hop_bytes, name, encoding)
 FixedLenSequenceFeature
@@ -209,6 +211,7 @@ matrix_transpose(a, name, conjugate)
 matrix_triangular_solve(matrix, rhs, lower, adjoint, name)
 maximum(x, y, name)
 meshgrid
+min_max_variable_partitioner(max_partitions, axis, min_slice_size, bytes_per_string_element)
 minimum(x, y, name)
 mod(x, y, name)
 model_variables(scope)
@@ -435,6 +438,7 @@ unsorted_segment_sum(data, segment_ids, num_segments, name)
 unstack(value, num, axis, name)
 Variable(initial_value, trainable, collections, validate_shape, caching_device, name, variable_def, dtype,
     expected_shape, import_scope, constraint, use_resource, synchronization, aggregation, shape)
+variable_axis_size_partitioner(max_shard_bytes, axis, bytes_per_string_element, max_shards)
 variable_op_scope(values, name_or_scope, default_name, initializer, regularizer, caching_device, partitioner,
     custom_getter, reuse, dtype, use_resource, constraint)
 variable_scope(name_or_scope, default_name, values, initializer, regularizer, caching_device, partitioner,
@@ -775,6 +779,7 @@ depthwise_conv2d_native_backprop_input(input_sizes, filter, out_backprop, stride
 dropout(x, keep_prob, noise_shape, seed, name, rate)
 elu(features, name)
 embedding_lookup(params, ids, partition_strategy, name, validate_indices, max_norm)
+embedding_lookup_sparse(params, sp_ids, sp_weights, partition_strategy, name, combiner, max_norm, allow_fast_lookup)
 fused_batch_norm(x, scale, offset, mean, variance, epsilon, data_format, is_training, name,
     exponential_avg_factor)
 in_top_k(predictions, targets, k, name)
@@ -792,6 +797,8 @@ normalize_moments(counts, mean_ss, variance_ss, shift, name)
 relu(features, name)
 relu6(features, name)
 relu_layer(x, weights, biases, name)
+safe_embedding_lookup_sparse(embedding_weights, sparse_ids, sparse_weights, combiner, default_id, name,
+    partition_strategy, max_norm, allow_fast_lookup)
 selu(features, name)
 separable_conv2d(input, depthwise_filter, pointwise_filter, strides, padding, rate, name, data_format,
     dilations)

@@ -28,9 +28,10 @@ NAMESPACES = {
 
 # What TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a name of its.
 OWN = {
-    "Barrier", "Case", "ConcreteFunction", "DeviceAttributes", "For", "If", "PartitionedCall", "PolymorphicFunction",
-    "SessionConfig", "StagingArea", "TraceLevel", "While", "compressed", "extend", "from_async_iterator", "function",
-    "list_devices", "py_coroutine", "restore_switch_interval", "traits",
+    "Barrier", "Case", "ConcreteFunction", "DeviceAttributes", "For", "If", "PartitionedCall",
+    "PartitionedVariable", "PolymorphicFunction", "SessionConfig", "StagingArea", "TraceLevel", "While",
+    "compressed", "extend", "from_async_iterator", "function", "list_devices", "py_coroutine",
+    "restore_switch_interval", "traits",
 }  # fmt: skip
 
 # Where the arguments differ on purpose.

@@ -56,6 +56,8 @@ from aioflow.ops.text.forms import *
 from aioflow.ops.text.strings import *
 from aioflow.ops.variables.collections import *
 from aioflow.ops.variables.initializers import *
+from aioflow.ops.variables.partitioned import *
+from aioflow.ops.variables.partitioners import *
 from aioflow.ops.variables.replicas import *
 from aioflow.ops.variables.scope import *
 from aioflow.ops.variables.state import *

@@ -21,6 +21,7 @@ from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, mak
 from aioflow.ops.core import group, tuple_
 from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices
+from aioflow.ops.variables.partitioned import PartitionedVariable
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.slots import create_slot, filled_slot
 
@@ -297,7 +298,7 @@ def _listed(value: Any) -> list[Any]:
 def _flat_variables(var_list: Any) -> list[Any]:
     flat = []
     for item in _listed(var_list) if not isinstance(var_list, Iterable) or hasattr(var_list, "handle") else var_list:
-        flat.extend(_flat_variables(item) if isinstance(item, list | tuple) else [item])
+        flat.extend(_flat_variables(item) if isinstance(item, list | tuple | PartitionedVariable) else [item])
     for item in flat:
         if not (hasattr(item, "handle") or isinstance(item, Tensor)):
             raise DTypeError("not a variable", expected="a Variable", actual=repr(item))

@@ -13,6 +13,7 @@ from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.ops.apply import constant, convert_to_tensor, make
 from aioflow.ops.variables.scope import get_variable, variable_scope
+from aioflow.ops.variables.slices import SaveSliceInfo
 from aioflow.ops.variables.variable import Variable
 
 __all__ = ["create_slot", "filled_slot"]
@@ -41,11 +42,23 @@ def create_slot(
     with (
         graph.as_default(),
         graph.control_dependencies(None),
-        variable_scope(None, f"{primary.op.name}/{name}"),
+        variable_scope(None, f"{primary.op.name}/{name}") as scope,
         graph.colocate_with(primary.op),
     ):
+        scope.set_partitioner(None)  # a slot is whole: what it belongs to may be a part itself
         element = initial_value.dtype if dtype is None else dtype
-        return get_variable("", dtype=element, initializer=initial, trainable=False, validate_shape=known)
+        slot = get_variable("", dtype=element, initializer=initial, trainable=False, validate_shape=known)
+    _join_slices(slot, primary)
+    return slot
+
+
+def _join_slices(slot: Variable, primary: Any) -> None:
+    """Save the slot of a part as a part: `v/Momentum` is one tensor in a checkpoint, however `v` is cut."""
+    info = primary._get_save_slice_info() if isinstance(primary, Variable) else None
+    if info is not None and slot.dims == primary.dims:
+        scope, _, own = slot.op.name.rpartition(f"{primary.op.name}/")
+        whole = f"{scope}{info.full_name}/{own}"
+        slot._set_save_slice_info(SaveSliceInfo(whole, info.full_shape, info.var_offset, info.var_shape))
 
 
 def filled_slot(primary: Any, value: float, name: str, dtype: DType | None = None) -> Variable:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import aioflow
-from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError, UnimplementedError
+from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from aioflow.graph.default_graph import default_graph
 from aioflow.kernels.resources import ResourceManager
 from aioflow.testing.evaluate import evaluate
@@ -229,11 +229,8 @@ def test_what_makes_no_scope() -> None:
     ):
         with pytest.raises(InvalidArgumentError), bad:
             pass
-    partitioner: Any = lambda **k: None  # noqa: E731  # what is refused
-    with pytest.raises(UnimplementedError), af.variable_scope("a", partitioner=partitioner):
+    with pytest.raises(InvalidArgumentError), af.variable_scope("a", partitioner=3):  # type: ignore[arg-type]
         pass
-    with pytest.raises(UnimplementedError):
-        af.get_variable("v", [1], partitioner=partitioner)
 
 
 async def test_each_task_has_its_own_scope() -> None:

@@ -1,4 +1,4 @@
-"""Small layers put together from ops: dropout, embeddings, and products with a bias."""
+"""Small layers put together from ops: dropout, and products with a bias."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.argument_kinds import check_kind
-from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
-from aioflow.graph.shapes import Dims, ShapeLike, format_dims, merge_dims
+from aioflow.graph.shapes import Dims, ShapeLike, format_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.array.static_shapes import shape_of
@@ -19,7 +18,7 @@ from aioflow.ops.math.random import random_uniform
 from aioflow.ops.nn.activations import bias_add, relu
 from aioflow.ops.scoping import name_scope
 
-__all__ = ["dropout", "embedding_lookup", "relu_layer", "xw_plus_b", "zero_fraction"]
+__all__ = ["dropout", "relu_layer", "xw_plus_b", "zero_fraction"]
 
 
 def dropout(
@@ -120,109 +119,3 @@ def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
         zeros = make("Equal", tensor, constant(0, tensor.dtype))
         flat = make("Reshape", make("Cast", zeros, DstT="float32"), [-1])
         return make("Mean", flat, 0, name=scope)
-
-
-# -- embeddings ------------------------------------------------------------------------------------
-
-
-def embedding_lookup(
-    params: TensorLike,
-    ids: TensorLike,
-    partition_strategy: str = "mod",
-    name: str | None = None,
-    validate_indices: bool = True,
-    max_norm: float | None = None,
-) -> Tensor:
-    """The rows of `params` at `ids`: a tensor of shape ids.shape + row shape, whose gradient is sparse.
-
-    Args:
-        params: A tensor or variable, or a list of them that together hold the rows.
-        ids: int32 or int64 row numbers.
-        partition_strategy: How rows lie in a list of n: row i in table i % n for "mod", neighbours together for "div".
-        max_norm: Scale each row down to this L2 norm where it is longer.
-
-    Raises:
-        InvalidArgumentError: no params, or an unknown strategy; at run time, an id is out of range.
-    """
-    given: Any = params
-    tables = list(given) if isinstance(params, list | tuple) or hasattr(params, "_get_variable_list") else [given]
-    if not tables:
-        raise InvalidArgumentError("embedding_lookup needs params", expected="at least one table", actual="none")
-    with name_scope(name, "embedding_lookup", [*tables, ids]) as scope:
-        numbers = convert_to_tensor(ids, name="ids")
-        if len(tables) == 1:
-            return _clipped(_rows(tables[0], numbers, scope if max_norm is None else None), numbers, max_norm)
-        return _clipped(_partitioned_rows(tables, numbers, partition_strategy), numbers, max_norm)
-
-
-def _rows(table: Any, ids: Tensor, name: str | None = None) -> Tensor:
-    result: Tensor
-    if hasattr(table, "sparse_read"):
-        result = table.sparse_read(ids, name=name)
-    else:
-        result = make("GatherV2", table, ids, 0, name=name)
-    return result
-
-
-def _partitioned_rows(tables: list[Any], ids: Tensor, strategy: str) -> Tensor:
-    count = len(tables)
-    flat = make("Reshape", ids, [-1])
-    if strategy == "mod":
-        part, row = make("FloorMod", flat, count), make("FloorDiv", flat, count)
-    elif strategy == "div":
-        part, row = _divided(tables, flat)
-    else:
-        raise InvalidArgumentError("unknown partition_strategy", expected="'mod' or 'div'", actual=strategy)
-    if part.dtype.name != "int32":
-        part = make("Cast", part, DstT="int32")
-    places = make("Range", 0, make("Size", flat), 1)
-    rows = make_list("DynamicPartition", row, part, num_partitions=count)
-    where = make_list("DynamicPartition", places, part, num_partitions=count)
-    found = [_rows(table, part_rows) for table, part_rows in zip(tables, rows, strict=True)]
-    joined = make("ParallelDynamicStitch", where, found)
-    inner = make("Shape", found[0])
-    shape = make("ConcatV2", [make("Shape", ids), make("StridedSlice", inner, [1], [0], [1], end_mask=1)], 0)
-    result = make("Reshape", joined, shape)
-    row_dims: Dims = None
-    for part_rows in found:
-        row_dims = merge_dims(row_dims, None if part_rows.dims is None else part_rows.dims[1:])
-    result.set_shape(None if ids.dims is None or row_dims is None else ids.dims + row_dims)
-    return result
-
-
-def _divided(tables: list[Any], flat: Tensor) -> tuple[Tensor, Tensor]:
-    """(table, row in it) of each id: the first `extra` tables have one row more than the others."""
-    each, extra = _rows_for_each(tables, flat.dtype)
-    part = make("Maximum", make("FloorDiv", flat, each + 1), make("FloorDiv", flat - extra, each))
-    long_row, short_row = make("FloorMod", flat, each + 1), make("FloorMod", flat - extra, each)
-    return part, make("SelectV2", part < extra, long_row, short_row)
-
-
-def _rows_for_each(tables: list[Any], dtype: DType) -> tuple[Any, Any]:
-    """How many rows each table has, and how many of them have one more; ints, where all sizes are known."""
-    given = [convert_to_tensor(t) for t in tables]
-    known = [None if t.dims is None else t.dims[0] for t in given]
-    if None in known:
-        sizes = [make("GatherV2", make("Shape", t, out_type=dtype), 0, 0) for t in given]
-        total = make("AddN", sizes)
-        return make("FloorDiv", total, len(tables)), make("FloorMod", total, len(tables))
-    each, extra = divmod(sum(k for k in known if k is not None), len(tables))
-    if each == 0:
-        raise InvalidArgumentError(
-            "there are fewer rows than tables", expected=f"at least {len(tables)} rows", actual=extra
-        )
-    return each, extra
-
-
-def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:
-    if max_norm is None:
-        return rows
-    axes: Any
-    if rows.dims is None or ids.dims is None:
-        axes = make("Range", make("Rank", ids), make("Rank", rows), 1)
-    else:
-        axes = list(range(len(ids.dims), len(rows.dims)))
-    norm = make("Sqrt", make("Sum", make("Square", rows), axes, keep_dims=True))
-    # rows * max_norm / max(norm, max_norm): no division by zero, and nothing changes where the norm is small enough
-    result: Tensor = rows * max_norm / make("Maximum", norm, max_norm)
-    return result

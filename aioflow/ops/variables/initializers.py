@@ -20,6 +20,7 @@ from aioflow.graph.shapes import dims_of, format_dims
 from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.array.making import ones, zeros
 from aioflow.ops.math.random import random_normal, random_uniform, truncated_normal
+from aioflow.ops.variables.slices import PartitionInfo
 
 __all__ = [
     "constant_initializer",
@@ -57,8 +58,19 @@ class Initializer:
     def __call__(
         self, shape: Any, dtype: Any = None, partition_info: Any = None, verify_shape: bool | None = None
     ) -> Tensor:
-        """The initial value as a tensor of `shape`, of `dtype` where that is given."""
-        return self._make(shape, self.dtype if dtype is None else self._checked(as_dtype(dtype)), bool(verify_shape))
+        """The initial value as a tensor of `shape`, of `dtype` where that is given.
+
+        Args:
+            partition_info: What larger variable the tensor is a part of.
+        """
+        wanted = self.dtype if dtype is None else self._checked(as_dtype(dtype))
+        if partition_info is not None:
+            return self._make_part(shape, wanted, partition_info)
+        return self._make(shape, wanted, bool(verify_shape))
+
+    def _make_part(self, shape: Any, dtype: DType, part: PartitionInfo) -> Tensor:
+        """The initial value of a part of a variable."""
+        return self._make(shape, dtype, False)
 
     def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
         raise NotImplementedError
@@ -165,7 +177,13 @@ class UniformUnitScaling(Initializer):
         self.seed = seed
 
     def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
-        inputs = math.prod(max(size, 1) for size in _sizes(shape)[:-1])
+        return self._draw(shape, dtype, shape)
+
+    def _make_part(self, shape: Any, dtype: DType, part: PartitionInfo) -> Tensor:
+        return self._draw(shape, dtype, part.full_shape)
+
+    def _draw(self, shape: Any, dtype: DType, whole: Any) -> Tensor:
+        inputs = math.prod(max(size, 1) for size in _sizes(whole)[:-1])
         limit = math.sqrt(3 / max(inputs, 1)) * self.factor
         return random_uniform(shape, -limit, limit, dtype, self.seed)
 
@@ -201,7 +219,13 @@ class VarianceScaling(Initializer):
         self.seed = seed
 
     def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
-        fan_in, fan_out = _fans(_sizes(shape))
+        return self._draw(shape, dtype, shape)
+
+    def _make_part(self, shape: Any, dtype: DType, part: PartitionInfo) -> Tensor:
+        return self._draw(shape, dtype, part.full_shape)
+
+    def _draw(self, shape: Any, dtype: DType, whole: Any) -> Tensor:
+        fan_in, fan_out = _fans(_sizes(whole))
         fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
         variance = self.scale / max(1.0, fan)
         if self.distribution in ("normal", "truncated_normal"):
@@ -273,6 +297,9 @@ class Identity(Initializer):
                 "an identity matrix needs two dimensions", expected="rank 2", actual=tuple(sizes)
             )
         return constant(np.eye(sizes[0], sizes[1]) * self.gain, dtype, name="eye")
+
+    def _make_part(self, shape: Any, dtype: DType, part: PartitionInfo) -> Tensor:
+        return make("Slice", self._make(part.full_shape, dtype, False), part.var_offset, _sizes(shape))
 
 
 zeros_initializer = Zeros

@@ -5,21 +5,24 @@ The open scope lives in the context, per graph, like the other scopes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, overload
 
-from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
+from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes, scopes
 from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Graph, GraphKeys, Tensor
 from aioflow.graph.shapes import ShapeLike
 from aioflow.ops.apply import TensorLike
+from aioflow.ops.variables.partitioned import PartitionedVariable
+from aioflow.ops.variables.partitioners import Partitioner
 from aioflow.ops.variables.replicas import VariableAggregation, VariableSynchronization
-from aioflow.ops.variables.store import share_or_make, store_of, value_of_dtype
+from aioflow.ops.variables.sharing import share_or_make_any
+from aioflow.ops.variables.store import store_of, value_of_dtype
 from aioflow.ops.variables.variable import Variable
 
 # A value, a function of (shape, dtype=), or a class of such.
@@ -29,12 +32,26 @@ Regularizer: TypeAlias = Callable[[Any], Tensor | None]
 __all__ = [
     "AUTO_REUSE",
     "VariableScope",
+    "create_partitioned_variables",
     "get_local_variable",
     "get_variable",
     "get_variable_scope",
     "variable_op_scope",
     "variable_scope",
 ]
+
+
+# What `get_variable` takes from its scope.
+_DEFAULTS: Final = (
+    "initializer",
+    "regularizer",
+    "caching_device",
+    "constraint",
+    "dtype",
+    "reuse",
+    "use_resource",
+    "partitioner",
+)
 
 
 class ReuseMode(Enum):
@@ -57,8 +74,8 @@ class VariableScope:
         name: Prefix of the variables' names, without a "/" at the end.
         original_name_scope: The name scope that was opened with it, with a "/" at the end.
         reuse: True (variables must exist), AUTO_REUSE, or False.
-        initializer, regularizer, constraint, caching_device, dtype, custom_getter: Used where `get_variable` is not
-            given its own.
+        initializer, regularizer, constraint, caching_device, dtype, partitioner, custom_getter: Used where
+            `get_variable` is not given its own.
     """
 
     def __init__(
@@ -68,14 +85,14 @@ class VariableScope:
         initializer: InitializerLike | None = None,
         regularizer: Regularizer | None = None,
         caching_device: scopes.DeviceLike = None,
-        partitioner: None = None,
+        partitioner: Partitioner | None = None,
         custom_getter: Callable[..., Any] | None = None,
         name_scope: str = "",
         dtype: DTypeLike = dtypes.float32,
         use_resource: bool | None = None,
         constraint: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        _refuse_partitioner(partitioner)
+        self.set_partitioner(partitioner)
         self.name = name
         self.reuse: Any = reuse or False
         self.original_name_scope = name_scope
@@ -88,9 +105,9 @@ class VariableScope:
         self.dtype: DType = as_dtype(dtype)
 
     @property
-    def partitioner(self) -> None:
-        """None: variables are not partitioned."""
-        return None
+    def partitioner(self) -> Partitioner | None:
+        """Cuts variables into parts where `get_variable` is not given its own; None leaves them whole."""
+        return self._partitioner
 
     def reuse_variables(self) -> None:
         """From now on variables must exist."""
@@ -120,9 +137,13 @@ class VariableScope:
         """Accepted for published code: every variable is a resource."""
         self.use_resource = use_resource
 
-    def set_partitioner(self, partitioner: None) -> None:
-        """Accepts None alone. Raises UnimplementedError."""
-        _refuse_partitioner(partitioner)
+    def set_partitioner(self, partitioner: Partitioner | None) -> None:
+        """Change the default partitioner. Raises InvalidArgumentError where it is not a function."""
+        if partitioner is not None and not callable(partitioner):
+            raise InvalidArgumentError(
+                "a partitioner must be a function", expected="a function, or None", actual=repr(partitioner)
+            )
+        self._partitioner = partitioner
 
     def get_collection(self, name: str) -> list[Any]:
         """The part of a collection whose names are in this scope."""
@@ -140,19 +161,33 @@ class VariableScope:
         """Trainable variables of this scope."""
         return self.get_collection(GraphKeys.TRAINABLE_VARIABLES)
 
-    def get_variable(self, name: str, **settings: Any) -> Variable:
+    def get_variable(self, name: str, **settings: Any) -> Any:
         """As the function of that name, with this scope's prefix and defaults."""
         graph = default_graph()
+        settings = self.with_defaults(**settings)
+        getter = settings.pop("custom_getter", None) or self.custom_getter
+        full_name = f"{self.name}/{name}" if self.name else name
+        make = partial(share_or_make_any, graph)
+        with graph.name_scope(None):  # a variable's name depends on variable scopes alone
+            return make(name=full_name, **settings) if getter is None else getter(make, name=full_name, **settings)
+
+    def with_defaults(self, **settings: Any) -> dict[str, Any]:
+        """Settings of `get_variable`, with this scope's where they leave one open."""
         settings["initializer"] = value_of_dtype(settings.get("initializer"), settings.get("dtype"))
-        defaults = ("initializer", "regularizer", "caching_device", "constraint", "dtype", "reuse", "use_resource")
+        defaults = (
+            "initializer",
+            "regularizer",
+            "caching_device",
+            "constraint",
+            "dtype",
+            "reuse",
+            "use_resource",
+            "partitioner",
+        )
         for key in defaults:
             if settings.get(key) is None:
                 settings[key] = getattr(self, key)
-        getter = settings.pop("custom_getter", None) or self.custom_getter
-        full_name = f"{self.name}/{name}" if self.name else name
-        make = partial(share_or_make, graph)
-        with graph.name_scope(None):  # a variable's name depends on variable scopes alone
-            return make(name=full_name, **settings) if getter is None else getter(make, name=full_name, **settings)
+        return settings
 
     def _child(self, name: str, reuse: Any, name_scope: str) -> VariableScope:
         return VariableScope(
@@ -161,7 +196,7 @@ class VariableScope:
             self.initializer,
             self.regularizer,
             self.caching_device,
-            None,
+            self._partitioner,
             self.custom_getter,
             name_scope,
             self.dtype,
@@ -204,7 +239,7 @@ def variable_scope(
     initializer: InitializerLike | None = None,
     regularizer: Regularizer | None = None,
     caching_device: scopes.DeviceLike = None,
-    partitioner: None = None,
+    partitioner: Partitioner | None = None,
     custom_getter: Callable[..., Any] | None = None,
     reuse: bool | ReuseMode | None = None,
     dtype: DTypeLike | None = None,
@@ -219,13 +254,12 @@ def variable_scope(
         values: Tensors whose graph becomes the default.
         reuse: True: variables must exist. AUTO_REUSE: they are made where they do not. None or False: as outside.
         auxiliary_name_scope: Whether to open a name scope as well.
-        initializer, regularizer, caching_device, custom_getter, dtype, constraint: New defaults.
+        initializer, regularizer, caching_device, partitioner, custom_getter, dtype, constraint: New defaults.
 
     Raises:
-        InvalidArgumentError: no name is given, or `reuse` with a default name.
-        UnimplementedError: a partitioner is given.
+        InvalidArgumentError: no name is given, or `reuse` with a default name; the partitioner is not a function.
     """
-    _check_scope_arguments(name_or_scope, default_name, reuse, partitioner)
+    _check_scope_arguments(name_or_scope, default_name, reuse)
     overrides = {
         "initializer": initializer,
         "regularizer": regularizer,
@@ -241,6 +275,8 @@ def variable_scope(
             for key, value in overrides.items():
                 if value is not None:
                     setattr(opened, key, value)
+            if partitioner is not None:
+                opened.set_partitioner(partitioner)
             if custom_getter is not None:
                 inner = opened.custom_getter
                 opened.custom_getter = custom_getter if inner is None else _composed(custom_getter, inner)
@@ -248,8 +284,7 @@ def variable_scope(
                 yield opened
 
 
-def _check_scope_arguments(name_or_scope: Any, default_name: str | None, reuse: Any, partitioner: Any) -> None:
-    _refuse_partitioner(partitioner)
+def _check_scope_arguments(name_or_scope: Any, default_name: str | None, reuse: Any) -> None:
     if name_or_scope is None and default_name is None:
         raise DTypeError("a variable scope needs a name", expected="name_or_scope or default_name", actual=None)
     if name_or_scope is None and reuse:
@@ -310,6 +345,7 @@ def variable_op_scope(
     return variable_scope(name_or_scope, default_name, values, **settings)
 
 
+@overload
 def get_variable(
     name: str,
     shape: ShapeLike | None = None,
@@ -326,7 +362,47 @@ def get_variable(
     constraint: Callable[[Tensor], Tensor] | None = None,
     synchronization: VariableSynchronization = VariableSynchronization.AUTO,
     aggregation: VariableAggregation = VariableAggregation.NONE,
-) -> Variable:
+) -> Variable: ...
+
+
+@overload
+def get_variable(
+    name: str,
+    shape: ShapeLike | None = None,
+    dtype: DTypeLike | None = None,
+    initializer: InitializerLike | None = None,
+    *,
+    partitioner: Partitioner,
+    regularizer: Regularizer | None = None,
+    trainable: bool | None = None,
+    collections: Iterable[str] | None = None,
+    caching_device: scopes.DeviceLike = None,
+    validate_shape: bool = True,
+    use_resource: bool | None = None,
+    custom_getter: Callable[..., Any] | None = None,
+    constraint: Callable[[Tensor], Tensor] | None = None,
+    synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+    aggregation: VariableAggregation = VariableAggregation.NONE,
+) -> PartitionedVariable: ...
+
+
+def get_variable(
+    name: str,
+    shape: ShapeLike | None = None,
+    dtype: DTypeLike | None = None,
+    initializer: InitializerLike | None = None,
+    regularizer: Regularizer | None = None,
+    trainable: bool | None = None,
+    collections: Iterable[str] | None = None,
+    caching_device: scopes.DeviceLike = None,
+    partitioner: Partitioner | None = None,
+    validate_shape: bool = True,
+    use_resource: bool | None = None,
+    custom_getter: Callable[..., Any] | None = None,
+    constraint: Callable[[Tensor], Tensor] | None = None,
+    synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+    aggregation: VariableAggregation = VariableAggregation.NONE,
+) -> Variable | PartitionedVariable:
     """The variable of that name in the open variable scope: a new one, or a shared one, as the scope's `reuse` says.
 
     Args:
@@ -334,15 +410,16 @@ def get_variable(
         dtype: float32 by default.
         initializer: An initializer, or a value. By default Glorot's uniform one for floats, and zeros for other dtypes.
         regularizer: A function of the new variable; its result joins the regularization losses.
+        partitioner: A function of the shape and the dtype that says into how many parts the variable is cut along each
+            axis, of which one may be cut; then a `PartitionedVariable` results. By default the scope's, if it has one.
         custom_getter: Called as `custom_getter(getter, name, …)` to make or find the variable, instead of the scope's.
 
     Raises:
         AlreadyExistsError: the variable exists and is not to be reused.
-        InvalidArgumentError: it does not exist and should, or the shape or dtype differs.
-        UnimplementedError: a partitioner is given.
+        InvalidArgumentError: it does not exist and should; the shape, the dtype or the parts differ; the partitioner is
+            not a function, or does not fit the shape.
     """
-    _refuse_partitioner(partitioner)
-    return get_variable_scope().get_variable(
+    result: Variable | PartitionedVariable = get_variable_scope().get_variable(
         name,
         shape=shape,
         dtype=dtype,
@@ -359,6 +436,7 @@ def get_variable(
         synchronization=synchronization,
         aggregation=aggregation,
     )
+    return result
 
 
 def get_local_variable(
@@ -376,10 +454,32 @@ def get_local_variable(
     return get_variable(name, shape, dtype, initializer, regularizer, False, joined, **settings)
 
 
-def _refuse_partitioner(partitioner: Any) -> None:
-    if partitioner is not None:
-        if not callable(partitioner):
-            raise InvalidArgumentError("a partitioner must be a function", expected="None", actual=repr(partitioner))
-        raise UnimplementedError(
-            "partitioned variables are not supported", expected="partitioner=None", actual=repr(partitioner)
+def create_partitioned_variables(
+    shape: ShapeLike,
+    slicing: Sequence[int],
+    initializer: InitializerLike,
+    dtype: DTypeLike = dtypes.float32,
+    trainable: bool = True,
+    collections: Iterable[str] | None = None,
+    name: str | None = None,
+    reuse: bool | None = None,
+) -> list[Variable]:
+    """An older form of `get_variable` with a partitioner, in a variable scope of its own: the parts as a list.
+
+    Args:
+        slicing: Into how many parts the variable is cut along each axis.
+        initializer: A value of the whole shape, or an initializer, which is called for each part.
+        name: Name of the scope and of the whole; "PartitionedVariable", made unique, by default.
+
+    Raises:
+        InvalidArgumentError: the slicing does not fit the shape.
+    """
+    with variable_scope(name, "PartitionedVariable", reuse=reuse) as scope:
+        settings = scope.with_defaults(
+            initializer=initializer, dtype=dtype, trainable=trainable, collections=collections, shape=shape
         )
+        settings["partitioner"] = lambda **_: list(slicing)
+        graph = default_graph()
+        with graph.name_scope(None):
+            made: Any = share_or_make_any(graph, scope.name, **settings)
+        return list(made)

@@ -1,9 +1,10 @@
-"""Variables that are shared by name: the table of a graph, and the end of the chain of `get_variable`'s getters."""
+"""Variables that are shared by name: the table of a graph, and how one is found in it or made."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from inspect import signature
 from typing import Any, Final
 
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
@@ -13,9 +14,10 @@ from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Graph, GraphKeys, Tensor
 from aioflow.graph.shapes import Dims, dims_of, format_dims, is_compatible
 from aioflow.ops.variables.initializers import glorot_uniform_initializer, zeros_initializer
+from aioflow.ops.variables.slices import PartitionInfo
 from aioflow.ops.variables.variable import Variable
 
-__all__ = ["VariableStore", "share_or_make", "store_of", "value_of_dtype"]
+__all__ = ["VariableStore", "is_value", "share_or_make", "store_of", "value_of_dtype"]
 
 _STORE: Final = "__variable_store"
 
@@ -28,6 +30,7 @@ class VariableStore:
 
     def __init__(self) -> None:
         self.variables: dict[str, Any] = {}
+        self.partitioned: dict[str, Any] = {}  # by the name of the whole; the parts are in `variables` too
         self.opened: dict[str, int] = {}
         self.root: Any = None
 
@@ -69,7 +72,7 @@ def share_or_make(graph: Graph, name: str, **settings: Any) -> Variable:
     with graph.lock:
         found: Variable | None = store.variables.get(name)
         if found is not None:
-            _check_shared(name, found, reuse, None if _is_value(settings.get("initializer")) else dtype, dims)
+            _check_shared(name, found, reuse, None if is_value(settings.get("initializer")) else dtype, dims)
             return found
         if reuse is True:
             raise InvalidArgumentError(
@@ -83,7 +86,8 @@ def share_or_make(graph: Graph, name: str, **settings: Any) -> Variable:
     return made
 
 
-def _is_value(initializer: Any) -> bool:
+def is_value(initializer: Any) -> bool:
+    """Whether an initializer is a value, rather than a function that makes one."""
     return initializer is not None and not callable(initializer)
 
 
@@ -111,7 +115,7 @@ def _make_variable(name: str, dtype: DType, dims: Dims, settings: Mapping[str, A
     if isinstance(initializer, type):
         initializer = initializer()
     if callable(initializer):
-        initial = _from_initializer(name, initializer, dims, dtype)
+        initial = _from_initializer(name, initializer, dims, dtype, settings.get("partition_info"))
         expected = dims if settings.get("validate_shape", True) else None
     else:
         if dims is not None:
@@ -135,7 +139,9 @@ def _make_variable(name: str, dtype: DType, dims: Dims, settings: Mapping[str, A
     return Variable(initial, name=name, dtype=wanted, shape=expected, validate_shape=validate, **passed)
 
 
-def _from_initializer(name: str, initializer: Callable[..., Any], dims: Dims, dtype: DType) -> Callable[[], Any]:
+def _from_initializer(
+    name: str, initializer: Callable[..., Any], dims: Dims, dtype: DType, part: PartitionInfo | None
+) -> Callable[[], Any]:
     if dims is None and not isinstance(initializer, partial) and _takes_nothing(initializer):
         return initializer
     if dims is None or None in dims:
@@ -144,7 +150,16 @@ def _from_initializer(name: str, initializer: Callable[..., Any], dims: Dims, dt
             expected="known sizes",
             actual=format_dims(dims),
         )
+    if part is not None and _takes(initializer, "partition_info"):
+        return partial(initializer, list(dims), dtype=dtype, partition_info=part)
     return partial(initializer, list(dims), dtype=dtype)
+
+
+def _takes(function: Callable[..., Any], argument: str) -> bool:
+    try:
+        return argument in signature(function).parameters
+    except (TypeError, ValueError):  # it is written in C, and says nothing of itself
+        return False
 
 
 def _takes_nothing(function: Callable[..., Any]) -> bool:

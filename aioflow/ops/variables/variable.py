@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
@@ -22,6 +22,7 @@ from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_op, register_tensor_conversion_function
 from aioflow.ops.core import identity
+from aioflow.ops.variables import slices
 from aioflow.ops.variables.initial_values import guarded
 from aioflow.ops.variables.replicas import VariableAggregation, VariableSynchronization
 from aioflow.ops.variables.state import convert_indices
@@ -55,6 +56,9 @@ class Variable(Updates):
         InvalidArgumentError: there is no initial value, or its shape is unknown or does not fit.
         DTypeError: it has a different dtype.
     """
+
+    SaveSliceInfo: ClassVar = slices.SaveSliceInfo
+    _save_slice_info: slices.SaveSliceInfo | None = None
 
     if TYPE_CHECKING:
         _fetched: NDArray[Any]  # see Fetchable
@@ -230,6 +234,13 @@ class Variable(Updates):
     def initial_value(self) -> Tensor:
         """The tensor that the initializer assigns."""
         return self._initial_value
+
+    def _set_save_slice_info(self, save_slice_info: slices.SaveSliceInfo | None) -> None:
+        """Say which part of a larger tensor the value is, for checkpoints."""
+        self._save_slice_info = save_slice_info
+
+    def _get_save_slice_info(self) -> slices.SaveSliceInfo | None:
+        return self._save_slice_info
 
     def __repr__(self) -> str:
         return f"<aioflow.Variable {self.name!r} shape={format_dims(self.dims)} dtype={self._dtype.name}>"

@@ -1,0 +1,101 @@
+"""Which part of a whole tensor a tensor is: the `shape_and_slices` of the ops that save and restore.
+
+The text names the sizes of the whole, then for each axis where the part begins and how long it is, `-` for all of it:
+"10 4 0,5:-" are the first five rows of a [10, 4] tensor. An empty text stands for the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from aioflow.errors import InvalidArgumentError
+
+__all__ = ["TensorSlice", "check_cover", "parse_slice"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSlice:
+    """A box of a larger tensor.
+
+    Attributes:
+        full_shape: Sizes of the whole.
+        offset, shape: Where the part begins, and its sizes.
+    """
+
+    full_shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """As the ops take it."""
+        sizes = "".join(f"{size} " for size in self.full_shape)
+        return sizes + ":".join(f"{o},{s}" for o, s in zip(self.offset, self.shape, strict=True))
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """The part as an index into the whole."""
+        return tuple(slice(o, o + s) for o, s in zip(self.offset, self.shape, strict=True))
+
+    def overlaps(self, other: TensorSlice) -> bool:
+        """Whether the two have an element in common."""
+        mine, theirs = zip(self.offset, self.shape, strict=True), zip(other.offset, other.shape, strict=True)
+        return all(max(a, b) < min(a + n, b + m) for (a, n), (b, m) in zip(mine, theirs, strict=True))
+
+
+def parse_slice(text: str) -> TensorSlice | None:
+    """What a text says; None for an empty one, which stands for the whole tensor.
+
+    Raises:
+        InvalidArgumentError: it says nothing of that kind, or the part lies outside.
+    """
+    if not text:
+        return None
+    *sizes, parts = text.split(" ")
+    try:
+        full = tuple(int(size) for size in sizes)
+        pairs = [(0, size) if part == "-" else _pair(part) for size, part in zip(full, parts.split(":"), strict=True)]
+    except ValueError as error:
+        raise InvalidArgumentError(
+            "not a slice of a tensor", expected="sizes, then begin,length of each axis, as '10 4 0,5:-'", actual=text
+        ) from error
+    if not full or any(o < 0 or n < 0 or o + n > size for (o, n), size in zip(pairs, full, strict=True)):
+        raise InvalidArgumentError("a slice lies outside of its tensor", expected=f"inside {full}", actual=text)
+    return TensorSlice(full, tuple(o for o, _ in pairs), tuple(n for _, n in pairs))
+
+
+def _pair(text: str) -> tuple[int, int]:
+    begin, length = text.split(",")
+    return int(begin), int(length)
+
+
+def check_cover(name: str, parts: Sequence[TensorSlice]) -> None:
+    """Require that the parts make up one whole tensor, each element once.
+
+    Raises:
+        InvalidArgumentError: they do not.
+    """
+    full = parts[0].full_shape
+    shapes = {part.full_shape for part in parts}
+    if len(shapes) > 1:
+        raise InvalidArgumentError(
+            f"the slices of {name} are of different tensors", expected="one shape", actual=sorted(shapes)
+        )
+    kept = [part for part in parts if 0 not in part.shape]
+    twice = next(((a, b) for i, a in enumerate(kept) for b in kept[:i] if a.overlaps(b)), None)
+    if twice is not None:
+        raise InvalidArgumentError(
+            f"slices of {name} overlap", expected="each element once", actual=[part.text for part in twice]
+        )
+    if _elements(kept) != math.prod(full):
+        raise InvalidArgumentError(
+            f"the slices of {name} do not make up the whole",
+            expected=f"{math.prod(full)} elements of {full}",
+            actual=f"{_elements(kept)} in {[part.text for part in parts]}",
+        )
+
+
+def _elements(parts: Iterable[TensorSlice]) -> int:
+    return sum(math.prod(part.shape) for part in parts)

@@ -1,0 +1,134 @@
+"""Into how many parts a variable is cut along each axis: functions of its shape and dtype, for `partitioner=`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
+from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims
+
+__all__ = [
+    "fixed_size_partitioner",
+    "min_max_variable_partitioner",
+    "variable_axis_size_partitioner",
+]
+
+# Takes `shape=` and `dtype=`, and returns how many parts there are along each axis.
+Partitioner: TypeAlias = Callable[..., Sequence[int]]
+
+
+def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partitioner:
+    """Cut into `num_shards` parts along `axis`, or as many as there are rows."""
+
+    def partitioner(shape: Any, dtype: DTypeLike | None = None) -> list[int]:
+        sizes = _sizes(shape, axis)
+        return _along(axis, sizes, min(num_shards, sizes[axis]))
+
+    return partitioner
+
+
+def variable_axis_size_partitioner(
+    max_shard_bytes: int, axis: int = 0, bytes_per_string_element: int = 16, max_shards: int | None = None
+) -> Partitioner:
+    """Cut along `axis` into parts of at most `max_shard_bytes`, but into at most `max_shards`.
+
+    Args:
+        bytes_per_string_element: What a string counts.
+
+    Raises:
+        InvalidArgumentError: a number is below 1.
+    """
+    for name, number in {
+        "max_shard_bytes": max_shard_bytes,
+        "bytes_per_string_element": bytes_per_string_element,
+        "max_shards": max_shards or 1,
+    }.items():
+        if number < 1:
+            raise InvalidArgumentError(f"{name} must be positive", expected=">= 1", actual=number)
+
+    def partitioner(shape: Any, dtype: DTypeLike) -> list[int]:
+        sizes = _sizes(shape, axis)
+        row = math.prod(sizes[:axis] + sizes[axis:][1:]) * _bytes_of(dtype, bytes_per_string_element)
+        rows = max(1, max_shard_bytes // row) if row else max(1, sizes[axis])
+        count = max(1, math.ceil(sizes[axis] / rows))
+        return _along(axis, sizes, min(max_shards, count) if max_shards else count)
+
+    return partitioner
+
+
+def min_max_variable_partitioner(
+    max_partitions: int = 1, axis: int = 0, min_slice_size: int = 256 << 10, bytes_per_string_element: int = 16
+) -> Partitioner:
+    """Cut along `axis` into at most `max_partitions` parts, of at least `min_slice_size` bytes each.
+
+    Args:
+        bytes_per_string_element: What a string counts.
+    """
+
+    def partitioner(shape: Any, dtype: DTypeLike) -> list[int]:
+        sizes = _sizes(shape, axis)
+        whole = math.prod(sizes) * _bytes_of(dtype, bytes_per_string_element)
+        return _along(axis, sizes, max(1, min(sizes[axis], max_partitions, math.ceil(whole / min_slice_size))))
+
+    return partitioner
+
+
+def _sizes(shape: Any, axis: int) -> list[int]:
+    sizes = _known(dims_of(shape))
+    if not -len(sizes) <= axis < len(sizes):
+        raise InvalidArgumentError("there is no such axis to cut along", expected=f"an axis of {sizes}", actual=axis)
+    return sizes
+
+
+def _known(dims: Dims) -> list[int]:
+    if dims is None or None in dims:
+        raise InvalidArgumentError(
+            "the shape of a new partitioned variable must be fully defined",
+            expected="known sizes",
+            actual=format_dims(dims),
+        )
+    return [size for size in dims if size is not None]
+
+
+def _along(axis: int, sizes: Sequence[int], count: int) -> list[int]:
+    partitions = [1] * len(sizes)
+    partitions[axis] = count
+    return partitions
+
+
+def _bytes_of(dtype: DTypeLike, string: int) -> int:
+    element = as_dtype(dtype)
+    return string if element is dtypes.string else element.size
+
+
+def partitions_of(partitioner: Any, dims: Dims, dtype: DType) -> list[int]:
+    """What a partitioner says of a variable of that shape, one number an axis.
+
+    Raises:
+        InvalidArgumentError: the shape is not known, or is a scalar's; or there is not one number ≥ 1 an axis, or more
+            than one axis is cut.
+        DTypeError: it is no function, or does not return numbers.
+    """
+    if not callable(partitioner):
+        raise DTypeError(
+            "a partitioner must be a function", expected="a function of shape and dtype", actual=repr(partitioner)
+        )
+    sizes = _known(dims)
+    if not sizes:
+        raise InvalidArgumentError("a scalar cannot be partitioned", expected="rank >= 1", actual="rank 0")
+    partitions = partitioner(shape=TensorShape(sizes), dtype=dtype)
+    if not isinstance(partitions, Sequence) or not all(isinstance(count, int) for count in partitions):
+        raise DTypeError("a partitioner must return numbers", expected="one an axis", actual=repr(partitions))
+    if len(partitions) != len(sizes) or any(count < 1 for count in partitions):
+        raise InvalidArgumentError(
+            "a partitioner does not fit the variable", expected=f"{len(sizes)} numbers >= 1", actual=list(partitions)
+        )
+    if sum(count > 1 for count in partitions) > 1:
+        raise InvalidArgumentError(
+            "a variable can be cut along one axis only", expected="one number > 1", actual=list(partitions)
+        )
+    return list(partitions)
