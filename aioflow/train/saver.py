@@ -5,31 +5,27 @@ A checkpoint holds snapshots: training goes on while it is written, in a thread.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from aioflow.checks.numbers import check_number
 from aioflow.errors import (
-    DTypeError,
     InvalidArgumentError,
-    NotFoundError,
     UnimplementedError,
 )
-from aioflow.formats.checkpoint import CheckpointReader
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind, check_list, check_text
-from aioflow.graph.default_graph import default_graph
+from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.default_session import check_session
-from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
+from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.ops.apply import constant, make, make_list, make_op
 from aioflow.ops.core import group, identity, no_op, placeholder_with_default
+from aioflow.ops.variables.partitioned import PartitionedVariable
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.checkpoint_state import (
     CheckpointState,
@@ -38,12 +34,15 @@ from aioflow.train.checkpoint_state import (
     remove_checkpoint,
     update_checkpoint_state,
 )
+from aioflow.train.saved_variables import Saved, check_saved, saved_variables
 from aioflow.work.threads import in_thread
 
 if TYPE_CHECKING:
     from aioflow.session.session import Session
 
 __all__ = ["Saver"]
+
+Saveable: TypeAlias = Variable | PartitionedVariable
 
 _HOUR: Final = 3600.0
 
@@ -53,7 +52,9 @@ class Saver:
 
     Args:
         var_list: Variables, as a list (saved under their names) or as a dict from names to variables; by default all
-            global variables of the graph.
+            global variables of the graph. The parts of a partitioned variable are saved as one tensor under the name
+            of the whole, and restored into however many parts there are then; in a dict, a PartitionedVariable or a
+            list of parts is.
         reshape: Restore into variables of a different shape with as many elements.
         max_to_keep: How many of the newest checkpoints to keep; 0 or None keeps all.
         keep_checkpoint_every_n_hours: In addition, keep one for every so many hours.
@@ -72,7 +73,7 @@ class Saver:
 
     def __init__(
         self,
-        var_list: Sequence[Variable] | Mapping[str, Variable] | None = None,
+        var_list: Sequence[Saveable] | Mapping[str, Saveable | Sequence[Variable]] | None = None,
         reshape: bool = False,
         sharded: bool = False,
         max_to_keep: int | None = 5,
@@ -119,7 +120,7 @@ class Saver:
         """Make the nodes, where they have not been made."""
         if self._nodes is not None or self._is_empty:
             return
-        variables = _named_variables(self._var_list)
+        variables = saved_variables(self._var_list)
         if not variables:
             if not self._allow_empty:
                 raise InvalidArgumentError(
@@ -252,32 +253,6 @@ class Saver:
         self._kept = list(zip(existing, get_checkpoint_mtimes(existing), strict=True))
 
 
-def _named_variables(var_list: Sequence[Any] | Mapping[str, Any] | None) -> dict[str, Any]:
-    if var_list is None:
-        var_list = default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)
-    if isinstance(var_list, Mapping):
-        for name in var_list:
-            check_text(name, "the name of a variable in a checkpoint")
-        named = dict(var_list)
-    else:
-        check_kind(var_list, Iterable, "the variables to save", "a list, or a dictionary by name")
-        named = {}
-        for variable in var_list:
-            name = _variable(variable).handle.op.name
-            if name in named:
-                raise InvalidArgumentError(
-                    f"two variables are saved as {name!r}", expected="distinct names", actual=name
-                )
-            named[name] = variable
-    return {name: _variable(variable) for name, variable in sorted(named.items())}
-
-
-def _variable(value: Any) -> Any:
-    if not hasattr(value, "handle"):
-        raise DTypeError("only variables are saved", expected="a Variable", actual=repr(value))
-    return value
-
-
 def _check_place(session: Any, path: Any) -> None:
     check_session(session)
     check_kind(path, (str, PathLike), "the path of a checkpoint", "a str or a path")
@@ -286,26 +261,26 @@ def _check_place(session: Any, path: Any) -> None:
 class _SaverNodes:
     """The nodes of a saver: a file name, a node that saves, a node that restores."""
 
-    def __init__(self, name: str, variables: Mapping[str, Any], filename: str, reshape: bool, sequential: bool) -> None:
+    def __init__(self, name: str, variables: Sequence[Saved], filename: str, reshape: bool, sequential: bool) -> None:
         self.variables = variables
-        graph: Graph = next(iter(variables.values())).graph
+        graph: Graph = variables[0].variable.graph
         with graph.as_default(), graph.control_dependencies(None), graph.name_scope(name):
             default = placeholder_with_default(constant(filename, name="filename/input"), (), name="filename")
             self.filename: Tensor = placeholder_with_default(default, (), name="Const")
-            names = constant(list(variables), dtypes.string)
-            slices = constant([""] * len(variables), dtypes.string)
-            values = [v.value() for v in variables.values()]
+            names = constant([saved.name for saved in variables], dtypes.string)
+            slices = constant([saved.spec for saved in variables], dtypes.string)
+            values = [saved.variable.value() for saved in variables]
             save = make_op("SaveV2", self.filename, names, slices, values, name="SaveV2")
             with graph.control_dependencies([save]):
                 self.saved: Tensor = identity(self.filename, name="control_dependency")
             self.restored: Operation = self._restore(graph, names, slices, reshape, sequential)
 
     def _restore(self, graph: Graph, names: Tensor, slices: Tensor, reshape: bool, sequential: bool) -> Operation:
-        wanted = [v.dtype for v in self.variables.values()]
+        wanted = [saved.variable.dtype for saved in self.variables]
         values = make_list("RestoreV2", self.filename, names, slices, dtypes=wanted, name="RestoreV2")
         assigned: list[Operation] = []
-        for variable, value in zip(self.variables.values(), values, strict=True):
-            if reshape:
+        for (_, variable, part), value in zip(self.variables, values, strict=True):
+            if reshape and part is None:
                 value = make("Reshape", value, [d if d is not None else -1 for d in variable.dims])
             waits = assigned[-1:] if sequential else []
             with graph.control_dependencies(waits), graph.colocate_with(variable.handle.op):
@@ -314,25 +289,4 @@ class _SaverNodes:
 
     def check(self, path: str, reshape: bool) -> None:
         """Compare what the checkpoint holds with the variables, before any of them changes. Blocks on the file."""
-        reader = CheckpointReader(path)
-        missing = [name for name in self.variables if name not in reader]
-        if missing:
-            raise NotFoundError(
-                f"checkpoint {path} lacks {', '.join(missing)}", expected=f"one of {reader.names()}", actual=missing
-            )
-        for name, variable in self.variables.items():
-            if reader.dtype(name) is not variable.dtype:
-                raise DTypeError(
-                    f"variable {name} has a different dtype than in checkpoint {path}",
-                    expected=variable.dtype.name,
-                    actual=reader.dtype(name).name,
-                )
-            shape = reader.shape(name)
-            if not (
-                reshape and variable.shape.num_elements() == math.prod(shape)
-            ) and not variable.shape.is_compatible_with(shape):
-                raise InvalidArgumentError(
-                    f"variable {name} has a different shape than in checkpoint {path}",
-                    expected=variable.shape,
-                    actual=shape,
-                )
+        check_saved(path, self.variables, reshape)

@@ -1,0 +1,137 @@
+"""What a `Saver` saves, and under which names: variables, and parts of variables as parts of one tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from aioflow.errors import DTypeError, InvalidArgumentError, NotFoundError
+from aioflow.formats.checkpoint import CheckpointReader
+from aioflow.graph.argument_kinds import check_kind, check_text
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.graph import GraphKeys
+from aioflow.graph.shapes import TensorShape
+from aioflow.ops.variables.partitioned import PartitionedVariable
+
+__all__ = ["Saved", "check_saved", "saved_variables"]
+
+
+class Saved(NamedTuple):
+    """A variable that is saved.
+
+    Attributes:
+        name: Of the tensor in the checkpoint.
+        variable: The variable.
+        part: Which part of that tensor the variable is, or None for all of it.
+    """
+
+    name: str
+    variable: Any
+    part: Any = None
+
+    @property
+    def spec(self) -> str:
+        """The part as the ops that save and restore take it."""
+        return "" if self.part is None else self.part.spec
+
+    @property
+    def shape(self) -> TensorShape:
+        """Of the tensor in the checkpoint."""
+        return self.variable.shape if self.part is None else TensorShape(self.part.full_shape)
+
+
+def saved_variables(var_list: Sequence[Any] | Mapping[str, Any] | None) -> list[Saved]:
+    """What is saved of the variables, by name; of all global variables of the graph by default.
+
+    In a list, a variable that is part of a larger one is saved as such, under the name of that. In a dictionary, so are
+    the parts of a PartitionedVariable, or of a list, under the key; a variable alone is saved whole.
+
+    Raises:
+        InvalidArgumentError: two have the same name.
+        DTypeError: one is not a variable, or not a part of one.
+    """
+    if var_list is None:
+        var_list = default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)
+    if isinstance(var_list, Mapping):
+        for name in var_list:
+            check_text(name, "the name of a variable in a checkpoint")
+        found = [saved for name, value in sorted(var_list.items()) for saved in _named(name, value)]
+    else:
+        check_kind(var_list, Iterable, "the variables to save", "a list, or a dictionary by name")
+        flat = [v for value in var_list for v in (value if isinstance(value, PartitionedVariable) else [value])]
+        found = sorted((_listed(variable) for variable in flat), key=_order)
+    _check_names(found)
+    return found
+
+
+def _listed(value: Any) -> Saved:
+    part = getattr(_variable(value), "_save_slice_info", None)
+    return Saved(value.handle.op.name if part is None else part.full_name, value, part)
+
+
+def _named(name: str, value: Any) -> list[Saved]:
+    if not isinstance(value, PartitionedVariable | list | tuple):
+        return [Saved(name, _variable(value))]
+    parts = sorted((_listed(variable)._replace(name=name) for variable in value), key=_order)
+    whole = next((saved.variable for saved in parts if saved.part is None), None)
+    if whole is not None:
+        raise DTypeError(
+            f"{whole.name} is no part of a variable", expected="parts, to be saved as one", actual=repr(whole)
+        )
+    if len({saved.part.full_name for saved in parts}) > 1:
+        raise InvalidArgumentError(
+            f"what is saved as {name!r} belongs to several variables",
+            expected="the parts of one",
+            actual=[saved.variable.name for saved in parts],
+        )
+    return parts
+
+
+def _order(saved: Saved) -> tuple[str, list[int]]:
+    return saved.name, [] if saved.part is None else saved.part.var_offset
+
+
+def _check_names(found: Sequence[Saved]) -> None:
+    seen: dict[str, Saved] = {}
+    for saved in found:
+        other = seen.setdefault(saved.name, saved)
+        if other is not saved and (other.part is None or saved.part is None or other.shape != saved.shape):
+            raise InvalidArgumentError(
+                f"two variables are saved as {saved.name!r}", expected="distinct names", actual=saved.name
+            )
+
+
+def _variable(value: Any) -> Any:
+    if not hasattr(value, "handle"):
+        raise DTypeError("only variables are saved", expected="a Variable", actual=repr(value))
+    return value
+
+
+def check_saved(path: str, saved: Sequence[Saved], reshape: bool) -> None:
+    """Compare what a checkpoint holds with what is to be restored. Blocks on the file.
+
+    Raises:
+        NotFoundError: a variable is not in it.
+        InvalidArgumentError: a shape differs.
+        DTypeError: a dtype differs.
+    """
+    reader = CheckpointReader(path)
+    missing = sorted({name for name, *_ in saved if name not in reader})
+    if missing:
+        raise NotFoundError(
+            f"checkpoint {path} lacks {', '.join(missing)}", expected=f"one of {reader.names()}", actual=missing
+        )
+    for each in saved:
+        name, dtype, shape = each.name, each.variable.dtype, reader.shape(each.name)
+        if reader.dtype(name) is not dtype:
+            raise DTypeError(
+                f"variable {name} has a different dtype than in checkpoint {path}",
+                expected=dtype.name,
+                actual=reader.dtype(name).name,
+            )
+        fits = reshape and each.part is None and each.shape.num_elements() == math.prod(shape)
+        if not fits and not each.shape.is_compatible_with(shape):
+            raise InvalidArgumentError(
+                f"variable {name} has a different shape than in checkpoint {path}", expected=each.shape, actual=shape
+            )
