@@ -93,8 +93,8 @@ def test_sharing_by_name() -> None:
         assert scope.partitioner is THREE
         assert isinstance(af.get_variable("scalar", []), af.Variable)  # which cannot be cut
     with af.variable_scope("s", reuse=True):
-        assert af.get_variable("v") is v
-        assert af.get_variable("v", [7, 2], partitioner=THREE) is v
+        shared: list[Any] = [af.get_variable("v"), af.get_variable("v", [7, 2], partitioner=THREE)]
+        assert shared == [v, v]
         assert af.get_variable("v/part_1", [2, 2]) is list(v)[1]
         with pytest.raises(InvalidArgumentError, match="other parts"):
             af.get_variable("v", [7, 2], partitioner=af.fixed_size_partitioner(2))
@@ -105,7 +105,8 @@ def test_sharing_by_name() -> None:
         with pytest.raises(InvalidArgumentError, match="does not exist"):
             af.get_variable("other", [7, 2], partitioner=THREE)
     with af.variable_scope("s", reuse=af.AUTO_REUSE, partitioner=THREE):
-        assert af.get_variable("v", [7, 2]) is v
+        shared = [af.get_variable("v", [7, 2])]
+        assert shared == [v]
     with af.variable_scope("s"):
         with pytest.raises(AlreadyExistsError):
             af.get_variable("v", [7, 2], partitioner=THREE)
