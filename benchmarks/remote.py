@@ -56,7 +56,8 @@ _CASES: Final[Mapping[str, _Case]] = {
 
 
 @contextmanager
-def _process(*arguments: str) -> Iterator[psutil.Process]:
+def server_process(*arguments: str) -> Iterator[psutil.Process]:
+    """A Python process that prints a line when it serves; killed at the end of the block."""
     process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE)
     try:
         if process.stdout is None or not process.stdout.readline():
@@ -117,7 +118,7 @@ async def _measure(rounds: int, profile: bool) -> None:
     cluster = {"ps": ports[:1], "worker": ports[1:2]}
     jobs = [text for job, addresses in cluster.items() for text in ("--cluster", f"{job}={addresses[0]}")]
     with (
-        _process("-m", "aioflow.worker", *jobs, "--job", "ps", "--task", "0") as mine,
+        server_process("-m", "aioflow.worker", *jobs, "--job", "ps", "--task", "0") as mine,
         af.Graph().as_default() as graph,
     ):
         initialize, fetches = _graph(af)
@@ -127,7 +128,7 @@ async def _measure(rounds: int, profile: bool) -> None:
             if profile:
                 await _profile(ours, mine)
                 return
-            with _process("-c", _TENSORFLOW_SERVER, *ports[2:]) as other, _tensorflow(ports[2:]) as theirs:
+            with server_process("-c", _TENSORFLOW_SERVER, *ports[2:]) as other, _tensorflow(ports[2:]) as theirs:
                 await _compare(ours, theirs, (mine, other), rounds)
 
 
