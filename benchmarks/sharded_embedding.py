@@ -103,7 +103,9 @@ async def _compare(
         for _ in range(rounds + 1):
             batches = list(rng.integers(0, rows, (steps, _LOOKED_UP)))
             times.append((await _timed(mine, batches, servers[0]), await _timed(other, batches, servers[1])))
-        a, b = (_Timed(*(median(column) for column in zip(*side, strict=True))) for side in zip(*times[1:], strict=True))
+        a, b = (
+            _Timed(*(median(column) for column in zip(*side, strict=True))) for side in zip(*times[1:], strict=True)
+        )
         print(
             f"| {name} | {1 / b.seconds:.0f} steps/s ({b.busy * 1e6:.0f} us) | "
             f"{1 / a.seconds:.0f} steps/s ({a.busy * 1e6:.0f} us) | "

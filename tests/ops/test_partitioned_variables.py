@@ -196,3 +196,17 @@ def test_what_cannot_be_cut() -> None:
         af.get_variable("v", [7, 2], partitioner=af.fixed_size_partitioner(2, axis=2))
     with pytest.raises(InvalidArgumentError, match="must be positive"):
         af.variable_axis_size_partitioner(0)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_row_is_looked_up_once_however_often_it_is_asked_for(parts: int) -> None:
+    v = af.get_variable("v", initializer=values(), partitioner=af.fixed_size_partitioner(parts))
+    ids = af.SparseTensor([[0, 0], [0, 1], [1, 0]], af.constant([4, 1, 4], af.int64), [2, 2])
+    combined = af.nn.embedding_lookup_sparse(v, ids, None, "div", combiner="sum")
+    grads = af.gradients(af.reduce_sum(combined), list(v))
+    rows, *found = in_session(combined, *(af.convert_to_tensor(g) for g in grads))
+    expected = np.zeros((7, 2))
+    expected[4], expected[1] = 2, 1
+    np.testing.assert_array_equal(rows, [values()[4] + values()[1], values()[4]])
+    np.testing.assert_array_equal(np.concatenate(found), expected)
+    assert all(isinstance(g, af.IndexedSlices) for g in grads)

@@ -307,8 +307,12 @@ def _resource_gather_grad(op: Operation, grad: Tensor) -> list[IndexedSlices | N
         )
     handle, indices = op.inputs
     index_dims, dims = indices.dims, handle_dims(handle)
-    flat = make("Reshape", indices, [-1])
-    if index_dims is not None and dims is not None and None not in dims[1:]:
+    is_vector = index_dims is not None and len(index_dims) == 1
+    # The very indices that were gathered, where they are flat already: they have been brought to the variable before.
+    flat = indices if is_vector else make("Reshape", indices, [-1])
+    if is_vector:
+        values = convert_to_tensor(grad)
+    elif index_dims is not None and dims is not None and None not in dims[1:]:
         values = make("Reshape", grad, [-1, *dims[1:]] if 0 not in dims[1:] else [_product(index_dims), *dims[1:]])
     else:
         inner = make("StridedSlice", _dense_shape(handle, indices.dtype), [1], [0], [1], end_mask=1)

@@ -38,6 +38,17 @@ async def test_targets_stay_with_what_they_wait_for() -> None:
     assert (await run(result, before=before)).effects["AssignAddVariableOp"] == 1
 
 
+async def test_a_target_that_only_waits_hands_on_to_what_it_waits_for() -> None:
+    a, b = af.Variable(0.0), af.Variable(0.0)
+    inner = af.group(a.assign_add(1.0), name="inner")
+    target = af.group(inner, b.assign_add(1.0), name="outer")
+    result = optimized(step([af.constant(1.0)], targets=[target, af.no_op()]), dead_code)
+    assert "NoOp" not in {node.op for node in result.nodes.values() if node.control}
+    before = step([], targets=[af.group(a.initializer, b.initializer)])
+    effects = (await run(result, before=before)).effects
+    assert effects["AssignAddVariableOp"] == effects["AssignAddVariableOp_1"] == 1
+
+
 async def test_a_loop_stays_whole() -> None:
     n = af.placeholder("int32", [])
     graph = step(af.while_loop(lambda i, _: i < n, lambda i, t: [i + 1, t + 2], [0, 0])[1], [n])
