@@ -28,8 +28,9 @@ Change: TypeAlias = Callable[[list[Any], list[Any]], Sequence[Any]]
 class VariableResource:
     """A named, mutable tensor.
 
-    Updates are atomic with respect to each other: they happen under `lock`. Reads take no lock, except while an update
-    works in place: the value is out of its slot then, and a reader waits for the update to finish.
+    Updates are atomic with respect to each other: they happen under `lock`. Reads of the whole take no lock, but while
+    an update works in place: the value is out of its slot then, and a reader waits for the update to finish. Who reads
+    some rows (`pick`) takes the lock, so that the next update can work in place.
     """
 
     __slots__ = ("_value", "dims", "dtype", "lock", "name")
@@ -62,6 +63,18 @@ class VariableResource:
         """
         value = self._value
         return value if value is not None else self._wait_and_read()
+
+    def pick(self, take: Callable[[Any], T]) -> T:
+        """`take(value)`, where that is quick and keeps nothing of the value: rows of a large table.
+
+        Updates wait for it meanwhile. Did they not, one that comes just then would find the value held by somebody, and
+        copy it, all of it.
+
+        Raises:
+            FailedPreconditionError: nothing has been assigned yet.
+        """
+        with self.lock:
+            return take(self._initialized())
 
     def _wait_and_read(self) -> Any:
         with self.lock:

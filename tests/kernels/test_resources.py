@@ -176,6 +176,33 @@ def test_a_reader_does_not_wait_for_an_update_out_of_place() -> None:
     assert seen == [True]
 
 
+def test_an_update_waits_for_who_picks_rows_and_then_works_in_place() -> None:
+    variable, change = make(np.zeros(4, np.float32)), Recorder()
+    picking, go_on = threading.Event(), threading.Event()
+    picked: list[Any] = []
+
+    def take(value: Any) -> Any:
+        picking.set()
+        assert go_on.wait(10)
+        return value[:2].copy()
+
+    reader = threading.Thread(target=lambda: picked.append(variable.pick(take)))
+    reader.start()
+    assert picking.wait(10)
+    writer = threading.Thread(target=lambda: variable.update(change))
+    writer.start()
+    go_on.set()
+    reader.join(10)
+    writer.join(10)
+    assert picked[0].tolist() == [0, 0]
+    assert change.in_place == [True]
+
+
+def test_picking_without_a_value_names_the_variable() -> None:
+    with pytest.raises(FailedPreconditionError, match="uninitialized value v"):
+        make().pick(np.copy)
+
+
 def test_concurrent_updates_and_reads_see_whole_values() -> None:
     variable = make(np.zeros(64, np.float32))
     torn: list[Any] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -210,3 +211,23 @@ def test_a_row_is_looked_up_once_however_often_it_is_asked_for(parts: int) -> No
     np.testing.assert_array_equal(rows, [values()[4] + values()[1], values()[4]])
     np.testing.assert_array_equal(np.concatenate(found), expected)
     assert all(isinstance(g, af.IndexedSlices) for g in grads)
+
+
+@pytest.mark.parametrize("name", ["GradientDescentOptimizer", "MomentumOptimizer", "AdagradOptimizer", "FtrlOptimizer"])
+async def test_a_sparse_update_of_a_few_rows_copies_no_table(name: str) -> None:
+    more = (0.9,) if name == "MomentumOptimizer" else ()
+    table = af.get_variable("table", [50_000, 64], partitioner=af.fixed_size_partitioner(2))
+    ids = af.placeholder(af.int64, [8])
+    loss = af.nn.l2_loss(af.nn.embedding_lookup(table, ids, "div"))
+    train = getattr(af.train, name)(0.1, *more).minimize(loss)
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        step = session.make_callable([loss, train], [ids])
+        for _ in range(3):  # which assigns values of their own, and finds what a step takes
+            await step(np.arange(8) * 6_000)
+        tracemalloc.start()
+        try:
+            await step(np.arange(8) * 6_000)
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000, "a part has 6.4 MB"
+        finally:
+            tracemalloc.stop()

@@ -19,7 +19,7 @@ from aioflow.kernels.math.large_sorts import is_long, order_of
 from aioflow.work.copying import row_blocks
 from aioflow.work.stopping import blocks
 
-__all__ = ["checked_rows", "flat_rows", "in_bounds", "scatter_rows"]
+__all__ = ["checked_rows", "flat_rows", "in_bounds", "repeats", "scatter_rows"]
 
 _FEW: Final = 512  # elements: measured, NumPy 2.4
 
@@ -138,15 +138,25 @@ def _folded(apply: str, fold: str) -> Callable[[Any, Array, Array, Array], None]
         if target.ndim == 1 or updates.size <= _FEW:
             folded_rows(function, target, rows, updates)
             return
-        order = order_of(rows) if is_long(rows) else xp.argsort(rows, kind="stable")
-        ordered = rows[order]
-        starts = xp.flatnonzero(xp.concatenate([xp.ones(1, dtype=bool), ordered[1:] != ordered[:-1]]))
-        if len(starts) < len(rows):
+        if repeats(xp, rows):
+            order = order_of(rows) if is_long(rows) else xp.argsort(rows, kind="stable")
+            ordered = rows[order]
+            starts = xp.flatnonzero(xp.concatenate([xp.ones(1, dtype=bool), ordered[1:] != ordered[:-1]]))
             rows = ordered[starts]
             updates = getattr(xp, fold).reduceat(updates[order], starts, axis=0, dtype=updates.dtype)
-        target[rows] = function(target[rows], updates)
+        present = xp.take(target, rows, axis=0)  # three times as fast as target[rows]
+        target[rows] = function(present, updates, out=present)
 
     return scatter
+
+
+def repeats(xp: Any, rows: Array) -> bool:
+    """Whether a row number occurs twice."""
+    if is_long(rows):
+        ordered = rows[order_of(rows)]
+    else:
+        ordered = xp.sort(rows)  # much faster than a stable order of them
+    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 def _divide(xp: Any, target: Array, rows: Array, updates: Array) -> None:

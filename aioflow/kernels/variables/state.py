@@ -167,16 +167,15 @@ def count_up_to(binding: Binding) -> Callable[[Any], Any]:
 def gather(binding: Binding) -> Callable[[Any, Any], Any]:
     xp, batch_dims = binding.xp, binding.attrs["batch_dims"]
 
-    def read(resource: Any, indices: Any) -> Any:
-        value = resource.read()
+    def rows_of(name: str, indices: Any, value: Any) -> Any:
         if np.ndim(value) == 0:
-            raise InvalidArgumentError(f"variable {resource.name} has no rows", expected="rank >= 1", actual="rank 0")
+            raise InvalidArgumentError(f"variable {name} has no rows", expected="rank >= 1", actual="rank 0")
         if batch_dims:
             return _batched(xp, value, indices, batch_dims)
         rows = checked_rows(xp, indices, value.shape[0])
         return xp.take(value, rows, axis=0).reshape(np.shape(indices) + value.shape[1:])
 
-    return read
+    return lambda resource, indices: resource.pick(partial(rows_of, resource.name, indices))
 
 
 def _batched(xp: Any, value: Any, indices: Any, batch_dims: int) -> Any:
@@ -198,14 +197,13 @@ def _batched(xp: Any, value: Any, indices: Any, batch_dims: int) -> Any:
 def gather_nd(binding: Binding) -> Callable[[Any, Any], Any]:
     xp = binding.xp
 
-    def read(resource: Any, indices: Any) -> Any:
-        value = resource.read()
+    def slices_of(resource: Any, indices: Any, value: Any) -> Any:
         depth = _index_depth(resource, value, indices)
         rows, _ = flat_rows(xp, indices, value.shape[:depth])
         inner = value.shape[depth:]
         return xp.take(_as_rows(value, depth), rows, axis=0).reshape(np.shape(indices)[:-1] + inner)
 
-    return read
+    return lambda resource, indices: resource.pick(partial(slices_of, resource, indices))
 
 
 def _index_depth(resource: Any, value: Any, indices: Any) -> int:
