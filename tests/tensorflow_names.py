@@ -887,6 +887,9 @@ batch(tensors, batch_size, num_threads, capacity, enqueue_many, shapes, dynamic_
 batch_join(tensors_list, batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name, name)
 BytesList
 checkpoint_exists(checkpoint_prefix)
+CheckpointSaverHook(checkpoint_dir, save_secs, save_steps, saver, checkpoint_basename, scaffold, listeners, save_graph_def)
+CheckpointSaverListener
+ChiefSessionCreator(scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path)
 ClusterSpec(cluster)
 Coordinator(clean_stop_exception_types)
 cosine_decay(learning_rate, global_step, decay_steps, alpha, name)
@@ -899,6 +902,8 @@ Feature
 FeatureList
 FeatureLists
 Features
+FeedFnHook(feed_fn)
+FinalOpsHook(final_ops, final_ops_feed_dict)
 FloatList
 FtrlOptimizer(learning_rate, learning_rate_power, initial_accumulator_value, l1_regularization_strength,
     l2_regularization_strength, use_locking, name, accum_name, linear_name,
@@ -908,6 +913,7 @@ get_checkpoint_state(checkpoint_dir, latest_filename)
 get_global_step(graph)
 get_or_create_global_step(graph)
 global_step(sess, global_step_tensor)
+GlobalStepWaiterHook(wait_until_step)
 GradientDescentOptimizer(learning_rate, use_locking, name)
 input_producer(input_tensor, element_shape, num_epochs, shuffle, seed, capacity, shared_name, summary_name, name, cancel_op)
 Int64List
@@ -918,12 +924,19 @@ linear_cosine_decay(learning_rate, global_step, decay_steps, num_periods, alpha,
 list_variables(ckpt_dir_or_file)
 load_checkpoint(ckpt_dir_or_file)
 load_variable(ckpt_dir_or_file, name)
+LoggingTensorHook(tensors, every_n_iter, every_n_secs, at_end, formatter)
 match_filenames_once(pattern, name)
 maybe_batch(tensors, keep_input, batch_size, num_threads, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name, name)
 maybe_batch_join(tensors_list, keep_input, batch_size, capacity, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch, shared_name, name)
 maybe_shuffle_batch(tensors, batch_size, capacity, min_after_dequeue, keep_input, num_threads, seed, enqueue_many, shapes, allow_smaller_final_batch, shared_name, name)
 maybe_shuffle_batch_join(tensors_list, batch_size, capacity, min_after_dequeue, keep_input, seed, enqueue_many, shapes, allow_smaller_final_batch, shared_name, name)
 MomentumOptimizer(learning_rate, momentum, use_locking, name, use_nesterov)
+MonitoredSession(session_creator, hooks, stop_grace_period_secs)
+MonitoredTrainingSession(master, is_chief, checkpoint_dir, scaffold, hooks, chief_only_hooks, save_checkpoint_secs,
+    save_summaries_steps, save_summaries_secs, config, stop_grace_period_secs, log_step_count_steps, max_wait_secs,
+    save_checkpoint_steps, summary_dir, save_graph_def)
+NanLossDuringTrainingError
+NanTensorHook(loss_tensor, fail_on_nan_loss)
 natural_exp_decay(learning_rate, global_step, decay_steps, decay_rate, staircase, name)
 noisy_linear_cosine_decay(learning_rate, global_step, decay_steps, initial_variance, variance_decay,
     num_periods, alpha, beta, name)
@@ -931,6 +944,7 @@ Optimizer(use_locking, name, use_own_namescope_for_non_slot_vars)
 piecewise_constant(x, boundaries, values, name)
 piecewise_constant_decay(x, boundaries, values, name)
 polynomial_decay(learning_rate, global_step, decay_steps, end_learning_rate, power, cycle, name)
+ProfilerHook(save_steps, save_secs, output_dir, show_dataflow, show_memory)
 ProximalAdagradOptimizer(learning_rate, initial_accumulator_value, l1_regularization_strength,
     l2_regularization_strength, use_locking, name)
 ProximalGradientDescentOptimizer(learning_rate, l1_regularization_strength, l2_regularization_strength,
@@ -942,15 +956,32 @@ replica_device_setter(ps_tasks, ps_device, worker_device, merge_devices, cluster
 RMSPropOptimizer(learning_rate, decay, momentum, epsilon, use_locking, centered, name)
 Saver(var_list, reshape, sharded, max_to_keep, keep_checkpoint_every_n_hours, name, restore_sequentially,
     saver_def, builder, defer_build, allow_empty, write_version, pad_step_number, save_relative_paths, filename)
+Scaffold(init_op, init_feed_dict, init_fn, ready_op, ready_for_local_init_op, local_init_op, summary_op, saver,
+    copy_from_scaffold, local_init_feed_dict)
+SecondOrStepTimer(every_secs, every_steps)
 SequenceExample
 Server(server_or_cluster_def, job_name, task_index, protocol, config, start)
+SessionCreator
+SessionManager(local_init_op, ready_op, ready_for_local_init_op, graph, recovery_wait_secs, local_init_run_options,
+    local_init_feed_dict)
+SessionRunArgs(fetches, feed_dict, options)
+SessionRunContext(original_args, session)
+SessionRunHook
+SessionRunValues(results, options, run_metadata)
 shuffle_batch(tensors, batch_size, capacity, min_after_dequeue, num_threads, seed, enqueue_many, shapes, allow_smaller_final_batch, shared_name, name)
 shuffle_batch_join(tensors_list, batch_size, capacity, min_after_dequeue, seed, enqueue_many, shapes, allow_smaller_final_batch, shared_name, name)
+SingularMonitoredSession(hooks, scaffold, master, config, checkpoint_dir, stop_grace_period_secs, checkpoint_filename_with_path)
 slice_input_producer(tensor_list, num_epochs, shuffle, seed, capacity, shared_name, name)
 start_queue_runners(sess, coord, daemon, start, collection)
+StepCounterHook(every_n_steps, every_n_secs, output_dir, summary_writer)
+StopAtStepHook(num_steps, last_step)
 string_input_producer(string_tensor, num_epochs, shuffle, seed, capacity, shared_name, name, cancel_op)
+Supervisor(graph, ready_op, ready_for_local_init_op, is_chief, init_op, init_feed_dict, local_init_op, logdir, summary_op,
+    saver, global_step, save_summaries_secs, save_model_secs, recovery_wait_secs, stop_grace_secs, checkpoint_basename,
+    session_manager, summary_writer, init_fn, local_init_run_options)
 update_checkpoint_state(save_dir, model_checkpoint_path, all_model_checkpoint_paths, latest_filename,
     all_model_checkpoint_timestamps, last_preserved_timestamp)
+WorkerSessionCreator(scaffold, master, config, max_wait_secs)
 write_graph(graph_or_graph_def, logdir, name, as_text)
 """,
 }

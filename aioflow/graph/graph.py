@@ -96,6 +96,10 @@ class Graph(Collections):
         """Refuse new nodes from now on."""
         self._finalized = True
 
+    def unfinalize(self) -> None:
+        """Accept new nodes again: a monitored session leaves the graph as it found it."""
+        self._finalized = False
+
     def note_mutation(self) -> None:
         """Record that an existing node changed, so that compiled plans are made anew."""
         self._check_open(None)

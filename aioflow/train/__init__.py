@@ -58,6 +58,34 @@ from aioflow.train.input import range_input_producer as range_input_producer
 from aioflow.train.input import slice_input_producer as slice_input_producer
 from aioflow.train.input import string_input_producer as string_input_producer
 from aioflow.train.momentum import MomentumOptimizer as MomentumOptimizer
+from aioflow.train.monitored.checkpointed_input import CheckpointedInput as CheckpointedInput
+from aioflow.train.monitored.checkpointed_input import InputSource as InputSource
+from aioflow.train.monitored.checkpointed_input import SeekableFeeds as SeekableFeeds
+from aioflow.train.monitored.checkpointing import CheckpointSaverHook as CheckpointSaverHook
+from aioflow.train.monitored.checkpointing import CheckpointSaverListener as CheckpointSaverListener
+from aioflow.train.monitored.feeds_and_results import FeedFnHook as FeedFnHook
+from aioflow.train.monitored.feeds_and_results import FinalOpsHook as FinalOpsHook
+from aioflow.train.monitored.monitored_session import MonitoredSession as MonitoredSession
+from aioflow.train.monitored.monitored_session import SingularMonitoredSession as SingularMonitoredSession
+from aioflow.train.monitored.profiler import ProfilerHook as ProfilerHook
+from aioflow.train.monitored.scaffold import Scaffold as Scaffold
+from aioflow.train.monitored.session_creators import ChiefSessionCreator as ChiefSessionCreator
+from aioflow.train.monitored.session_creators import SessionCreator as SessionCreator
+from aioflow.train.monitored.session_creators import WorkerSessionCreator as WorkerSessionCreator
+from aioflow.train.monitored.session_manager import SessionManager as SessionManager
+from aioflow.train.monitored.session_run_hook import SessionRunArgs as SessionRunArgs
+from aioflow.train.monitored.session_run_hook import SessionRunContext as SessionRunContext
+from aioflow.train.monitored.session_run_hook import SessionRunHook as SessionRunHook
+from aioflow.train.monitored.session_run_hook import SessionRunValues as SessionRunValues
+from aioflow.train.monitored.stopping import GlobalStepWaiterHook as GlobalStepWaiterHook
+from aioflow.train.monitored.stopping import StopAtStepHook as StopAtStepHook
+from aioflow.train.monitored.supervisor import Supervisor as Supervisor
+from aioflow.train.monitored.timers import SecondOrStepTimer as SecondOrStepTimer
+from aioflow.train.monitored.training_session import MonitoredTrainingSession as MonitoredTrainingSession
+from aioflow.train.monitored.watching import LoggingTensorHook as LoggingTensorHook
+from aioflow.train.monitored.watching import NanLossDuringTrainingError as NanLossDuringTrainingError
+from aioflow.train.monitored.watching import NanTensorHook as NanTensorHook
+from aioflow.train.monitored.watching import StepCounterHook as StepCounterHook
 from aioflow.train.moving_averages import ExponentialMovingAverage as ExponentialMovingAverage
 from aioflow.train.optimizer import Optimizer as Optimizer
 from aioflow.train.queue_runner import QueueRunner as QueueRunner
@@ -77,7 +105,11 @@ __all__ = [
     "AdamOptimizer",
     "BytesList",
     "CheckpointReader",
+    "CheckpointSaverHook",
+    "CheckpointSaverListener",
     "CheckpointState",
+    "CheckpointedInput",
+    "ChiefSessionCreator",
     "ClusterSpec",
     "Coordinator",
     "Example",
@@ -86,19 +118,43 @@ __all__ = [
     "FeatureList",
     "FeatureLists",
     "Features",
+    "FeedFnHook",
+    "FinalOpsHook",
     "FloatList",
     "FtrlOptimizer",
+    "GlobalStepWaiterHook",
     "GradientDescentOptimizer",
+    "InputSource",
     "Int64List",
+    "LoggingTensorHook",
     "MomentumOptimizer",
+    "MonitoredSession",
+    "MonitoredTrainingSession",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
     "Optimizer",
+    "ProfilerHook",
     "ProximalAdagradOptimizer",
     "ProximalGradientDescentOptimizer",
     "QueueRunner",
     "RMSPropOptimizer",
     "Saver",
+    "Scaffold",
+    "SecondOrStepTimer",
+    "SeekableFeeds",
     "SequenceExample",
     "Server",
+    "SessionCreator",
+    "SessionManager",
+    "SessionRunArgs",
+    "SessionRunContext",
+    "SessionRunHook",
+    "SessionRunValues",
+    "SingularMonitoredSession",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "Supervisor",
+    "WorkerSessionCreator",
     "add_queue_runner",
     "assert_global_step",
     "batch",

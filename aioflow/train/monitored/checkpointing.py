@@ -1,0 +1,157 @@
+"""`CheckpointSaverHook`: checkpoints every so many steps or seconds, with listeners around each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+from aioflow.errors import FailedPreconditionError, InvalidArgumentError
+from aioflow.graph.argument_kinds import check_text
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.graph import GraphKeys
+from aioflow.train.coordinator import Coordinator
+from aioflow.train.graph_io import write_graph
+from aioflow.train.monitored.checkpointed_input import CheckpointedInput
+from aioflow.train.monitored.scaffold import Scaffold
+from aioflow.train.monitored.session_run_hook import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    called,
+)
+from aioflow.train.monitored.step_of_graph import required_global_step
+from aioflow.train.monitored.timers import SecondOrStepTimer
+from aioflow.train.saver import Saver
+from aioflow.work.threads import in_thread
+
+__all__ = ["CheckpointSaverHook", "CheckpointSaverListener"]
+
+_LOGGER: Final = logging.getLogger("aioflow.train")
+_MANY: Final = 1_000_000  # steps that one run may make
+
+
+class CheckpointSaverListener:
+    """What happens around checkpoints. Override what is needed; each may be a coroutine function."""
+
+    def begin(self) -> Any:
+        """Once, before there is a session: the last chance to add nodes to the default graph."""
+
+    def before_save(self, session: Any, global_step_value: int) -> Any:
+        """Before each checkpoint."""
+
+    def after_save(self, session: Any, global_step_value: int) -> Any:
+        """After each checkpoint. Returns True to end the training."""
+
+    def end(self, session: Any, global_step_value: int) -> Any:
+        """At the end of the training, after the last checkpoint."""
+
+
+class CheckpointSaverHook(SessionRunHook):
+    """Writes a checkpoint with each new session, every so many steps or seconds, and at the end.
+
+    Args:
+        checkpoint_dir: Folder of the checkpoints.
+        save_secs, save_steps: How often; exactly one is given.
+        saver: What saves; by default that of `scaffold`, or else the one in the collection of savers.
+        checkpoint_basename: The files are called "BASENAME-STEP".
+        scaffold: Whose saver to use; at most one of `saver` and `scaffold` is given.
+        listeners: Called around each checkpoint.
+        save_graph_def: Write the graph to "graph.json" with each new session; `train.read_graph` reads it.
+        input: The input whose position becomes a part of each checkpoint.
+
+    Raises:
+        InvalidArgumentError: too much or too little of this is given.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | Path,
+        save_secs: float | None = None,
+        save_steps: int | None = None,
+        saver: Saver | None = None,
+        checkpoint_basename: str = "model.ckpt",
+        scaffold: Scaffold | None = None,
+        listeners: Iterable[CheckpointSaverListener] | None = None,
+        save_graph_def: bool = True,
+        *,
+        input: CheckpointedInput | None = None,
+    ) -> None:
+        if saver is not None and scaffold is not None:
+            raise InvalidArgumentError("two savers are given", expected="saver or scaffold", actual="both")
+        check_text(checkpoint_basename, "checkpoint_basename")
+        self._saver = saver
+        self._scaffold = scaffold
+        self._folder = Path(checkpoint_dir)
+        self._path = self._folder / checkpoint_basename
+        self._timer = SecondOrStepTimer(every_secs=save_secs, every_steps=save_steps)
+        self._listeners = list(listeners or ())
+        self._save_graph_def = save_graph_def
+        self._input = input
+
+    async def begin(self) -> None:
+        """Find the global step."""
+        self._graph = default_graph()
+        self._step = required_global_step(self)
+        for listener in self._listeners:
+            await called(listener.begin)
+
+    async def after_create_session(self, session: Any, coord: Coordinator) -> None:
+        """Write the graph and a checkpoint."""
+        step = int(await session.run(self._step))
+        if self._save_graph_def:
+            await in_thread(write_graph, self._graph, self._folder, "graph.json")
+        await self._save(session, step)
+        self._timer.update_last_triggered_step(step)
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Fetch the global step."""
+        return SessionRunArgs(self._step)
+
+    async def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Write a checkpoint, when it is time."""
+        # What was fetched may be older than the update, and others may have gone on by any number of steps.
+        if not self._timer.should_trigger_for_step(int(run_values.results) + _MANY):
+            return
+        step = int(await run_context.session.run(self._step))
+        if self._timer.should_trigger_for_step(step):
+            self._timer.update_last_triggered_step(step)
+            if await self._save(run_context.session, step):
+                run_context.request_stop()
+
+    async def end(self, session: Any) -> None:
+        """Write the last checkpoint, unless there is one of this step."""
+        step = int(await session.run(self._step))
+        if step != self._timer.last_triggered_step():
+            await self._save(session, step)
+        for listener in self._listeners:
+            await called(listener.end, session, step)
+
+    async def _save(self, session: Any, step: int) -> bool:
+        """Whether a listener asks for the end."""
+        for listener in self._listeners:
+            await called(listener.before_save, session, step)
+        async with nullcontext() if self._input is None else self._input.saving(session):
+            if self._input is not None:
+                step = int(await session.run(self._step))  # steps have ended while it waited for them
+            await self._chosen().save(session, self._path, step, write_meta_graph=self._save_graph_def)
+        _LOGGER.info("saved step %d as %s", step, self._path)
+        asked = [await called(listener.after_save, session, step) for listener in self._listeners]
+        return any(asked)
+
+    def _chosen(self) -> Saver:
+        if self._saver is None and self._scaffold is not None:
+            return self._scaffold.saver  # type: ignore[no-any-return]  # once it is finalized
+        if self._saver is None:
+            found = self._graph.get_collection(GraphKeys.SAVERS)
+            if len(found) != 1:
+                raise FailedPreconditionError(
+                    "it is not clear which saver to use",
+                    expected="saver=, scaffold=, or one in the collection of savers",
+                    actual=f"{len(found)} in the collection",
+                )
+            self._saver = found[0]
+        return self._saver

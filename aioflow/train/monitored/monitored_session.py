@@ -1,0 +1,349 @@
+"""`MonitoredSession`: runs with hooks in a session that is made anew when a peer is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from aioflow.checks.numbers import check_number
+from aioflow.config import RunOptions, SessionConfig
+from aioflow.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    UnavailableError,
+)
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.graph import Graph
+from aioflow.runtime.stats import RunMetadata
+from aioflow.runtime.worker import Worker
+from aioflow.train.monitored.life import Life
+from aioflow.train.monitored.patience import Patience
+from aioflow.train.monitored.scaffold import Scaffold
+from aioflow.train.monitored.session_creators import ChiefSessionCreator, SessionCreator
+from aioflow.train.monitored.session_run_hook import SessionRunHook, called
+
+__all__ = ["MonitoredSession", "SingularMonitoredSession"]
+
+_LOGGER: Final = logging.getLogger("aioflow.train")
+_LOST: Final = (AbortedError, UnavailableError)
+_END: Final = (OutOfRangeError, StopIteration, StopAsyncIteration)
+
+
+class StepContext:
+    """What the function of `run_step_fn` works with.
+
+    Args:
+        session: The session of this moment; what is run in it passes by the hooks.
+        run_with_hooks_fn: A run with hooks.
+    """
+
+    def __init__(self, session: Any, run_with_hooks_fn: Callable[..., Awaitable[Any]]) -> None:
+        self._session = session
+        self._run = run_with_hooks_fn
+
+    @property
+    def session(self) -> Any:
+        """The session; what is run in it passes by the hooks."""
+        return self._session
+
+    async def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
+        """`MonitoredSession.run`; a lost peer ends the function, which is then called again."""
+        return await self._run(*args, **kwargs)
+
+    def request_stop(self) -> None:
+        """End the training here: raises StopAsyncIteration, which the block of the monitored session takes for its end.
+
+        (A coroutine cannot raise StopIteration.)
+        """
+        raise StopAsyncIteration("step_fn has asked for the end")
+
+
+class _Monitored:
+    """What both kinds of monitored sessions do."""
+
+    StepContext = StepContext
+
+    def __init__(
+        self,
+        session_creator: SessionCreator | None,
+        hooks: Iterable[SessionRunHook] | None,
+        stop_grace_period_secs: float,
+        max_recovery_secs: float | None,
+    ) -> None:
+        check_number(stop_grace_period_secs, "stop_grace_period_secs")
+        self._graph = default_graph()
+        self._creator = session_creator
+        self._hooks = list(hooks or ())
+        self._grace = stop_grace_period_secs
+        self._patience = None if max_recovery_secs is None else Patience(max_recovery_secs)
+        self._was_final = self._graph.finalized
+        self._task_group: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._life: Life | None = None  # None while nobody has asked for another one
+        self._last: Life | None = None
+        self._lost: Exception | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        if self._task_group is not None or self._closed:
+            raise FailedPreconditionError("the session has been used already", expected="a new one", actual="entered")
+        self._task_group = await asyncio.TaskGroup().__aenter__()
+        try:
+            with self._graph.as_default():
+                for hook in self._hooks:
+                    await called(hook.begin)
+                self._creator = self._creator or ChiefSessionCreator()
+            await self._open()
+        except BaseException:
+            await self._leave()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        clean = error is None or isinstance(error, _END)
+        try:
+            await self._close(clean)
+        finally:
+            await self._leave()
+        return clean
+
+    async def close(self) -> None:
+        """End the training: tell the hooks, stop the tasks, close the session. The end of the block does the same.
+
+        Raises: what a queue runner, or another task of the coordinator, has failed with.
+        """
+        await self._close(clean=True)
+
+    async def _close(self, clean: bool) -> None:
+        if self._closed:
+            return
+        try:
+            if clean:
+                session = (await self._open()).session
+                with self._graph.as_default():
+                    for hook in self._hooks:
+                        await called(hook.end, session)
+        finally:
+            self._closed = True
+            last = self._last
+            if last is not None:
+                last.end()
+                if not last.opened.done():
+                    self._cancel_tasks()
+                await asyncio.wait([last.ended])
+        if last is not None and last.failure is not None:
+            raise last.failure
+
+    def _cancel_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _leave(self) -> None:
+        """Nothing of it is left after this."""
+        self._closed = True
+        self._life = None
+        if not self._was_final:
+            self._graph.unfinalize()
+        group, self._task_group = self._task_group, None
+        self._cancel_tasks()
+        if group is not None:
+            await group.__aexit__(None, None, None)
+
+    # -- lives --------------------------------------------------------------------------------------------------------
+
+    async def _open(self) -> Life:
+        """The life of this moment, ready to use; made, once for all who ask, if there is none."""
+        while True:
+            if self._closed or self._task_group is None:
+                raise FailedPreconditionError(
+                    "the monitored session is not open",
+                    expected="inside its `async with` block",
+                    actual="closed" if self._closed else "not entered",
+                )
+            life = self._life or self._begin_life(self._task_group)
+            await asyncio.wait([life.opened])
+            if life.opened.cancelled():
+                self._lose(life, asyncio.CancelledError())
+                continue
+            error = life.opened.exception()
+            if error is None:
+                return life
+            self._lose(life, error)
+            if not self._recovers_from(error):
+                raise error
+
+    def _begin_life(self, group: asyncio.TaskGroup) -> Life:
+        delay = 0.0
+        if self._lost is not None and self._patience is not None:
+            error, self._lost = self._lost, None
+            now = asyncio.get_running_loop().time()
+            delay = self._patience.failed(now, error, "a session that works")
+            _LOGGER.info("a new session is made in %.2f s, after: %s", delay, error)
+        if self._creator is None:
+            raise FailedPreconditionError(
+                "there is no session creator", expected="the block to be entered", actual="none"
+            )
+        life = Life(self._creator, self._hooks, self._graph, self._grace)
+        task = group.create_task(life.live(self._last, delay))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._life = self._last = life
+        return life
+
+    def _lose(self, life: Life, error: BaseException) -> None:
+        """This life is over; the next run begins another one. Of several runs that fail together, the first does it."""
+        life.retired = True
+        life.end()
+        if self._life is life:
+            self._life = None
+            self._lost = error if isinstance(error, Exception) and self._recovers_from(error) else None
+
+    def _recovers_from(self, error: BaseException | None) -> bool:
+        return self._patience is not None and isinstance(error, _LOST)
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> Graph | None:
+        """The graph; None once the session is closed."""
+        return None if self._closed else self._graph
+
+    def should_stop(self) -> bool:
+        """Whether the training is to end: a hook or task has asked for it, or has failed, or the session is closed."""
+        if self._closed:
+            return True
+        life = self._life
+        if life is None or not life.opened.done():
+            return False
+        failure = life.task_failure()
+        if failure is not None and self._recovers_from(failure):
+            self._lose(life, failure)
+            return False
+        return life.should_stop()
+
+    async def run(
+        self,
+        fetches: Any,
+        feed_dict: Any = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Any:
+        """Run a step with hooks, and again in a new session if a peer was lost. Arguments as those of `Session.run`.
+
+        Several tasks may call it at once; of those that fail together, one makes the new session for all.
+
+        Raises:
+            FailedPreconditionError: the session is closed, or a stop has been requested.
+            DeadlineExceededError: no session that works could be made in time.
+            OpError, …: as `Session.run`, and what hooks raise.
+        """
+        return await self._again(lambda life: life.run(fetches, feed_dict, options, run_metadata))
+
+    async def run_step_fn(self, step_fn: Callable[..., Any]) -> Any:
+        """What `step_fn(step_context)` returns, a function or coroutine function that works with the session itself.
+
+        Raises:
+            StopAsyncIteration: it has called `step_context.request_stop()`.
+            InvalidArgumentError: it takes something else than `step_context`.
+        """
+        names = tuple(inspect.signature(step_fn).parameters)
+        if names != ("step_context",):
+            raise InvalidArgumentError(
+                "wrong arguments of step_fn", expected="one, called step_context", actual=", ".join(names) or "none"
+            )
+
+        async def step(life: Life) -> Any:
+            try:
+                return await called(step_fn, StepContext(life.session, life.run))
+            except StopIteration as stop:
+                raise StopAsyncIteration(*stop.args) from stop
+
+        return await self._again(step)
+
+    async def _again(self, step: Callable[[Life], Awaitable[Any]]) -> Any:
+        """What the step gives in a life that lasts."""
+        while True:
+            life = await self._open()
+            try:
+                result = await step(life)
+            except Exception as error:
+                if not self._is_to_be_repeated(life, error):
+                    raise
+            else:
+                if self._patience is not None:
+                    self._patience.succeeded()
+                return result
+
+    def _is_to_be_repeated(self, life: Life, error: Exception) -> bool:
+        """Whether what failed is to be done again in a new life, which is seen to."""
+        if life.retired:  # what failed here may have failed because of that: the session and the queues are closed
+            return not self._closed
+        failure = life.task_failure()
+        cause = error if isinstance(error, _LOST) or failure is None else failure  # which is why the step failed
+        if not self._recovers_from(cause):
+            return False
+        self._lose(life, cause)
+        return True
+
+
+class MonitoredSession(_Monitored):
+    """A session with hooks that restores, initializes, stops, and recovers from lost peers.
+
+    Args:
+        session_creator: Makes the sessions; a `ChiefSessionCreator` without it.
+        hooks: Called around the session and each run, in this order.
+        stop_grace_period_secs: Seconds that queue runners have to end by themselves.
+        max_recovery_secs: Seconds for which a session that works is sought, after one that failed.
+
+    Use it as `async with MonitoredSession(...) as sess: while not sess.should_stop(): await sess.run(train_op)`. With
+    the block, hooks begin, the graph is finalized, the session is made and the queue runners start; at its end the
+    hooks end, and all is closed. OutOfRangeError and StopIteration end the block without an error.
+
+    After UnavailableError and AbortedError the session is closed and made anew, hooks are told so, and the run is
+    repeated: on the chief from the latest checkpoint.
+    """
+
+    def __init__(
+        self,
+        session_creator: SessionCreator | None = None,
+        hooks: Iterable[SessionRunHook] | None = None,
+        stop_grace_period_secs: float = 120,
+        *,
+        max_recovery_secs: float = 7200,
+    ) -> None:
+        super().__init__(session_creator, hooks, stop_grace_period_secs, max_recovery_secs)
+
+
+class SingularMonitoredSession(_Monitored):
+    """A monitored session of one process, which does not recover: a lost peer is an error.
+
+    Args:
+        hooks, stop_grace_period_secs: As for `MonitoredSession`.
+        scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path: As for `ChiefSessionCreator`.
+    """
+
+    def __init__(
+        self,
+        hooks: Iterable[SessionRunHook] | None = None,
+        scaffold: Scaffold | None = None,
+        master: str | Worker = "",
+        config: SessionConfig | None = None,
+        checkpoint_dir: str | Path | None = None,
+        stop_grace_period_secs: float = 120,
+        checkpoint_filename_with_path: str | Path | None = None,
+    ) -> None:
+        creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path)
+        super().__init__(creator, hooks, stop_grace_period_secs, None)
+
+    def raw_session(self) -> Any:
+        """The session itself: to run without hooks, to save and to restore. None once it is closed."""
+        return None if self._closed or self._life is None else self._life.session

@@ -1,0 +1,57 @@
+"""How long to go on after failures: a back-off with a limit, as plain arithmetic on times that the caller gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from aioflow.checks.numbers import check_number
+from aioflow.errors import DeadlineExceededError
+
+__all__ = ["Patience", "delays"]
+
+_FIRST: Final = 0.05  # seconds
+_GROWTH: Final = 1.5  # so what is waited for is noticed after half as long again, at most
+_MOST: Final = 10.0
+
+
+def delays(most: float = _MOST) -> Iterator[float]:
+    """Seconds between attempts: a twentieth at first, half as long again each time, at most `most`."""
+    delay = _FIRST
+    while True:
+        yield min(delay, most)
+        delay = min(delay * _GROWTH, most)
+
+
+class Patience:
+    """Counts failures in a row, and ends them.
+
+    Args:
+        limit: Seconds from the first failure to the last attempt.
+    """
+
+    def __init__(self, limit: float) -> None:
+        check_number(limit, "the time limit of a recovery", "a number of seconds")
+        self._limit = limit
+        self.succeeded()
+
+    def succeeded(self) -> None:
+        """What comes next is a first failure."""
+        self._since: float | None = None
+        self._delays = delays()
+
+    def failed(self, now: float, error: BaseException, waited_for: str) -> float:
+        """Seconds to wait before the next attempt: none after the first failure.
+
+        Raises:
+            DeadlineExceededError: the time is up; the next failure is a first one again.
+        """
+        if self._since is None:
+            self._since = now
+            return 0.0
+        if now - self._since >= self._limit:
+            self.succeeded()
+            raise DeadlineExceededError(
+                f"{waited_for} was not there in time", expected=f"within {self._limit:g} s", actual=str(error)
+            ) from error
+        return next(self._delays)

@@ -1,0 +1,84 @@
+"""`ProfilerHook`: files that show the time of every node of a run."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any, Final
+
+from aioflow.config import RunOptions, TraceLevel
+from aioflow.errors import UnimplementedError
+from aioflow.formats.checkpoint import write_atomically
+from aioflow.formats.files import file_errors
+from aioflow.graph.default_graph import default_graph
+from aioflow.train.monitored.chrome_trace import chrome_trace
+from aioflow.train.monitored.session_run_hook import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+from aioflow.train.monitored.step_of_graph import required_global_step
+from aioflow.train.monitored.timers import SecondOrStepTimer
+from aioflow.work.threads import in_thread
+
+__all__ = ["ProfilerHook"]
+
+_LOGGER: Final = logging.getLogger("aioflow.train")
+
+
+class ProfilerHook(SessionRunHook):
+    """Traces a run every so many steps or seconds, and writes "timeline-STEP.json" for chrome://tracing or Perfetto.
+
+    Args:
+        save_steps, save_secs: How often; exactly one is given. The first run is not traced.
+        output_dir: Folder of the files; made if it is missing.
+        show_dataflow: Draw arrows from each node to those that read it.
+        show_memory: Not supported: runs record how large outputs are, not how long they live.
+    """
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        output_dir: str | Path = "",
+        show_dataflow: bool = True,
+        show_memory: bool = False,
+    ) -> None:
+        if show_memory:
+            raise UnimplementedError("the life of values is not recorded", expected="show_memory=False", actual=True)
+        self._folder = Path(output_dir)
+        self._show_dataflow = show_dataflow
+        self._timer = SecondOrStepTimer(every_secs=save_secs, every_steps=save_steps)
+
+    def begin(self) -> None:
+        """Find the global step."""
+        self._next_step: int | None = None
+        self._graph = default_graph()
+        self._step = required_global_step(self)
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Ask for a trace, when it is time."""
+        due = self._next_step is not None and self._timer.should_trigger_for_step(self._next_step)
+        return SessionRunArgs(self._step, options=RunOptions(TraceLevel.FULL) if due else None)
+
+    async def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Write it."""
+        stale = int(run_values.results)
+        step = stale + 1
+        if self._next_step is None:
+            self._timer.update_last_triggered_step(stale)
+        elif run_values.run_metadata.step_stats:
+            step = int(await run_context.session.run(self._step))
+            if self._timer.should_trigger_for_step(step):  # else a run beside this one has written its own
+                self._timer.update_last_triggered_step(step)
+                await in_thread(self._write, self._folder / f"timeline-{step}.json", run_values.run_metadata.step_stats)
+        self._next_step = step + 1
+
+    def _write(self, path: Path, step_stats: Any) -> None:
+        trace = chrome_trace(step_stats, self._graph if self._show_dataflow else None)
+        with file_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(trace).encode())
+        _LOGGER.info("wrote the times of a step to %s", path)

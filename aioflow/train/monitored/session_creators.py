@@ -1,0 +1,111 @@
+"""Where a monitored session gets its sessions from: the chief makes the variables' values, a worker waits for them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+from aioflow.checks.numbers import check_seconds
+from aioflow.config import SessionConfig
+from aioflow.graph.default_graph import default_graph
+from aioflow.runtime.worker import Worker
+from aioflow.session.session import Session
+from aioflow.train.monitored.scaffold import Scaffold
+from aioflow.train.monitored.session_manager import SessionManager
+
+__all__ = ["ChiefSessionCreator", "SessionCreator", "WorkerSessionCreator"]
+
+
+class SessionCreator(ABC):
+    """Makes a session whenever a monitored session needs one: at first, and after failures."""
+
+    @abstractmethod
+    def create_session(self) -> Any:
+        """A session, or a coroutine that gives one. The default graph is that of the monitored session."""
+
+
+class _ScaffoldedCreator(SessionCreator):
+    """Has a scaffold, which is finalized with the first session."""
+
+    def __init__(self, scaffold: Scaffold | None, master: str | Worker, config: SessionConfig | None) -> None:
+        self._scaffold = scaffold or Scaffold()
+        self._master = master
+        self._config = config
+        self._made: SessionManager | None = None
+
+    def _manager(self) -> SessionManager:
+        scaffold = self._scaffold.finalize()
+        if self._made is None:
+            self._made = SessionManager(
+                local_init_op=scaffold.local_init_op,
+                local_init_feed_dict=scaffold.local_init_feed_dict,
+                ready_op=scaffold.ready_op,
+                ready_for_local_init_op=scaffold.ready_for_local_init_op,
+                graph=default_graph(),
+            )
+        return self._made
+
+
+class ChiefSessionCreator(_ScaffoldedCreator):
+    """Makes sessions that restore the latest checkpoint, or initialize the variables where there is none.
+
+    Args:
+        scaffold: What training needs besides the model; a default one without it.
+        master: Target of the sessions.
+        config: Their settings.
+        checkpoint_dir: Where the checkpoints are.
+        checkpoint_filename_with_path: One checkpoint, instead of the latest of a directory.
+    """
+
+    def __init__(
+        self,
+        scaffold: Scaffold | None = None,
+        master: str | Worker = "",
+        config: SessionConfig | None = None,
+        checkpoint_dir: str | Path | None = None,
+        checkpoint_filename_with_path: str | Path | None = None,
+    ) -> None:
+        super().__init__(scaffold, master, config)
+        self._checkpoint_dir = checkpoint_dir
+        self._checkpoint_filename_with_path = checkpoint_filename_with_path
+
+    async def create_session(self) -> Session:
+        """A session whose variables have values. Raises as `SessionManager.prepare_session`."""
+        manager = self._manager()
+        return await manager.prepare_session(
+            self._master,
+            saver=self._scaffold.saver,
+            checkpoint_dir=self._checkpoint_dir,
+            checkpoint_filename_with_path=self._checkpoint_filename_with_path,
+            config=self._config,
+            init_op=self._scaffold.init_op,
+            init_feed_dict=self._scaffold.init_feed_dict,
+            init_fn=self._scaffold.init_fn,
+        )
+
+
+class WorkerSessionCreator(_ScaffoldedCreator):
+    """Makes sessions that wait until the chief has given the variables values.
+
+    Args:
+        scaffold, master, config: As for the chief.
+        max_wait_secs: Seconds that a session may take to become ready.
+    """
+
+    def __init__(
+        self,
+        scaffold: Scaffold | None = None,
+        master: str | Worker = "",
+        config: SessionConfig | None = None,
+        max_wait_secs: float | None = 30 * 60,
+    ) -> None:
+        super().__init__(scaffold, master, config)
+        check_seconds(max_wait_secs, "max_wait_secs")
+        self._max_wait_secs = max_wait_secs
+
+    async def create_session(self) -> Session:
+        """A session whose variables have values. Raises as `SessionManager.wait_for_session`."""
+        return await self._manager().wait_for_session(
+            self._master, config=self._config, max_wait_secs=self._max_wait_secs
+        )

@@ -1,0 +1,267 @@
+"""`SessionManager`: sessions whose variables have values: restored, initialized, or waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from aioflow.checks.numbers import check_number, check_seconds
+from aioflow.config import RunOptions, SessionConfig
+from aioflow.errors import (
+    AbortedError,
+    ClosedSessionError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    UnavailableError,
+)
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.runtime.worker import Worker
+from aioflow.session.session import Session
+from aioflow.train.checkpoint_state import CheckpointState, get_checkpoint_state
+from aioflow.train.monitored.patience import delays
+from aioflow.train.monitored.session_run_hook import called
+from aioflow.train.saver import Saver
+from aioflow.work.threads import in_thread
+
+__all__ = ["SessionManager"]
+
+_LOGGER: Final = logging.getLogger("aioflow.train")
+
+
+class _Restoring(NamedTuple):
+    """Where values may come from."""
+
+    saver: Saver | None
+    directory: str | Path | None
+    path: str | Path | None
+    wait: bool
+    seconds: float
+
+
+class SessionManager:
+    """Makes sessions that are ready to train. They are open; whoever gets one closes it.
+
+    Args:
+        local_init_op: Run in every new session; None for nothing.
+        ready_op: A vector of strings, empty when everything has a value; None where that is not asked.
+        ready_for_local_init_op: The same, of what `local_init_op` needs.
+        graph: The graph; the default one without it.
+        recovery_wait_secs: The most seconds between two looks whether somebody else has finished. The first looks come
+            within tenths of a second.
+        local_init_run_options, local_init_feed_dict: For the run of `local_init_op`.
+
+    Raises:
+        InvalidArgumentError: there is a `ready_for_local_init_op` without a `local_init_op`.
+    """
+
+    def __init__(
+        self,
+        local_init_op: Operation | Tensor | None = None,
+        ready_op: Tensor | None = None,
+        ready_for_local_init_op: Tensor | None = None,
+        graph: Graph | None = None,
+        recovery_wait_secs: float = 30,
+        local_init_run_options: RunOptions | None = None,
+        local_init_feed_dict: Mapping[Any, Any] | None = None,
+    ) -> None:
+        if ready_for_local_init_op is not None and local_init_op is None:
+            raise InvalidArgumentError(
+                "ready_for_local_init_op is of no use by itself", expected="a local_init_op, too", actual="none"
+            )
+        check_number(recovery_wait_secs, "recovery_wait_secs", "a number of seconds", above=0)
+        self._graph = default_graph() if graph is None else graph
+        self._local_init_op = local_init_op
+        self._ready_op = ready_op
+        self._ready_for_local_init_op = ready_for_local_init_op
+        self._recovery_wait_secs = recovery_wait_secs
+        self._local_init_run_options = local_init_run_options
+        self._local_init_feed_dict = local_init_feed_dict
+
+    async def prepare_session(
+        self,
+        master: str | Worker,
+        init_op: Operation | Tensor | None = None,
+        saver: Saver | None = None,
+        checkpoint_dir: str | Path | None = None,
+        checkpoint_filename_with_path: str | Path | None = None,
+        wait_for_checkpoint: bool = False,
+        max_wait_secs: float = 7200,
+        config: SessionConfig | None = None,
+        init_feed_dict: Mapping[Any, Any] | None = None,
+        init_fn: Callable[[Any], Any] | None = None,
+    ) -> Session:
+        """A session whose variables are those of the latest checkpoint or, where there is none, initialized.
+
+        Args:
+            master: Target of the session.
+            init_op, init_feed_dict, init_fn: Run, and called with the session, where nothing was restored.
+            saver, checkpoint_dir: What restores, and where from; or `checkpoint_filename_with_path`, one checkpoint.
+            wait_for_checkpoint: Wait until there is one, for at most `max_wait_secs`.
+
+        Raises:
+            FailedPreconditionError: something has no value after that; the error names it.
+            InvalidArgumentError: a directory and a checkpoint are given.
+        """
+        source = _Restoring(saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs)
+        async with _closed_on_error(self._session(master, config)) as session:
+            if not await self._restore(session, source):
+                if init_op is None and init_fn is None and self._local_init_op is None:
+                    raise FailedPreconditionError(
+                        "nothing initializes the model", expected="init_op, init_fn or local_init_op", actual="none"
+                    )
+                if init_op is not None:
+                    await session.run(init_op, init_feed_dict)
+                if init_fn is not None:
+                    await called(init_fn, session)
+            missing = await self._initialize_locally(session) or await self._missing(session, self._ready_op)
+            if missing is not None:
+                raise FailedPreconditionError(
+                    f"the model is not ready: {missing}",
+                    expected="a value for everything that ready_op names, from a checkpoint, init_op or init_fn",
+                    actual="none",
+                )
+        return session
+
+    async def recover_session(
+        self,
+        master: str | Worker,
+        saver: Saver | None = None,
+        checkpoint_dir: str | Path | None = None,
+        checkpoint_filename_with_path: str | Path | None = None,
+        wait_for_checkpoint: bool = False,
+        max_wait_secs: float = 7200,
+        config: SessionConfig | None = None,
+    ) -> tuple[Session, bool]:
+        """A session, and whether its variables were restored. Arguments as those of `prepare_session`."""
+        source = _Restoring(saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs)
+        async with _closed_on_error(self._session(master, config)) as session:
+            restored = await self._restore(session, source)
+            missing = await self._initialize_locally(session)
+            if restored and missing is None:
+                missing = await self._missing(session, self._ready_op)
+            if restored and missing is not None:
+                _LOGGER.info("what was restored is not all that is needed: %s", missing)
+        return session, restored and missing is None
+
+    async def wait_for_session(
+        self, master: str | Worker, config: SessionConfig | None = None, max_wait_secs: float | None = float("inf")
+    ) -> Session:
+        """A session whose variables somebody else gives values.
+
+        A server that cannot be reached yet is waited for, too.
+
+        Raises:
+            DeadlineExceededError: `max_wait_secs` have passed; the error says what was missing.
+        """
+        check_seconds(max_wait_secs, "max_wait_secs")
+        clock = asyncio.get_running_loop().time
+        until = clock() + (float("inf") if max_wait_secs is None else max_wait_secs)
+        for delay in delays(self._recovery_wait_secs):
+            session = self._session(master, config)
+            async with _closed_on_error(session):
+                missing = await self._missing_of_others(session)
+                if missing is None:
+                    return session
+            await _close(session)
+            if clock() + delay > until:
+                break
+            _LOGGER.info("waiting for the model to be ready: %s", missing)
+            await asyncio.sleep(delay)
+        raise DeadlineExceededError(
+            "the session was not ready in time",
+            expected=f"a model that is ready within {max_wait_secs} s",
+            actual=missing,
+        )
+
+    async def _missing_of_others(self, session: Session) -> str | None:
+        try:
+            return await self._initialize_locally(session) or await self._missing(session, self._ready_op)
+        except (UnavailableError, AbortedError) as error:
+            return str(error)
+
+    def _session(self, master: str | Worker, config: SessionConfig | None) -> Session:
+        return Session(master, graph=self._graph, config=config)
+
+    async def _restore(self, session: Session, source: _Restoring) -> bool:
+        """Whether anything was restored."""
+        if source.directory and source.path:
+            raise InvalidArgumentError(
+                "a directory and one checkpoint are given",
+                expected="checkpoint_dir or checkpoint_filename_with_path",
+                actual="both",
+            )
+        if source.saver is None or not (source.directory or source.path):
+            return False
+        if source.path:
+            await source.saver.restore(session, source.path)
+            return True
+        state = await self._checkpoint_state(source)
+        if state is None:
+            return False
+        _LOGGER.info("restoring %s", state.model_checkpoint_path)
+        await source.saver.restore(session, state.model_checkpoint_path)
+        await in_thread(source.saver.recover_last_checkpoints, state.all_model_checkpoint_paths, effects=False)
+        return True
+
+    async def _checkpoint_state(self, source: _Restoring) -> CheckpointState | None:
+        clock = asyncio.get_running_loop().time
+        until = clock() + source.seconds
+        for delay in delays(self._recovery_wait_secs):
+            state = await in_thread(get_checkpoint_state, source.directory, effects=False)
+            if state is not None or not source.wait or clock() >= until:
+                return state
+            _LOGGER.info("waiting for a checkpoint in %s", source.directory)
+            await asyncio.sleep(min(delay, until - clock()))
+        return None
+
+    async def _initialize_locally(self, session: Session) -> str | None:
+        """Run `local_init_op`, unless something that it needs is missing: what that is."""
+        if self._local_init_op is None:
+            return None
+        missing = await self._missing(session, self._ready_for_local_init_op)
+        if missing is None:
+            options = self._local_init_run_options
+            await session.run(self._local_init_op, self._local_init_feed_dict, options=options)
+        return missing
+
+    async def _missing(self, session: Session, ready_op: Any) -> str | None:
+        """What has no value yet, by `ready_op`; None if everything has."""
+        if ready_op is None:
+            return None
+        try:
+            names = await session.run(ready_op)
+        except ClosedSessionError:
+            raise
+        except FailedPreconditionError as error:  # it reads what has no value
+            return str(error)
+        if names is None or names.dtype == np.int32 or names.size == 0:
+            return None
+        texts = [name.decode() if isinstance(name, bytes) else str(name) for name in np.ravel(names)]
+        return f"variables not initialized: {', '.join(texts)}"
+
+
+@asynccontextmanager
+async def _closed_on_error(session: Session) -> AsyncIterator[Session]:
+    """A block that leaves the session open at its end, and closed where it fails."""
+    try:
+        yield session
+    except BaseException:
+        await _close(session)
+        raise
+
+
+async def _close(session: Session) -> None:
+    """Close a session that is given up; what goes wrong in that is of no use to anybody."""
+    try:
+        await session.close()
+    except OpError as error:
+        _LOGGER.info("a session was not closed properly: %s", error)

@@ -1,0 +1,401 @@
+"""`Supervisor`: an older form of monitored training, with services that run beside the steps instead of hooks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from aioflow.checks.numbers import check_number
+from aioflow.config import RunOptions, SessionConfig
+from aioflow.errors import FailedPreconditionError, OpError, UnimplementedError
+from aioflow.graph.argument_kinds import check_callable
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.graph import Graph, GraphKeys
+from aioflow.ops.variables.collections import (
+    global_variables,
+    global_variables_initializer,
+    report_uninitialized_variables,
+)
+from aioflow.runtime.worker import Worker
+from aioflow.session.session import Session
+from aioflow.train.coordinator import Coordinator
+from aioflow.train.graph_io import write_graph
+from aioflow.train.monitored.scaffold import Scaffold
+from aioflow.train.monitored.session_manager import SessionManager
+from aioflow.train.monitored.session_run_hook import called
+from aioflow.train.queue_runner import QueueRunner
+from aioflow.train.saver import Saver
+from aioflow.train.step import get_global_step
+from aioflow.work.threads import in_thread
+
+__all__ = ["Supervisor"]
+
+_LOGGER: Final = logging.getLogger("aioflow.train")
+
+
+class Supervisor:
+    """Initializes or restores a model, runs services beside its training, and stops them together.
+
+    Args:
+        graph: The graph; the default one without it. It is finalized.
+        ready_op, ready_for_local_init_op, init_op, init_feed_dict, local_init_op, init_fn: As for `Scaffold`;
+            USE_DEFAULT for what is in the standard collection, or made.
+        is_chief: Whether this gives the variables values and saves them, or waits until somebody else has.
+        logdir: Folder of the checkpoints; without it there are none, and no services.
+        saver: USE_DEFAULT for one of all variables; None for no checkpoints.
+        global_step: USE_DEFAULT for that of the graph; None to number no checkpoints.
+        save_summaries_secs: Seconds between two logs of the speed; 0 for none.
+        save_model_secs: Seconds between two checkpoints; 0 for none.
+        recovery_wait_secs, local_init_run_options: As for `SessionManager`.
+        stop_grace_secs: Seconds that tasks have to end by themselves.
+        checkpoint_basename: Checkpoints are called "BASENAME-STEP".
+        session_manager: Makes the sessions.
+        summary_op, summary_writer: There are no summaries: `summary_op` is kept, a writer is refused.
+
+    Use it as `async with supervisor.managed_session() as sess: while not supervisor.should_stop(): ...`.
+    """
+
+    USE_DEFAULT: Final[Any] = 0
+
+    def __init__(
+        self,
+        graph: Graph | None = None,
+        ready_op: Any = USE_DEFAULT,
+        ready_for_local_init_op: Any = USE_DEFAULT,
+        is_chief: bool = True,
+        init_op: Any = USE_DEFAULT,
+        init_feed_dict: Mapping[Any, Any] | None = None,
+        local_init_op: Any = USE_DEFAULT,
+        logdir: str | Path | None = None,
+        summary_op: Any = USE_DEFAULT,
+        saver: Any = USE_DEFAULT,
+        global_step: Any = USE_DEFAULT,
+        save_summaries_secs: float = 120,
+        save_model_secs: float = 600,
+        recovery_wait_secs: float = 30,
+        stop_grace_secs: float = 120,
+        checkpoint_basename: str = "model.ckpt",
+        session_manager: SessionManager | None = None,
+        summary_writer: Any = USE_DEFAULT,
+        init_fn: Callable[[Any], Any] | None = None,
+        local_init_run_options: RunOptions | None = None,
+    ) -> None:
+        if summary_writer is not self.USE_DEFAULT and summary_writer is not None:
+            raise UnimplementedError("there are no summaries", expected="summary_writer=None", actual=summary_writer)
+        for seconds in (save_summaries_secs, save_model_secs, stop_grace_secs):
+            check_number(seconds, "a time of a supervisor", "a number of seconds")
+        self._graph = default_graph() if graph is None else graph
+        keys = GraphKeys
+        with self._graph.as_default():
+            self._ready_op = self._given(ready_op, keys.READY_OP, report_uninitialized_variables)
+            self._ready_for_local_init_op = self._given(
+                ready_for_local_init_op, keys.READY_FOR_LOCAL_INIT_OP, lambda: None
+            )
+            self._init_op = self._given(init_op, keys.INIT_OP, global_variables_initializer)
+            self._local_init_op = self._given(local_init_op, keys.LOCAL_INIT_OP, Scaffold.default_local_init_op)
+            self._saver = self._given(saver, keys.SAVERS, lambda: Saver() if global_variables() else None)
+            self._summary_op = self._given(summary_op, keys.SUMMARY_OP, lambda: None)
+            self._global_step = get_global_step() if global_step is self.USE_DEFAULT else global_step
+        self._is_chief = is_chief
+        self._init_feed_dict = init_feed_dict
+        self._init_fn = init_fn
+        self._coord = Coordinator()
+        self._stop_grace_secs = stop_grace_secs
+        self._logdir = Path(logdir) if logdir is not None and is_chief else None
+        self._save_path = None if self._logdir is None else str(self._logdir / checkpoint_basename)
+        self._save_model_secs = save_model_secs if is_chief else None
+        self._save_summaries_secs = save_summaries_secs if is_chief else None
+        self._session_manager = session_manager or SessionManager(
+            local_init_op=self._local_init_op,
+            ready_op=self._ready_op,
+            ready_for_local_init_op=self._ready_for_local_init_op,
+            graph=self._graph,
+            recovery_wait_secs=recovery_wait_secs,
+            local_init_run_options=local_init_run_options,
+        )
+        self._graph.finalize()
+
+    def _given(self, value: Any, key: str, default: Callable[[], Any]) -> Any:
+        """What was given; or the first of a collection; or the default, which is put there."""
+        if value is not self.USE_DEFAULT:
+            return value
+        found = self._graph.get_collection(key)
+        if found:
+            return found[0]
+        made = default()
+        if made is not None:
+            self._graph.add_to_collection(key, made)
+        return made
+
+    # -- the session --------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def managed_session(
+        self,
+        master: str | Worker = "",
+        config: SessionConfig | None = None,
+        start_standard_services: bool = True,
+        close_summary_writer: bool = True,
+    ) -> AsyncIterator[Session]:
+        """A block with a session that is ready; at its end the tasks are stopped and the session is closed.
+
+        Raises: what the block or a task has failed with. OutOfRangeError ends the block without an error.
+        """
+        self._coord.clear_stop()
+        async with self._coord:
+            session = await self.prepare_or_wait_for_session(
+                master, config, start_standard_services=start_standard_services
+            )
+            try:
+                yield session
+            except Exception as error:
+                self.request_stop(error)
+            finally:
+                try:
+                    await self.stop(close_summary_writer=close_summary_writer)
+                finally:
+                    await _close(session)
+
+    async def prepare_or_wait_for_session(
+        self,
+        master: str | Worker = "",
+        config: SessionConfig | None = None,
+        wait_for_checkpoint: bool = False,
+        max_wait_secs: float = 7200,
+        start_standard_services: bool = True,
+    ) -> Session:
+        """A session that is ready; its user closes it.
+
+        Args:
+            start_standard_services: Start these and the queue runners, as tasks of `coord`: it has to be entered
+                (`async with supervisor.coord:`).
+
+        Raises: as `SessionManager.prepare_session` on the chief, as `wait_for_session` elsewhere.
+        """
+        self._coord.clear_stop()
+        if not self._is_chief:
+            session = await self._session_manager.wait_for_session(master, config, max_wait_secs)
+        else:
+            session = await self._session_manager.prepare_session(
+                master,
+                init_op=self._init_op,
+                saver=self._saver,
+                checkpoint_dir=self._logdir,
+                wait_for_checkpoint=wait_for_checkpoint,
+                max_wait_secs=max_wait_secs,
+                config=config,
+                init_feed_dict=self._init_feed_dict,
+                init_fn=self._init_fn,
+            )
+        try:
+            if self._logdir is not None:
+                await in_thread(write_graph, self._graph, self._logdir, "graph.json")
+            if start_standard_services:
+                if self._is_chief:
+                    self.start_standard_services(session)
+                self.start_queue_runners(session)
+        except BaseException:
+            await _close(session)
+            raise
+        return session
+
+    # -- services -----------------------------------------------------------------------------------------------------
+
+    def start_standard_services(self, sess: Any) -> list[asyncio.Task[None]]:
+        """Start what logs the speed and what writes checkpoints; the tasks.
+
+        Raises:
+            FailedPreconditionError: this is no chief, or `coord` is not entered.
+        """
+        if not self._is_chief:
+            raise FailedPreconditionError("a worker has no services", expected="is_chief=True", actual=False)
+        if self._logdir is None:
+            _LOGGER.warning("services need a logdir")
+            return []
+        tasks = []
+        if self._save_summaries_secs and self._global_step is not None:
+            tasks.append(self.loop(self._save_summaries_secs, _Speed(sess, self._global_step).log))
+        if self._saver is not None and self._save_model_secs:
+            tasks.append(self.loop(self._save_model_secs, self._save, [sess]))
+        return tasks
+
+    async def _save(self, session: Any) -> None:
+        await self._saver.save(session, self._save_path, self._global_step)
+
+    def start_queue_runners(
+        self, sess: Any, queue_runners: Iterable[QueueRunner] | None = None
+    ) -> list[asyncio.Task[None]]:
+        """Start queue runners, those of the graph by default; the tasks."""
+        runners = self._graph.get_collection(GraphKeys.QUEUE_RUNNERS) if queue_runners is None else queue_runners
+        return [task for runner in runners for task in runner.create_threads(sess, self._coord)]
+
+    def loop(
+        self,
+        timer_interval_secs: float | None,
+        target: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> asyncio.Task[None]:
+        """Call a function, which may be a coroutine function, now and every so many seconds until a stop is requested.
+
+        Args:
+            timer_interval_secs: Seconds from one call to the next; None for one right after the other.
+
+        Returns:
+            The task, one of `coord`. Where the function raises, all stop.
+        """
+        if timer_interval_secs is not None:
+            check_number(timer_interval_secs, "timer_interval_secs", "a number of seconds, or None")
+        check_callable(target, "what is called in a loop")
+        return self._coord.start(self._looping(timer_interval_secs, lambda: target(*args or (), **kwargs or {})))
+
+    async def _looping(self, interval: float | None, call: Callable[[], Any]) -> None:
+        clock = asyncio.get_running_loop().time
+        due = clock()
+        while not await self._coord.wait_for_stop(max(0.0, due - clock())):
+            due = clock() if interval is None else due + interval
+            await called(call)
+
+    # -- stopping -----------------------------------------------------------------------------------------------------
+
+    async def stop(
+        self,
+        threads: Iterable[asyncio.Future[Any]] | None = None,
+        close_summary_writer: bool = True,
+        ignore_live_threads: bool = False,
+    ) -> None:
+        """Stop the services and wait for them; the session stays open. Raises what a task has failed with."""
+        self._coord.request_stop()
+        await self._coord.join(threads, self._stop_grace_secs, ignore_live_threads)
+
+    def request_stop(self, ex: BaseException | Sequence[Any] | None = None) -> None:
+        """Ask all tasks to stop; see `Coordinator.request_stop`."""
+        self._coord.request_stop(ex)
+
+    def should_stop(self) -> bool:
+        """Whether a stop has been requested."""
+        return self._coord.should_stop()
+
+    def stop_on_exception(self) -> AbstractContextManager[None]:
+        """A block in which an exception requests a stop, and goes no further."""
+        return self._coord.stop_on_exception()
+
+    async def wait_for_stop(self) -> None:
+        """Wait until a stop is requested."""
+        await self._coord.wait_for_stop()
+
+    def summary_computed(self, sess: Any, summary: Any, global_step: int | None = None) -> None:
+        """There are no summaries. Raises FailedPreconditionError."""
+        raise FailedPreconditionError("a summary needs a writer, and there are none", expected="none", actual=summary)
+
+    # -- what it has --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this gives the variables values and saves them."""
+        return self._is_chief
+
+    @property
+    def session_manager(self) -> SessionManager:
+        """Makes the sessions."""
+        return self._session_manager
+
+    @property
+    def coord(self) -> Coordinator:
+        """Owns the tasks."""
+        return self._coord
+
+    @property
+    def init_op(self) -> Any:
+        """Gives the variables their first values."""
+        return self._init_op
+
+    @property
+    def init_feed_dict(self) -> Mapping[Any, Any] | None:
+        """Fed to `init_op`."""
+        return self._init_feed_dict
+
+    @property
+    def ready_op(self) -> Any:
+        """Names of what has no value yet."""
+        return self._ready_op
+
+    @property
+    def ready_for_local_init_op(self) -> Any:
+        """Names of what `local_init_op` needs and has no value yet."""
+        return self._ready_for_local_init_op
+
+    @property
+    def summary_writer(self) -> None:
+        """None: there are no summaries."""
+        return
+
+    @property
+    def summary_op(self) -> Any:
+        """What was given."""
+        return self._summary_op
+
+    @property
+    def save_summaries_secs(self) -> float | None:
+        """Seconds between two logs of the speed; None if this is no chief."""
+        return self._save_summaries_secs
+
+    @property
+    def global_step(self) -> Any:
+        """Numbers the checkpoints."""
+        return self._global_step
+
+    @property
+    def saver(self) -> Any:
+        """Saves and restores the variables."""
+        return self._saver
+
+    @property
+    def save_model_secs(self) -> float | None:
+        """Seconds between two checkpoints; None if this is no chief."""
+        return self._save_model_secs
+
+    @property
+    def save_path(self) -> str | None:
+        """Prefix of the checkpoints, without the step; None where there are none."""
+        return self._save_path
+
+    # TensorFlow's older names.
+    PrepareSession = prepare_or_wait_for_session
+    StartQueueRunners = start_queue_runners
+    StartStandardServices = start_standard_services
+    Stop = stop
+    RequestStop = request_stop
+    Loop = loop
+    ShouldStop = should_stop
+    StopOnException = stop_on_exception
+    WaitForStop = wait_for_stop
+    SummaryComputed = summary_computed
+
+
+class _Speed:
+    """Logs steps a second."""
+
+    def __init__(self, session: Any, global_step: Any) -> None:
+        self._session = session
+        self._global_step = global_step
+        self._last: tuple[float, int] | None = None
+
+    async def log(self) -> None:
+        """Since the last time; the first time there is nothing to say."""
+        step, now = int(await self._session.run(self._global_step)), asyncio.get_running_loop().time()
+        if self._last is not None and now > self._last[0]:
+            speed = (step - self._last[1]) / (now - self._last[0])
+            _LOGGER.info("%s/sec: %g", self._global_step.op.name, speed)
+        self._last = now, step
+
+
+async def _close(session: Session) -> None:
+    try:
+        await session.close()
+    except OpError as error:  # the error of the block, or of a task, says more
+        _LOGGER.warning("the session was not closed properly: %s", error)

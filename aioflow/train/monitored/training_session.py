@@ -1,0 +1,117 @@
+"""`MonitoredTrainingSession`: a monitored session with the hooks that training usually has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from aioflow.config import SessionConfig
+from aioflow.errors import InvalidArgumentError
+from aioflow.runtime.worker import Worker
+from aioflow.train.monitored.checkpointed_input import CheckpointedInput
+from aioflow.train.monitored.checkpointing import CheckpointSaverHook
+from aioflow.train.monitored.monitored_session import MonitoredSession
+from aioflow.train.monitored.scaffold import Scaffold
+from aioflow.train.monitored.session_creators import ChiefSessionCreator, WorkerSessionCreator
+from aioflow.train.monitored.session_run_hook import SessionRunHook
+from aioflow.train.monitored.watching import StepCounterHook
+
+__all__ = ["MonitoredTrainingSession"]
+
+
+class _Default:
+    """Not given."""
+
+    def __repr__(self) -> str:
+        return "USE_DEFAULT"
+
+
+_DEFAULT: Final[Any] = _Default()
+_SAVE_SECS: Final = 600
+
+
+def MonitoredTrainingSession(
+    master: str | Worker = "",
+    is_chief: bool = True,
+    checkpoint_dir: str | Path | None = None,
+    scaffold: Scaffold | None = None,
+    hooks: Iterable[SessionRunHook] | None = None,
+    chief_only_hooks: Iterable[SessionRunHook] | None = None,
+    save_checkpoint_secs: float | None = _DEFAULT,
+    save_summaries_steps: int | None = _DEFAULT,
+    save_summaries_secs: float | None = _DEFAULT,
+    config: SessionConfig | None = None,
+    stop_grace_period_secs: float = 120,
+    log_step_count_steps: int | None = 100,
+    max_wait_secs: float | None = 7200,
+    save_checkpoint_steps: int | None = _DEFAULT,
+    summary_dir: str | Path | None = None,
+    save_graph_def: bool = True,
+    *,
+    input: CheckpointedInput | None = None,
+    max_recovery_secs: float = 7200,
+) -> MonitoredSession:
+    """A monitored session for training.
+
+    The chief restores the latest checkpoint or initializes the variables, writes checkpoints and logs its speed; a
+    worker waits until the chief has given the variables values.
+
+    Args:
+        master: Target of the session: "" or "aioflow://host:port".
+        is_chief: Whether this is the chief.
+        checkpoint_dir: Where checkpoints are; without it there are none.
+        scaffold: What training needs besides the model; a default one without it.
+        hooks, chief_only_hooks: Called around runs, the latter only on the chief; after the standard ones.
+        save_checkpoint_secs, save_checkpoint_steps: How often checkpoints are written, by one of the two; every 600 s
+            if neither is given. None or 0 for never.
+        save_summaries_steps, save_summaries_secs, summary_dir: Accepted as TensorFlow does; there are no summaries.
+        config: Settings of the session.
+        stop_grace_period_secs: Seconds that queue runners have to end by themselves.
+        log_step_count_steps: How often the speed is logged, where there is a folder; None or 0 for never.
+        max_wait_secs: Seconds that a worker waits for the chief.
+        save_graph_def: Write the graph beside the checkpoints.
+        input: Feeds every run, and has its position saved with the variables.
+        max_recovery_secs: Seconds for which a session that works is sought, after one that failed.
+
+    Raises:
+        InvalidArgumentError: checkpoints both by steps and by seconds; or an `input` on a worker, whose position
+            would be in no checkpoint.
+    """
+    scaffold = scaffold or Scaffold()
+    chosen = list(hooks or ())
+    if not is_chief:
+        if input is not None:
+            raise InvalidArgumentError(
+                "the position of an input is saved by the chief", expected="input=None on a worker", actual=input
+            )
+        return MonitoredSession(
+            WorkerSessionCreator(scaffold, master, config, max_wait_secs),
+            chosen,
+            stop_grace_period_secs,
+            max_recovery_secs=max_recovery_secs,
+        )
+    standard: list[SessionRunHook] = [] if input is None else [input]
+    standard += chief_only_hooks or ()
+    if (summary_dir or checkpoint_dir) and (log_step_count_steps or 0) > 0:
+        standard.append(StepCounterHook(log_step_count_steps, output_dir=summary_dir or checkpoint_dir))
+    secs, steps = _how_often(save_checkpoint_secs, save_checkpoint_steps)
+    if checkpoint_dir and (secs or steps):
+        saving = CheckpointSaverHook(
+            checkpoint_dir, secs, steps, scaffold=scaffold, save_graph_def=save_graph_def, input=input
+        )
+        standard.append(saving)
+    return MonitoredSession(
+        ChiefSessionCreator(scaffold, master, config, checkpoint_dir),
+        [*standard, *chosen],
+        stop_grace_period_secs,
+        max_recovery_secs=max_recovery_secs,
+    )
+
+
+def _how_often(secs: float | None, steps: int | None) -> tuple[float | None, int | None]:
+    """Seconds and steps between checkpoints; None where there are to be none."""
+    if secs is _DEFAULT and steps is _DEFAULT:
+        return _SAVE_SECS, None
+    secs, steps = None if secs is _DEFAULT else secs, None if steps is _DEFAULT else steps
+    return (secs if secs is not None and secs > 0 else None), (steps if steps is not None and steps > 0 else None)

@@ -1,0 +1,192 @@
+"""Hooks that look at values: they log tensors and the speed, and stop where a loss is not a number."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.checks.numbers import check_number
+from aioflow.errors import InvalidArgumentError, UnimplementedError, UnknownNameError
+from aioflow.graph.argument_kinds import check_kind
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.graph import Graph
+from aioflow.train.monitored.session_run_hook import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+from aioflow.train.monitored.step_of_graph import required_global_step
+from aioflow.train.monitored.timers import HookTimer, NeverTriggerTimer, SecondOrStepTimer
+
+__all__ = ["LoggingTensorHook", "NanLossDuringTrainingError", "NanTensorHook", "StepCounterHook"]
+
+_LOGGER: Final = logging.getLogger("aioflow.train")
+_WARNINGS: Final = 5
+
+
+class LoggingTensorHook(SessionRunHook):
+    """Logs values every so many runs or seconds, or at the end, as INFO of the logger "aioflow.train".
+
+    Args:
+        tensors: Tensors or their names, as a list or as a dict by tags.
+        every_n_iter: Runs of this session.
+        every_n_secs: Seconds; at most one of the two is given.
+        at_end: Log at the end, too.
+        formatter: Makes the text of a dict of values by tag.
+
+    Raises:
+        InvalidArgumentError: it is not clear when to log.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Any] | Iterable[Any],
+        every_n_iter: int | None = None,
+        every_n_secs: float | None = None,
+        at_end: bool = False,
+        formatter: Callable[[dict[Any, Any]], str] | None = None,
+    ) -> None:
+        only_at_end = at_end and every_n_iter is None and every_n_secs is None
+        if not only_at_end and (every_n_iter is None) == (every_n_secs is None):
+            raise InvalidArgumentError(
+                "it is not clear when to log",
+                expected="at_end, and at most one of every_n_iter and every_n_secs",
+                actual="neither" if every_n_iter is None else "both",
+            )
+        if every_n_iter is not None:
+            check_number(every_n_iter, "every_n_iter", above=0)
+        check_kind(tensors, Iterable, "the tensors to log", "a list, or a dictionary by tag")
+        if isinstance(tensors, Mapping):
+            self._tensors: dict[Any, Any] = {tag: tensors[tag] for tag in sorted(tensors)}
+        else:
+            self._tensors = {item: item for item in tensors}
+        self._timer: HookTimer = (
+            NeverTriggerTimer() if only_at_end else SecondOrStepTimer(every_secs=every_n_secs, every_steps=every_n_iter)
+        )
+        self._at_end = at_end
+        self._formatter = formatter
+
+    def begin(self) -> None:
+        """Find the tensors."""
+        self._timer.reset()
+        self._count = 0
+        graph = default_graph()
+        self._found = {tag: _element(graph, tensor) for tag, tensor in self._tensors.items()}
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Fetch them, when it is time."""
+        return SessionRunArgs(self._found) if self._timer.should_trigger_for_step(self._count) else None
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Log them, unless a run beside this one has done so."""
+        if run_values.results is not None and self._timer.should_trigger_for_step(self._count):
+            self._log(run_values.results)
+        self._count += 1
+
+    async def end(self, session: Any) -> None:
+        """Log them at the end."""
+        if self._at_end:
+            self._log(await session.run(self._found))
+
+    def _log(self, values: dict[Any, Any]) -> None:
+        seconds, _ = self._timer.update_last_triggered_step(self._count)
+        with np.printoptions(suppress=True):
+            if self._formatter is not None:
+                _LOGGER.info("%s", self._formatter(values))
+                return
+            text = ", ".join(f"{getattr(tag, 'name', tag)} = {value}" for tag, value in values.items())
+        _LOGGER.info("%s%s", text, "" if seconds is None else f" ({seconds:.3f} sec)")
+
+
+def _element(graph: Graph, tensor: Any) -> Any:
+    """What is fetched for a tensor or a name; the name of a node stands for its only output."""
+    if not isinstance(tensor, str) or ":" in tensor:
+        return graph.as_graph_element(tensor)
+    op = graph.get_operation_by_name(tensor)
+    if len(op.outputs) != 1:
+        raise UnknownNameError(f"{tensor!r} is no tensor", expected="one output", actual=len(op.outputs))
+    return op.outputs[0]
+
+
+class NanLossDuringTrainingError(InvalidArgumentError, RuntimeError):
+    """The loss is not a number: the training has diverged."""
+
+    def __init__(self, message: str = "NaN loss during training.", **context: Any) -> None:
+        super().__init__(message, **context)
+
+
+class NanTensorHook(SessionRunHook):
+    """Ends the training when the loss is not a number.
+
+    Args:
+        loss_tensor: The loss.
+        fail_on_nan_loss: End it by NanLossDuringTrainingError; otherwise by `should_stop`.
+    """
+
+    def __init__(self, loss_tensor: Any, fail_on_nan_loss: bool = True) -> None:
+        self._loss = loss_tensor
+        self._fail = fail_on_nan_loss
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Fetch the loss."""
+        return SessionRunArgs(self._loss)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Look at it. Raises NanLossDuringTrainingError."""
+        if not np.isnan(run_values.results).any():
+            return
+        name = getattr(self._loss, "name", self._loss)
+        if self._fail:
+            raise NanLossDuringTrainingError(expected=f"a number for {name}", actual="NaN")
+        _LOGGER.warning("the model has diverged: %s is NaN", name)
+        run_context.request_stop()
+
+
+class StepCounterHook(SessionRunHook):
+    """Logs steps a second, as INFO of the logger "aioflow.train".
+
+    Args:
+        every_n_steps, every_n_secs: How often; exactly one is given.
+        output_dir: Accepted as TensorFlow does; there are no summaries.
+        summary_writer: Not supported: there are no summaries.
+    """
+
+    def __init__(
+        self,
+        every_n_steps: int | None = 100,
+        every_n_secs: float | None = None,
+        output_dir: Any = None,
+        summary_writer: Any = None,
+    ) -> None:
+        if summary_writer is not None:
+            raise UnimplementedError("there are no summaries", expected="summary_writer=None", actual=summary_writer)
+        self._timer = SecondOrStepTimer(every_steps=every_n_steps, every_secs=every_n_secs)
+        self._before: Any = None
+        self._warned = 0
+
+    def begin(self) -> None:
+        """Find the global step."""
+        self._step = required_global_step(self)
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Fetch it."""
+        return SessionRunArgs(self._step)
+
+    async def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Log the speed, when it is time; warn where the step does not grow."""
+        stale = int(run_values.results)
+        if self._timer.should_trigger_for_step(stale + 1):
+            step = int(await run_context.session.run(self._step))
+            if self._timer.should_trigger_for_step(step):
+                seconds, steps = self._timer.update_last_triggered_step(step)
+                if seconds is not None and steps is not None:
+                    speed = steps / seconds if seconds > 0 else float("inf")
+                    _LOGGER.info("%s/sec: %g", self._step.op.name, speed)
+        if stale == self._before and self._warned < _WARNINGS:
+            self._warned += 1
+            _LOGGER.warning("the global step does not grow, it is still %d: is it given to `minimize`?", stale)
+        self._before = stale

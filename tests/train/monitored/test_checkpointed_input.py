@@ -1,0 +1,251 @@
+"""The position of the input is in the checkpoint: what the variables were trained by is each of the feeds, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import AbortedError, DataLossError, DeadlineExceededError, InvalidArgumentError
+from aioflow.testing.virtual_clock import run_virtual
+from tests.train.monitored.lost_peers import FlakyCreator, NoSession, Script
+
+COUNT = 24
+
+
+class Records:
+    """A model that counts how often each record was in a step whose update is in the variables."""
+
+    def __init__(self, open_at: Callable[[int], Any] | None = None) -> None:
+        self.x = af.placeholder("int32", [])
+        self.step = af.train.get_or_create_global_step()
+        self.seen = af.Variable(np.zeros(COUNT, np.int32), name="seen")
+        self.train = af.group(self.step.assign_add(1), af.scatter_add(self.seen, self.x, 1))
+        self.input = af.train.CheckpointedInput(af.train.SeekableFeeds(open_at or self.feeds))
+
+    def feeds(self, start: int) -> Iterator[dict[Any, int]]:
+        for number in range(start, COUNT):
+            yield {self.x: number}
+
+    async def slow_feeds(self, start: int) -> AsyncIterator[dict[Any, int]]:
+        for number in range(start, COUNT):
+            await asyncio.sleep(0)
+            yield {self.x: number}
+
+    def session(self, folder: Path, script: Script | None = None, every: int = 5) -> af.train.MonitoredSession:
+        scaffold = af.train.Scaffold()
+        creator = af.train.ChiefSessionCreator(scaffold, checkpoint_dir=folder)
+        saver = af.train.CheckpointSaverHook(folder, save_steps=every, scaffold=scaffold, input=self.input)
+        return af.train.MonitoredSession(FlakyCreator(script, creator) if script else creator, [saver, self.input])
+
+
+def in_checkpoint(folder: Path) -> tuple[int, list[int]]:
+    reader = af.train.load_checkpoint(folder)
+    return int(reader.read("global_step")), reader.read("seen").tolist()
+
+
+@pytest.mark.parametrize("lost", [(0,), (4,), (5,), (7, 8, 12), (23,)])
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_each_record_is_in_the_variables_once_after_losses(
+    tmp_path: Path, lost: tuple[int, ...], when: str
+) -> None:
+    records = Records()
+    script = Script(records.train, **{when: lost})
+    async with records.session(tmp_path, script) as session:
+        while not session.should_stop():
+            await session.run(records.train)
+    assert script.created == len(lost) + 1
+    assert in_checkpoint(tmp_path) == (COUNT, [1] * COUNT)
+
+
+async def test_a_program_that_is_killed_goes_on_at_the_checkpoint(tmp_path: Path, graph: af.Graph) -> None:
+    for killed_after in (8, 9, None):
+        with af.Graph().as_default():
+            records = Records()
+
+            async def until_killed(records: Records, steps: int | None) -> None:
+                async with records.session(tmp_path) as session:
+                    while not session.should_stop():
+                        if steps is not None:
+                            steps -= 1
+                            if steps < 0:
+                                raise KeyboardInterrupt
+                        await session.run(records.train)
+
+            try:
+                await until_killed(records, killed_after)
+            except KeyboardInterrupt:
+                step, seen = in_checkpoint(tmp_path)
+                assert sum(seen) == step < COUNT
+    assert in_checkpoint(tmp_path) == (COUNT, [1] * COUNT)
+
+
+@pytest.mark.parametrize("lost", [(), (3,), (9, 10, 11), (17,)])
+async def test_steps_may_run_beside_one_another(tmp_path: Path, lost: tuple[int, ...]) -> None:
+    """Checkpoints wait for steps in flight, so that none is of records that are only half applied."""
+    records: Records = Records(lambda start: records.slow_feeds(start))
+    script = Script(records.train, before=lost[::2], after=lost[1::2])
+
+    async def trainer(session: af.train.MonitoredSession) -> None:
+        while True:
+            try:
+                await session.run(records.train)
+            except af.errors.OutOfRangeError:
+                return
+
+    async with records.session(tmp_path, script) as session, asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(trainer(session))
+    assert in_checkpoint(tmp_path) == (COUNT, [1] * COUNT)
+
+
+async def test_every_checkpoint_is_whole(tmp_path: Path) -> None:
+    """Not only the last one: the position in each is the number of records in its variables."""
+    records: Records = Records(lambda start: records.slow_feeds(start))
+    scaffold = af.train.Scaffold()
+    creator = af.train.ChiefSessionCreator(scaffold, checkpoint_dir=tmp_path)
+    found = []
+
+    class Reads(af.train.CheckpointSaverListener):
+        def after_save(self, session: Any, global_step_value: int) -> None:
+            reader = af.train.load_checkpoint(tmp_path)
+            found.append((reader.read("seen").sum(), int(bytes(reader.read("input_position")[()]).strip(b"="))))
+
+    saver = af.train.CheckpointSaverHook(
+        tmp_path, save_steps=1, scaffold=scaffold, input=records.input, listeners=[Reads()]
+    )
+    async with af.train.MonitoredSession(creator, [saver, records.input]) as session, asyncio.TaskGroup() as group:
+        for _ in range(COUNT):
+            group.create_task(session.run(records.train))
+    assert len(found) > 3
+    assert all(records == position for records, position in found)
+
+
+async def test_it_is_an_argument_of_the_training_session(tmp_path: Path) -> None:
+    for _ in range(2):
+        with af.Graph().as_default():
+            records = Records()
+            hooks = [af.train.StopAtStepHook(num_steps=COUNT // 2)]
+            async with af.train.MonitoredTrainingSession(
+                checkpoint_dir=tmp_path, hooks=hooks, save_checkpoint_steps=5, input=records.input
+            ) as session:
+                while not session.should_stop():
+                    await session.run(records.train)
+    assert in_checkpoint(tmp_path) == (COUNT, [1] * COUNT)
+    with pytest.raises(InvalidArgumentError, match="saved by the chief"):
+        af.train.MonitoredTrainingSession(is_chief=False, input=records.input)
+
+
+async def test_without_checkpoints_a_new_session_begins_anew() -> None:
+    records = Records()
+    script = Script(records.train, before=(5,))
+    fetched = []
+    async with af.train.MonitoredSession(FlakyCreator(script), [records.input]) as session:
+        while not session.should_stop():
+            fetched.append(int((await session.run([records.x, records.train]))[0]))
+    assert fetched == [*range(5), *range(COUNT)]
+
+
+def test_a_checkpoint_waits_for_a_step_that_never_ends_only_so_long() -> None:
+    async def main() -> None:
+        source = af.train.SeekableFeeds(lambda start: iter([{}, {}]))
+        taken = af.train.CheckpointedInput(source, max_wait_secs=30)
+        taken.begin()
+        session = NoSession()
+        session.run = _empty  # type: ignore[method-assign, assignment]
+        await taken.take_up(session)
+        context = af.train.SessionRunContext(af.train.SessionRunArgs(None), session)
+        await taken.before_run(context)
+        with pytest.raises(DeadlineExceededError, match="steps in flight"):
+            async with taken.saving(session):
+                pytest.fail("a step is in flight")
+        assert asyncio.get_running_loop().time() == pytest.approx(30)
+        context.step_ends()
+        async with taken.saving(session):
+            pass
+
+    run_virtual(main())
+
+
+async def _empty(fetches: Any, feed_dict: Any = None) -> bytes:
+    return b""
+
+
+async def test_a_run_of_an_old_session_gets_nothing() -> None:
+    taken = af.train.CheckpointedInput(af.train.SeekableFeeds(lambda start: iter([{}])))
+    taken.begin()
+    old = NoSession()
+    old.run = _empty  # type: ignore[method-assign, assignment]
+    with pytest.raises(AbortedError):
+        await taken.before_run(af.train.SessionRunContext(af.train.SessionRunArgs(None), old))
+    assert taken._source.state() == b"0"
+
+
+# ── sources ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_source_goes_to_where_it_was() -> None:
+    closed = []
+
+    def numbers(start: int) -> Iterator[dict[Any, int]]:
+        try:
+            yield from ({"n": n} for n in range(start, 9))
+        finally:
+            closed.append(start)
+
+    source = af.train.SeekableFeeds(numbers)
+    assert [(await anext(source))["n"] for _ in range(4)] == [0, 1, 2, 3]
+    state = source.state()
+    assert [(await anext(source))["n"] for _ in range(3)] == [4, 5, 6]
+    await source.restore(state)
+    assert closed == [0]
+    assert [feeds["n"] async for feeds in source] == [4, 5, 6, 7, 8]
+    with pytest.raises(DataLossError):
+        await source.restore(b"half")
+
+
+async def test_a_source_of_ones_own(tmp_path: Path) -> None:
+    """Its state is what it likes: here a seed and a number."""
+
+    class Shuffled:
+        def __init__(self, x: Any) -> None:
+            self.x = x
+            self.epoch = self.place = 0
+
+        def __aiter__(self) -> Shuffled:
+            return self
+
+        async def __anext__(self) -> dict[Any, Any]:
+            if self.place == COUNT:
+                self.epoch, self.place = self.epoch + 1, 0
+            if self.epoch == 2:
+                raise StopAsyncIteration
+            order = np.random.default_rng(self.epoch).permutation(COUNT)
+            self.place += 1
+            return {self.x: order[self.place - 1].astype(np.int32)}
+
+        def state(self) -> bytes:
+            return b"%d %d" % (self.epoch, self.place)
+
+        def restore(self, state: bytes) -> None:
+            self.epoch, self.place = map(int, state.split())
+
+    records = Records()
+    records.input = af.train.CheckpointedInput(Shuffled(records.x))
+    script = Script(records.train, before=(9, 30), after=(16, 41))
+    async with records.session(tmp_path, script) as session:
+        while not session.should_stop():
+            await session.run(records.train)
+    assert in_checkpoint(tmp_path) == (2 * COUNT, [2] * COUNT)
+
+
+async def test_feeds_that_stop_with_an_error(tmp_path: Path) -> None:
+    records = Records(lambda start: (1 // 0 for _ in range(3)))
+    with pytest.raises(ZeroDivisionError):
+        async with records.session(tmp_path) as session:
+            await session.run(records.train)

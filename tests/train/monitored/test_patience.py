@@ -1,0 +1,49 @@
+"""Back-off as arithmetic: delays grow up to a bound, a success begins anew, the limit is an error."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from aioflow.errors import DeadlineExceededError, DTypeError, UnavailableError
+from aioflow.train.monitored.patience import Patience, delays
+
+
+def test_delays_grow_up_to_a_bound() -> None:
+    found = list(islice(delays(2.0), 40))
+    assert found == sorted(found)
+    assert found[0] < 0.1
+    assert found[-1] == 2.0
+
+
+def test_what_is_awaited_is_noticed_soon_after_it_is_there() -> None:
+    """The wait that it falls into is at most half as long as what has passed before, or the bound."""
+    passed = 0.0
+    for delay in islice(delays(1e9), 1, 40):
+        passed += delay
+        assert delay <= 0.5 * passed + 0.1
+
+
+def test_a_success_begins_anew() -> None:
+    patience, error = Patience(10.0), UnavailableError("gone")
+    assert patience.failed(0.0, error, "it") == 0.0
+    first, second = patience.failed(5.0, error, "it"), patience.failed(9.9, error, "it")
+    assert 0 < first < second
+    patience.succeeded()
+    assert patience.failed(20.0, error, "it") == 0.0
+    assert patience.failed(29.0, error, "it") == first
+
+
+def test_the_limit_is_an_error_that_names_the_last_one() -> None:
+    patience = Patience(10.0)
+    patience.failed(100.0, UnavailableError("first"), "it")
+    with pytest.raises(DeadlineExceededError, match="it was not there") as raised:
+        patience.failed(110.0, UnavailableError("last"), "it")
+    assert "last" in str(raised.value)
+    assert patience.failed(200.0, UnavailableError("again"), "it") == 0.0
+
+
+def test_a_limit_is_a_number() -> None:
+    with pytest.raises(DTypeError):
+        Patience("long")  # type: ignore[arg-type]

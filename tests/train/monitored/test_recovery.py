@@ -1,0 +1,299 @@
+"""A monitored session goes on after lost peers: one new session for all runs, from the checkpoint, with back-off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    OutOfRangeError,
+    UnavailableError,
+)
+from aioflow.testing.virtual_clock import run_virtual
+from tests.train.monitored.lost_peers import FlakyCreator, Log, NoSessionCreator, Script
+
+
+class Model:
+    """A counter that every step raises by one."""
+
+    def __init__(self) -> None:
+        self.step = af.train.get_or_create_global_step()
+        self.total = af.Variable(0.0, name="total")
+        self.train = af.group(self.step.assign_add(1), self.total.assign_add(1.0))
+
+
+def saving(folder: Path, script: Script, every: int = 2) -> tuple[FlakyCreator, af.train.CheckpointSaverHook]:
+    scaffold = af.train.Scaffold()
+    creator = FlakyCreator(script, af.train.ChiefSessionCreator(scaffold, checkpoint_dir=folder))
+    return creator, af.train.CheckpointSaverHook(folder, save_steps=every, scaffold=scaffold)
+
+
+@pytest.mark.parametrize("kind", [UnavailableError, AbortedError])
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_lost_step_is_retried_from_the_checkpoint(tmp_path: Path, kind: type[Exception], when: str) -> None:
+    model = Model()
+    script = Script(model.train, **{when: (5,)})
+    script.kind = kind
+    creator, saver = saving(tmp_path, script)
+    seen = []
+    async with af.train.MonitoredSession(creator, [saver, af.train.StopAtStepHook(last_step=8)]) as session:
+        while not session.should_stop():
+            seen.append(int((await session.run([model.train, model.step]))[1]))
+    assert script.created == 2
+    # 5 steps had been made when the 6th was lost; the checkpoint was of step 4.
+    assert script.runs == 5 + 1 + 4
+    reader = af.train.load_checkpoint(tmp_path)
+    assert (int(reader.read("global_step")), float(reader.read("total"))) == (8, 8.0)
+
+
+async def test_hooks_hear_of_the_new_session_and_of_the_run_that_is_repeated() -> None:
+    model = Model()
+    log = Log()
+    async with af.train.MonitoredSession(FlakyCreator(Script(model.train, before=(1,))), [log]) as session:
+        await session.run(model.train)
+        await session.run(model.train)
+    assert log.calls == [
+        *("begin", "after_create_session", "before_run", "after_run"),
+        *("before_run", "after_create_session", "before_run", "after_run", "end"),
+    ]
+
+
+async def test_of_runs_that_fail_together_one_makes_the_new_session() -> None:
+    model = Model()
+    script = Script(model.train, before=(0, 1, 2, 3))
+    async with af.train.MonitoredSession(FlakyCreator(script)) as session, asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(session.run(model.train))
+    assert (script.created, script.applied) == (2, 4)
+
+
+async def test_a_run_that_the_close_of_the_old_session_ended_is_repeated_in_the_new_one() -> None:
+    """It waits in a queue when another run loses the peer."""
+    model = Model()
+    queue = af.FIFOQueue(3, ["float32"], [()])
+    put, take = queue.enqueue([7.0]), queue.dequeue()
+    script = Script(model.train, before=(0,))
+    async with af.train.MonitoredSession(FlakyCreator(script)) as session, asyncio.TaskGroup() as group:
+        waiting = group.create_task(session.run(take))
+        await asyncio.sleep(0)
+        await session.run(model.train)
+        assert script.created == 2
+        assert not waiting.done()
+        await session.run(put)
+        assert await waiting == 7.0
+
+
+async def test_a_caller_who_gives_up_does_not_stop_the_recovery_of_others() -> None:
+    model = Model()
+    script = Script(model.train, before=(0, 1))
+    creator = FlakyCreator(script)
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    class Slow(af.train.SessionRunHook):
+        async def after_create_session(self, session: Any, coord: Any) -> None:
+            if script.created == 2:
+                begun.set()
+                await go.wait()
+
+    async with af.train.MonitoredSession(creator, [Slow()]) as session, asyncio.TaskGroup() as group:
+        first = group.create_task(session.run(model.train))
+        second = group.create_task(session.run(model.train))
+        await begun.wait()
+        first.cancel()
+        await asyncio.wait([first])
+        go.set()
+        await second
+        assert (script.created, script.applied) == (2, 1)
+
+
+async def test_other_errors_are_the_callers() -> None:
+    model = Model()
+    bad = af.check_numerics(af.constant(np.nan), "bad")
+    script = Script(model.train)
+    async with af.train.MonitoredSession(FlakyCreator(script)) as session:
+        with pytest.raises(InvalidArgumentError):
+            await session.run(bad)
+        await session.run(model.train)
+    assert (script.created, script.applied) == (1, 1)
+
+
+async def test_a_singular_session_does_not_recover() -> None:
+    model = Model()
+
+    class Lost(af.train.SessionRunHook):
+        def before_run(self, run_context: Any) -> None:
+            raise UnavailableError("the peer is gone")
+
+    with pytest.raises(UnavailableError):
+        async with af.train.SingularMonitoredSession([Lost()]) as session:
+            await session.run(model.train)
+
+
+# ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def away(script: Script) -> FlakyCreator:
+    return FlakyCreator(script, NoSessionCreator())
+
+
+def virtually(main: Callable[[], Any]) -> Any:
+    return run_virtual(main())
+
+
+def test_attempts_come_after_longer_and_longer_pauses() -> None:
+    async def main() -> list[float]:
+        step = af.no_op()
+        clock = asyncio.get_running_loop().time
+        times = []
+
+        class Timed(FlakyCreator):
+            async def create_session(self) -> Any:
+                times.append(clock())
+                return await super().create_session()
+
+        script = Script(step, before=(0,), refused=tuple(range(1, 8)))
+        async with af.train.MonitoredSession(Timed(script, NoSessionCreator())) as session:
+            await session.run(step)
+        assert script.created == 2
+        return times
+
+    times = virtually(main)
+    pauses = np.diff(times[1:])  # the second attempt comes at once
+    assert times[1] == times[0]
+    assert (pauses[1:] > pauses[:-1]).all()
+    assert 0.5 < times[-1] < 5
+
+
+def test_a_peer_that_stays_away_is_an_error_in_the_end() -> None:
+    async def main() -> float:
+        step = af.no_op()
+        script = Script(step, before=(0,), refused=tuple(range(1, 10_000)))
+        clock = asyncio.get_running_loop().time
+        with pytest.raises(DeadlineExceededError, match="a session that works") as raised:
+            async with af.train.MonitoredSession(
+                FlakyCreator(script, NoSessionCreator()), max_recovery_secs=60
+            ) as session:
+                await session.run(step)
+        assert "nobody answers" in str(raised.value)
+        assert isinstance(raised.value.__cause__, UnavailableError)
+        return clock()
+
+    assert 60 <= virtually(main) <= 75
+
+
+def test_steps_that_always_fail_end_too() -> None:
+    """Sessions can be made, but none makes a step."""
+
+    async def main() -> None:
+        step = af.no_op()
+        script = Script(step, before=tuple(range(10_000)))
+        with pytest.raises(DeadlineExceededError):
+            async with af.train.MonitoredSession(
+                FlakyCreator(script, NoSessionCreator()), max_recovery_secs=30
+            ) as session:
+                await session.run(step)
+        assert script.created < 100
+
+    virtually(main)
+
+
+async def test_the_first_session_is_waited_for_as_well() -> None:
+    model = Model()
+    script = Script(model.train, refused=(0, 1))
+    async with af.train.MonitoredSession(FlakyCreator(script)) as session:
+        await session.run(model.train)
+    assert (script.attempts, script.created) == (3, 1)
+
+
+# ── queue runners ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_peer_that_a_queue_runner_lost_is_recovered_from() -> None:
+    lost = [UnavailableError("the peer is gone")]
+
+    def number() -> Any:
+        if lost:
+            raise lost.pop()
+        return np.float32(3)
+
+    queue = af.FIFOQueue(2, ["float32"], [()])
+    value = af.py_func(number, [], af.float32)
+    value.set_shape([])
+    af.train.add_queue_runner(af.train.QueueRunner(queue, [queue.enqueue([value])]))
+    taken = queue.dequeue()
+    async with af.train.MonitoredSession() as session:
+        assert await session.run(taken) == 3
+        assert not session.should_stop()
+    assert not lost
+
+
+async def test_another_error_of_a_queue_runner_reaches_the_caller() -> None:
+    queue = af.FIFOQueue(2, ["string"], [()])
+    af.train.add_queue_runner(af.train.QueueRunner(queue, [queue.enqueue([af.read_file("/nowhere/at/all")])]))
+    taken = queue.dequeue()
+
+    async def train() -> None:
+        async with af.train.MonitoredSession() as session:
+            while not session.should_stop():
+                await session.run(taken)
+
+    with pytest.raises(NotFoundError, match="/nowhere/at/all"):
+        await train()
+
+
+async def test_the_end_of_a_queue_ends_the_training() -> None:
+    queue = af.train.range_input_producer(5, num_epochs=1, shuffle=False)
+    taken = queue.dequeue()
+    seen = []
+    async with af.train.MonitoredSession() as session:
+        while not session.should_stop():
+            seen.append(int(await session.run(taken)))
+    assert seen == [0, 1, 2, 3, 4]
+    with pytest.raises(FailedPreconditionError):
+        await session.run(taken)
+
+
+async def test_nothing_is_left_after_the_block() -> None:
+    queue = af.train.range_input_producer(5)
+    taken = queue.dequeue()
+    before = asyncio.all_tasks()
+    async with af.train.MonitoredSession() as session:
+        await session.run(taken)
+        assert len(asyncio.all_tasks()) > len(before)
+    assert asyncio.all_tasks() == before
+
+
+async def test_the_end_of_the_input_of_an_old_session_is_not_the_end() -> None:
+    """The queues of a session that is closed answer OutOfRangeError to whoever waits for them."""
+    model = Model()
+    value = af.constant(3.0)
+    begun, lost = asyncio.Event(), asyncio.Event()
+
+    class Waits(af.train.SessionRunHook):
+        """The first run of the value ends as with a closed queue, once another run has lost the peer."""
+
+        async def after_run(self, run_context: Any, run_values: Any) -> None:
+            if run_context.original_args.fetches is value and not begun.is_set():
+                begun.set()
+                await lost.wait()
+                raise OutOfRangeError("the queue is closed")
+
+    script = Script(model.train, before=(0,))
+    async with af.train.MonitoredSession(FlakyCreator(script), [Waits()]) as session, asyncio.TaskGroup() as group:
+        waiting = group.create_task(session.run(value))
+        await begun.wait()
+        await session.run(model.train)
+        lost.set()
+        assert await waiting == 3
+    assert script.created == 2
