@@ -263,7 +263,8 @@ class _Monitored:
 
         async def step(life: Life) -> Any:
             try:
-                return await called(step_fn, StepContext(life.session, life.run))
+                made = step_fn(StepContext(life.session, life.run))  # here, as no coroutine can raise StopIteration
+                return await made if inspect.isawaitable(made) else made
             except StopIteration as stop:
                 raise StopAsyncIteration(*stop.args) from stop
 

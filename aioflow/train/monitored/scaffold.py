@@ -9,6 +9,7 @@ from aioflow.errors import FailedPreconditionError
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
+from aioflow.graph.tensor_like import NodeLike
 from aioflow.ops.core import group
 from aioflow.ops.variables.collections import (
     global_variables,
@@ -42,12 +43,12 @@ class Scaffold:
 
     def __init__(
         self,
-        init_op: Operation | Tensor | None = None,
+        init_op: NodeLike | None = None,
         init_feed_dict: Mapping[Any, Any] | None = None,
         init_fn: Callable[[Scaffold, Any], Any] | None = None,
         ready_op: Tensor | None = None,
         ready_for_local_init_op: Tensor | None = None,
-        local_init_op: Operation | Tensor | None = None,
+        local_init_op: NodeLike | None = None,
         summary_op: Any = None,
         saver: Saver | None = None,
         copy_from_scaffold: Scaffold | None = None,

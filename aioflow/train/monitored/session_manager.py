@@ -23,7 +23,8 @@ from aioflow.errors import (
     UnavailableError,
 )
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.graph import Graph, Tensor
+from aioflow.graph.tensor_like import NodeLike
 from aioflow.runtime.worker import Worker
 from aioflow.session.session import Session
 from aioflow.train.checkpoint_state import CheckpointState, get_checkpoint_state
@@ -65,7 +66,7 @@ class SessionManager:
 
     def __init__(
         self,
-        local_init_op: Operation | Tensor | None = None,
+        local_init_op: NodeLike | None = None,
         ready_op: Tensor | None = None,
         ready_for_local_init_op: Tensor | None = None,
         graph: Graph | None = None,
@@ -89,7 +90,7 @@ class SessionManager:
     async def prepare_session(
         self,
         master: str | Worker,
-        init_op: Operation | Tensor | None = None,
+        init_op: NodeLike | None = None,
         saver: Saver | None = None,
         checkpoint_dir: str | Path | None = None,
         checkpoint_filename_with_path: str | Path | None = None,
@@ -119,7 +120,7 @@ class SessionManager:
                         "nothing initializes the model", expected="init_op, init_fn or local_init_op", actual="none"
                     )
                 if init_op is not None:
-                    await session.run(init_op, init_feed_dict)
+                    await _run(session, init_op, init_feed_dict)
                 if init_fn is not None:
                     await called(init_fn, session)
             missing = await self._initialize_locally(session) or await self._missing(session, self._ready_op)
@@ -229,8 +230,7 @@ class SessionManager:
             return None
         missing = await self._missing(session, self._ready_for_local_init_op)
         if missing is None:
-            options = self._local_init_run_options
-            await session.run(self._local_init_op, self._local_init_feed_dict, options=options)
+            await _run(session, self._local_init_op, self._local_init_feed_dict, self._local_init_run_options)
         return missing
 
     async def _missing(self, session: Session, ready_op: Any) -> str | None:
@@ -247,6 +247,10 @@ class SessionManager:
             return None
         texts = [name.decode() if isinstance(name, bytes) else str(name) for name in np.ravel(names)]
         return f"variables not initialized: {', '.join(texts)}"
+
+
+async def _run(session: Session, node: Any, feeds: Mapping[Any, Any] | None, options: RunOptions | None = None) -> None:
+    await session.run(node, feeds, options=options)
 
 
 @asynccontextmanager

@@ -1,0 +1,188 @@
+"""Sessions whose variables have values: restored, initialized, waited for; and errors that say what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aioflow as af
+from aioflow.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
+from aioflow.runtime.worker import Worker
+from aioflow.testing.virtual_clock import run_virtual
+from tests.train.monitored.lost_peers import NoSession
+
+
+@pytest.fixture
+def shared() -> Worker:
+    """Where several sessions have the same variables, as on a parameter server."""
+    return Worker(af.SessionConfig())
+
+
+def manager(**arguments: Any) -> af.train.SessionManager:
+    return af.train.SessionManager(ready_op=af.report_uninitialized_variables(), **arguments)
+
+
+async def saved(folder: Path, value: float) -> af.Variable:
+    v = af.Variable(value, name="v")
+    async with af.Session() as session:
+        await session.run(v.initializer)
+        await af.train.Saver().save(session, folder / "model", 7)
+    return v
+
+
+async def test_what_is_not_in_a_checkpoint_is_initialized(tmp_path: Path) -> None:
+    v = af.Variable(3.0, name="v")
+    called = []
+
+    async def init(session: Any) -> None:
+        called.append(float(await session.run(v)))
+
+    async with await manager().prepare_session(
+        "", v.initializer, af.train.Saver(), tmp_path / "none", init_fn=init
+    ) as session:
+        assert await session.run(v) == 3
+    assert called == [3.0]
+
+
+@pytest.mark.parametrize("given", ["directory", "file"])
+async def test_a_checkpoint_goes_before_initializers(tmp_path: Path, given: str) -> None:
+    v = await saved(tmp_path, 5.0)
+    other = v.assign(1.0)
+    saver = af.train.Saver(max_to_keep=3)
+    place: dict[str, Any] = (
+        {"checkpoint_dir": tmp_path}
+        if given == "directory"
+        else {"checkpoint_filename_with_path": tmp_path / "model-7"}
+    )
+
+    def init(session: Any) -> None:
+        pytest.fail("the values are in the checkpoint")
+
+    session = await manager().prepare_session("", other, saver, init_fn=init, **place)
+    async with session:
+        assert await session.run(v) == 5
+    # A saver goes on with the checkpoints that it finds in a directory.
+    assert [Path(path).name for path in saver.last_checkpoints] == (["model-7"] if given == "directory" else [])
+    restored, found = await manager().recover_session("", saver, **place)
+    async with restored:
+        assert found
+        assert await restored.run(v) == 5
+
+
+async def test_nothing_to_recover_is_no_error(tmp_path: Path) -> None:
+    af.Variable(3.0, name="v")
+    session, found = await manager().recover_session("", af.train.Saver(), tmp_path)
+    async with session:
+        assert not found
+
+
+async def test_what_stays_without_a_value_is_named() -> None:
+    af.Variable(3.0, name="v")
+    w = af.Variable(3.0, name="forgotten")
+    assert w is not None
+    with pytest.raises(FailedPreconditionError, match="forgotten"):
+        await manager().prepare_session("", af.no_op())
+    with pytest.raises(FailedPreconditionError, match="nothing initializes"):
+        await manager().prepare_session("")
+    with pytest.raises(FailedPreconditionError, match="forgotten"):
+        await manager(
+            local_init_op=af.no_op(), ready_for_local_init_op=af.report_uninitialized_variables([w])
+        ).prepare_session("", af.no_op())
+    with pytest.raises(InvalidArgumentError, match="a directory and one"):
+        await manager().prepare_session(
+            "", af.no_op(), af.train.Saver(), checkpoint_dir="a", checkpoint_filename_with_path="b"
+        )
+
+
+async def test_a_checkpoint_that_is_gone_is_named(tmp_path: Path) -> None:
+    await saved(tmp_path, 5.0)
+    af.train.remove_checkpoint(str(tmp_path / "model-7"))
+    with pytest.raises(NotFoundError, match="model-7"):
+        await manager().prepare_session("", af.no_op(), af.train.Saver(), tmp_path)
+
+
+async def test_local_variables_wait_for_the_others(shared: Worker) -> None:
+    v = af.Variable(3.0, name="v")
+    local = af.Variable(v.read_value() * 2, name="local", collections=[af.GraphKeys.LOCAL_VARIABLES])
+    sessions = manager(
+        local_init_op=local.initializer,
+        ready_for_local_init_op=af.report_uninitialized_variables([v]),
+        recovery_wait_secs=0.001,
+    )
+    async with asyncio.TaskGroup() as group, af.Session(shared) as chief:
+        waiting = group.create_task(sessions.wait_for_session(shared, max_wait_secs=60))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        await chief.run(v.initializer)
+        async with await waiting as session:
+            assert await session.run(local) == 6
+
+
+async def test_a_worker_waits_only_so_long() -> None:
+    af.Variable(3.0, name="waited_for")
+    with pytest.raises(DeadlineExceededError, match="waited_for"):
+        await manager(recovery_wait_secs=0.001).wait_for_session("", max_wait_secs=0.01)
+
+
+def test_a_worker_waits_for_the_server_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks soon at first, and never less often than it was told."""
+
+    async def main() -> None:
+        clock = asyncio.get_running_loop().time
+        times: list[float] = []
+
+        class Server(NoSession):
+            async def run(self, fetches: Any, feed_dict: Any = None, **kwargs: Any) -> Any:
+                times.append(clock())
+                if clock() < 100:
+                    raise UnavailableError("nobody listens")
+
+        sessions = manager(recovery_wait_secs=8)
+        monkeypatch.setattr(sessions, "_session", lambda master, config: Server())
+        await sessions.wait_for_session("aioflow://ps:1")
+        pauses = [after - before for before, after in pairwise(times)]
+        assert pauses[0] < 0.2
+        assert max(pauses) == pytest.approx(8)
+        assert 100 <= clock() <= 108
+        monkeypatch.setattr(Server, "run", _nobody)
+        with pytest.raises(DeadlineExceededError, match="nobody listens"):
+            await sessions.wait_for_session("aioflow://ps:1", max_wait_secs=50)
+
+    run_virtual(main())
+
+
+async def _nobody(*args: Any, **kwargs: Any) -> None:
+    raise UnavailableError("nobody listens")
+
+
+async def test_a_checkpoint_is_waited_for(tmp_path: Path) -> None:
+    v = af.Variable(3.0, name="v")
+    saver = af.train.Saver()
+    sessions = manager(recovery_wait_secs=0.001)
+    async with asyncio.TaskGroup() as group, af.Session() as other:
+        waiting = group.create_task(
+            sessions.prepare_session("", v.initializer, saver, tmp_path, wait_for_checkpoint=True, max_wait_secs=60)
+        )
+        await other.run(v.assign(9.0))
+        await af.train.Saver().save(other, tmp_path / "model", 1)
+        async with await waiting as session:
+            assert await session.run(v) == 9
+
+
+async def test_no_checkpoint_in_time_means_the_initializers(tmp_path: Path) -> None:
+    v = af.Variable(3.0, name="v")
+    async with await manager(recovery_wait_secs=0.001).prepare_session(
+        "", v.initializer, af.train.Saver(), tmp_path, wait_for_checkpoint=True, max_wait_secs=0.01
+    ) as session:
+        assert await session.run(v) == 3
