@@ -1,0 +1,142 @@
+"""Checkpoints every so many steps or seconds, with listeners. (tests/parity has their names and the order of calls.)"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aioflow as af
+from aioflow.errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
+from aioflow.testing.virtual_clock import run_virtual
+from tests.train.monitored.lost_peers import NoSession
+
+
+def counter() -> Any:
+    return af.train.get_or_create_global_step().assign_add(1, read_value=False)
+
+
+class Saves:
+    """Stands for a saver: notes the steps and the times."""
+
+    def __init__(self) -> None:
+        self.saved: list[tuple[int, float]] = []
+
+    async def save(self, session: Any, path: Any, step: int, **options: Any) -> None:
+        self.saved.append((step, asyncio.get_running_loop().time()))
+
+
+def test_every_so_many_seconds_of_the_loops_clock(tmp_path: Path) -> None:
+    async def main() -> list[tuple[int, float]]:
+        af.train.get_or_create_global_step()
+        saver: Any = Saves()
+        hook = af.train.CheckpointSaverHook(tmp_path, save_secs=10, saver=saver, save_graph_def=False)
+        await hook.begin()
+        session = NoSession()
+        step = 0
+
+        async def run(fetches: Any, feed_dict: Any = None, **kwargs: Any) -> int:
+            return step
+
+        session.run = run  # type: ignore[method-assign]
+        context = af.train.SessionRunContext(af.train.SessionRunArgs(None), session)
+        values = af.train.SessionRunValues(0, af.RunOptions(), af.RunMetadata())
+        await hook.after_create_session(session, af.train.Coordinator())
+        for step in range(1, 14):
+            await asyncio.sleep(3)
+            await hook.after_run(context, values._replace(results=step - 1))
+        await hook.end(session)
+        found: list[tuple[int, float]] = saver.saved
+        return found
+
+    assert run_virtual(main()) == [(0, 0), (4, 12), (8, 24), (12, 36), (13, 39)]
+
+
+async def test_a_listener_may_end_the_training(tmp_path: Path) -> None:
+    update = counter()
+
+    class Enough(af.train.CheckpointSaverListener):
+        async def after_save(self, session: Any, global_step_value: int) -> bool:
+            return global_step_value >= 6
+
+    scaffold = af.train.Scaffold()
+    hook = af.train.CheckpointSaverHook(tmp_path, save_steps=2, scaffold=scaffold, listeners=[Enough()])
+    runs = 0
+    async with af.train.MonitoredSession(af.train.ChiefSessionCreator(scaffold), [hook]) as session:
+        while not session.should_stop():
+            await session.run(update)
+            runs += 1
+    assert runs == 6
+
+
+async def test_of_runs_beside_one_another_one_saves(tmp_path: Path) -> None:
+    update = counter()
+    saved = []
+
+    class Notes(af.train.CheckpointSaverListener):
+        def after_save(self, session: Any, global_step_value: int) -> None:
+            saved.append(global_step_value)
+
+    scaffold = af.train.Scaffold()
+    hook = af.train.CheckpointSaverHook(tmp_path, save_steps=5, scaffold=scaffold, listeners=[Notes()])
+    creator = af.train.ChiefSessionCreator(scaffold)
+    async with af.train.MonitoredSession(creator, [hook]) as session, asyncio.TaskGroup() as group:
+        for _ in range(20):
+            group.create_task(session.run(update))
+    assert len(saved) == len(set(saved))
+    assert len(saved) <= 6
+    assert saved[-1] == 20
+
+
+async def test_the_graph_is_written_beside_it(tmp_path: Path) -> None:
+    counter()
+    async with af.train.MonitoredTrainingSession(checkpoint_dir=tmp_path / "with"):
+        pass
+    async with af.train.MonitoredTrainingSession(checkpoint_dir=tmp_path / "without", save_graph_def=False):
+        pass
+    assert "global_step" in {node.name for node in af.train.read_graph(tmp_path / "with/graph.json").node}
+    assert sorted(p.name for p in (tmp_path / "without").iterdir() if "model.ckpt" not in p.name) == ["checkpoint"]
+
+
+async def test_the_saver_of_the_collection(tmp_path: Path) -> None:
+    update = counter()
+    hook = af.train.CheckpointSaverHook(tmp_path, save_steps=1, checkpoint_basename="mine")
+    async with af.train.MonitoredSession(hooks=[hook]) as session:  # the default scaffold puts one there
+        await session.run(update)
+    assert [Path(p).name for p in af.get_collection(af.GraphKeys.SAVERS)[0].last_checkpoints] == ["mine-0", "mine-1"]
+    af.add_to_collection(af.GraphKeys.SAVERS, af.train.Saver())
+    scaffold = af.train.Scaffold(saver=af.train.Saver())
+    hook = af.train.CheckpointSaverHook(tmp_path, save_steps=1)
+    with pytest.raises(FailedPreconditionError, match="which saver"):
+        async with af.train.MonitoredSession(af.train.ChiefSessionCreator(scaffold), [hook]):
+            pytest.fail("there are two")
+
+
+async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    counter()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(af.errors.OpError, match="file"):
+        async with af.train.MonitoredTrainingSession(checkpoint_dir=tmp_path / "file"):
+            pytest.fail("that is a file")
+    assert issubclass(PermissionDeniedError, af.errors.OpError)
+
+
+async def test_how_often_is_one_or_the_other(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError):
+        af.train.MonitoredTrainingSession(checkpoint_dir=tmp_path, save_checkpoint_secs=5, save_checkpoint_steps=5)
+    for never in ({"save_checkpoint_secs": None}, {"save_checkpoint_secs": 0}, {"save_checkpoint_steps": 0}):
+        with af.Graph().as_default():
+            update = counter()
+            async with af.train.MonitoredTrainingSession(checkpoint_dir=tmp_path, **never) as session:
+                await session.run(update)
+    assert af.train.latest_checkpoint(tmp_path) is None
+
+
+async def test_what_belongs_to_summaries_is_accepted(tmp_path: Path) -> None:
+    update = counter()
+    async with af.train.MonitoredTrainingSession(
+        summary_dir=tmp_path, save_summaries_steps=1, save_summaries_secs=None, log_step_count_steps=1
+    ) as session:
+        await session.run(update)

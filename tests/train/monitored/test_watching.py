@@ -1,0 +1,120 @@
+"""Hooks that log, and that stop where a loss is not a number. (tests/parity has when they act.)"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from aioflow.testing.virtual_clock import run_virtual
+from tests.train.monitored.lost_peers import FlakyCreator, NoSession, Script
+
+
+class Ticking(NoSession):
+    """Every run of a step takes two seconds, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = 0
+
+    async def run(self, fetches: Any, feed_dict: Any = None, **kwargs: Any) -> Any:
+        if not isinstance(fetches, list):
+            return np.int64(self.step)
+        await asyncio.sleep(2)
+        before, self.step = self.step, self.step + 1
+        return [None, *[np.int64(before) if not isinstance(f, dict) else dict.fromkeys(f, before) for f in fetches[1:]]]
+
+
+class TickingCreator(af.train.SessionCreator):
+    def create_session(self) -> Ticking:
+        return Ticking()
+
+
+def logged(
+    caplog: pytest.LogCaptureFixture, hooks: Callable[[], list[af.train.SessionRunHook]], runs: int
+) -> list[str]:
+    async def main() -> None:
+        update = af.train.get_or_create_global_step().assign_add(1, read_value=False)
+        async with af.train.MonitoredSession(TickingCreator(), hooks()) as session:
+            for _ in range(runs):
+                await session.run(update)
+
+    caplog.set_level(logging.INFO, "aioflow.train")
+    run_virtual(main())
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_the_speed_in_steps_a_second_of_the_loops_clock(caplog: pytest.LogCaptureFixture) -> None:
+    found = logged(caplog, lambda: [af.train.StepCounterHook(every_n_steps=5)], 12)
+    assert found == ["global_step/sec: 0.5"] * 2
+
+
+def test_the_speed_every_so_many_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    hook = af.train.StepCounterHook(every_n_steps=None, every_n_secs=7)  # which is every fourth step
+    assert logged(caplog, lambda: [hook], 13) == ["global_step/sec: 0.5"] * 3
+
+
+def test_tensors_every_so_many_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    def hooks() -> list[af.train.SessionRunHook]:
+        return [af.train.LoggingTensorHook({"a": af.constant(1.0, name="a")}, every_n_secs=5)]
+
+    # Runs begin at 0, 2, 4, … and it is when one begins that the time has come or not.
+    assert logged(caplog, hooks, 9) == ["a = 0", "a = 4 (8.000 sec)", "a = 8 (8.000 sec)"]
+
+
+async def test_a_step_that_does_not_grow_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    af.train.get_or_create_global_step()
+    one = af.constant(1.0)
+    async with af.train.MonitoredSession(hooks=[af.train.StepCounterHook()]) as session:
+        for _ in range(20):
+            await session.run(one)
+    assert len([r for r in caplog.records if "does not grow" in r.getMessage()]) == 5
+
+
+async def test_concurrent_runs_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "aioflow.train")
+    one = af.constant(1.0, name="one")
+    hook = af.train.LoggingTensorHook([one], every_n_iter=10)
+    async with af.train.MonitoredSession(hooks=[hook]) as session:
+        for _ in range(2):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(10):
+                    group.create_task(session.run(one))
+    assert len([r for r in caplog.records if r.getMessage().startswith("one:0 = 1.0")]) == 2
+
+
+@pytest.mark.parametrize("name", ["nothing", "nothing:0", "unstacked"])
+async def test_a_name_that_is_no_tensor_is_refused_at_once(name: str) -> None:
+    af.unstack(af.constant([1.0, 2.0]), name="unstacked")
+    with pytest.raises(NotFoundError, match=name):
+        async with af.train.MonitoredSession(hooks=[af.train.LoggingTensorHook([name], every_n_iter=1)]):
+            pytest.fail("there is no such tensor")
+
+
+async def test_a_tensor_of_another_graph_is_refused() -> None:
+    with af.Graph().as_default():
+        other = af.constant(1.0)
+    with pytest.raises(InvalidArgumentError):
+        async with af.train.MonitoredSession(hooks=[af.train.LoggingTensorHook([other], every_n_iter=1)]):
+            pytest.fail("it is of another graph")
+
+
+async def test_a_loss_that_is_not_a_number_is_not_retried() -> None:
+    loss = af.placeholder("float32", [2], name="loss")
+    script = Script(loss)
+    async with af.train.MonitoredSession(FlakyCreator(script), [af.train.NanTensorHook(loss)]) as session:
+        with pytest.raises(af.train.NanLossDuringTrainingError, match="NaN loss") as raised:
+            await session.run(loss, {loss: [1, np.nan]})
+    assert "loss:0" in str(raised.value)
+    assert script.created == 1
+
+
+def test_there_are_no_summaries() -> None:
+    with pytest.raises(UnimplementedError):
+        af.train.StepCounterHook(summary_writer=object())
