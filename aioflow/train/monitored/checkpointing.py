@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -91,6 +92,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._listeners = list(listeners or ())
         self._save_graph_def = save_graph_def
         self._input = input
+        self._saving = asyncio.Lock()  # the last to begin is the last to end, so that it is the latest checkpoint
 
     async def begin(self) -> None:
         """Find the global step."""
@@ -132,15 +134,19 @@ class CheckpointSaverHook(SessionRunHook):
 
     async def _save(self, session: Any, step: int) -> bool:
         """Whether a listener asks for the end."""
-        for listener in self._listeners:
-            await called(listener.before_save, session, step)
-        async with nullcontext() if self._input is None else self._input.saving(session):
-            if self._input is not None:
-                step = int(await session.run(self._step))  # steps have ended while it waited for them
-            await self._chosen().save(session, self._path, step, write_meta_graph=self._save_graph_def)
-        _LOGGER.info("saved step %d as %s", step, self._path)
-        asked = [await called(listener.after_save, session, step) for listener in self._listeners]
-        return any(asked)
+        late = self._saving.locked()
+        async with self._saving:
+            if late:  # another run has been saving, while steps went on
+                step = int(await session.run(self._step))
+            for listener in self._listeners:
+                await called(listener.before_save, session, step)
+            async with nullcontext() if self._input is None else self._input.saving(session):
+                if self._input is not None:
+                    step = int(await session.run(self._step))  # steps have ended while it waited for them
+                await self._chosen().save(session, self._path, step, write_meta_graph=self._save_graph_def)
+            _LOGGER.info("saved step %d as %s", step, self._path)
+            asked = [await called(listener.after_save, session, step) for listener in self._listeners]
+            return any(asked)
 
     def _chosen(self) -> Saver:
         if self._saver is None and self._scaffold is not None:

@@ -16,6 +16,7 @@ from aioflow.errors import (
     AbortedError,
     FailedPreconditionError,
     InvalidArgumentError,
+    OpError,
     OutOfRangeError,
     UnavailableError,
 )
@@ -76,6 +77,7 @@ class _Monitored:
         hooks: Iterable[SessionRunHook] | None,
         stop_grace_period_secs: float,
         max_recovery_secs: float | None,
+        at_most_once: bool = False,
     ) -> None:
         check_number(stop_grace_period_secs, "stop_grace_period_secs")
         self._graph = default_graph()
@@ -83,6 +85,7 @@ class _Monitored:
         self._hooks = list(hooks or ())
         self._grace = stop_grace_period_secs
         self._patience = None if max_recovery_secs is None else Patience(max_recovery_secs)
+        self._at_most_once = at_most_once
         self._was_final = self._graph.finalized
         self._task_group: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -287,13 +290,18 @@ class _Monitored:
     def _is_to_be_repeated(self, life: Life, error: Exception) -> bool:
         """Whether what failed is to be done again in a new life, which is seen to."""
         if life.retired:  # what failed here may have failed because of that: the session and the queues are closed
-            return not self._closed
+            return not self._closed and not (self._at_most_once and self._counts_still(error))
         failure = life.task_failure()
         cause = error if isinstance(error, _LOST) or failure is None else failure  # which is why the step failed
         if not self._recovers_from(cause):
             return False
         self._lose(life, cause)
-        return True
+        return not (self._at_most_once and self._counts_still(error))
+
+    def _counts_still(self, error: Exception) -> bool:
+        """Whether what has failed may have been applied, and the new session does not undo that."""
+        rolls_back = getattr(self._creator, "rolls_back", True)
+        return not rolls_back and (not isinstance(error, OpError) or error.may_have_been_applied)
 
 
 class MonitoredSession(_Monitored):
@@ -304,13 +312,16 @@ class MonitoredSession(_Monitored):
         hooks: Called around the session and each run, in this order.
         stop_grace_period_secs: Seconds that queue runners have to end by themselves.
         max_recovery_secs: Seconds for which a session that works is sought, after one that failed.
+        at_most_once: Do not repeat a step that may have been applied already, unless the new session has taken the
+            variables back to a checkpoint, as the chief's does: its error is the caller's, who may go on with `run`.
 
     Use it as `async with MonitoredSession(...) as sess: while not sess.should_stop(): await sess.run(train_op)`. With
     the block, hooks begin, the graph is finalized, the session is made and the queue runners start; at its end the
     hooks end, and all is closed. OutOfRangeError and StopIteration end the block without an error.
 
     After UnavailableError and AbortedError the session is closed and made anew, hooks are told so, and the run is
-    repeated: on the chief from the latest checkpoint.
+    repeated: on the chief from the latest checkpoint; on a worker with the variables as they are, so that a step whose
+    answer was lost may count twice (unless `at_most_once`).
     """
 
     def __init__(
@@ -320,8 +331,9 @@ class MonitoredSession(_Monitored):
         stop_grace_period_secs: float = 120,
         *,
         max_recovery_secs: float = 7200,
+        at_most_once: bool = False,
     ) -> None:
-        super().__init__(session_creator, hooks, stop_grace_period_secs, max_recovery_secs)
+        super().__init__(session_creator, hooks, stop_grace_period_secs, max_recovery_secs, at_most_once)
 
 
 class SingularMonitoredSession(_Monitored):

@@ -18,7 +18,14 @@ __all__ = ["ChiefSessionCreator", "SessionCreator", "WorkerSessionCreator"]
 
 
 class SessionCreator(ABC):
-    """Makes a session whenever a monitored session needs one: at first, and after failures."""
+    """Makes a session whenever a monitored session needs one: at first, and after failures.
+
+    Attributes:
+        rolls_back: Whether a new session takes the variables back to a checkpoint, or to their initial values, so that
+            no step of the session before it counts any more.
+    """
+
+    rolls_back: bool = True
 
     @abstractmethod
     def create_session(self) -> Any:
@@ -92,6 +99,8 @@ class WorkerSessionCreator(_ScaffoldedCreator):
         scaffold, master, config: As for the chief.
         max_wait_secs: Seconds that a session may take to become ready.
     """
+
+    rolls_back = False
 
     def __init__(
         self,

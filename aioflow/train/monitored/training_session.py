@@ -51,6 +51,7 @@ def MonitoredTrainingSession(
     *,
     input: CheckpointedInput | None = None,
     max_recovery_secs: float = 7200,
+    at_most_once: bool = False,
 ) -> MonitoredSession:
     """A monitored session for training.
 
@@ -72,7 +73,7 @@ def MonitoredTrainingSession(
         max_wait_secs: Seconds that a worker waits for the chief.
         save_graph_def: Write the graph beside the checkpoints.
         input: Feeds every run, and has its position saved with the variables.
-        max_recovery_secs: Seconds for which a session that works is sought, after one that failed.
+        max_recovery_secs, at_most_once: As for `MonitoredSession`.
 
     Raises:
         InvalidArgumentError: checkpoints both by steps and by seconds; or an `input` on a worker, whose position
@@ -90,6 +91,7 @@ def MonitoredTrainingSession(
             chosen,
             stop_grace_period_secs,
             max_recovery_secs=max_recovery_secs,
+            at_most_once=at_most_once,
         )
     standard: list[SessionRunHook] = [] if input is None else [input]
     standard += chief_only_hooks or ()
@@ -106,6 +108,7 @@ def MonitoredTrainingSession(
         [*standard, *chosen],
         stop_grace_period_secs,
         max_recovery_secs=max_recovery_secs,
+        at_most_once=at_most_once,
     )
 
 

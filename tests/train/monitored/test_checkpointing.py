@@ -90,6 +90,35 @@ async def test_of_runs_beside_one_another_one_saves(tmp_path: Path) -> None:
     assert saved[-1] == 20
 
 
+async def test_a_slow_save_does_not_become_the_latest_after_a_newer_one(tmp_path: Path) -> None:
+    """A run goes on while another one is saving, and comes to the next checkpoint before that is written."""
+    update = counter()
+    slow, go = asyncio.Event(), asyncio.Event()
+
+    class Slow(af.train.CheckpointSaverListener):
+        async def before_save(self, session: Any, global_step_value: int) -> None:
+            if global_step_value == 2:
+                slow.set()
+                await go.wait()
+
+    scaffold = af.train.Scaffold()
+    hook = af.train.CheckpointSaverHook(tmp_path, save_steps=2, scaffold=scaffold, listeners=[Slow()])
+    async with af.train.MonitoredSession(af.train.ChiefSessionCreator(scaffold), [hook]) as session:
+        async with asyncio.TaskGroup() as group:
+            await session.run(update)
+            group.create_task(session.run(update))
+            await slow.wait()
+            await session.run(update)
+            later = group.create_task(session.run(update))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not later.done()
+            go.set()
+        names = [Path(path).name for path in scaffold.saver.last_checkpoints]
+        assert names == ["model.ckpt-0", "model.ckpt-2", "model.ckpt-4"]
+        assert Path(str(af.train.latest_checkpoint(tmp_path))).name == "model.ckpt-4"
+
+
 async def test_the_graph_is_written_beside_it(tmp_path: Path) -> None:
     counter()
     async with af.train.MonitoredTrainingSession(checkpoint_dir=tmp_path / "with"):

@@ -20,6 +20,7 @@ from aioflow.errors import (
     OutOfRangeError,
     UnavailableError,
 )
+from aioflow.runtime.worker import Worker
 from aioflow.testing.virtual_clock import run_virtual
 from tests.train.monitored.lost_peers import FlakyCreator, Log, NoSessionCreator, Script
 
@@ -138,6 +139,54 @@ async def test_a_singular_session_does_not_recover() -> None:
     with pytest.raises(UnavailableError):
         async with af.train.SingularMonitoredSession([Lost()]) as session:
             await session.run(model.train)
+
+
+class Kept(FlakyCreator):
+    """New sessions find the variables as they are, as those of a worker do."""
+
+    rolls_back = False
+
+
+@pytest.mark.parametrize("at_most_once", [True, False])
+async def test_a_step_that_may_have_been_applied_counts_at_most_once_if_that_is_asked_for(at_most_once: bool) -> None:
+    shared = Worker(af.SessionConfig())
+    model = Model()
+    async with af.train.MonitoredTrainingSession(shared):
+        pass  # the chief has given the variables values
+    script = Script(model.train, after=(1,))
+    creator = Kept(script, af.train.WorkerSessionCreator(master=shared))
+    failed = 0
+    async with af.train.MonitoredSession(creator, at_most_once=at_most_once) as session:
+        for _ in range(4):
+            try:
+                await session.run(model.train)
+            except UnavailableError:
+                failed += 1
+        total = int(await session.run(model.step))
+    assert script.created == 2
+    assert (failed, total) == ((1, 4) if at_most_once else (0, 5))
+
+
+async def test_a_step_that_was_certainly_not_applied_is_repeated_in_any_case() -> None:
+    shared = Worker(af.SessionConfig())
+    model = Model()
+    async with af.train.MonitoredTrainingSession(shared):
+        pass
+
+    class Certain(af.train.SessionRunHook):
+        lost = 0
+
+        def before_run(self, run_context: Any) -> None:
+            self.lost += 1
+            if self.lost == 2:
+                error = UnavailableError("the peer is gone")
+                error.may_have_been_applied = False
+                raise error
+
+    async with af.train.MonitoredTrainingSession(shared, False, hooks=[Certain()], at_most_once=True) as session:
+        for _ in range(4):
+            await session.run(model.train)
+        assert await session.run(model.step) == 4
 
 
 # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,130 @@
+"""Monitored training whose parameter server is killed, stopped and started again: real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.net.cluster_spec import free_addresses
+from tests.system.processes import worker_process
+
+COUNT = 120
+SECONDS = 3.0  # from the start of the new server to the first step
+
+
+class Records:
+    """Counts on the server how often each record was in a step whose update is in the variables."""
+
+    def __init__(self) -> None:
+        with af.device("/job:ps"):
+            self.x = af.placeholder("int32", [])
+            self.step = af.train.get_or_create_global_step()
+            self.seen = af.Variable(np.zeros(COUNT, np.int32), name="seen")
+            self.train = af.group(self.step.assign_add(1), af.scatter_add(self.seen, self.x, 1))
+
+    def feeds(self, start: int) -> Iterator[dict[Any, int]]:
+        return ({self.x: number} for number in range(start, COUNT))
+
+
+class Recovery(logging.Handler):
+    """Says when a monitored session has noticed that it needs another session."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begins = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("a new session is made"):
+            self.begins.set()
+
+
+@pytest.fixture
+def recovery() -> Iterator[Recovery]:
+    handler, logger = Recovery(), logging.getLogger("aioflow.train")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+async def test_training_goes_on_and_no_record_is_lost_or_counted_twice(
+    tmp_path: Path, recovery: Recovery, how: str
+) -> None:
+    records = Records()
+    cluster = {"ps": free_addresses(1)}
+    fed = af.train.CheckpointedInput(af.train.SeekableFeeds(records.feeds))
+    async with asyncio.timeout(200), AsyncExitStack() as stack:
+        ps = await stack.enter_async_context(worker_process(cluster, "ps"))
+        target = f"aioflow://{cluster['ps'][0]}"
+        async with af.train.MonitoredTrainingSession(
+            target, checkpoint_dir=tmp_path, save_checkpoint_steps=25, input=fed
+        ) as session:
+            for _ in range(60):
+                await session.run(records.train)
+            os.kill(ps.pid, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(session.run(records.train))
+                await recovery.begins.wait()
+                if how == "kill":
+                    await ps.wait()
+                    await stack.enter_async_context(worker_process(cluster, "ps"))
+                else:
+                    os.kill(ps.pid, signal.SIGCONT)
+                started = perf_counter()
+            assert perf_counter() - started < SECONDS
+            while not session.should_stop():
+                await session.run(records.train)
+    reader = af.train.load_checkpoint(tmp_path)
+    assert int(reader.read("global_step")) == COUNT
+    assert reader.read("seen").tolist() == [1] * COUNT
+
+
+async def test_workers_and_chief_go_on_after_their_server_is_started_again(
+    tmp_path: Path, graph: af.Graph, recovery: Recovery
+) -> None:
+    """Asynchronous training between graphs: the chief restores what it has saved, and the worker waits for that."""
+    with af.device("/job:ps"):
+        step = af.train.get_or_create_global_step()
+        update = step.assign_add(1, read_value=False)
+    cluster = {"ps": free_addresses(1)}
+    made = {True: 0, False: 0}
+    both_train = asyncio.Event()
+
+    async def part(is_chief: bool) -> None:
+        hooks = [af.train.StopAtStepHook(last_step=400)]
+        async with af.train.MonitoredTrainingSession(
+            f"aioflow://{cluster['ps'][0]}", is_chief, tmp_path, hooks=hooks, save_checkpoint_steps=40
+        ) as session:
+            while not session.should_stop():
+                await session.run(update)
+                made[is_chief] += 1
+                if min(made.values()) >= 50:
+                    both_train.set()
+
+    async with asyncio.timeout(200), AsyncExitStack() as stack:
+        ps = await stack.enter_async_context(worker_process(cluster, "ps"))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part(True))
+            group.create_task(part(False))
+            await both_train.wait()
+            ps.kill()
+            await ps.wait()
+            await recovery.begins.wait()
+            before = dict(made)
+            await stack.enter_async_context(worker_process(cluster, "ps"))
+    assert all(made[part] > before[part] for part in made)
+    assert int(af.train.load_variable(tmp_path, "global_step")) >= 400
