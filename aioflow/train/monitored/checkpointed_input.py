@@ -21,6 +21,7 @@ from aioflow.ops.variables.initializers import constant_initializer
 from aioflow.ops.variables.scope import get_variable
 from aioflow.train.coordinator import Coordinator
 from aioflow.train.monitored.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, called
+from aioflow.train.monitored.step_of_graph import required_global_step
 
 __all__ = ["CheckpointedInput", "InputSource", "SeekableFeeds"]
 
@@ -107,23 +108,41 @@ class CheckpointedInput(SessionRunHook):
     Args:
         source: An `InputSource`, such as `SeekableFeeds`. When it ends, the training does.
         name: Of the string variable that holds the position.
+        follows_step: There is no variable: the position is the global step, in decimal digits. So any client may have
+            such an input, if it takes one of the feeds for each global step, as in synchronous training.
         max_wait_secs: Seconds for which a checkpoint waits until the steps in flight are over.
     """
 
-    def __init__(self, source: InputSource, name: str = "input_position", *, max_wait_secs: float = 600) -> None:
+    def __init__(
+        self,
+        source: InputSource,
+        name: str = "input_position",
+        *,
+        follows_step: bool = False,
+        max_wait_secs: float = 600,
+    ) -> None:
         check_text(name, "the name of the variable for the position")
         check_number(max_wait_secs, "max_wait_secs", "a number of seconds")
         self._source = source
         self._name = name
+        self._follows_step = follows_step
         self._max_wait_secs = max_wait_secs
         self._gate = asyncio.Lock()  # whoever gives out feeds, saves the position or changes it
         self._flying: set[SessionRunContext] = set()
         self._landed = asyncio.Event()
         self._session: Any = None
 
+    @property
+    def follows_step(self) -> bool:
+        """Whether the position is the global step."""
+        return self._follows_step
+
     def begin(self) -> None:
         """Make the variable."""
         self._start = self._source.state()
+        if self._follows_step:
+            self._step = required_global_step(self)
+            return
         self._position = get_variable(self._name, [], dtypes.string, constant_initializer(b""), trainable=False)
         self._given = placeholder(dtypes.string, [], name=f"{self._name}/given")
         self._assign = self._position.assign(self._given, read_value=False)
@@ -136,10 +155,15 @@ class CheckpointedInput(SessionRunHook):
         """Go to the position that the session's variable holds, once for each session."""
         async with self._gate:
             if self._session is not session:
-                state = bytes(await session.run(self._position))
-                await called(self._source.restore, state.removeprefix(_TAKEN) if state else self._start)
+                await called(self._source.restore, await self._read(session))
                 self._flying.clear()
                 self._session = session
+
+    async def _read(self, session: Any) -> bytes:
+        if self._follows_step:
+            return b"%d" % int(await session.run(self._step))
+        state = bytes(await session.run(self._position))
+        return state.removeprefix(_TAKEN) if state else self._start
 
     async def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """The next feeds.
@@ -172,7 +196,8 @@ class CheckpointedInput(SessionRunHook):
         await self.take_up(session)
         async with self._gate:
             await self._until_landed()
-            await session.run(self._assign, {self._given: _TAKEN + self._source.state()})
+            if not self._follows_step:
+                await session.run(self._assign, {self._given: _TAKEN + self._source.state()})
             yield
 
     async def _until_landed(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -239,8 +240,13 @@ class _Monitored:
         feed_dict: Any = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
+        *,
+        timeout: float | None = None,
     ) -> Any:
         """Run a step with hooks, and again in a new session if a peer was lost. Arguments as those of `Session.run`.
+
+        Args:
+            timeout: Seconds for the step itself, each time; not for hooks, nor for a new session.
 
         Several tasks may call it at once; of those that fail together, one makes the new session for all.
 
@@ -249,6 +255,8 @@ class _Monitored:
             DeadlineExceededError: no session that works could be made in time.
             OpError, …: as `Session.run`, and what hooks raise.
         """
+        if timeout is not None:
+            options = replace(options or RunOptions(), timeout=timeout)
         return await self._again(lambda life: life.run(fetches, feed_dict, options, run_metadata))
 
     async def run_step_fn(self, step_fn: Callable[..., Any]) -> Any:

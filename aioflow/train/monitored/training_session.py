@@ -76,25 +76,27 @@ def MonitoredTrainingSession(
         max_recovery_secs, at_most_once: As for `MonitoredSession`.
 
     Raises:
-        InvalidArgumentError: checkpoints both by steps and by seconds; or an `input` on a worker, whose position
-            would be in no checkpoint.
+        InvalidArgumentError: checkpoints both by steps and by seconds; or an `input` on a worker whose position would
+            be in no checkpoint.
     """
     scaffold = scaffold or Scaffold()
     chosen = list(hooks or ())
+    first: list[SessionRunHook] = [] if input is None else [input]
     if not is_chief:
-        if input is not None:
+        if input is not None and not input.follows_step:
             raise InvalidArgumentError(
-                "the position of an input is saved by the chief", expected="input=None on a worker", actual=input
+                "the position of an input is saved by the chief",
+                expected="follows_step=True, or input=None, on a worker",
+                actual=input,
             )
         return MonitoredSession(
             WorkerSessionCreator(scaffold, master, config, max_wait_secs),
-            chosen,
+            [*first, *chosen],
             stop_grace_period_secs,
             max_recovery_secs=max_recovery_secs,
             at_most_once=at_most_once,
         )
-    standard: list[SessionRunHook] = [] if input is None else [input]
-    standard += chief_only_hooks or ()
+    standard = [*first, *(chief_only_hooks or ())]
     if (summary_dir or checkpoint_dir) and (log_step_count_steps or 0) > 0:
         standard.append(StepCounterHook(log_step_count_steps, output_dir=summary_dir or checkpoint_dir))
     secs, steps = _how_often(save_checkpoint_secs, save_checkpoint_steps)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.errors import AbortedError, DataLossError, DeadlineExceededError, InvalidArgumentError
+from aioflow.errors import AbortedError, DataLossError, DeadlineExceededError, InvalidArgumentError, UnavailableError
+from aioflow.runtime.worker import Worker
 from aioflow.testing.virtual_clock import run_virtual
 from tests.train.monitored.lost_peers import FlakyCreator, NoSession, Script
 
@@ -104,6 +107,28 @@ async def test_steps_may_run_beside_one_another(tmp_path: Path, lost: tuple[int,
     assert in_checkpoint(tmp_path) == (COUNT, [1] * COUNT)
 
 
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_is_lost(tmp_path: Path, seed: int) -> None:
+    """Random losses, before and after steps, with random numbers of runs beside one another and of checkpoints."""
+    rng = random.Random(seed)
+    records: Records = Records(
+        rng.choice([lambda start: records.feeds(start), lambda start: records.slow_feeds(start)])
+    )
+    numbers = rng.sample(range(3 * COUNT), rng.randrange(6))
+    script = Script(records.train, before=tuple(numbers[::2]), after=tuple(numbers[1::2]))
+    script.kind = rng.choice([AbortedError, UnavailableError])
+
+    async def trainer(session: af.train.MonitoredSession) -> None:
+        with suppress(af.errors.OutOfRangeError):
+            while not session.should_stop():
+                await session.run(records.train)
+
+    async with records.session(tmp_path, script, every=rng.randrange(1, 8)) as session, asyncio.TaskGroup() as group:
+        for _ in range(rng.randrange(1, 5)):
+            group.create_task(trainer(session))
+    assert in_checkpoint(tmp_path) == (COUNT, [1] * COUNT)
+
+
 async def test_every_checkpoint_is_whole(tmp_path: Path) -> None:
     """Not only the last one: the position in each is the number of records in its variables."""
     records: Records = Records(lambda start: records.slow_feeds(start))
@@ -144,6 +169,29 @@ async def test_it_is_an_argument_of_the_training_session(tmp_path: Path) -> None
     assert in_checkpoint(tmp_path) == (COUNT, [1] * COUNT)
     with pytest.raises(InvalidArgumentError, match="saved by the chief"):
         af.train.MonitoredTrainingSession(is_chief=False, input=records.input)
+
+
+async def test_an_input_that_follows_the_global_step_needs_no_variable(tmp_path: Path) -> None:
+    """A worker's, as one that trains synchronously takes one of the feeds for each step."""
+    shared = Worker(af.SessionConfig())
+    records = Records()
+    fed = af.train.CheckpointedInput(af.train.SeekableFeeds(records.feeds), follows_step=True)
+    async with af.train.MonitoredTrainingSession(shared):
+        assert "input_position" not in {v.op.name for v in af.global_variables()}
+    script = Script(records.train, before=(3, 9))
+    creator = FlakyCreator(script, af.train.WorkerSessionCreator(master=shared))
+    async with af.train.MonitoredSession(creator, [fed, af.train.StopAtStepHook(last_step=12)]) as session:
+        while not session.should_stop():
+            await session.run(records.train)
+    with af.Graph().as_default():  # the next program
+        records = Records()
+        fed = af.train.CheckpointedInput(af.train.SeekableFeeds(records.feeds), follows_step=True)
+        async with af.train.MonitoredTrainingSession(shared, False, input=fed) as session:
+            while not session.should_stop():
+                await session.run(records.train)
+        async with af.Session(shared) as after:
+            assert (await after.run(records.seen)).tolist() == [1] * COUNT
+    assert script.created == 3
 
 
 async def test_without_checkpoints_a_new_session_begins_anew() -> None:

@@ -177,6 +177,9 @@ async def test_the_options_of_hooks_and_callers_are_merged() -> None:
     async with af.train.MonitoredSession(hooks=hooks) as session:
         with pytest.raises(DeadlineExceededError):
             await session.run(never)
+    async with af.train.MonitoredSession() as session:
+        with pytest.raises(DeadlineExceededError):
+            await session.run(never, timeout=0.001)
     assert step is not None
 
 

@@ -58,6 +58,57 @@ async def test_a_lost_step_is_retried_from_the_checkpoint(tmp_path: Path, kind: 
     assert (int(reader.read("global_step")), float(reader.read("total"))) == (8, 8.0)
 
 
+async def test_a_checkpoint_is_restored_after_a_restart_and_at_no_other_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restored = []
+    restore = af.train.Saver.restore
+
+    async def noted(self: af.train.Saver, sess: Any, save_path: Any) -> None:
+        restored.append(Path(save_path).name)
+        await restore(self, sess, save_path)
+
+    monkeypatch.setattr(af.train.Saver, "restore", noted)
+    model = Model()
+    creator, saver = saving(tmp_path, Script(model.train, before=(5,)))
+    async with af.train.MonitoredSession(creator, [saver]) as session:
+        for _ in range(12):
+            await session.run(model.train)
+    assert restored == ["model.ckpt-4"]
+
+
+async def test_a_loss_at_the_very_end_does_not_lose_the_last_checkpoint(tmp_path: Path) -> None:
+    """The block ends between a loss and the next run: hooks end in a new session."""
+    model = Model()
+    script = Script(model.train)
+
+    class LosesBeside(af.train.SessionRunHook):
+        """A task of its own notices the loss."""
+
+        def after_create_session(self, session: Any, coord: af.train.Coordinator) -> None:
+            if script.created == 1:
+                coord.start(self._lose())
+
+        async def _lose(self) -> None:
+            await model_ran.wait()
+            raise UnavailableError("the peer is gone")
+
+    model_ran = asyncio.Event()
+    creator, saver = saving(tmp_path, script)
+    log = Log()
+    async with af.train.MonitoredSession(creator, [saver, LosesBeside(), log]) as session:
+        for _ in range(3):
+            await session.run(model.train)
+        model_ran.set()
+        async with asyncio.timeout(60):
+            while script.created == 1 and session._life is not None:
+                session.should_stop()
+                await asyncio.sleep(0)
+    assert log.calls[-1] == "end"
+    assert script.created == 2
+    assert int(af.train.load_variable(tmp_path, "global_step")) == 2
+
+
 async def test_hooks_hear_of_the_new_session_and_of_the_run_that_is_repeated() -> None:
     model = Model()
     log = Log()
