@@ -151,9 +151,9 @@ class Graph(Collections):
                 op.attrs["_class"] = tuple(f"loc:@{g}" for g in sorted(scope.colocation))
             if op_type in scope.gradients:
                 op.attrs.setdefault("_gradient_op_type", scope.gradients[op_type])
+            op.outputs = [Tensor(op, i, dtype, dims) for i, (dtype, dims) in enumerate(output_specs)]
             op.device = device
             scopes.request_device(op, scope)
-            op.outputs = [Tensor(op, i, dtype, dims) for i, (dtype, dims) in enumerate(output_specs)]
             op.call = scope.call
             nodes = self._home(scope).nodes
             op.id = len(nodes)

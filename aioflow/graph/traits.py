@@ -172,6 +172,7 @@ class Traits:
         in_c: An element of the result in C, for generated kernels, given the elements {0}, {1}; T is the dtype of the
             operands.
         is_replicated: Every device that reads its outputs has its own: nothing is sent for them.
+        is_shared: What it names belongs to all replicas of a model: a parameter server is the place for it.
         role: What it is to the runtime, where that interprets it.
         on_host: Why it runs on the host alone, in a few words; "" where another device may have a kernel.
         is_numeric: Its work is on numbers in tensors.
@@ -191,6 +192,7 @@ class Traits:
     laws: Laws = _NO_LAWS
     in_c: str = ""
     is_replicated: bool = False
+    is_shared: bool = False
     role: Role = Role.KERNEL
     on_host: str = ""
     is_numeric: bool = True
@@ -255,6 +257,7 @@ class Answers(TypedDict, total=False):
     laws: Laws
     in_c: str
     is_replicated: bool
+    is_shared: bool
     role: Role
     on_host: str
     is_numeric: bool

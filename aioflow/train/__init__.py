@@ -36,6 +36,9 @@ from aioflow.train.decay import noisy_linear_cosine_decay as noisy_linear_cosine
 from aioflow.train.decay import piecewise_constant as piecewise_constant
 from aioflow.train.decay import piecewise_constant_decay as piecewise_constant_decay
 from aioflow.train.decay import polynomial_decay as polynomial_decay
+from aioflow.train.device_setter import GreedyLoadBalancingStrategy as GreedyLoadBalancingStrategy
+from aioflow.train.device_setter import RandomStrategy as RandomStrategy
+from aioflow.train.device_setter import byte_size_load_fn as byte_size_load_fn
 from aioflow.train.device_setter import replica_device_setter as replica_device_setter
 from aioflow.train.example import BytesList as BytesList
 from aioflow.train.example import Example as Example
@@ -124,6 +127,7 @@ __all__ = [
     "FtrlOptimizer",
     "GlobalStepWaiterHook",
     "GradientDescentOptimizer",
+    "GreedyLoadBalancingStrategy",
     "InputSource",
     "Int64List",
     "LoggingTensorHook",
@@ -138,6 +142,7 @@ __all__ = [
     "ProximalGradientDescentOptimizer",
     "QueueRunner",
     "RMSPropOptimizer",
+    "RandomStrategy",
     "Saver",
     "Scaffold",
     "SecondOrStepTimer",
@@ -159,6 +164,7 @@ __all__ = [
     "assert_global_step",
     "batch",
     "batch_join",
+    "byte_size_load_fn",
     "checkpoint_exists",
     "cosine_decay",
     "cosine_decay_restarts",

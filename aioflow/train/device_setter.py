@@ -1,22 +1,85 @@
-"""Between-graph replication's device function: variables on parameter servers in turn, all else on the worker."""
+"""Between-graph replication's device function: variables on parameter servers, all else on the worker.
+
+Which server is the strategy's choice. Each replica makes it for itself, so a strategy answers by what all replicas have
+in common: how many variables came before, how large they are, what they are called.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
-from typing import Any, Final
+from typing import Any
 
+from aioflow.checks.numbers import check_whole
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.graph import Operation
+from aioflow.graph.shapes import format_dims, num_elements
 from aioflow.net.cluster_spec import ClusterSpec
 
-__all__ = ["replica_device_setter"]
-
-_STATE: Final = ("VarHandleOp",)
+__all__ = ["GreedyLoadBalancingStrategy", "RandomStrategy", "byte_size_load_fn", "replica_device_setter"]
 
 Strategy = Callable[[Operation], int]
+
+
+class GreedyLoadBalancingStrategy:
+    """For `replica_device_setter`: each node goes to the server that has the least to carry so far.
+
+    Args:
+        num_tasks: How many parameter servers there are.
+        load_fn: What a node adds to the load of its server, such as `byte_size_load_fn`.
+
+    The result depends on the order in which variables are made: it is best where large ones come first.
+    """
+
+    def __init__(self, num_tasks: int, load_fn: Callable[[Operation], float]) -> None:
+        self._loads = [0.0] * _task_count(num_tasks)
+        self._load_of = load_fn
+
+    def __call__(self, op: Operation) -> int:
+        task = self._loads.index(min(self._loads))
+        self._loads[task] += self._load_of(op)
+        return task
+
+
+class RandomStrategy:
+    """For `replica_device_setter`: a node goes to the server that a hash of its name says, in any order of making.
+
+    Args:
+        num_ps_tasks: How many parameter servers there are.
+        seed: Another seed is another choice.
+    """
+
+    def __init__(self, num_ps_tasks: int, seed: int = 0) -> None:
+        self._count = _task_count(num_ps_tasks)
+        self._seed = seed
+
+    def __call__(self, op: Operation) -> int:
+        digest = hashlib.md5(f"{op.name}_{self._seed:d}".encode(), usedforsecurity=False)
+        return int(digest.hexdigest(), 16) % self._count
+
+
+def byte_size_load_fn(op: Operation) -> int:
+    """The bytes of what a node holds (a variable, an accumulator) or else of its only output.
+
+    Raises:
+        InvalidArgumentError: it has several outputs, or a size that is not known.
+    """
+    if len(op.outputs) != 1:
+        raise InvalidArgumentError(f"the size of {op.name!r} is asked for", expected="one output", actual=op.outputs)
+    output = op.outputs[0]
+    dtype, dims = output.dtype, output.dims
+    if dtype is dtypes.resource:
+        dtype, dims = op.attrs.get("dtype", dtype), op.attrs.get("shape")
+    elements = num_elements(dims)
+    if elements is None:
+        raise InvalidArgumentError(
+            f"the size of {op.name!r} is not known", expected="a known shape", actual=format_dims(dims)
+        )
+    return elements * dtype.size
 
 
 def replica_device_setter(
@@ -33,8 +96,10 @@ def replica_device_setter(
     Args:
         ps_tasks: How many parameter servers there are; `cluster` says so too. With none the result is None.
         merge_devices: Whether what a node asks for itself is completed rather than left alone.
-        ps_ops: The ops that go to parameter servers; those of variables by default.
-        ps_strategy: The parameter server of a node, by its number; one after the other by default.
+        ps_ops: The ops that go to parameter servers; by default those whose definition says that replicas share them:
+            variables and dense accumulators.
+        ps_strategy: The parameter server of a node, by its number; one after the other by default. See
+            `GreedyLoadBalancingStrategy` and `RandomStrategy`.
 
     Raises:
         InvalidArgumentError: the strategy is not a function.
@@ -49,14 +114,14 @@ def replica_device_setter(
     strategy = (lambda op: next(turns)) if ps_strategy is None else ps_strategy
     if not callable(strategy):
         raise InvalidArgumentError("ps_strategy", expected="a function", actual=repr(strategy))
-    stateful = frozenset(_STATE if ps_ops is None else ps_ops)
+    chosen = None if ps_ops is None else frozenset(ps_ops)
     server, worker = DeviceSpec.from_string(ps_device), DeviceSpec.from_string(worker_device)
 
     def choose(op: Operation) -> str:
         if op.device and not merge_devices:
             return op.device
         asked = DeviceSpec.from_string(op.device or "")
-        if op.type not in stateful:
+        if not (op.op_def.traits.is_shared if chosen is None else op.type in chosen):
             return worker.make_merged_spec(asked).to_string()
         base = server
         if server.job is not None and asked.job in (None, server.job):
@@ -64,3 +129,8 @@ def replica_device_setter(
         return base.make_merged_spec(asked).to_string()
 
     return choose
+
+
+def _task_count(count: int) -> int:
+    check_whole(count, "the number of parameter servers", 1)
+    return int(count)

@@ -34,21 +34,29 @@ def _taken_shape(ctx: ShapeContext) -> Dims:
     return dims
 
 
-for _kind in ("ResourceConditionalAccumulator", "SparseConditionalAccumulator"):
-    define_op(
-        _kind,
-        "",
-        "handle: resource",
-        [
-            _DTYPE,
-            "shape: shape",
-            "container: string = ''",
-            "shared_name: string = ''",
-            "reduction_type: {'MEAN', 'SUM'} = 'MEAN'",
-        ],
-        shape=scalar,
-        traits=handle(on_host="its queue belongs to the event loop"),
-    )
+_ATTRIBUTES = [
+    _DTYPE,
+    "shape: shape",
+    "container: string = ''",
+    "shared_name: string = ''",
+    "reduction_type: {'MEAN', 'SUM'} = 'MEAN'",
+]
+define_op(
+    "ResourceConditionalAccumulator",
+    "",
+    "handle: resource",
+    _ATTRIBUTES,
+    shape=scalar,
+    traits=handle(on_host="its queue belongs to the event loop", is_shared=True),
+)
+define_op(
+    "SparseConditionalAccumulator",
+    "",
+    "handle: resource",
+    _ATTRIBUTES,
+    shape=scalar,
+    traits=handle(on_host="its queue belongs to the event loop"),
+)
 define_op(
     "ResourceAccumulatorApplyGradient",
     "handle: resource, local_step: int64, gradient: dtype",

@@ -161,7 +161,7 @@ define_op(
         "allowed_devices: list(string) = []",
     ],
     shape=lambda ctx: (),
-    traits=handle(memory=Memory.RESIDENT),
+    traits=handle(memory=Memory.RESIDENT, is_shared=True),
 )
 define_op(
     "ReadVariableOp",
