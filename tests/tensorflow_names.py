@@ -979,6 +979,8 @@ string_input_producer(string_tensor, num_epochs, shuffle, seed, capacity, shared
 Supervisor(graph, ready_op, ready_for_local_init_op, is_chief, init_op, init_feed_dict, local_init_op, logdir, summary_op,
     saver, global_step, save_summaries_secs, save_model_secs, recovery_wait_secs, stop_grace_secs, checkpoint_basename,
     session_manager, summary_writer, init_fn, local_init_run_options)
+SyncReplicasOptimizer(opt, replicas_to_aggregate, total_num_replicas, variable_averages, variables_to_average,
+    use_locking, name)
 update_checkpoint_state(save_dir, model_checkpoint_path, all_model_checkpoint_paths, latest_filename,
     all_model_checkpoint_timestamps, last_preserved_timestamp)
 WorkerSessionCreator(scaffold, master, config, max_wait_secs)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import CancelledError, InvalidArgumentError
 from aioflow.sync.waiting import Ticket
 
 __all__ = ["AccumulatorCore", "Take"]
@@ -35,6 +35,7 @@ class AccumulatorCore:
         name: For messages.
         step: Gradients of an earlier step than this are stale, and dropped. Each take advances it.
         count: How many gradients have been added since the last take.
+        closed: Whether nobody may take anything until it is restarted.
     """
 
     def __init__(self, name: str, add: Callable[[Any, Any], Any]) -> None:
@@ -42,6 +43,8 @@ class AccumulatorCore:
         self._add = add
         self.step = 0
         self.count = 0
+        self.closed = False
+        self._undone = 0  # steps after `step` up to this one have been gone back from
         self._sum: Any = None
         self._takers: deque[Take] = deque()
         self._lock = threading.Lock()
@@ -52,9 +55,9 @@ class AccumulatorCore:
         return f"accumulator {self.name!r} ({self.count} of {wanted} gradients, step {self.step})"
 
     def apply(self, step: int, gradient: Any) -> list[Ticket]:
-        """Add a gradient, if it is not stale."""
+        """Add a gradient, if it is neither stale nor of a step that has been undone."""
         with self._lock:
-            if step < self.step:
+            if step < self.step or self.step < step <= self._undone:
                 return []
             self._sum = gradient if self._sum is None else self._add(self._sum, gradient)
             self.count += 1
@@ -65,18 +68,43 @@ class AccumulatorCore:
         with self._lock:
             self.step = max(self.step, step)
 
+    def restart(self, step: int) -> None:
+        """Go on from a step. If it is an earlier one, what is in is dropped, and what comes of undone steps."""
+        with self._lock:
+            self.closed = False
+            if step < self.step:
+                self._undone = max(self._undone, self.step)
+                self._sum, self.count = None, 0
+            self.step = step
+
+    def close(self) -> list[Ticket]:
+        """Nobody gets anything any more: those who wait fail with CancelledError, and so do those who come."""
+        with self._lock:
+            self.closed = True
+            refused: list[Ticket] = list(self._takers)
+            self._takers.clear()
+            for ticket in refused:
+                ticket.settle(error=self._closed_error())
+            return refused
+
     def submit(self, ticket: Take) -> list[Ticket]:
         """Get in line for the sum; returns every ticket that this settles."""
         with self._lock:
+            if self.closed:
+                ticket.settle(error=self._closed_error())
+                return [ticket]
             self._takers.append(ticket)
             return self._flush()
+
+    def _closed_error(self) -> CancelledError:
+        return CancelledError(f"accumulator {self.name!r} is closed", expected="a restart", actual="closed")
 
     def withdraw(self, ticket: Take) -> list[Ticket]:
         """Leave the line. What a ticket was given and nobody took is put back, with what has come since if it fits."""
         with self._lock:
             if not ticket.settled:
                 self._takers.remove(ticket)
-            else:
+            elif ticket.error is None:
                 self._put_back(ticket)
             return self._flush()
 

@@ -101,6 +101,7 @@ from aioflow.train.step import create_global_step as create_global_step
 from aioflow.train.step import get_global_step as get_global_step
 from aioflow.train.step import get_or_create_global_step as get_or_create_global_step
 from aioflow.train.step import global_step as global_step
+from aioflow.train.sync_replicas import SyncReplicasOptimizer as SyncReplicasOptimizer
 
 __all__ = [
     "AdadeltaOptimizer",
@@ -160,6 +161,7 @@ __all__ = [
     "StopAtStepHook",
     "Supervisor",
     "WorkerSessionCreator",
+    "SyncReplicasOptimizer",
     "add_queue_runner",
     "assert_global_step",
     "batch",

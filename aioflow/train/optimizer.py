@@ -129,7 +129,7 @@ class Optimizer:
             colocate_gradients_with_ops=colocate_gradients_with_ops,
         )
         if gate_gradients == self.GATE_GRAPH:
-            found = _gate_all(found)
+            found = gate_all(found)
         _check_dtypes([v for g, v in zip(found, variables, strict=True) if g is not None], "a variable")
         return list(zip(found, variables, strict=True))
 
@@ -331,7 +331,8 @@ def _as_gradient(gradient: Any, variable: Any) -> Gradient | None:
         return convert_to_tensor(gradient, variable.dtype, name="gradient")
 
 
-def _gate_all(found: Sequence[Any]) -> list[Any]:
+def gate_all(found: Sequence[Any]) -> list[Any]:
+    """Gradients of which none may be used before all are computed."""
     values = tuple_([g.values if isinstance(g, IndexedSlices) else g for g in found])
     return [
         IndexedSlices(t, g.indices, g.dense_shape) if isinstance(g, IndexedSlices) else t

@@ -19,7 +19,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.graph import Operation
 from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
 from aioflow.graph.opdef import OpDef
-from aioflow.net.outbox import Outbox
+from aioflow.net.outbox import Parcel
 from aioflow.net.plan_codec import decode_part, encode_part
 from aioflow.net.task_worker import TaskWorker, WorkerSession
 from aioflow.ops.apply import infer_attrs, output_specs
@@ -128,16 +128,15 @@ def _only(session: af.Session, wanted: Sequence[Any], feeds: Mapping[str, Any]) 
 async def _run_sent(session: af.Session, part: Part, feeds: Mapping[str, Any], rng: Random, wait: float) -> None:
     received = decode_part(*encode_part(part))
     fed = [feed_converter(session.graph.get_tensor_by_name(name))(value) for name, value in feeds.items()]
-    async with Outbox(_nobody) as outbox:
-        worker = TaskWorker(Worker(), outbox).open_session()
-        try:
-            await _run_part(worker, received, session.config, fed, rng, wait)
-        finally:
-            await worker.close()
+    worker = TaskWorker(Worker(), _nobody).open_session()
+    try:
+        await _run_part(worker, received, session.config, fed, rng, wait)
+    finally:
+        await worker.close()
 
 
-async def _nobody(task: str) -> Any:
-    raise UnavailableError(f"there is no {task}")
+def _nobody(parcel: Parcel) -> None:
+    parcel.fail(UnavailableError(f"there is no {parcel.task}"))
 
 
 async def _run_part(

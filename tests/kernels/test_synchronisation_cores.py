@@ -315,6 +315,42 @@ def test_a_step_that_nobody_took_goes_on() -> None:
     assert core.step == 9, "it never goes back behind what was set"
 
 
+def test_gradients_of_undone_steps_are_dropped_until_their_turn_comes_again() -> None:
+    core = AccumulatorCore("a", _add)
+    core.set_step(5)
+    core.apply(5, frozenset({1}))
+    core.restart(3)
+    assert (core.step, core.count) == (3, 0)
+    for step in (2, 4, 5):
+        core.apply(step, frozenset({2}))
+    assert core.count == 0
+    core.apply(3, frozenset({3}))
+    core.submit(Take(1))
+    core.apply(4, frozenset({4}))
+    assert (core.step, core.count) == (4, 1)
+    core.restart(4)
+    assert core.count == 1, "nothing is undone where it is the same step"
+    core.restart(9)
+    core.apply(10, frozenset({5}))
+    assert core.count == 2, "a step that has never been may come early"
+
+
+def test_whoever_waits_at_a_closed_accumulator_is_told() -> None:
+    core = AccumulatorCore("a", _add)
+    early, late = Take(1), Take(1)
+    assert core.submit(early) == []
+    assert core.close() == [early]
+    assert core.submit(late) == [late]
+    for ticket in (early, late):
+        assert isinstance(ticket.error, errors.CancelledError)
+        assert core.withdraw(ticket) == []
+    core.apply(0, frozenset({1}))
+    core.restart(0)
+    again = Take(1)
+    assert core.submit(again) == [again]
+    assert again.value == ({1}, 1)
+
+
 class AccumulatorMachine(Lines):
     def __init__(self) -> None:
         super().__init__()

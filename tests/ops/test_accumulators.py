@@ -54,6 +54,33 @@ async def test_a_cancelled_taker_leaves_no_trace(graph: af.Graph) -> None:
         assert await session.run(gradients.take_grad(1)) == 3.0
 
 
+@pytest.mark.parametrize("kind", [af.ConditionalAccumulator, af.SparseConditionalAccumulator])
+async def test_closing_ends_the_wait_and_a_restart_goes_back(graph: af.Graph, kind: Any) -> None:
+    gradients = kind("float32", [1])
+    rows = [] if kind is af.ConditionalAccumulator else [[0]]
+    add = [gradients.apply_grad(*rows, [2.0], local_step=step) for step in (0, 1)]
+    taken, close, back = gradients.take_grad(1), gradients.close(), gradients.restart(0)
+
+    async def refused() -> None:
+        with pytest.raises(errors.CancelledError, match="closed"):
+            await session.run(taken)
+
+    async with af.Session() as session, asyncio.TaskGroup() as tg:
+        await session.run(gradients.set_global_step(1))
+        waits = tg.create_task(refused())
+        await until_waiting(session)
+        await session.run(close)
+        await waits
+        await refused()
+        await session.run(add[0])
+        assert await session.run(gradients.num_accumulated()) == 0, "stale"
+        await session.run(back)
+        await session.run(add[1])
+        assert await session.run(gradients.num_accumulated()) == 0, "undone"
+        await session.run(add[0])
+        await session.run(taken)
+
+
 async def test_what_does_not_fit(graph: af.Graph) -> None:
     gradients = af.ConditionalAccumulator("float32", shape=[2])
     value = af.placeholder("float32")

@@ -246,3 +246,13 @@ def num_accumulated(handle: Any) -> Any:
 @kernel("ResourceAccumulatorSetGlobalStep", device="CPU", host={"new_global_step": as_int}, takes=Accumulator)
 def set_global_step(handle: Any, new_global_step: int) -> None:
     handle.set_step(new_global_step)
+
+
+@kernel("_ResourceAccumulatorRestart", device="CPU", host={"step": as_int}, takes=Accumulator)
+def restart(handle: Any, step: int) -> None:
+    handle.restart(step)
+
+
+@kernel("_ResourceAccumulatorClose", device="CPU", takes=Accumulator)
+def close(handle: Any) -> None:
+    wake_all(handle.close())

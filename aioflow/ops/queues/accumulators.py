@@ -99,6 +99,13 @@ define_op(
     "",
     traits=waiting(is_numeric=True, cost=PER_ELEMENT),
 )
+define_op(
+    "_ResourceAccumulatorRestart",
+    "handle: resource, step: int64",
+    "",
+    traits=waiting(is_numeric=True, cost=PER_ELEMENT),
+)
+define_op("_ResourceAccumulatorClose", "handle: resource", "", traits=waiting(is_numeric=True, cost=PER_ELEMENT))
 not_differentiable(
     "ResourceConditionalAccumulator",
     "SparseConditionalAccumulator",
@@ -108,6 +115,8 @@ not_differentiable(
     "ResourceAccumulatorTakeGradient",
     "ResourceAccumulatorNumAccumulated",
     "ResourceAccumulatorSetGlobalStep",
+    "_ResourceAccumulatorRestart",
+    "_ResourceAccumulatorClose",
 )
 
 
@@ -156,6 +165,19 @@ class ConditionalAccumulatorBase:
         """A node that goes on to a later step: gradients of earlier ones are stale. It never goes back."""
         step = convert_to_tensor(new_global_step, _dtypes.int64)
         return make_op("ResourceAccumulatorSetGlobalStep", self._accumulator_ref, step, name=name)
+
+    def restart(self, step: TensorLike, name: str | None = None) -> Operation:
+        """A node that goes on from a step, as training does that has been restored from a checkpoint.
+
+        Where that is an earlier step, what has been added is dropped, and so are gradients of the steps that are undone
+        if they still come. An accumulator that was closed is open again.
+        """
+        tensor = convert_to_tensor(step, _dtypes.int64)
+        return make_op("_ResourceAccumulatorRestart", self._accumulator_ref, tensor, name=name or "Restart")
+
+    def close(self, name: str | None = None) -> Operation:
+        """A node that ends every `take_grad` that waits or comes with CancelledError, until a `restart`."""
+        return make_op("_ResourceAccumulatorClose", self._accumulator_ref, name=name or "Close")
 
 
 def _accumulator(

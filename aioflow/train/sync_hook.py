@@ -1,0 +1,85 @@
+"""What a replica of synchronous training does in each new session, as a hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aioflow.errors import FailedPreconditionError
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.train.coordinator import Coordinator
+from aioflow.train.queue_runner import QueueRunner
+
+if TYPE_CHECKING:
+    from aioflow.session.session import Session
+
+__all__ = ["Preparation", "SyncReplicasHook"]
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """The nodes that prepare a session.
+
+    Attributes:
+        missing: The names of variables without a value.
+        initialize: Comes first.
+        tokens, runner: The first tokens, and what hands out those of each step; for the chief alone.
+    """
+
+    missing: Tensor
+    initialize: Operation
+    tokens: Operation | None = None
+    runner: QueueRunner | None = None
+
+
+class SyncReplicasHook:
+    """What `SyncReplicasOptimizer.make_session_run_hook` gives.
+
+    Args:
+        prepare: Makes the nodes, once the training step has been built.
+    """
+
+    def __init__(self, prepare: Callable[[], Preparation]) -> None:
+        self._prepare = prepare
+        self._preparation: Preparation | None = None
+
+    def begin(self) -> None:
+        """Make what is missing in the graph.
+
+        Raises:
+            InvalidArgumentError: `apply_gradients` has not been called.
+        """
+        if self._preparation is None:
+            self._preparation = self._prepare()
+
+    async def after_create_session(self, session: Session, coord: Coordinator | None) -> None:
+        """Prepare the session; the chief's runner becomes a task of `coord`.
+
+        Raises:
+            FailedPreconditionError: `begin` has not been called, or there are variables without a value.
+        """
+        nodes = self._preparation
+        if nodes is None:
+            raise FailedPreconditionError("the hook has not begun", expected="begin() before", actual="a new session")
+        missing = await session.run(nodes.missing)
+        if len(missing):
+            raise FailedPreconditionError(
+                "replicas cannot begin before all variables have a value",
+                expected="initialized variables",
+                actual=[name.decode() for name in missing],
+            )
+        await session.run(nodes.initialize)
+        if nodes.tokens is not None:
+            await session.run(nodes.tokens)
+        if nodes.runner is not None:
+            nodes.runner.create_threads(session, coord)
+
+    def before_run(self, run_context: Any) -> None:
+        """Nothing is added to a run."""
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Nothing is to be done after a run."""
+
+    def end(self, session: Session) -> None:
+        """Nothing is to be done at the end."""

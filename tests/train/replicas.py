@@ -1,0 +1,100 @@
+"""Replicas of a small model on a cluster, each with its own graph and session, for tests to drive by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import aioflow as af
+from tests.net.clusters import cluster
+
+__all__ = ["Build", "Replica", "replicas"]
+
+_SECONDS = 60.0
+
+
+@dataclass
+class Replica:
+    """One client: its graph, and its session once it has one.
+
+    Attributes:
+        gradient, rows: What is fed: the gradient of `dense`, and twice that for these rows of `table`.
+        given: How many gradients are in the accumulators, of all replicas; one number each.
+    """
+
+    graph: af.Graph
+    optimizer: af.train.SyncReplicasOptimizer
+    dense: af.Variable
+    table: af.Variable
+    step: af.Variable
+    local_step: af.Variable
+    gradient: af.Tensor
+    rows: af.Tensor
+    train: af.Operation
+    initialize: af.Operation
+    session: af.Session
+
+    def feeds(self, value: Any, rows: Sequence[int] = (0, 1)) -> dict[Any, Any]:
+        """A gradient."""
+        return {self.gradient: np.broadcast_to(np.asarray(value), [2]), self.rows: rows}
+
+    async def run(self, fetches: Any, feeds: Any = None) -> Any:
+        """Values, within a minute."""
+        return await self.session.run(fetches, feeds, timeout=_SECONDS)
+
+    async def compute(self, value: Any, rows: Sequence[int] = (0, 1)) -> None:
+        """One training step of this replica."""
+        await self.run(self.train, self.feeds(value, rows))
+
+    async def update(self) -> None:
+        """What the chief's runner does again and again, once."""
+        await self.run(self.optimizer.get_chief_queue_runner().enqueue_ops[0])
+
+    async def until_given(self, counts: dict[str, int]) -> None:
+        """Until so many gradients are in the accumulators of these names."""
+        with self.graph.as_default(), af.device("/job:ps/task:0"):
+            inside = [
+                af.ConditionalAccumulator(self.dense.dtype, [2], shared_name=name).num_accumulated() for name in counts
+            ]
+        async with asyncio.timeout(_SECONDS):
+            while await self.run(inside) != list(counts.values()):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
+Build = Callable[[int], af.train.SyncReplicasOptimizer]
+
+
+@asynccontextmanager
+async def replicas(count: int, build: Build, dtype: Any = np.float64) -> AsyncIterator[list[Replica]]:
+    """So many workers and a parameter server; the variables are zero. `build` makes the optimizer of a worker."""
+    async with AsyncExitStack() as stack:
+        _, *workers = await stack.enter_async_context(cluster("ps", *["worker"] * count))
+        made = [_replica(i, build, dtype, worker.target) for i, worker in enumerate(workers)]
+        for replica in made:
+            await stack.enter_async_context(replica.session)
+        await made[0].run(made[0].initialize)
+        yield made
+
+
+def _replica(index: int, build: Build, dtype: Any, target: str) -> Replica:
+    setter = af.train.replica_device_setter(ps_tasks=1, worker_device=f"/job:worker/task:{index}")
+    with af.Graph().as_default() as graph, af.device(setter):
+        dense = af.get_variable("dense", initializer=np.zeros(2, dtype))
+        table = af.get_variable("table", initializer=np.zeros((4, 2), dtype))
+        step = af.train.get_or_create_global_step()
+        gradient, rows = af.placeholder(dtype, [2], name="gradient"), af.placeholder("int64", [None], name="rows")
+        values = af.tile(af.expand_dims(gradient * 2, 0), [af.size(rows), 1])
+        optimizer = build(index)
+        pairs: list[Any] = [(gradient, dense), (af.IndexedSlices(values, rows, af.constant([4, 2])), table)]
+        train = optimizer.apply_gradients(pairs, step)
+        (local_step,) = af.local_variables()
+        initialize = af.global_variables_initializer()
+    return Replica(
+        graph, optimizer, dense, table, step, local_step, gradient, rows, train, initialize,
+        af.Session(target, graph=graph),
+    )  # fmt: skip
