@@ -19,7 +19,7 @@ from aioflow.ops.queues.accumulators import ConditionalAccumulator, SparseCondit
 from aioflow.ops.sparse.indexed_slices import Gradient
 from aioflow.ops.variables.variable import Variable
 
-__all__ = ["Accumulator", "Gathered", "gather_in_order", "gather_the_first"]
+__all__ = ["Accumulator", "Gathered", "RollCall", "gather_the_first"]
 
 Accumulator = ConditionalAccumulator | SparseConditionalAccumulator
 
@@ -45,12 +45,35 @@ def gather_the_first(gradient: Gradient, variable: Variable, local_step: Tensor,
     return Gathered(_give(accumulator, gradient, local_step), _take(accumulator, variable, count), [accumulator])
 
 
-def gather_in_order(gradient: Gradient, variable: Variable, local_step: Tensor, worker: int, workers: int) -> Gathered:
-    """The mean over all workers, added up from worker 0 on."""
-    accumulators = [_accumulator(gradient, variable, f"_{index}") for index in range(workers)]
-    parts = [_take(accumulator, variable, 1) for accumulator in accumulators]
-    given = _give(accumulators[worker], gradient, local_step)
-    return Gathered(given, _mean_of_rows(parts) if isinstance(gradient, IndexedSlices) else _mean(parts), accumulators)
+class RollCall:
+    """Numbered workers say that their gradients are in, and the chief takes none before all have said so.
+
+    A chief that dies while it waits for the slowest has then taken nothing from the others.
+
+    Args:
+        worker, workers: The number of this one, and how many there are.
+    """
+
+    def __init__(self, worker: int, workers: int) -> None:
+        name = "sync_rep_roll_call"
+        self.worker = worker
+        self.workers = workers
+        self.accumulator = ConditionalAccumulator(dtypes.int32, (), name, name, "SUM")
+        self._all_in = self.accumulator.take_grad(workers)
+
+    def answer(self, given: Sequence[Operation], local_step: Tensor) -> Operation:
+        """Say so, after these nodes."""
+        with self._all_in.graph.control_dependencies(given):
+            return self.accumulator.apply_grad(1, local_step)
+
+    def gather(self, gradient: Gradient, variable: Variable, local_step: Tensor) -> Gathered:
+        """The mean over all workers, added up from worker 0 on."""
+        accumulators = [_accumulator(gradient, variable, f"_{index}") for index in range(self.workers)]
+        given = _give(accumulators[self.worker], gradient, local_step)
+        with variable.graph.control_dependencies([self._all_in]):
+            parts = [_take(accumulator, variable, 1) for accumulator in accumulators]
+        mean = _mean_of_rows(parts) if isinstance(gradient, IndexedSlices) else _mean(parts)
+        return Gathered(given, mean, accumulators)
 
 
 def _accumulator(gradient: Gradient, variable: Variable, ending: str) -> Accumulator:

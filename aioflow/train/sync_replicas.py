@@ -25,7 +25,7 @@ from aioflow.ops.variables.variable import Variable
 from aioflow.train.moving_averages import ExponentialMovingAverage
 from aioflow.train.optimizer import Optimizer, cast_to, gate_all
 from aioflow.train.queue_runner import QueueRunner
-from aioflow.train.sync_gradients import Accumulator, Gathered, gather_in_order, gather_the_first
+from aioflow.train.sync_gradients import Accumulator, Gathered, RollCall, gather_the_first
 from aioflow.train.sync_hook import Preparation, SyncReplicasHook
 
 __all__ = ["SyncReplicasOptimizer"]
@@ -115,16 +115,22 @@ class SyncReplicasOptimizer(Optimizer):
         with graph.as_default():
             self._global_step = global_step
             local_step = self._make_local_step(graph, global_step)
+            present = cast_to(local_step.value(), dtypes.int64)
             with graph.name_scope(self._name):
-                gathered = [self._gather(g, v, local_step) for g, v in pairs]
+                roll = self._make_roll_call(global_step)
+                gathered = [self._gather(g, v, present, roll) for g, v in pairs]
+            given = [found.given for found in gathered if found]
+            accumulators = [accumulator for found in gathered if found for accumulator in found.accumulators]
             with graph.device(global_step.device), graph.name_scope(None):
                 # All are taken before any is applied: where the wait for one is ended, no update is left half-done.
                 means = iter(gate_all([found.taken for found in gathered if found]))
                 averaged = [(next(means) if found else None, v) for found, (_, v) in zip(gathered, pairs, strict=True)]
                 update = self._opt.apply_gradients(averaged, global_step)
                 self._queues = self._make_queues()
-                train = self._wait_for_token([found.given for found in gathered if found], local_step)
-                accumulators = [accumulator for found in gathered if found for accumulator in found.accumulators]
+                if roll is not None:
+                    given = [roll.answer(given, present)]
+                    accumulators.append(roll.accumulator)
+                train = self._wait_for_token(given, local_step)
                 self._runner = self._make_runner(update, accumulators)
                 self._make_initializers(local_step, accumulators)
         return train
@@ -139,15 +145,20 @@ class SyncReplicasOptimizer(Optimizer):
                 name="sync_rep_local_step",
             )
 
-    def _gather(self, gradient: Any, variable: Variable, local_step: Variable) -> Gathered | None:
+    def _make_roll_call(self, global_step: Variable) -> RollCall | None:
+        if self._worker is None:
+            return None
+        with global_step.graph.device(global_step.device):
+            return RollCall(self._worker, self._replicas)
+
+    def _gather(self, gradient: Any, variable: Variable, step: Tensor, roll: RollCall | None) -> Gathered | None:
         if gradient is None:
             return None
         with variable.graph.device(variable.device):
             given = convert_to_tensor_or_indexed_slices(gradient)
-            step = cast_to(local_step.value(), dtypes.int64)
-            if self._worker is None:
-                return gather_the_first(given, variable, step, self._needed)
-            return gather_in_order(given, variable, step, self._worker, self._replicas)
+            if roll is not None:
+                return roll.gather(given, variable, step)
+            return gather_the_first(given, variable, step, self._needed)
 
     def _make_queues(self) -> list[FIFOQueue]:
         dtype = self._step().dtype

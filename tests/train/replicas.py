@@ -13,7 +13,7 @@ import numpy as np
 import aioflow as af
 from tests.net.clusters import cluster
 
-__all__ = ["Build", "Replica", "replicas"]
+__all__ = ["Build", "Replica", "numbered", "replicas"]
 
 _SECONDS = 60.0
 
@@ -38,6 +38,12 @@ class Replica:
     train: af.Operation
     initialize: af.Operation
     session: af.Session
+    target: str
+
+    async def crash(self) -> None:
+        """The client is gone, and another one is there."""
+        await self.session.close()
+        self.session = af.Session(self.target, graph=self.graph)
 
     def feeds(self, value: Any, rows: Sequence[int] = (0, 1)) -> dict[Any, Any]:
         """A gradient."""
@@ -69,6 +75,13 @@ class Replica:
 Build = Callable[[int], af.train.SyncReplicasOptimizer]
 
 
+def numbered(count: int) -> Build:
+    """Gradient descent in the order of so many workers."""
+    return lambda index: af.train.SyncReplicasOptimizer(
+        af.train.GradientDescentOptimizer(1.0), count, worker_index=index
+    )  # fmt: skip
+
+
 @asynccontextmanager
 async def replicas(count: int, build: Build, dtype: Any = np.float64) -> AsyncIterator[list[Replica]]:
     """So many workers and a parameter server; the variables are zero. `build` makes the optimizer of a worker."""
@@ -76,9 +89,13 @@ async def replicas(count: int, build: Build, dtype: Any = np.float64) -> AsyncIt
         _, *workers = await stack.enter_async_context(cluster("ps", *["worker"] * count))
         made = [_replica(i, build, dtype, worker.target) for i, worker in enumerate(workers)]
         for replica in made:
-            await stack.enter_async_context(replica.session)
+            stack.push_async_callback(_close, replica)
         await made[0].run(made[0].initialize)
         yield made
+
+
+async def _close(replica: Replica) -> None:
+    await replica.session.close()
 
 
 def _replica(index: int, build: Build, dtype: Any, target: str) -> Replica:
@@ -96,5 +113,5 @@ def _replica(index: int, build: Build, dtype: Any, target: str) -> Replica:
         initialize = af.global_variables_initializer()
     return Replica(
         graph, optimizer, dense, table, step, local_step, gradient, rows, train, initialize,
-        af.Session(target, graph=graph),
+        af.Session(target, graph=graph), target,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from tests.train.replicas import Build, Replica, replicas
+from tests.train.replicas import Build, Replica, numbered, replicas
 
 DENSE = "dense:0/grad_accum"
 
@@ -18,12 +18,6 @@ DENSE = "dense:0/grad_accum"
 def descent(needed: int, total: int | None = None, **more: Any) -> Build:
     return lambda index: af.train.SyncReplicasOptimizer(
         af.train.GradientDescentOptimizer(1.0), needed, total, **more
-    )  # fmt: skip
-
-
-def numbered(count: int) -> Build:
-    return lambda index: af.train.SyncReplicasOptimizer(
-        af.train.GradientDescentOptimizer(1.0), count, worker_index=index
     )  # fmt: skip
 
 
@@ -124,6 +118,24 @@ async def test_nobody_takes_the_turn_of_a_numbered_worker() -> None:
             tg.create_task(slow.compute(7.0))
             await quick.update()
         assert (await quick.run(quick.dense)).tolist() == [-8.0, -8.0]
+
+
+async def test_a_chief_that_dies_while_it_waits_has_taken_nothing() -> None:
+    async with replicas(2, numbered(2)) as workers:
+        await begin(workers)
+        chief, slow = workers
+        async with asyncio.TaskGroup() as tg:
+            tg.create_task(chief.compute(1.0))
+            await chief.until_given({f"{DENSE}_0": 1})
+            waits = tg.create_task(chief.update())
+            while not await chief.session.stuck_report():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            waits.cancel()
+            await asyncio.wait([waits])
+            await chief.until_given({f"{DENSE}_0": 1})
+            tg.create_task(slow.compute(3.0))
+            await chief.update()
+        assert (await chief.run(chief.dense)).tolist() == [-2.0, -2.0]
 
 
 async def test_one_replica_may_compute_several_gradients_a_step() -> None:
