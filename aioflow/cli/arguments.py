@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Final, NoReturn
 
-__all__ = ["Parser", "add_imports", "count", "file", "output_file", "port", "positive", "seconds"]
+__all__ = ["Parser", "add_imports", "count", "file", "output_file", "port", "positive", "seconds", "up_to"]
 
 _WRONG: Final = 2
 
@@ -51,6 +52,11 @@ def count(text: str) -> int:
 def positive(text: str) -> int:
     """A number of at least one."""
     return _number(text, 1, None)
+
+
+def up_to(most: int) -> Callable[[str], int]:
+    """A number of at least one, and at most so much."""
+    return lambda text: _number(text, 1, most)
 
 
 def port(text: str) -> int:

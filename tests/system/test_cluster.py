@@ -145,13 +145,20 @@ def test_a_wrong_command_line_is_explained(
     assert expected in capsys.readouterr().err
 
 
-def test_the_demo_trains_as_well_as_one_process() -> None:
-    with program("-m", "aioflow.worker", "demo", "--steps", "200") as process:
+def test_the_demo_trains_as_well_as_one_process_and_loses_nothing_when_a_worker_is_killed() -> None:
+    with program("-m", "aioflow.worker", "demo", "--steps", "200", "--workers", "2") as process:
         output, _ = process.communicate(timeout=SECONDS)
     lines = output.splitlines()
     assert process.returncode == 0, lines
     for task in range(2):
-        assert sum(line.startswith(f"worker {task}: step") for line in lines) == 4
-    together, alone = (float(line.split("%")[0].split()[-1]) for line in lines[-2:])
+        assert sum(line.startswith(f"worker {task}: step") for line in lines) >= 4
+    killed = lines.index("worker 1: is killed, and started again")
+    assert any(line.startswith("worker 1: is back") for line in lines[killed:])
+    assert any(line.startswith("worker 1: step 200 of 200") for line in lines[killed:])
+    found = {line.partition("  ")[0]: line for line in lines}
+    assert found["lost"].split()[1:] == ["nothing", "of", "400", "batches"]
+    assert "steps a second" in found["speed"]
+    assert "twice" in found["applied twice"]
+    together, alone = (float(line.split("%")[0].split()[-1]) for line in lines if "%" in line)
     assert together > 94
     assert together > alone - 3
