@@ -15,6 +15,7 @@ import numpy as np
 
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError
 from aioflow.graph.arrays import Array
+from aioflow.graph.device_spec import DeviceSpec
 from aioflow.net.channel import Channel
 from aioflow.net.messages import HOLDS
 from aioflow.runtime.worker import Worker
@@ -28,10 +29,15 @@ Reach: TypeAlias = Callable[[str], AbstractAsyncContextManager[Channel]]
 
 
 class Resource(NamedTuple):
-    """What names a resource in a cluster."""
+    """What names a resource, and where it may be.
+
+    Attributes:
+        request: The device that its user asks for, in part: resources of one name in two such places are two.
+    """
 
     container: str
     name: str
+    request: str
 
 
 def keeper_of(tasks: Sequence[str]) -> str:
@@ -52,47 +58,54 @@ class Homes:
         self._worker = worker
         self._others = others
         self._reach = reach
-        self._known: dict[Resource, str] = {}
+        self._known: dict[tuple[str, str], list[str]] = {}
 
     async def settle(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
         """The devices of the resources, which are those proposed where nobody has decided otherwise.
 
         Raises:
             ResourceExhaustedError: there are too many.
+            InvalidArgumentError: a request is malformed.
         """
-        new = [resource for resource in resources if resource not in self._known]
+        new = list(dict.fromkeys((r.container, r.name) for r in resources if (r.container, r.name) not in self._known))
         if len(self._known) + len(new) > _MOST:
             raise ResourceExhaustedError("resources of a cluster", expected=f"at most {_MOST}", actual=len(new))
-        if new:
-            found = await self._look_up(new)
-            for resource, device in zip(new, found, strict=True):
-                if device:
-                    self._known.setdefault(resource, device)
-        return [self._known.setdefault(*pair) for pair in zip(resources, devices, strict=True)]
+        found = await self._look_up(new) if new else []
+        for key, held in zip(new, found, strict=True):
+            self._known.setdefault(key, held)
+        return [self._settled(*pair) for pair in zip(resources, devices, strict=True)]
 
-    def held(self, resources: Sequence[Resource]) -> list[str]:
+    def _settled(self, resource: Resource, device: str) -> str:
+        asked = DeviceSpec.from_string(resource.request)
+        known = self._known[resource.container, resource.name]
+        home = next((found for found in known if asked.matches(DeviceSpec.from_string(found))), None)
+        if home is None:
+            known.append(device)
+        return home or device
+
+    def held(self, names: Sequence[tuple[str, str]]) -> list[str]:
         """The device here that has each of the resources, or ""."""
         devices = self._worker.devices.items()
         return [
-            next((name for name, device in devices if device.resources.find(*resource) is not None), "")
-            for resource in resources
+            next((device for device, owner in devices if owner.resources.find(*name) is not None), "") for name in names
         ]
 
-    async def _look_up(self, resources: Sequence[Resource]) -> list[str]:
-        found = self.held(resources)
-        message = pack_texts(resources)
+    async def _look_up(self, names: Sequence[tuple[str, str]]) -> list[list[str]]:
+        """The devices that have each of the resources."""
+        found: list[list[str]] = [[device] if device else [] for device in self.held(names)]
+        message = pack_texts(names)
 
         async def ask(task: str) -> None:
             with suppress(OpError):  # what cannot be reached has nothing that anybody can use
                 async with self._reach(task) as channel:
                     reply = await channel.call(HOLDS, {}, [message], timeout=_SECONDS)
-                    for index, (device,) in enumerate(unpack_texts(reply.tensors, 1, len(resources))):
-                        found[index] = found[index] or device
+                    for (device,), devices in zip(unpack_texts(reply.tensors, 1, len(names)), found, strict=True):
+                        devices += [device] if device else []
 
         async with asyncio.TaskGroup() as tg:
             for task in self._others():
                 tg.create_task(ask(task))
-        return found
+        return [sorted(devices) for devices in found]
 
 
 def pack_texts(rows: Sequence[Sequence[str]]) -> Array:

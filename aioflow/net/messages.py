@@ -9,7 +9,7 @@ clock       what time it is there
 report      what a step waits for: seconds, and rows of node and reason
 abort       stop a step and say when nothing of it is running any more, and whether it had begun
 deliver     a push, from worker to worker: a value for the rendezvous of a step
-settle      to the task that keeps them: where resources are; rows of container, name and device → devices
+settle      to the task that keeps them: where resources are; rows of container, name, request and device → devices
 holds       to the others: which device has them; rows of container and name → devices, or nothing
 state       how the worker is
 reset       drop resources

@@ -32,6 +32,7 @@ from aioflow.net.messages import settings_of
 from aioflow.net.outbox import Parcel
 from aioflow.net.remote_step import RemoteStep, Way, outcomes
 from aioflow.net.server import client_options, is_of_this_process, target_address
+from aioflow.runtime.cluster import Home
 from aioflow.runtime.worker import Worker
 from aioflow.sync.background import Background
 
@@ -222,25 +223,23 @@ class RemoteCluster:
         await step.open()
         return step
 
-    async def settle(self, homes: Mapping[tuple[str, str], str], chosen: bool) -> Mapping[tuple[str, str], str]:
+    async def settle(self, homes: Mapping[Home, str]) -> Mapping[Home, str]:
         """As of `Cluster.settle`.
 
         Raises:
-            UnavailableError: the task that keeps where resources are cannot be reached, and one was chosen.
+            UnavailableError: the task that keeps where resources are cannot be reached.
         """
         new = [Resource(*key) for key in homes if key not in self._settled]
-        if new and len(self._links) > 1:
+        if new:
             keeper = self._link(keeper_of(list(self._links)))
             try:
                 await keeper.open(self._hub.timeout)
                 devices = await keeper.settle(new, [homes[resource] for resource in new])
             except _AWAY as error:
-                if chosen:
-                    error.message += f"; {keeper.task} keeps where the variables of the cluster are"
-                    raise
-                return homes
+                error.message += f"; {keeper.task} keeps where the variables of the cluster are"
+                raise
             self._settled.update(zip(new, devices, strict=True))
-        return {key: self._settled.get(Resource(*key), device) for key, device in homes.items()}
+        return {key: self._settled[Resource(*key)] for key in homes}
 
     async def reset(self, containers: Sequence[str] | None) -> None:
         """Drop the resources of the containers, or of all, on every worker that is there. Raises UnavailableError."""

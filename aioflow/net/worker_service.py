@@ -242,14 +242,14 @@ class _Client:
         return Reply(Aborted(await self._session.abort(asked.step, error))._asdict())
 
     async def _settle(self, request: Request) -> Reply:
-        rows = unpack_texts(request.tensors, 3)
-        resources = [Resource(container, name) for container, name, _ in rows]
+        rows = unpack_texts(request.tensors, 4)
+        resources = [Resource(*row[:3]) for row in rows]
         devices = await self._homes.settle(resources, [device for *_, device in rows])
         return Reply({}, [pack_texts([[device] for device in devices])])
 
     async def _holds(self, request: Request) -> Reply:
-        resources = [Resource(*row) for row in unpack_texts(request.tensors, 2)]
-        return Reply({}, [pack_texts([[device] for device in self._homes.held(resources)])])
+        names = [(container, name) for container, name in unpack_texts(request.tensors, 2)]
+        return Reply({}, [pack_texts([[device] for device in self._homes.held(names)])])
 
     async def _state(self, request: Request) -> Reply:
         state = await self._session.state()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from aioflow.compiler.ir import Part, Plan, worth_a_thread
 from aioflow.config import SessionConfig
@@ -18,7 +18,10 @@ from aioflow.runtime.worker import Worker, WorkerAPI
 from aioflow.sync.background import Background
 from aioflow.work.threads import in_thread
 
-__all__ = ["Cluster", "LocalCluster", "LocalStep", "RegisteredStep", "StepOfParts", "register"]
+__all__ = ["Cluster", "Home", "LocalCluster", "LocalStep", "RegisteredStep", "StepOfParts", "register"]
+
+
+Home: TypeAlias = tuple[str, str, str]  # a resource: its container, its name, and the device that was asked for
 
 
 class RegisteredStep(Protocol):
@@ -156,12 +159,11 @@ class Cluster(Protocol):
     async def register(self, plan: Plan, session: int, config: SessionConfig) -> RegisteredStep:
         """Have every worker prepare its part."""
 
-    async def settle(self, homes: Mapping[tuple[str, str], str], chosen: bool) -> Mapping[tuple[str, str], str]:
-        """Where resources are, by container and name, once and for all clients.
+    async def settle(self, homes: Mapping[Home, str]) -> Mapping[Home, str]:
+        """Where resources are, once and for all clients.
 
         Args:
             homes: Where this client would have them.
-            chosen: Whether others may want to have one elsewhere: it was not asked for by name.
         """
 
     async def reset(self, containers: Sequence[str] | None) -> None:
@@ -198,7 +200,7 @@ class LocalCluster:
         """0: no other worker knows of a step here."""
         return 0
 
-    async def settle(self, homes: Mapping[tuple[str, str], str], chosen: bool) -> Mapping[tuple[str, str], str]:
+    async def settle(self, homes: Mapping[Home, str]) -> Mapping[Home, str]:
         """As they are: sessions on one worker share `pins`."""
         return homes
 

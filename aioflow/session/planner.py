@@ -24,7 +24,7 @@ from aioflow.graph.boundary import ARG, PARTIAL_FEED, PARTIAL_FETCH, RECV, RETVA
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
 from aioflow.ops.transfer import check_compression
-from aioflow.runtime.cluster import Cluster
+from aioflow.runtime.cluster import Cluster, Home
 from aioflow.runtime.folding import fold
 from aioflow.runtime.stats import StepStats
 from aioflow.work.forking import Locked
@@ -107,25 +107,28 @@ class Planner:
         """Settle with the cluster's other clients where the resources of a plan are; False where some are not as it
         says, which is known here from now on.
         """
-        nodes = [node for node in plan.nodes() if _is_shared(node) and node.op not in _BOUNDARY]
-        if not nodes or not self._cluster.own:
+        if not self._cluster.own or not self.chooses:
             return True
-        homes = {_resource(node): node.device for node in nodes}
-        settled = await self._cluster.settle(homes, any(self._has_choice(node, request) for node in nodes))
-        moved = [node for node in nodes if settled[_resource(node)] != node.device]
+        shared = (node for node in plan.nodes() if _is_shared(node) and node.op not in _BOUNDARY)
+        homes = {node.name: (home, node.device) for node in shared if (home := self._open_home(node, request))}
+        settled = await self._cluster.settle(dict(homes.values())) if homes else {}
+        moved = {name: settled[home] for name, (home, device) in homes.items() if settled[home] != device}
         with _PINNING.lock:
-            self._cluster.pins.update((node.name, settled[_resource(node)]) for node in moved)
+            self._cluster.pins.update(moved)
         return not moved
 
-    def _has_choice(self, node: Node, request: StepRequest) -> bool:
-        """Whether more than one device is as the user asks."""
+    def _open_home(self, node: Node, request: StepRequest) -> Home | None:
+        """The resource that a node stands for, if the user leaves open on which of several devices it is."""
         ends = (*request.feeds, *request.fetches)
         graph = ends[0].graph if ends else request.targets[0].graph
         try:
-            asked = DeviceSpec.from_string(graph.get_operation_by_name(node.name).device)
+            asked = graph.get_operation_by_name(node.name).device
         except NotFoundError:
-            return True  # the compiler has made it
-        return sum(asked.matches(DeviceSpec.from_string(device)) for device in self._cluster.devices) > 1
+            asked = ""  # the compiler has made it
+        spec = DeviceSpec.from_string(asked)
+        if sum(spec.matches(DeviceSpec.from_string(device)) for device in self._cluster.devices) < 2:
+            return None
+        return node.attrs.get("container", ""), node.attrs["shared_name"] or node.name, asked
 
     def observe(self, step_stats: Iterable[StepStats]) -> None:
         """Learn from a traced step what its nodes cost."""
@@ -214,11 +217,6 @@ class Planner:
 def _is_shared(node: Node) -> bool:
     """Whether it stands for a resource that others may use by its name."""
     return "shared_name" in node.attrs
-
-
-def _resource(node: Node) -> tuple[str, str]:
-    """The container and the name of the resource."""
-    return node.attrs.get("container", ""), node.attrs["shared_name"] or node.name
 
 
 def _device_type(device: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import numpy as np
 import pytest
@@ -70,14 +71,32 @@ async def test_what_asks_for_its_place_needs_nobody_who_keeps_it() -> None:
             await session.run(free.initializer)
 
 
+async def test_each_task_may_have_one_of_its_own() -> None:
+    """Of one name: where what the users ask for differs, these are two."""
+    config = af.SessionConfig(device_count={"CPU": 2})
+    graphs = [af.Graph(), af.Graph()]
+    async with cluster("worker", "worker", config=config) as servers, AsyncExitStack() as stack:
+        found = []
+        for task, graph in enumerate(graphs):
+            with graph.as_default(), af.device(f"/job:worker/task:{task}"):
+                v = af.Variable(float(task), name="local")
+            session = await stack.enter_async_context(af.Session(servers[0].target, graph=graph))
+            await session.run(v.initializer)
+            found.append(places(session, v))
+        assert [{device.rpartition("/")[0] for device in devices} for devices in found] == [
+            {"/job:worker/replica:0/task:0"},
+            {"/job:worker/replica:0/task:1"},
+        ]
+
+
 async def test_the_table_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(homes, "_MOST", 2)
     table = Homes(Worker(), tuple, lambda task: pytest.fail(task))
-    names = [Resource("", name) for name in "abc"]
-    assert await table.settle(names[:2], ["one", "two"]) == ["one", "two"]
-    assert await table.settle(names[:2], ["other", "two"]) == ["one", "two"]
+    names = [Resource("", name, "") for name in "abc"]
+    assert await table.settle(names[:2], ["/cpu:0", "/cpu:1"]) == ["/cpu:0", "/cpu:1"]
+    assert await table.settle(names[:2], ["/cpu:3", "/cpu:1"]) == ["/cpu:0", "/cpu:1"]
     with pytest.raises(ResourceExhaustedError):
-        await table.settle(names, ["one"] * 3)
+        await table.settle(names, ["/cpu:0"] * 3)
 
 
 def test_texts_cross() -> None:
