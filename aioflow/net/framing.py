@@ -29,6 +29,7 @@ __all__ = [
     "INLINE_BYTES",
     "MAGIC",
     "MORE",
+    "OLDEST",
     "PREFIX",
     "VERSION",
     "Encoded",
@@ -41,6 +42,7 @@ __all__ = [
 
 MAGIC: Final = b"aiof"
 VERSION: Final = 2
+OLDEST: Final = 2  # that is understood as well; two peers speak the newest that both do
 ALIGNMENT: Final = 64
 PREFIX: Final = struct.Struct("<4sBBHQIIQ")
 INLINE_BYTES: Final = 64 << 10

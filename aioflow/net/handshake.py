@@ -10,7 +10,7 @@ import struct
 from typing import Final, NamedTuple
 
 from aioflow.errors import DataLossError, UnimplementedError
-from aioflow.net.framing import VERSION
+from aioflow.net.framing import OLDEST, VERSION
 
 __all__ = ["HELLO_BYTES", "Hello", "parse_hello"]
 
@@ -24,7 +24,7 @@ class Hello(NamedTuple):
 
     incarnation: int
     version: int = VERSION
-    oldest: int = VERSION
+    oldest: int = OLDEST
 
     def to_bytes(self) -> bytes:
         """The 32 bytes."""
@@ -41,7 +41,7 @@ def parse_hello(data: bytes | bytearray | memoryview) -> Hello:
     magic, version, oldest, flags, incarnation, reserved = _HELLO.unpack(data)
     if magic != _MAGIC:
         raise DataLossError("the peer does not speak aioflow's protocol", expected=_MAGIC, actual=magic)
-    if not oldest <= VERSION <= version:
+    if max(oldest, OLDEST) > min(version, VERSION):
         raise UnimplementedError(
             "the peer speaks another version of the protocol", expected=VERSION, actual=f"{oldest} to {version}"
         )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aioflow.errors import AbortedError, FailedPreconditionError, UnavailableError
+from aioflow.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, UnavailableError
 from aioflow.net.channel import Channel, Reply, Request, Taker
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.homes import Resource
@@ -18,6 +18,7 @@ from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.server import Server, find_server
 from aioflow.net.task_worker import Push, WorkerSession
 from aioflow.net.transports import connect
+from aioflow.runtime.worker import WorkerState
 from aioflow.sync.background import Background
 
 __all__ = ["Hub", "Link"]
@@ -103,6 +104,21 @@ class Link:
         if self._worker is None:
             raise UnavailableError(f"{self.task} has not been reached")
         return await self._worker.settle(resources, devices)
+
+    async def state(self) -> WorkerState:
+        """How the worker is, within the time that a task has to let itself be reached.
+
+        Raises:
+            OpError: it cannot be reached, or does not answer.
+        """
+        try:
+            async with asyncio.timeout(self._hub.timeout):
+                await self.open(0.0)
+                return await self.worker.state()
+        except TimeoutError as error:
+            if isinstance(error, DeadlineExceededError):
+                raise
+            raise DeadlineExceededError(f"{self.task} has not answered within {self._hub.timeout:g} s") from error
 
     def tell(self) -> None:
         """Raises AbortedError, once: the task was restarted."""

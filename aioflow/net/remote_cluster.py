@@ -18,6 +18,7 @@ from aioflow.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InternalError,
+    OpError,
     UnavailableError,
     UnimplementedError,
 )
@@ -33,7 +34,7 @@ from aioflow.net.outbox import Parcel
 from aioflow.net.remote_step import RemoteStep, Way, outcomes
 from aioflow.net.server import client_options, is_of_this_process, target_address
 from aioflow.runtime.cluster import Home
-from aioflow.runtime.worker import Worker
+from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.sync.background import Background
 
 __all__ = ["RemoteCluster"]
@@ -247,6 +248,17 @@ class RemoteCluster:
         for link in self._links.values():
             if link.is_open:
                 await link.worker.reset(containers)
+
+    async def health(self) -> Mapping[str, WorkerState | OpError]:
+        """As of `Cluster.health`. Raises UnavailableError: the target has never been reached."""
+        await self.connect()
+        found = await outcomes(link.state() for link in self._links.values())
+        health: dict[str, WorkerState | OpError] = {}
+        for task, outcome in zip(self._links, found, strict=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, OpError):
+                raise outcome
+            health[task] = outcome
+        return health
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -12,9 +12,10 @@ from typing import Any, Protocol, TypeAlias
 from aioflow.compiler.ir import Part, Plan, worth_a_thread
 from aioflow.config import SessionConfig
 from aioflow.errors import OpError
+from aioflow.graph.device_spec import task_of
 from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.step import Step
-from aioflow.runtime.worker import Worker, WorkerAPI
+from aioflow.runtime.worker import Worker, WorkerAPI, WorkerState
 from aioflow.sync.background import Background
 from aioflow.work.threads import in_thread
 
@@ -169,6 +170,9 @@ class Cluster(Protocol):
     async def reset(self, containers: Sequence[str] | None) -> None:
         """Drop the resources of the containers, or of all, on every worker."""
 
+    async def health(self) -> Mapping[str, WorkerState | OpError]:
+        """For each task how its worker is, or why nobody knows."""
+
     def forget(self, session: int) -> None:
         """The session runs no more steps."""
 
@@ -207,6 +211,10 @@ class LocalCluster:
     async def reset(self, containers: Sequence[str] | None) -> None:
         """Drop the resources of the containers, or of all."""
         self.worker.reset(containers)
+
+    async def health(self) -> Mapping[str, WorkerState | OpError]:
+        """How the worker is."""
+        return {task_of(next(iter(self.worker.devices))): await self.worker.state()}
 
     def forget(self, session: int) -> None:
         """Drop what nodes keep for the session."""

@@ -21,6 +21,7 @@ from aioflow.errors import (
     DTypeError,
     InvalidArgumentError,
     NotFoundError,
+    OpError,
 )
 from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.default_graph import default_graph
@@ -33,7 +34,7 @@ from aioflow.runtime.cluster import Cluster, LocalCluster
 from aioflow.runtime.stats import RunMetadata
 from aioflow.runtime.step import StuckStep
 from aioflow.runtime.sync_runner import SyncRunner, loop_runs_here
-from aioflow.runtime.worker import Worker
+from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.session import signatures as session_signatures
 from aioflow.session.fetches import FetchMapper, fed_tensors, feed_parts, fetch_key, flat_feeds
 from aioflow.session.partial_run import PartialRuns
@@ -210,6 +211,13 @@ class Session:
     def list_devices(self) -> list[str]:
         """Full names of the devices that the session can use; of a cluster, once the session is entered or used."""
         return list(self._cluster.devices)
+
+    async def health(self) -> Mapping[str, WorkerState | OpError]:
+        """For each task of the cluster how its worker is (devices, registered parts, running steps), or the error that
+        says why it cannot be reached. All are asked at once; the answer takes two seconds at most.
+        """
+        self._check_open()
+        return await self._cluster.health()
 
     def reset(self, containers: Sequence[str] | None = None) -> None:
         """Drop the variables and other resources of the containers, or of all; of a local session, see `clear`."""

@@ -28,6 +28,7 @@ from aioflow.net.comm import CommOptions
 from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.net.server import Server
 from aioflow.runtime.step import Step
+from aioflow.runtime.worker import WorkerState
 from tests.net.clusters import cluster, inproc
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
@@ -433,7 +434,7 @@ async def test_the_settings_of_a_server_are_those_of_its_sessions(tcp: bool) -> 
     x = af.placeholder("float32", [])
     y = af.math.log(x, name="y")
     waits = af.FIFOQueue(1, ["float32"], [[]]).dequeue()
-    config = af.SessionConfig(operation_timeout=0.05, check_finite=True, device_count={"CPU": 2}, optimizations=False)
+    config = af.SessionConfig(operation_timeout=0.5, check_finite=True, device_count={"CPU": 2}, optimizations=False)
     async with cluster("worker", tcp=tcp, config=config) as (server,):
         async with af.Session(server.target) as session:
             assert session.config == config
@@ -623,3 +624,22 @@ def test_a_step_on_two_workers_gives_what_it_gives_on_one_device(seed: int, kind
 @pytest.mark.parametrize("seed", range(6))
 async def test_so_it_does_over_tcp(seed: int) -> None:
     await same_bits(seed, ("loops", "plain", "branches")[seed % 3], ("strands", "reference")[seed // 3], tcp=True)
+
+
+async def test_the_health_of_a_cluster() -> None:
+    """Who is there, who is not, and who is there again."""
+    ports = free_addresses(2)
+    spec = {"ps": ports[:1], "worker": ports[1:]}
+    async with Server(spec, "worker", 0) as worker, af.Session(worker.target) as session:
+        for _ in range(2):
+            health = await session.health()
+            assert isinstance(health[TASKS[0]], af.errors.UnavailableError)
+            assert TASKS[0] in str(health[TASKS[0]])
+            async with Server(spec, "ps", 0):
+                health = await session.health()
+                assert list(health) == [TASKS[1], TASKS[0]]
+                for task, state in health.items():
+                    assert isinstance(state, WorkerState)
+                    assert state.devices == (f"{task}/device:CPU:0",)
+    async with af.Session() as session:
+        assert list(await session.health()) == ["/job:localhost/replica:0/task:0"]
