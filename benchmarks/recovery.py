@@ -1,0 +1,185 @@
+"""`python -m benchmarks.recovery`: from a killed parameter server, restarted at once, to the first step after recovery.
+
+The server is a process that is killed by SIGKILL in the middle of training and started again on the same port in the
+same moment, empty. The worker trains in this process; it notices, waits for the server, restores the last checkpoint,
+and goes on. What is timed begins with the kill and ends with the first step that is applied; the new process, Python
+and its imports included, is part of it, and is shown by itself. `--megabytes` adds a variable of that size to what is
+restored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import Final, NamedTuple
+
+import numpy as np
+
+import aioflow as af
+from aioflow.net.cluster_spec import free_addresses
+from aioflow.worker import loop_factory
+
+TARGET: Final = 3.0  # seconds
+STEPS: Final = 40  # before each kill
+SAVED_EVERY: Final = 20
+LOST: Final = (af.errors.UnavailableError, af.errors.AbortedError, af.errors.FailedPreconditionError)
+
+Step = Callable[[], Awaitable[int]]
+
+
+class Recovered(NamedTuple):
+    """Seconds from the kill until the new process serves, and until the first step has been applied."""
+
+    serves: float
+    first_step: float
+
+
+class Server:
+    """The parameter server's process."""
+
+    def __init__(self, cluster: dict[str, list[str]]) -> None:
+        jobs = [text for job, (address,) in cluster.items() for text in ("--cluster", f"{job}={address}")]
+        self._command = ("-m", "aioflow.worker", *jobs, "--job", "ps", "--task", "0")
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> float:
+        """Start it, and wait until it serves; returns when it did."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, *self._command, stdout=asyncio.subprocess.PIPE
+        )
+        if self._process.stdout is None or b"serves" not in await self._process.stdout.readline():
+            raise RuntimeError("the server has not started")
+        return time.perf_counter()
+
+    async def kill(self) -> float:
+        """End it without a warning; returns when that was."""
+        if self._process is None:
+            raise RuntimeError("there is no server")
+        killed = time.perf_counter()
+        os.kill(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
+        return killed
+
+
+def build(megabytes: int) -> tuple[af.Operation, af.Tensor]:
+    """A training step of 784-128-10 on random data, and the number of steps; the variables are on the server."""
+    rng = np.random.default_rng(0)
+    device = af.train.replica_device_setter(ps_tasks=1, worker_device="/job:worker/task:0")
+    with af.device(device):
+        images = af.constant(rng.random((100, 784), np.float32))
+        labels = af.constant(rng.integers(0, 10, 100).astype(np.int32))
+        first = af.get_variable("first", initializer=(rng.standard_normal((784, 128)) / 28).astype(np.float32))
+        second = af.get_variable("second", initializer=(rng.standard_normal((128, 10)) / 11).astype(np.float32))
+        logits = af.matmul(af.nn.relu(af.matmul(images, first)), second)
+        loss = af.reduce_mean(af.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+        if megabytes:
+            af.get_variable("ballast", [megabytes, 1 << 18], initializer=af.zeros_initializer(), trainable=False)
+        count = af.train.get_or_create_global_step()
+        train = af.train.GradientDescentOptimizer(0.01).minimize(loss, global_step=count)
+        return train, count.read_value()
+
+
+@asynccontextmanager
+async def training(target: str, folder: Path, megabytes: int) -> AsyncIterator[Step]:
+    """A step that recovers by itself; it returns the number of steps in the variables."""
+    train, count = build(megabytes)
+    saver, initialize = af.train.Saver(), af.global_variables_initializer()
+    async with af.Session(target) as session:
+        await session.run(initialize)
+        await saver.save(session, folder / "model", global_step=0)
+
+        async def once() -> int:
+            await session.run(train)
+            number = int(await session.run(count))
+            if number % SAVED_EVERY == 0:
+                await saver.save(session, folder / "model", global_step=number)
+            return number
+
+        async def step() -> int:
+            lost = False
+            while True:
+                try:
+                    if lost:
+                        await saver.restore(session, str(af.train.latest_checkpoint(str(folder))))
+                        lost = False
+                    return await once()
+                except LOST:
+                    lost = True
+                    await asyncio.sleep(0.01)
+
+        yield step
+
+
+async def measure(rounds: int, megabytes: int) -> list[Recovered]:
+    """Train, kill and recover so many times."""
+    addresses = free_addresses(2)
+    cluster = {"ps": addresses[:1], "worker": addresses[1:]}
+    found = []
+    server = Server(cluster)
+    await server.start()
+    try:
+        with tempfile.TemporaryDirectory() as folder, af.Graph().as_default():
+            async with (
+                af.train.Server(cluster, "worker", 0) as worker,
+                training(worker.target, Path(folder), megabytes) as step,
+            ):
+                for _ in range(rounds):
+                    for _ in range(STEPS):
+                        before = await step()
+                    killed = await server.kill()
+                    async with asyncio.TaskGroup() as group:
+                        serves = group.create_task(server.start())
+                        after = await step()
+                        ended = time.perf_counter()
+                    check(before, after)
+                    found.append(Recovered(await serves - killed, ended - killed))
+    finally:
+        await server.kill()
+    return found
+
+
+def check(before: int, after: int) -> None:
+    """That training went on at the last checkpoint, or behind it.
+
+    Raises:
+        RuntimeError: it began anew, or steps were counted that were not made.
+    """
+    if not before - SAVED_EVERY < after <= before + 1:
+        raise RuntimeError(f"{before} steps before the kill, {after} after the first step of the recovery")
+
+
+def row(megabytes: int, found: list[Recovered]) -> str:
+    """A line of the table."""
+    middle, worst = median(r.first_step for r in found), max(r.first_step for r in found)
+    serves = median(r.serves for r in found)
+    ballast = f", {megabytes} MB more to restore" if megabytes else ""
+    return (
+        f"| from a killed ps, restarted at once, to the first step after recovery{ballast} | {middle:.2f} s | "
+        f"{worst:.2f} s | {serves:.2f} s | ≤ {TARGET:.0f} s | {'yes' if worst <= TARGET else '**no**'} |"
+    )
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--megabytes", type=int, default=0, help="of a variable besides the model's")
+    options = parser.parse_args()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        found = runner.run(measure(options.rounds, options.megabytes))
+    print("| case | median | longest | of this the new process | target | reached |\n|---|---|---|---|---|---|")
+    print(row(options.megabytes, found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
