@@ -9,40 +9,22 @@ sends as much again.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 from aioflow.checks.numbers import check_whole
-from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.distributed.packing import COMBINE, Column, by_dtype, check_op, cut, length_of, unpack
+from aioflow.errors import InvalidArgumentError
 from aioflow.graph.argument_kinds import check_list
-from aioflow.graph.dtypes import DType, int64
 from aioflow.graph.graph import Tensor
-from aioflow.graph.shapes import Dims, merge_dims, num_elements
 from aioflow.ops.apply import convert_to_tensor
-from aioflow.ops.array.joining import concat, split, stack
-from aioflow.ops.array.making import range as numbers
-from aioflow.ops.array.shape import reshape, shape, size
 from aioflow.ops.core import identity
-from aioflow.ops.math.arithmetic import add, maximum, minimum, multiply
-from aioflow.ops.math.division import divide, floordiv
+from aioflow.ops.math.division import divide
 from aioflow.ops.nest import check_same_structure, flatten, pack
 from aioflow.ops.scoping import colocate_with, name_scope
 
 __all__ = ["all_reduce"]
-
-Combine: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-
-_COMBINE: Final[Mapping[str, Combine]] = {
-    "sum": add,
-    "mean": add,  # and divided once, by whom a chunk ends on
-    "max": maximum,
-    "min": minimum,
-    "prod": multiply,
-}
 
 
 def all_reduce(tensors: Sequence[Any], op: str = "sum", *, subchunks: int = 1, name: str | None = None) -> list[Any]:
@@ -72,19 +54,15 @@ def all_reduce(tensors: Sequence[Any], op: str = "sum", *, subchunks: int = 1, n
     """
     check_list(tensors, "tensors")
     check_whole(subchunks, "subchunks", 1)
-    if op not in _COMBINE:
-        raise InvalidArgumentError("unknown reduction", expected=f"one of {sorted(_COMBINE)}", actual=op)
+    check_op(op)
     if not tensors:
         raise InvalidArgumentError("there is nothing to reduce", expected="a tensor per device", actual=tensors)
     for other in tensors[1:]:
         check_same_structure(tensors[0], other, "the devices' tensors are not structured alike")
     with name_scope(name, "all_reduce"):
         rows = [[convert_to_tensor(leaf) for leaf in flatten(item)] for item in tensors]
-        columns = [_Column.of(column, op) for column in zip(*rows, strict=True)]
-        packs: dict[DType, list[int]] = defaultdict(list)
-        for position, column in enumerate(columns):
-            packs[column.tensors[0].dtype].append(position)
-        for positions in packs.values():
+        columns = [Column.of(column, op) for column in zip(*rows, strict=True)]
+        for positions in by_dtype(columns):
             reduced = _reduce([columns[p] for p in positions], op, subchunks)
             for device, values in enumerate(reduced):
                 for position, value in zip(positions, values, strict=True):
@@ -92,77 +70,33 @@ def all_reduce(tensors: Sequence[Any], op: str = "sum", *, subchunks: int = 1, n
     return [pack(item, row) for item, row in zip(tensors, rows, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """The same tensor of all devices, and what is known of its shape."""
-
-    tensors: tuple[Tensor, ...]
-    dims: Dims
-
-    @classmethod
-    def of(cls, tensors: tuple[Tensor, ...], op: str) -> _Column:
-        """Check that the tensors can be reduced together."""
-        dtype, dims = tensors[0].dtype, tensors[0].dims
-        fractions = dtype.is_floating or dtype.is_complex
-        if not (fractions or (dtype.is_integer and op != "mean")):
-            wanted = "floating or complex numbers" if op == "mean" else "numbers"
-            raise DTypeError(f"all_reduce: no {op} of {tensors[0].name}", expected=wanted, actual=dtype.name)
-        for tensor in tensors[1:]:
-            if tensor.dtype is not dtype:
-                raise DTypeError(
-                    f"all_reduce: {tensors[0].name} and {tensor.name} have different dtypes",
-                    expected=dtype.name,
-                    actual=tensor.dtype.name,
-                )
-            try:
-                dims = merge_dims(dims, tensor.dims)
-            except InvalidArgumentError as error:
-                raise InvalidArgumentError(
-                    f"all_reduce: {tensors[0].name} and {tensor.name} have different shapes",
-                    expected=error.expected,
-                    actual=error.actual,
-                ) from error
-        return cls(tensors, dims)
-
-
-def _reduce(columns: Sequence[_Column], op: str, subchunks: int) -> list[list[Tensor]]:
+def _reduce(columns: Sequence[Column], op: str, subchunks: int) -> list[list[Tensor]]:
     """For each device its results, one per column; the columns have one dtype."""
     rows = list(zip(*(column.tensors for column in columns), strict=True))
-    lengths = [num_elements(column.dims) for column in columns]
-    length = sum(n for n in lengths if n is not None) if None not in lengths else None
+    length = length_of(columns)
     parts = len(rows) * subchunks if length is None else max(1, min(len(rows) * subchunks, length))
-    cut = []
+    own = []
     for row in rows:
         with _on(row[0]):
-            flat = concat([reshape(tensor, [-1]) for tensor in row], 0)
-            cut.append(split(flat, _bounds_to_sizes(length, flat, parts), num=parts) if parts > 1 else [flat])
-    gathered = _ring(cut, [row[0] for row in rows], op)
+            own.append(cut(row, length, parts))
     results = []
-    for row, pieces in zip(rows, gathered, strict=True):
+    for row, pieces in zip(rows, _ring(own, [row[0] for row in rows], op), strict=True):
         with _on(row[0]):
-            results.append(_unpack(concat(pieces, 0), row, columns))
+            results.append(unpack(pieces, row, columns))
     return results
 
 
-def _bounds_to_sizes(length: int | None, flat: Tensor, parts: int) -> Any:
-    """The sizes of so many parts, which differ by at most one."""
-    if length is not None:
-        return [end - start for start, end in pairwise(length * part // parts for part in range(parts + 1))]
-    bounds = floordiv(multiply(size(flat, out_type=int64), numbers(parts + 1, dtype=int64)), parts)
-    return bounds[1:] - bounds[:-1]
-
-
-def _ring(cut: Sequence[Sequence[Tensor]], places: Sequence[Tensor], op: str) -> list[list[Tensor]]:
-    """For each device the reduced chunks. `cut` has each device's own; `places` says where the devices are."""
-    devices, parts = len(cut), len(cut[0])
-    reduced = [list(chunks) for chunks in cut]
+def _ring(own: Sequence[Sequence[Tensor]], places: Sequence[Tensor], op: str) -> list[list[Tensor]]:
+    """For each device the reduced chunks. `own` has each device's own; `places` says where the devices are."""
+    devices, parts = len(own), len(own[0])
+    reduced = [list(chunks) for chunks in own]
     for part in range(parts):
         owner = part * devices // parts
-        value = cut[(owner + 1) % devices][part]
+        value = own[(owner + 1) % devices][part]
         for hop in range(2, devices + 1):
             device = (owner + hop) % devices
             with _on(places[device]):
-                value = _COMBINE[op](value, cut[device][part])
+                value = COMBINE[op](value, own[device][part])
         if op == "mean":
             with _on(places[owner]):
                 value = divide(value, devices)
@@ -173,22 +107,6 @@ def _ring(cut: Sequence[Sequence[Tensor]], places: Sequence[Tensor], op: str) ->
                 # The copy that the next one gets: without a node of its own here, it would come from the owner.
                 value = reduced[device][part] = identity(value)
     return reduced
-
-
-def _unpack(flat: Tensor, row: Sequence[Tensor], columns: Sequence[_Column]) -> list[Tensor]:
-    """The tensors of a device, cut from one that has all their elements."""
-    pieces = [flat]
-    if len(row) > 1:
-        known = [num_elements(column.dims) for column in columns]
-        counts = [size(tensor, out_type=int64) if n is None else n for tensor, n in zip(row, known, strict=True)]
-        pieces = split(flat, counts if None not in known else stack(counts), num=len(row))
-    results = []
-    for piece, tensor, column in zip(pieces, row, columns, strict=True):
-        target: Any = shape(tensor) if num_elements(column.dims) is None else column.dims
-        result = reshape(piece, target)
-        result.set_shape(column.dims)
-        results.append(result)
-    return results
 
 
 @contextmanager

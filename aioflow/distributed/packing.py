@@ -1,0 +1,115 @@
+"""What goes around a ring: the tensors of a device, packed into one by dtype and cut into chunks, and back again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.dtypes import DType, int64
+from aioflow.graph.graph import Tensor
+from aioflow.graph.shapes import Dims, merge_dims, num_elements
+from aioflow.ops.array.joining import concat, split, stack
+from aioflow.ops.array.making import range as numbers
+from aioflow.ops.array.shape import reshape, shape, size
+from aioflow.ops.math.arithmetic import add, maximum, minimum, multiply
+from aioflow.ops.math.division import floordiv
+
+__all__ = ["COMBINE", "Column", "by_dtype", "check_op", "cut", "length_of", "unpack"]
+
+Combine: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+# How two chunks become one. A mean is a sum that is divided once, by whom a chunk ends on.
+COMBINE: Final[Mapping[str, Combine]] = {
+    "sum": add,
+    "mean": add,
+    "max": maximum,
+    "min": minimum,
+    "prod": multiply,
+}
+
+
+def check_op(op: str) -> None:
+    """Raise InvalidArgumentError unless there is such a reduction."""
+    if op not in COMBINE:
+        raise InvalidArgumentError("unknown reduction", expected=f"one of {sorted(COMBINE)}", actual=op)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The same tensor of all devices, and what is known of its shape."""
+
+    tensors: tuple[Tensor, ...]
+    dims: Dims
+
+    @classmethod
+    def of(cls, tensors: tuple[Tensor, ...], op: str) -> Column:
+        """Check that the tensors can be reduced together."""
+        dtype, dims = tensors[0].dtype, tensors[0].dims
+        fractions = dtype.is_floating or dtype.is_complex
+        if not (fractions or (dtype.is_integer and op != "mean")):
+            wanted = "floating or complex numbers" if op == "mean" else "numbers"
+            raise DTypeError(f"all_reduce: no {op} of {tensors[0].name}", expected=wanted, actual=dtype.name)
+        for tensor in tensors[1:]:
+            if tensor.dtype is not dtype:
+                raise DTypeError(
+                    f"all_reduce: {tensors[0].name} and {tensor.name} have different dtypes",
+                    expected=dtype.name,
+                    actual=tensor.dtype.name,
+                )
+            try:
+                dims = merge_dims(dims, tensor.dims)
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(
+                    f"all_reduce: {tensors[0].name} and {tensor.name} have different shapes",
+                    expected=error.expected,
+                    actual=error.actual,
+                ) from error
+        return cls(tensors, dims)
+
+
+def by_dtype(columns: Sequence[Column]) -> list[list[int]]:
+    """The positions of the tensors that go together."""
+    packs: dict[DType, list[int]] = defaultdict(list)
+    for position, column in enumerate(columns):
+        packs[column.tensors[0].dtype].append(position)
+    return list(packs.values())
+
+
+def length_of(columns: Sequence[Column]) -> int | None:
+    """How many elements a device's tensors have together; None where that is not known."""
+    lengths = [num_elements(column.dims) for column in columns]
+    return sum(n for n in lengths if n is not None) if None not in lengths else None
+
+
+def cut(row: Sequence[Tensor], length: int | None, parts: int) -> list[Tensor]:
+    """All elements of a device's tensors in so many vectors, whose lengths differ by at most one."""
+    flat = concat([reshape(tensor, [-1]) for tensor in row], 0)
+    return split(flat, _sizes(length, flat, parts), num=parts) if parts > 1 else [flat]
+
+
+def _sizes(length: int | None, flat: Tensor, parts: int) -> Any:
+    if length is not None:
+        return [end - start for start, end in pairwise(length * part // parts for part in range(parts + 1))]
+    bounds = floordiv(multiply(size(flat, out_type=int64), numbers(parts + 1, dtype=int64)), parts)
+    return bounds[1:] - bounds[:-1]
+
+
+def unpack(pieces: Sequence[Tensor], row: Sequence[Tensor], columns: Sequence[Column]) -> list[Tensor]:
+    """The tensors of a device again, from vectors that have all their elements."""
+    flat = concat(list(pieces), 0)
+    found = [flat]
+    if len(row) > 1:
+        known = [num_elements(column.dims) for column in columns]
+        counts = [size(tensor, out_type=int64) if n is None else n for tensor, n in zip(row, known, strict=True)]
+        found = split(flat, counts if None not in known else stack(counts), num=len(row))
+    results = []
+    for piece, tensor, column in zip(found, row, columns, strict=True):
+        target: Any = shape(tensor) if num_elements(column.dims) is None else column.dims
+        result = reshape(piece, target)
+        result.set_shape(column.dims)
+        results.append(result)
+    return results
