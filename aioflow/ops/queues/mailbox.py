@@ -1,0 +1,40 @@
+"""Mailboxes: how programs that know nothing of one another's steps hand values on, each under the number of a step."""
+
+from __future__ import annotations
+
+from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import define_op, not_differentiable
+from aioflow.graph.scopes import current_scope
+from aioflow.graph.shapes import Dims
+from aioflow.graph.traits import waiting
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_op
+
+__all__ = ["mailbox_put", "mailbox_take"]
+
+_NAMED = ["T: type", "container: string = ''", "shared_name: string"]
+
+define_op("MailboxPut", "key: int64, value: T", "", _NAMED, traits=waiting())
+define_op("MailboxTake", "key: int64", "value: T", _NAMED, traits=waiting())
+not_differentiable("MailboxPut", "MailboxTake")
+
+
+def mailbox_put(shared_name: str, key: TensorLike, value: Tensor) -> Operation:
+    """A node that leaves a value under `key` in a mailbox of its device, which has one sender, whose keys grow.
+
+    It takes the place of one with the same key. A key that is smaller than before means that the sender has gone back:
+    what it left under larger ones goes.
+    """
+    return make_op("MailboxPut", key, value, container=_container(value), shared_name=shared_name)
+
+
+def mailbox_take(shared_name: str, key: TensorLike, dtype: DType, dims: Dims = None) -> Tensor:
+    """The value under `key`, which may be taken again until one with a larger key is; the node waits for it."""
+    tensor = convert_to_tensor(key)
+    value = make("MailboxTake", tensor, T=dtype, container=_container(tensor), shared_name=shared_name)
+    value.set_shape(dims)
+    return value
+
+
+def _container(tensor: Tensor) -> str:
+    return current_scope(tensor.graph).container

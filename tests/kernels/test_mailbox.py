@@ -1,0 +1,59 @@
+"""The core of mailboxes: whoever asks for a key gets what was put under it last, also when the step is repeated."""
+
+from __future__ import annotations
+
+from aioflow.sync.mailbox import MailboxCore, Take
+
+
+def test_who_asks_first_waits_for_the_key() -> None:
+    box = MailboxCore("box")
+    woken: list[str] = []
+    early, other = Take(1, lambda: woken.append("early")), Take(2, lambda: woken.append("other"))
+    assert box.submit(early) == box.submit(other) == []
+    assert box.describe() == "mailbox 'box' (letters: none; waited for: 1, 2)"
+    assert box.put(1, "one") == [early]
+    assert (early.value, other.settled) == ("one", False)
+    assert box.put(2, "two") == [other]
+    assert other.value == "two"
+
+
+def test_a_letter_stays_until_a_later_one_is_taken() -> None:
+    box = MailboxCore("box")
+    box.put(1, "one")
+    box.put(2, "two")
+    for _ in range(2):
+        assert box.submit(take := Take(1)) == [take]
+        assert take.value == "one"
+    box.submit(Take(2))
+    assert len(box) == 1
+    assert box.submit(Take(1)) == []
+
+
+def test_who_repeats_a_step_replaces_its_letter() -> None:
+    box = MailboxCore("box")
+    box.put(1, "first try")
+    box.put(1, "second try")
+    box.submit(take := Take(1))
+    assert take.value == "second try"
+
+
+def test_a_sender_that_goes_back_takes_its_later_letters_along() -> None:
+    box = MailboxCore("box")
+    box.put(7, "of a former life")
+    box.put(8, "of a former life")
+    box.put(3, "new")
+    assert box.submit(Take(7)) == []
+    assert box.submit(Take(8)) == []
+    assert box.put(7, "new") != []
+
+
+def test_who_asks_no_more_gets_nothing() -> None:
+    box = MailboxCore("box")
+    take = Take(1)
+    box.submit(take)
+    assert box.withdraw(take) == []
+    assert box.put(1, "one") == []
+    box.submit(taken := Take(1))
+    box.withdraw(taken)
+    box.submit(again := Take(1))
+    assert again.value == "one"
