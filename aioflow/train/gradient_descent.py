@@ -36,8 +36,10 @@ class GradientDescentOptimizer(Optimizer):
         )
 
     def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
-        step = -grad * cast_to(self._rate, grad.dtype)
-        return make_op("ResourceScatterAdd", handle.handle, indices, step)
+        # Where the gradient is: what arrives at the variable is subtracted, and nothing else is left to do there.
+        with grad.graph.colocate_with(grad.op, ignore_existing=True):
+            step = grad * cast_to(self._rate, grad.dtype)
+        return make_op("ResourceScatterSub", handle.handle, indices, step)
 
 
 class ProximalGradientDescentOptimizer(Optimizer):

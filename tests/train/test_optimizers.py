@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -303,6 +304,22 @@ def test_blocks_give_what_one_pass_gives(size: int) -> None:
     for variable, expected in zip(variables, (var, m, v), strict=True):
         assert np.allclose(variable.read(), expected, rtol=1e-4, atol=1e-6)
         assert variable.read().dtype == np.float32
+
+
+async def test_a_session_updates_a_large_variable_block_by_block() -> None:
+    size = 2 * training._WHOLE
+    variable, gradient = aioflow.Variable(aioflow.zeros([size])), aioflow.placeholder("float32", [size])
+    train = aioflow.train.RMSPropOptimizer(0.1).apply_gradients([(gradient, variable)])
+    async with aioflow.Session() as session:
+        await session.run(aioflow.global_variables_initializer())
+        step, ones = session.make_callable(train, [gradient]), np.ones(size, np.float32)
+        await step(ones)
+        tracemalloc.start()
+        try:
+            await step(ones)
+            assert tracemalloc.get_traced_memory()[1] < variable.dtype.size * size / 2
+        finally:
+            tracemalloc.stop()
 
 
 def test_updates_are_in_place_only_where_nobody_holds_the_array() -> None:

@@ -108,7 +108,7 @@ def scatter_rows(xp: Any, mode: str, target: Array, rows: Array, updates: Array)
 
 
 def _update(xp: Any, target: Array, rows: Array, updates: Array) -> None:
-    if xp is not np:
+    if not isinstance(target, np.ndarray):
         updates = xp.broadcast_to(updates, rows.shape + target.shape[1:])[_last(xp, rows, target)]
     if is_large(updates):
         for part in blocks(len(updates), max(1, BLOCK * len(updates) // updates.size)):

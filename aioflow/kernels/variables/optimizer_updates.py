@@ -55,12 +55,12 @@ def _dense(xp: Any, rule: Rule, h: Any, gradient: Any, values: list[Any], outs: 
             raise _misfit(value, gradient, value.shape)
     news = [o if o is not None and o.flags.c_contiguous else xp.empty(shape, dtype) for o in outs]
     _run(xp, rule, h, gradient, values, news)
-    return news if shape or xp is not np else [new[()] for new in news]
+    return news
 
 
 def _run(xp: Any, rule: Rule, h: Any, gradient: Any, values: Sequence[Any], news: Sequence[Any]) -> None:
     shape, size = gradient.shape, gradient.size
-    if xp is not np:
+    if not isinstance(gradient, np.ndarray | np.generic):  # of a GPU, whose namespace keeps its memory
         rule.update(xp, values, news, gradient, [xp.empty(shape, gradient.dtype) for _ in range(rule.scratch)], h)
     elif size <= _WHOLE:
         scratch = _SCRATCH.arrays(gradient.dtype, rule.scratch, size)
