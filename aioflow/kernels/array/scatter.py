@@ -107,7 +107,7 @@ def scatter_rows(xp: Any, mode: str, target: Array, rows: Array, updates: Array)
         _MODES[mode](xp, target, rows, updates)
 
 
-def _update(xp: Any, target: Array, rows: Array, updates: Array) -> None:
+def _update(xp: Any, target: Any, rows: Array, updates: Array) -> None:
     if not isinstance(target, np.ndarray):
         updates = xp.broadcast_to(updates, rows.shape + target.shape[1:])[_last(xp, rows, target)]
     if is_large(updates):
