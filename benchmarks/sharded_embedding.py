@@ -119,7 +119,10 @@ async def _measure(rows: int, rounds: int, steps: int, profile: bool) -> None:
     mine, others = ports[: _SERVERS + 1], ports[_SERVERS + 1 :]
     cluster = {"ps": mine[:-1], "worker": mine[-1:]}
     jobs = ["--cluster", f"ps={','.join(mine[:-1])}", "--cluster", f"worker={mine[-1]}", "--job", "ps"]
-    with ExitStack() as running, af.Graph().as_default() as graph:
+    with ExitStack() as running:
+        # First, since it holds up the event loop for as long as it takes to fill a table: heartbeats would be missed.
+        theirs = None if profile else running.enter_context(_tensorflow(others, rows))
+        graph = running.enter_context(af.Graph().as_default())
         servers = [
             running.enter_context(server_process("-m", "aioflow.worker", *jobs, "--task", str(i)))
             for i in range(_SERVERS)
@@ -128,11 +131,10 @@ async def _measure(rows: int, rounds: int, steps: int, profile: bool) -> None:
         async with af.train.Server(cluster, "worker", 0) as server, af.Session(server.target, graph=graph) as session:
             await session.run(initialize)
             ours = [session.make_callable(fetch, [ids]) for fetch in fetches]
-            if profile:
+            if theirs is None:
                 await _profile(ours, rows, steps, servers)
-                return
-            theirs = running.enter_context(_tensorflow(others, rows))
-            await _compare(ours, theirs.steps, (servers, theirs.servers), rows, rounds, steps)
+            else:
+                await _compare(ours, theirs.steps, (servers, theirs.servers), rows, rounds, steps)
 
 
 class _Theirs(NamedTuple):
