@@ -12,6 +12,7 @@ import pytest
 import aioflow as af
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
+from aioflow.kernels.io.tensor_parts import JoinedRows, whole_tensors
 
 TABLE = np.arange(20, dtype=np.float32).reshape(10, 2)
 
@@ -151,3 +152,34 @@ async def test_another_shape_is_refused_before_anything_changes(tmp_path: Path) 
     write_checkpoint(str(tmp_path / "model"), {"v": TABLE[:9]})
     with pytest.raises(InvalidArgumentError, match="different shape"):
         await restored(tmp_path, partitioned("v", 3))
+
+
+def test_parts_are_joined_as_they_are_read() -> None:
+    class Slow:
+        """What is read some rows at a time."""
+
+        def __init__(self, array: Any) -> None:
+            self.shape, self.dtype, self._array, self.released = array.shape, array.dtype, array, 0
+
+        def rows(self, start: int, stop: int) -> Any:
+            assert self.released <= start
+            return self._array[start:stop]
+
+        def release(self, stop: int) -> None:
+            self.released = stop
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return self._array
+
+    middle = Slow(TABLE[4:7])
+    joined = whole_tensors(["v"] * 3, ["10 2 7,3:0,2", "10 2 0,4:0,2", "10 2 4,3:0,2"], [TABLE[7:], TABLE[:4], middle])[
+        "v"
+    ]
+    assert isinstance(joined, JoinedRows)
+    assert (joined.shape, joined.dtype) == (TABLE.shape, TABLE.dtype)
+    np.testing.assert_array_equal(np.asarray(joined), TABLE)
+    for start, stop in ((0, 3), (3, 5), (5, 6), (6, 10)):
+        np.testing.assert_array_equal(joined.rows(start, stop), TABLE[start:stop])
+        assert joined.rows(start, stop).flags.c_contiguous
+        joined.release(stop)
+    assert middle.released == 3

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
-import numpy as np
-
 from aioflow.errors import AbortedError, DTypeError, InvalidArgumentError
 from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
-from aioflow.formats.tensor_slice import TensorSlice, check_cover, parse_slice
+from aioflow.formats.tensor_slice import TensorSlice, parse_slice
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
-from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_bytes, as_int, as_text
+from aioflow.kernels.io.tensor_parts import part_of, whole_tensors
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.text.strings import as_strings
-from aioflow.work.copying import copied, copy_into
 from aioflow.work.threads import in_thread
 
 __all__: list[str] = []
@@ -36,42 +33,10 @@ def _check_count(names: list[str], count: int) -> None:
 
 @kernel("SaveV2", device="CPU", host={"prefix": as_text}, retains=True)
 async def save(prefix: str, tensor_names: Any, shape_and_slices: Any, tensors: Any) -> None:
-    names, parts = _texts(tensor_names), [parse_slice(text) for text in _texts(shape_and_slices)]
+    names, parts = _texts(tensor_names), _texts(shape_and_slices)
     _check_count(names, len(tensors))
     _check_count(names, len(parts))
-    await in_thread(_write, prefix, names, parts, tensors)
-
-
-def _write(prefix: str, names: list[str], parts: list[TensorSlice | None], tensors: Sequence[Any]) -> None:
-    groups: dict[str, list[tuple[TensorSlice | None, Any]]] = {}
-    for name, part, tensor in zip(names, parts, tensors, strict=True):
-        groups.setdefault(name, []).append((part, tensor))
-    write_checkpoint(prefix, {name: _joined(name, given) for name, given in groups.items()})
-
-
-def _joined(name: str, given: Sequence[tuple[TensorSlice | None, Any]]) -> Any:
-    """The tensor that the parts make up."""
-    slices = [part for part, _ in given if part is not None]
-    if not slices and len(given) == 1:
-        return given[0][1]
-    if len(slices) < len(given):
-        raise InvalidArgumentError(
-            "a tensor name occurs twice", expected="distinct names, or slices of one tensor", actual=name
-        )
-    check_cover(name, slices)
-    first = np.asarray(given[0][1])
-    claim_array(slices[0].full_shape, first.dtype)
-    whole = np.empty(slices[0].full_shape, first.dtype)
-    for part, (_, tensor) in zip(slices, given, strict=True):
-        piece = np.asarray(tensor)
-        if piece.shape != part.shape or piece.dtype != first.dtype:
-            raise InvalidArgumentError(
-                f"a slice of {name} does not fit",
-                expected=f"{first.dtype}{part.shape}",
-                actual=f"{piece.dtype}{piece.shape}",
-            )
-        copy_into(whole[part.index], piece)
-    return whole
+    await in_thread(lambda: write_checkpoint(prefix, whole_tensors(names, parts, tensors)))
 
 
 @binder("RestoreV2", device="CPU", host={"prefix": as_text}, is_async=True, fresh=True)
@@ -116,15 +81,8 @@ def _read_once(
     for name in dict.fromkeys(names):  # each is read once, however many parts of it are wanted
         places = [i for i, other in enumerate(names) if other == name]
         whole = reader.read(name)
-        found.update((i, _part(whole, parts[i])) for i in places)
+        found.update((i, part_of(whole, parts[i])) for i in places)
     return [found[i] for i in range(len(names))]
-
-
-def _part(whole: Array, part: TensorSlice | None) -> Array:
-    if part is None or part.shape == whole.shape:
-        return whole
-    own: Array = copied(whole[part.index])
-    return own
 
 
 @kernel("ShardedFilename", device="CPU", fresh=True, host={"basename": as_bytes, "shard": as_int, "num_shards": as_int})

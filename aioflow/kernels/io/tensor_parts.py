@@ -1,0 +1,103 @@
+"""Tensors that are saved in parts, and parts of tensors that are restored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.formats.tensor_slice import TensorSlice, check_cover, parse_slice
+from aioflow.graph.arrays import Array
+from aioflow.kernels.blockwise import claim_array
+from aioflow.work.copying import copied, copy_into
+
+__all__ = ["JoinedRows", "part_of", "whole_tensors"]
+
+
+class JoinedRows:
+    """Parts that follow each other along the first axis, as one array that is read some rows at a time.
+
+    Nothing is joined before it is read. A part is an array, or something that is read in the same way.
+
+    Args:
+        shape, dtype: Of the whole.
+        parts: In order, as many rows together as the shape says.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, parts: Sequence[Any]) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        begins = np.cumsum([0, *(part.shape[0] for part in parts)]).tolist()
+        self._parts = list(zip(begins, parts, strict=False))
+
+    def rows(self, start: int, stop: int) -> Array:
+        """Some rows, one after the other in memory. Do not modify them."""
+        found = []
+        for begin, part in self._parts:
+            first, last = max(start - begin, 0), min(stop - begin, part.shape[0])
+            if first < last:
+                found.append(part.rows(first, last) if hasattr(part, "rows") else part[first:last])
+        joined: Array = np.ascontiguousarray(found[0]) if len(found) == 1 else np.concatenate(found)
+        return joined
+
+    def release(self, stop: int) -> None:
+        """The rows before `stop` will not be read again."""
+        for begin, part in self._parts:
+            if stop > begin and hasattr(part, "release"):
+                part.release(min(stop - begin, part.shape[0]))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        claim_array(self.shape, self.dtype)
+        whole = np.empty(self.shape, self.dtype)
+        for begin, part in self._parts:
+            copy_into(whole[begin : begin + part.shape[0]], np.asarray(part))
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+
+def whole_tensors(names: Sequence[str], shape_and_slices: Sequence[str], tensors: Sequence[Any]) -> dict[str, Any]:
+    """The tensors by name, each put together from its parts.
+
+    Raises:
+        InvalidArgumentError: a name occurs twice; slices overlap, leave something out, or do not fit their tensors.
+    """
+    groups: dict[str, list[tuple[TensorSlice | None, Any]]] = {}
+    for name, text, tensor in zip(names, shape_and_slices, tensors, strict=True):
+        groups.setdefault(name, []).append((parse_slice(text), tensor))
+    return {name: _whole(name, given) for name, given in groups.items()}
+
+
+def _whole(name: str, given: Sequence[tuple[TensorSlice | None, Any]]) -> Any:
+    if len(given) == 1 and given[0][0] is None:
+        return given[0][1]
+    parts = [(part, tensor) for part, tensor in given if part is not None]
+    if len(parts) < len(given):
+        raise InvalidArgumentError(
+            "a tensor name occurs twice", expected="distinct names, or slices of one tensor", actual=name
+        )
+    parts.sort(key=lambda pair: pair[0].offset)
+    check_cover(name, [part for part, _ in parts])
+    full, dtype = parts[0][0].full_shape, parts[0][1].dtype
+    for part, tensor in parts:
+        if tuple(tensor.shape) != part.shape or tensor.dtype != dtype:
+            raise InvalidArgumentError(
+                f"a slice of {name} does not fit",
+                expected=f"{dtype}{part.shape}",
+                actual=f"{tensor.dtype}{tuple(tensor.shape)}",
+            )
+    if all(part.shape[1:] == full[1:] for part, _ in parts) and not dtype.hasobject:
+        return JoinedRows(full, dtype, [tensor for _, tensor in parts])
+    claim_array(full, dtype)
+    whole = np.empty(full, dtype)
+    for part, tensor in parts:
+        copy_into(whole[part.index], np.asarray(tensor))
+    return whole
+
+
+def part_of(whole: Array, part: TensorSlice | None) -> Array:
+    """A part of a tensor, in memory of its own; the tensor itself where that is the part."""
+    if part is None or part.shape == whole.shape:
+        return whole
+    own: Array = copied(whole[part.index])
+    return own
