@@ -22,7 +22,7 @@ from aioflow.errors import (
 )
 from aioflow.runtime.worker import Worker
 from aioflow.testing.virtual_clock import run_virtual
-from tests.train.monitored.lost_peers import FlakyCreator, Log, NoSessionCreator, Script
+from tests.train.monitored.lost_peers import FlakyCreator, Log, NoSession, NoSessionCreator, Script
 
 
 class Model:
@@ -273,6 +273,54 @@ def test_attempts_come_after_longer_and_longer_pauses() -> None:
     assert times[1] == times[0]
     assert (pauses[1:] > pauses[:-1]).all()
     assert 0.5 < times[-1] < 5
+
+
+def test_a_loss_after_a_step_that_was_made_is_a_first_one_again() -> None:
+    async def main() -> None:
+        step = af.no_op()
+        script = Script(step, before=(0, 2, 4))
+        async with af.train.MonitoredSession(away(script), max_recovery_secs=30) as session:
+            for _ in range(3):
+                await session.run(step)
+                await asyncio.sleep(100)
+        assert script.created == 4
+
+    virtually(main)
+
+
+def test_those_who_wait_for_a_session_that_cannot_be_made_try_together() -> None:
+    async def main() -> None:
+        step = af.no_op()
+        script = Script(step, before=(0, 1, 2, 3), refused=(1, 2))
+        async with af.train.MonitoredSession(away(script)) as session, asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(session.run(step))
+        assert (script.attempts, script.created, script.applied) == (4, 2, 4)
+
+    virtually(main)
+
+
+def test_the_old_session_is_closed_before_the_new_one_is_made() -> None:
+    async def main() -> None:
+        log: list[str] = []
+
+        class Slow(NoSession):
+            async def close(self) -> None:
+                await asyncio.sleep(5)
+                log.append("closed")
+
+        class Makes(af.train.SessionCreator):
+            def create_session(self) -> NoSession:
+                log.append("made")
+                return Slow()
+
+        step = af.no_op()
+        script = Script(step, before=(0,))
+        async with af.train.MonitoredSession(FlakyCreator(script, Makes())) as session:
+            await session.run(step)
+        assert log == ["made", "closed", "made", "closed"]
+
+    virtually(main)
 
 
 def test_a_peer_that_stays_away_is_an_error_in_the_end() -> None:
