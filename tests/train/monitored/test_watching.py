@@ -81,7 +81,14 @@ async def test_concurrent_runs_log_once(caplog: pytest.LogCaptureFixture) -> Non
     caplog.set_level(logging.INFO, "aioflow.train")
     one = af.constant(1.0, name="one")
     hook = af.train.LoggingTensorHook([one], every_n_iter=10)
-    async with af.train.MonitoredSession(hooks=[hook]) as session:
+
+    class Yields(af.train.SessionRunHook):
+        """All runs are asked before the first of them is made."""
+
+        async def before_run(self, run_context: Any) -> None:
+            await asyncio.sleep(0)
+
+    async with af.train.MonitoredSession(hooks=[hook, Yields()]) as session:
         for _ in range(2):
             async with asyncio.TaskGroup() as group:
                 for _ in range(10):
