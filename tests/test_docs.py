@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
 import re
 import socket
@@ -165,6 +166,19 @@ def test_the_programs_of_the_documents_pass_the_type_checker(tmp_path: Path) -> 
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def test_the_styles_of_training_on_several_workers_run_as_one_program(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = ROOT / "docs" / "distributed.md"
+    code = "\n\n".join(code for _, code in _blocks(path.read_text("utf-8"), "python"))
+    async with asyncio.timeout(SECONDS):
+        await eval(compile(code, str(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), {})
+    in_graph, apart, together, shape, count = capsys.readouterr().out.splitlines()
+    for found in (in_graph, *re.split(r"(?<=\]) (?=\[)", apart), together):
+        np.testing.assert_allclose(np.array(found.strip("[]").split(), float), [1.0, -2.0, 0.5, 3.0], atol=0.05)
+    assert (shape, count) == ("(64, 1)", "100")
 
 
 def test_what_is_compatible_is_said_as_it_is() -> None:

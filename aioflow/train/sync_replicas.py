@@ -229,7 +229,9 @@ class SyncReplicasOptimizer(Optimizer):
         check_whole(count, "num_tokens", missing)
         if count % len(self._queues):
             raise InvalidArgumentError(
-                "workers with numbers get the same number of tokens", expected=f"0 or {len(self._queues)}", actual=count
+                "workers with numbers get the same number of tokens",
+                expected=f"a multiple of {len(self._queues)}",
+                actual=count,
             )
         with step.graph.as_default(), step.graph.device(step.device), step.graph.name_scope(None):
             return self._enqueue(step.value(), count) if count else no_op(name="no_init_tokens")
