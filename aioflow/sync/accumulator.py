@@ -30,6 +30,7 @@ class AccumulatorCore:
 
     Args:
         add: The sum of two sums. It raises InvalidArgumentError where they do not fit together.
+        only_first: Keep the first gradient of a step and drop the others.
 
     Attributes:
         name: For messages.
@@ -38,8 +39,9 @@ class AccumulatorCore:
         closed: Whether nobody may take anything until it is restarted.
     """
 
-    def __init__(self, name: str, add: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, name: str, add: Callable[[Any, Any], Any], only_first: bool = False) -> None:
         self.name = name
+        self._only_first = only_first
         self._add = add
         self.step = 0
         self.count = 0
@@ -57,7 +59,7 @@ class AccumulatorCore:
     def apply(self, step: int, gradient: Any) -> list[Ticket]:
         """Add a gradient, if it is neither stale nor of a step that has been undone."""
         with self._lock:
-            if step < self.step or self.step < step <= self._undone:
+            if step < self.step or self.step < step <= self._undone or (self.count and self._only_first):
                 return []
             self._sum = gradient if self._sum is None else self._add(self._sum, gradient)
             self.count += 1
@@ -111,9 +113,10 @@ class AccumulatorCore:
     def _put_back(self, ticket: Take) -> None:
         total, count = ticket.value
         if self._sum is not None:
-            with contextlib.suppress(InvalidArgumentError):
-                self._sum = self._add(total, self._sum)
-                self.count += count
+            if not self._only_first:
+                with contextlib.suppress(InvalidArgumentError):
+                    self._sum = self._add(total, self._sum)
+                    self.count += count
             return
         self._sum, self.count = total, count
         if self.step == ticket.step + 1:

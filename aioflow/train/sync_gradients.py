@@ -1,8 +1,8 @@
 """How the gradients of several replicas come together at a variable: the first that come, or in the order of workers.
 
 A sum of floats depends on its order. Where the first m of n count, the order is that in which they come. Where every
-worker counts each step, each has an accumulator of its own, and what is in them is added up in the order of workers:
-the same gradients then give the same bits, whoever was first.
+worker counts each step, each has an accumulator of its own, which takes one gradient a step, and these are added up in
+the order of workers: the same gradients then give the same bits, whoever was first.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Gathered:
 
 def gather_the_first(gradient: Gradient, variable: Variable, local_step: Tensor, count: int) -> Gathered:
     """The mean of the first `count` gradients of a step; of a row, that of those among them which have it."""
-    accumulator = _accumulator(gradient, variable, "")
+    accumulator = _accumulator(gradient, variable, "", "MEAN")
     return Gathered(_give(accumulator, gradient, local_step), _take(accumulator, variable, count), [accumulator])
 
 
@@ -68,7 +68,7 @@ class RollCall:
 
     def gather(self, gradient: Gradient, variable: Variable, local_step: Tensor) -> Gathered:
         """The mean over all workers, added up from worker 0 on."""
-        accumulators = [_accumulator(gradient, variable, f"_{index}") for index in range(self.workers)]
+        accumulators = [_accumulator(gradient, variable, f"_{index}", "FIRST") for index in range(self.workers)]
         given = _give(accumulators[self.worker], gradient, local_step)
         with variable.graph.control_dependencies([self._all_in]):
             parts = [_take(accumulator, variable, 1) for accumulator in accumulators]
@@ -76,10 +76,10 @@ class RollCall:
         return Gathered(given, mean, accumulators)
 
 
-def _accumulator(gradient: Gradient, variable: Variable, ending: str) -> Accumulator:
+def _accumulator(gradient: Gradient, variable: Variable, ending: str, reduction: str) -> Accumulator:
     name = f"{variable.name}/grad_accum{ending}"
     kind = SparseConditionalAccumulator if isinstance(gradient, IndexedSlices) else ConditionalAccumulator
-    return kind(gradient.dtype, variable.dims, shared_name=name)
+    return kind(gradient.dtype, variable.dims, shared_name=name, reduction_type=reduction)
 
 
 def _give(accumulator: Any, gradient: Gradient, local_step: Tensor) -> Operation:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aioflow.errors import FailedPreconditionError
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.train.coordinator import Coordinator
+from aioflow.train.monitored.session_run_hook import SessionRunHook
 from aioflow.train.queue_runner import QueueRunner
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Preparation:
     runner: QueueRunner | None = None
 
 
-class SyncReplicasHook:
+class SyncReplicasHook(SessionRunHook):
     """What `SyncReplicasOptimizer.make_session_run_hook` gives.
 
     Args:
@@ -74,12 +75,3 @@ class SyncReplicasHook:
             await session.run(nodes.tokens)
         if nodes.runner is not None:
             nodes.runner.create_threads(session, coord)
-
-    def before_run(self, run_context: Any) -> None:
-        """Nothing is added to a run."""
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Nothing is to be done after a run."""
-
-    def end(self, session: Session) -> None:
-        """Nothing is to be done at the end."""

@@ -176,17 +176,13 @@ class SyncReplicasOptimizer(Optimizer):
         graph = update.graph
         with graph.control_dependencies([update]):
             next_step = self._step().read_value()
-            sync = self._enqueue(next_step, max(self._needed, self._replicas))
+            sync = _enqueue(self._queues, next_step, max(self._needed, self._replicas))
         if self._averages is not None:
             with graph.control_dependencies([sync]):
                 sync = self._averages.apply(self._averaged)
         refuse = [queue.close(cancel_pending_enqueues=True) for queue in self._queues]
         stop = group(*refuse, *_beside(accumulators, lambda accumulator: accumulator.close()))
         return QueueRunner(self._queues[0], [sync], close_op=stop, cancel_op=stop)
-
-    def _enqueue(self, step: Tensor, count: int) -> Operation:
-        tokens = make("Fill", [count // len(self._queues)], step)
-        return group(*[queue.enqueue_many([tokens]) for queue in self._queues])
 
     def _make_initializers(self, local_step: Variable, accumulators: Sequence[Accumulator]) -> None:
         step = self._step()
@@ -213,28 +209,29 @@ class SyncReplicasOptimizer(Optimizer):
         """The node with which the chief hands out the first tokens, before any update.
 
         Args:
-            num_tokens: How many; -1 for `replicas_to_aggregate`, or for none where workers have numbers. Each lets a
-                replica compute another gradient before the first update; where there are fewer replicas than a step
-                needs gradients, it takes as many tokens as are missing.
+            num_tokens: How many; -1 for `replicas_to_aggregate`. Each lets a replica compute another gradient before
+                the first update; where there are fewer replicas than a step needs gradients, it takes as many tokens as
+                are missing. Where workers have numbers, -1 is one for each but the chief: whoever waits for a token of
+                an earlier chief computes its gradient again. Of others it does not count, as the second of a step.
 
         Raises:
             InvalidArgumentError: they are too few, `apply_gradients` has not been called, or workers have numbers and
-                some would get more tokens than others.
+                some would get more than others.
         """
         step = self._step()
-        count = num_tokens
+        queues, count = self._queues, num_tokens
         if num_tokens == -1:
-            count = self._needed if self._worker is None else 0
-        missing = max(0, self._needed - self._replicas)
-        check_whole(count, "num_tokens", missing)
-        if count % len(self._queues):
+            queues = [queue for index, queue in enumerate(queues) if index != self._worker]
+            count = self._needed if self._worker is None else len(queues)
+        check_whole(count, "num_tokens", max(0, self._needed - self._replicas))
+        if count and count % len(queues):
             raise InvalidArgumentError(
-                "workers with numbers get the same number of tokens",
-                expected=f"a multiple of {len(self._queues)}",
-                actual=count,
+                "numbered workers get the same number of tokens",
+                expected=f"a multiple of {len(queues)}",
+                actual=num_tokens,
             )
         with step.graph.as_default(), step.graph.device(step.device), step.graph.name_scope(None):
-            return self._enqueue(step.value(), count) if count else no_op(name="no_init_tokens")
+            return _enqueue(queues, step.value(), count) if count else no_op(name="no_init_tokens")
 
     def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> SyncReplicasHook:
         """A hook that prepares each new session: the local step, and for the chief the accumulators, tokens and runner.
@@ -286,6 +283,11 @@ def _check_worker(index: int, needed: int, total: int) -> None:
         )
     if index >= total:
         raise InvalidArgumentError("worker_index is out of range", expected=f"less than {total}", actual=index)
+
+
+def _enqueue(queues: Sequence[FIFOQueue], step: Tensor, count: int) -> Operation:
+    tokens = make("Fill", [count // len(queues)], step)
+    return group(*[queue.enqueue_many([tokens]) for queue in queues])
 
 
 def _beside(accumulators: Sequence[Accumulator], make_node: Callable[[Accumulator], Operation]) -> list[Operation]:

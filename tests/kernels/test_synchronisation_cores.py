@@ -335,6 +335,23 @@ def test_gradients_of_undone_steps_are_dropped_until_their_turn_comes_again() ->
     assert core.count == 2, "a step that has never been may come early"
 
 
+def test_only_the_first_gradient_of_a_step_counts_where_that_is_asked_for() -> None:
+    core = AccumulatorCore("a", _add, only_first=True)
+    for number in (1, 2):
+        core.apply(0, frozenset({number}))
+    first, second = Take(1), Take(1)
+    assert core.submit(first) == [first]
+    assert core.submit(second) == []
+    core.apply(0, frozenset({3}))
+    assert core.apply(1, frozenset({4})) == [second]
+    assert (first.value, second.value) == (({1}, 1), ({4}, 1))
+    core.apply(2, frozenset({5}))
+    core.withdraw(second)
+    third = Take(1)
+    core.submit(third)
+    assert third.value == ({5}, 1), "what has come since stays alone"
+
+
 def test_whoever_waits_at_a_closed_accumulator_is_told() -> None:
     core = AccumulatorCore("a", _add)
     early, late = Take(1), Take(1)

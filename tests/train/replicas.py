@@ -65,7 +65,10 @@ class Replica:
         """Until so many gradients are in the accumulators of these names."""
         with self.graph.as_default(), af.device("/job:ps/task:0"):
             inside = [
-                af.ConditionalAccumulator(self.dense.dtype, [2], shared_name=name).num_accumulated() for name in counts
+                af.ConditionalAccumulator(
+                    self.dense.dtype, [2], name, reduction_type="FIRST" if name[-1].isdigit() else "MEAN"
+                ).num_accumulated()
+                for name in counts
             ]
         async with asyncio.timeout(_SECONDS):
             while await self.run(inside) != list(counts.values()):  # noqa: ASYNC110

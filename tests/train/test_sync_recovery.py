@@ -38,7 +38,7 @@ def undisturbed(steps: int) -> Any:
 
 async def follow(worker: Replica, index: int, last: int | None = None) -> None:
     """The program of a worker, until its session is closed; that of the chief until a step."""
-    hook = worker.optimizer.make_session_run_hook(last is not None, num_tokens=WORKERS)
+    hook = worker.optimizer.make_session_run_hook(last is not None)
     try:
         async with af.train.Coordinator() as coord:
             hook.begin()

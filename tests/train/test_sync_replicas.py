@@ -120,6 +120,28 @@ async def test_nobody_takes_the_turn_of_a_numbered_worker() -> None:
         assert (await quick.run(quick.dense)).tolist() == [-8.0, -8.0]
 
 
+async def test_of_a_numbered_worker_the_first_gradient_of_a_step_counts() -> None:
+    """One that was waiting when a new chief began computes its gradient again; of others that is too much."""
+    async with replicas(2, numbered(2)) as workers:
+        await begin(workers)
+        chief, other = workers
+        with chief.graph.as_default():
+            tokens = chief.optimizer.get_init_tokens_op()
+            with pytest.raises(af.errors.InvalidArgumentError, match="same number"):
+                chief.optimizer.get_init_tokens_op(1)
+        await chief.run(tokens)
+        await other.compute(3.0)
+        async with asyncio.TaskGroup() as tg:
+            again = tg.create_task(other.compute(1000.0))
+            first = tg.create_task(chief.compute(1.0))
+            await chief.until_given({f"{DENSE}_0": 1, f"{DENSE}_1": 1})
+            assert not again.done()
+            assert not first.done()
+            await chief.update()
+        assert (await chief.run(chief.dense)).tolist() == [-2.0, -2.0]
+        assert (await chief.run(chief.table))[0].tolist() == [-4.0, -4.0]
+
+
 async def test_a_chief_that_dies_while_it_waits_has_taken_nothing() -> None:
     async with replicas(2, numbered(2)) as workers:
         await begin(workers)

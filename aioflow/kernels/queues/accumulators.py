@@ -22,16 +22,17 @@ __all__ = ["Accumulator", "Rows"]
 
 
 class Accumulator(AccumulatorCore):
-    """An accumulator of one dtype and shape; `kind` is the op that makes it, and `means` where it gives the mean."""
+    """An accumulator of one dtype and shape; `kind` is the op that makes it, `reduction` its "reduction_type"."""
 
     def __init__(
-        self, kind: str, name: str, dtype: DType, dims: Dims, means: bool, add: Callable[[Any, Any], Any]
+        self, kind: str, name: str, dtype: DType, dims: Dims, reduction: str, add: Callable[[Any, Any], Any]
     ) -> None:
-        super().__init__(name, add)
+        super().__init__(name, add, only_first=reduction == "FIRST")
         self.kind = kind
         self.dtype = dtype
         self.dims = dims
-        self.means = means
+        self.reduction = reduction
+        self.means = reduction == "MEAN"
 
     def check(self, kind: str, dtype: DType) -> None:
         """Raise InvalidArgumentError if a node takes the accumulator for a different one."""
@@ -60,15 +61,15 @@ class Accumulator(AccumulatorCore):
 def _handle(add: Callable[[Any, Any, Any], Any], binding: Binding) -> Callable[[], Accumulator]:
     attrs, resources, kind = binding.attrs, binding.resources, binding.op_type
     name: str = attrs["shared_name"] or binding.name
-    dtype, dims, means = attrs["dtype"], attrs["shape"], attrs["reduction_type"] == "MEAN"
+    dtype, dims, reduction = attrs["dtype"], attrs["shape"], attrs["reduction_type"]
 
     def make() -> Accumulator:
-        return Accumulator(kind, name, dtype, dims, means, partial(add, binding.xp))
+        return Accumulator(kind, name, dtype, dims, reduction, partial(add, binding.xp))
 
     def handle() -> Accumulator:
         found = resources.get_or_create(attrs["container"], name, make)
-        wanted = (kind, dtype, dims, means)
-        if not isinstance(found, Accumulator) or (found.kind, found.dtype, found.dims, found.means) != wanted:
+        wanted = (kind, dtype, dims, reduction)
+        if not isinstance(found, Accumulator) or (found.kind, found.dtype, found.dims, found.reduction) != wanted:
             raise InvalidArgumentError(
                 f"resource {name!r} is a different one", expected=f"{kind} of {dtype.name}", actual=repr(found)
             )

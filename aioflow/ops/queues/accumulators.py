@@ -39,7 +39,7 @@ _ATTRIBUTES = [
     "shape: shape",
     "container: string = ''",
     "shared_name: string = ''",
-    "reduction_type: {'MEAN', 'SUM'} = 'MEAN'",
+    "reduction_type: {'MEAN', 'SUM', 'FIRST'} = 'MEAN'",
 ]
 define_op(
     "ResourceConditionalAccumulator",
@@ -200,7 +200,8 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
     Args:
         dtype, shape: Of the gradients; the shape may be open.
         shared_name: Accumulators with the same name, in any session of a worker, are the same.
-        reduction_type: "MEAN" or "SUM".
+        reduction_type: "MEAN" or "SUM"; or "FIRST", which TensorFlow does not have: only the first gradient of a step
+            counts.
     """
 
     def __init__(
