@@ -2,7 +2,7 @@
 
 `train.replica_device_setter` puts the variables on the parameter servers, here by their size, and all else on the
 worker. Workers read and update the variables without waiting for each other; a gradient may be of values that somebody
-has changed meanwhile. Worker 0, the chief, gives the variables their first values.
+has changed meanwhile. Worker 0, the chief, gives the variables their first values; the others wait for that alone.
 
     python examples/asynchronous.py
 """
@@ -32,7 +32,7 @@ class Replica:
 
     Attributes:
         images, labels: A batch.
-        train: A step; it counts in `step`, which all share.
+        train: A step.
         right: The share of labels that are guessed right.
     """
 
@@ -47,25 +47,22 @@ class Replica:
             hidden = af.nn.relu(af.matmul(self.images, af.get_variable("hidden", [64, 96])))
             logits = af.matmul(hidden, af.get_variable("output", [96, 10]))
             loss = af.reduce_mean(af.nn.sparse_softmax_cross_entropy_with_logits(labels=self.labels, logits=logits))
-            self.step = af.train.get_or_create_global_step()
-            self.train = af.train.AdamOptimizer(2e-3).minimize(loss, self.step)
+            step = af.train.get_or_create_global_step()
+            self.train = af.train.AdamOptimizer(2e-3).minimize(loss, step)
             self.right = af.reduce_mean(af.cast(af.nn.in_top_k(logits, self.labels, 1), af.float32))
-            self.initialize = af.global_variables_initializer()
-            self.missing = af.report_uninitialized_variables()
 
 
 async def work(worker: int, target: str, digits: Digits, steps: int) -> int:
     """The program of one worker; returns how many steps it has made."""
     replica, batches, made = Replica(worker), np.random.default_rng(worker), 0
-    async with af.Session(target, graph=replica.graph) as session:
-        if worker == 0:
-            await session.run(replica.initialize)
-        while len(await session.run(replica.missing)):  # noqa: ASYNC110  # the chief is another program
-            await asyncio.sleep(0.01)
-        while await session.run(replica.step) < steps:
-            some = batches.integers(0, len(digits), BATCH)
-            await session.run(replica.train, {replica.images: digits.images[some], replica.labels: digits.labels[some]})
-            made += 1
+    stop = af.train.StopAtStepHook(last_step=steps)
+    with replica.graph.as_default():
+        async with af.train.MonitoredTrainingSession(target, is_chief=worker == 0, hooks=[stop]) as session:
+            while not session.should_stop():
+                some = batches.integers(0, len(digits), BATCH)
+                feeds = {replica.images: digits.images[some], replica.labels: digits.labels[some]}
+                await session.run(replica.train, feeds)
+                made += 1
     return made
 
 

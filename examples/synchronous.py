@@ -26,7 +26,7 @@ CLUSTER = {
 
 
 class Replica:
-    """What one worker's program builds."""
+    """What one worker's program builds: every worker builds the same, but for its own device."""
 
     def __init__(self, worker: int) -> None:
         setter = af.train.replica_device_setter(cluster=CLUSTER, worker_device=f"/job:worker/task:{worker}")
@@ -36,33 +36,27 @@ class Replica:
             hidden = af.nn.relu(af.matmul(self.images, af.get_variable("hidden", [64, 96])))
             logits = af.matmul(hidden, af.get_variable("output", [96, 10]))
             loss = af.reduce_mean(af.nn.sparse_softmax_cross_entropy_with_logits(labels=self.labels, logits=logits))
-            self.step = af.train.get_or_create_global_step()
-            optimizer = af.train.SyncReplicasOptimizer(af.train.AdamOptimizer(5e-3), NEEDED, WORKERS)
-            self.train = optimizer.minimize(loss, self.step)
+            step = af.train.get_or_create_global_step()
+            self.optimizer = af.train.SyncReplicasOptimizer(af.train.AdamOptimizer(5e-3), NEEDED, WORKERS)
+            self.train = self.optimizer.minimize(loss, step)
             self.right = af.reduce_mean(af.cast(af.nn.in_top_k(logits, self.labels, 1), af.float32))
-            self.hook = optimizer.make_session_run_hook(is_chief=worker == 0, num_tokens=0)
-            self.hook.begin()
-            self.initialize = af.global_variables_initializer()
-            self.missing = af.report_uninitialized_variables(af.global_variables())
 
 
 async def work(worker: int, target: str, digits: Digits, steps: int) -> int:
     """The program of one worker; returns how many gradients it has computed."""
     replica, batches, made = Replica(worker), np.random.default_rng(worker), 0
-    async with af.Session(target, graph=replica.graph) as session, af.train.Coordinator() as coordinator:
-        if worker == 0:
-            await session.run(replica.initialize)
-        while len(await session.run(replica.missing)):  # noqa: ASYNC110  # the chief is another program
-            await asyncio.sleep(0.01)
-        await replica.hook.after_create_session(session, coordinator)
-        # The chief ends when there are enough steps; the wait of the others for the next one then ends with
-        # OutOfRangeError, which leaves the coordinator's block in silence.
-        while worker or await session.run(replica.step) < steps:
-            some = batches.integers(0, len(digits), BATCH)
-            if worker == WORKERS - 1:
-                await asyncio.sleep(0.02)
-            made += 1
-            await session.run(replica.train, {replica.images: digits.images[some], replica.labels: digits.labels[some]})
+    is_chief = worker == 0
+    hooks = [replica.optimizer.make_session_run_hook(is_chief), af.train.StopAtStepHook(last_step=steps)]
+    with replica.graph.as_default():
+        async with af.train.MonitoredTrainingSession(target, is_chief, hooks=hooks) as session:
+            while not session.should_stop():
+                some = batches.integers(0, len(digits), BATCH)
+                if worker == WORKERS - 1:
+                    await asyncio.sleep(0.02)
+                made += 1
+                # When the chief stops, the wait of the others ends with OutOfRangeError, and so does their training.
+                feeds = {replica.images: digits.images[some], replica.labels: digits.labels[some]}
+                await session.run(replica.train, feeds)
     return made
 
 

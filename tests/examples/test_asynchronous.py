@@ -16,8 +16,8 @@ async def test_it_learns(capsys: pytest.CaptureFixture[str]) -> None:
     steps = [int(text) for text in re.search(r"after \[(.*)\] steps", printed)[1].split(",")]  # type: ignore[index]
     assert len(steps) == example.WORKERS
     assert all(steps)
-    assert example.STEPS <= sum(steps) < example.STEPS + example.WORKERS
+    assert example.STEPS <= sum(steps) < 1.1 * example.STEPS
 
 
-async def test_without_training_it_knows_nothing() -> None:
-    assert await example.main(steps=0) < 0.4
+async def test_after_a_step_it_knows_nothing() -> None:
+    assert await example.main(steps=1) < 0.4
