@@ -176,7 +176,7 @@ async def test_the_styles_of_training_on_several_workers_run_as_one_program(
     async with asyncio.timeout(SECONDS):
         await eval(compile(code, str(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), {})
     in_graph, apart, together, shape, count = capsys.readouterr().out.splitlines()
-    for found in (in_graph, *re.split(r"(?<=\]) (?=\[)", apart), together):
+    for found in (in_graph, *re.split(r"(?<=\]) (?=\[)", f"{apart} {together}")):
         np.testing.assert_allclose(np.array(found.strip("[]").split(), float), [1.0, -2.0, 0.5, 3.0], atol=0.05)
     assert (shape, count) == ("(64, 1)", "100")
 
