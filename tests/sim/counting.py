@@ -69,6 +69,7 @@ class Counters:
             added = af.assign_add(self.counts, delta)
         with af.device(f"/job:worker/task:{worker}"):
             self.add = af.reduce_sum(added)
+            self.total = af.reduce_sum(self.counts)
 
 
 class Counting:
@@ -112,6 +113,7 @@ class Counting:
                     await asyncio.sleep(chance.expovariate(4.0))
                     if number == 0 and self.saves and chance.random() < 0.4:
                         await self.checkpoint(client, graph)
+                await self.stage.comes_back(client, graph.total)
                 await client.close()
 
         return count

@@ -76,6 +76,7 @@ class Queueing:
                         if error.may_have_been_applied:
                             self.maybe_put.add(element)
                         await asyncio.sleep(0.1)
+                await self.stage.comes_back(client, graph.size)
                 await client.close()
             self.producing -= 1
 

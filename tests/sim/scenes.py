@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import aioflow as af
-from aioflow.errors import OpError
+from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.testing.sim_cluster import SIMULATED, SimCluster
 from aioflow.testing.sim_faults import FaultSchedule
 from aioflow.testing.sim_net import SimNet, simulate
@@ -127,6 +127,7 @@ class Stage:
     spare: Sequence[str] = ()
     cluster: SimCluster = field(init=False)
     schedule: FaultSchedule = field(init=False)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def set_up(self, clients: Sequence[str]) -> None:
         """Start the servers, and make up what will go wrong."""
@@ -149,9 +150,29 @@ class Stage:
     async def perform(self, programs: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
         """Run the clients' programs while everything goes wrong."""
         async with asyncio.TaskGroup() as performance:
-            performance.create_task(self.schedule.run(self.net))
+            performance.create_task(self._go_wrong())
             for host, program in programs.items():
                 performance.create_task(self.net.host(host).call(program))
+
+    async def _go_wrong(self) -> None:
+        await self.schedule.run(self.net)
+        self.over.set()
+
+    async def comes_back(self, client: Client, fetches: Any) -> None:
+        """A client's own session works again when all faults are over; a variable may have no value."""
+        await self.over.wait()
+        until = self.net.loop.time() + RECOVERY
+        while True:
+            try:
+                await client.run(fetches)
+            except FailedPreconditionError:
+                return
+            except OpError as error:
+                if self.net.loop.time() > until:
+                    raise Violation(f"a session is dead {RECOVERY:g} s after the last fault: {error}") from error
+                await asyncio.sleep(0.25)
+            else:
+                return
 
     async def afterwards(self, work: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
         """What somebody else finds when all faults are over; he may try for a while."""

@@ -1,0 +1,267 @@
+"""Faults planted in the engine, to see that the simulated clusters find them.
+
+`python -m tests.sim.planted` plays seeds with each fault until one fails, and prints after how many: the table in
+docs/simulation.md. Where none of `LIMIT` seeds fails, the scenes are blind on that side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, NamedTuple
+from unittest import mock
+
+from aioflow import kernels
+from aioflow.errors import OpError, UnavailableError
+from aioflow.formats.temporary_files import TemporaryFile
+from aioflow.net import outbox, remote_step, remote_worker, step_table, task_worker, worker_service
+from aioflow.net.channel import Channel
+from aioflow.net.heartbeat import Heartbeat
+from aioflow.net.tcp import TcpComm
+from aioflow.runtime.rendezvous import Rendezvous
+from aioflow.runtime.step import Step, Stoppable
+from aioflow.sync.waiting import Waiting, wake_all
+from tests.sim.scenes import play
+from tests.sim.stories import SCENES
+
+LIMIT: Final = 300
+
+Plant = Callable[[], AbstractContextManager[Any]]
+
+
+def every(count: int) -> Callable[[], bool]:
+    """True each so many times that it is called."""
+    calls = itertools.count(1)
+    return lambda: next(calls) % count == 0
+
+
+def replaced(owner: Any, name: str, change: Callable[[Any], Any]) -> AbstractContextManager[Any]:
+    """A method or function as `change` makes it of the right one."""
+    return mock.patch.object(owner, name, change(getattr(owner, name)))
+
+
+def lost_wake_up() -> AbstractContextManager[Any]:
+    now = every(5)
+
+    def change(wake: Any) -> Any:
+        return lambda lane: None if now() else wake(lane)
+
+    return replaced(outbox._Lane, "_wake", change)
+
+
+def stale_registration() -> AbstractContextManager[Any]:
+    return mock.patch.object(remote_step._Registered, "is_valid", property(lambda known: known.way.is_open))
+
+
+def retry_that_applies_twice() -> AbstractContextManager[Any]:
+    def change(run: Any) -> Any:
+        async def run_again(step: Any, feeds: Sequence[Any], execution: Step) -> Any:
+            try:
+                return await run(step, feeds, execution)
+            except UnavailableError:
+                execution.id += 1
+                return await run(step, feeds, execution)
+
+        return run_again
+
+    return replaced(remote_step.RemoteStep, "run", change)
+
+
+def fence_forgotten() -> AbstractContextManager[Any]:
+    async def wanted(client: Any, asked: Any) -> None:
+        """Whatever comes is begun."""
+
+    return mock.patch.object(worker_service._Client, "_require_wanted", wanted)
+
+
+def early_value_dropped() -> AbstractContextManager[Any]:
+    def change(deliver: Any) -> Any:
+        def if_begun(table: Any, id: int, *value: Any) -> None:
+            if table.get(id) is not None:
+                deliver(table, id, *value)
+
+        return if_begun
+
+    return replaced(step_table.StepTable, "deliver", change)
+
+
+def abort_not_forwarded() -> AbstractContextManager[Any]:
+    async def abort(worker: Any, step: int, error: OpError) -> bool:
+        return True
+
+    return mock.patch.object(remote_worker.RemoteWorker, "abort", abort)
+
+
+def heartbeat_that_never_fires() -> AbstractContextManager[Any]:
+    return mock.patch.object(Heartbeat, "tick", return_value=None)
+
+
+def waiter_leaked() -> AbstractContextManager[Any]:
+    async def wait(waiting: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        ticket = waiting._make(lambda: future.done() or future.set_result(None))
+        wake_all(waiting._submit(ticket))
+        await future  # and where this is cancelled, the ticket stays in the queue
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.value if waiting._finish is None else waiting._finish(ticket.value)
+
+    return mock.patch.object(Waiting, "_wait", wait)
+
+
+def ended_steps_forgotten() -> AbstractContextManager[Any]:
+    return mock.patch.object(step_table.StepTable, "_forget")
+
+
+def frame_delivered_twice() -> AbstractContextManager[Any]:
+    now = every(40)
+
+    def change(arrived: Any) -> Any:
+        def arrive(comm: Any, message: Any) -> None:
+            arrived(comm, message)
+            if now():
+                arrived(comm, message)
+
+        return arrive
+
+    return replaced(TcpComm, "_arrived", change)
+
+
+def frame_lost() -> AbstractContextManager[Any]:
+    now = every(40)
+
+    def change(arrived: Any) -> Any:
+        return lambda comm, message: None if now() else arrived(comm, message)
+
+    return replaced(TcpComm, "_arrived", change)
+
+
+def error_that_denies_its_effect() -> AbstractContextManager[Any]:
+    def account(step: Any, error: BaseException) -> None:
+        if isinstance(error, OpError):
+            error.may_have_been_applied = False
+
+    return mock.patch.object(Step, "account", account)
+
+
+def client_not_forgotten() -> AbstractContextManager[Any]:
+    async def close(session: Any) -> None:
+        """The parts stay."""
+
+    return mock.patch.object(task_worker.WorkerSession, "close", close)
+
+
+def time_limit_not_kept() -> AbstractContextManager[Any]:
+    def change(stop: Any) -> Any:
+        return lambda waiting: None
+
+    return replaced(Stoppable, "_stop", change)
+
+
+def calls_that_outlive_their_connection() -> AbstractContextManager[Any]:
+    def change(finish: Any) -> Any:
+        def end(channel: Any, error: OpError) -> None:
+            calls, channel._calls = channel._calls, {}
+            finish(channel, error)
+            channel._calls = calls
+
+        return end
+
+    return replaced(Channel, "_finish", change)
+
+
+def disk_error_swallowed() -> AbstractContextManager[Any]:
+    def change(publish: Any) -> Any:
+        def try_to(file: Any, final: Any) -> None:
+            try:
+                publish(file, final)
+            except OSError:
+                file.file.close()
+
+        return try_to
+
+    return replaced(TemporaryFile, "publish", change)
+
+
+def value_for_another_iteration() -> AbstractContextManager[Any]:
+    now = every(30)
+
+    def change(deliver: Any) -> Any:
+        previous: dict[str, Any] = {}
+
+        def stale(meeting: Any, name: str, tag: str, value: Any) -> None:
+            old = previous.get(name, value)
+            previous[name] = value
+            fits = getattr(old, "shape", None) == getattr(value, "shape", None)
+            deliver(meeting, name, tag, old if now() and fits else value)
+
+        return stale
+
+    return replaced(Rendezvous, "deliver", change)
+
+
+PLANTS: Final[Mapping[str, Plant]] = {
+    "a wake-up of a lane is lost, one of five": lost_wake_up,
+    "a part counts as registered with a restarted task": stale_registration,
+    "a step is run again after UnavailableError": retry_that_applies_twice,
+    "a step that its client gave up is begun all the same": fence_forgotten,
+    "a value that comes before its step is dropped": early_value_dropped,
+    "an abort is not sent to the worker": abort_not_forwarded,
+    "a silent peer is never found dead": heartbeat_that_never_fires,
+    "a waiter that was cancelled stays in its queue": waiter_leaked,
+    "the step table forgets the steps that have ended": ended_steps_forgotten,
+    "one message of forty arrives twice": frame_delivered_twice,
+    "one message of forty is lost": frame_lost,
+    "an error denies that its step was applied": error_that_denies_its_effect,
+    "a worker keeps what a client had, after its end": client_not_forgotten,
+    "a call to a worker is not stopped with its step": time_limit_not_kept,
+    "calls wait on when their connection has ended": calls_that_outlive_their_connection,
+    "an error of the disk is swallowed": disk_error_swallowed,
+    "one value of thirty is that of the step before": value_for_another_iteration,
+}
+
+
+class Found(NamedTuple):
+    """Which seed has found a fault, of which scene, after how many plays, and by what."""
+
+    plays: int
+    scene: str
+    seed: int
+    error: str
+
+
+def seeds(limit: int) -> Iterator[tuple[str, int]]:
+    """Scenes and seeds in turn."""
+    return itertools.islice(((name, seed) for seed in itertools.count() for name in SCENES), limit)
+
+
+def search(plant: Plant, limit: int = LIMIT) -> Found | None:
+    """Play until one fails."""
+    with plant():
+        for plays, (name, seed) in enumerate(seeds(limit), 1):
+            try:
+                play(SCENES[name], seed)
+            except Exception as error:
+                return Found(plays, name, seed, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+    return None
+
+
+def main(words: Sequence[str]) -> None:
+    """Print the table; of the faults that have one of the words in their names, if there are any."""
+    kernels.load()
+    print("| fault | found after | by | what it says |\n|---|---:|---|---|")
+    for name, plant in PLANTS.items():
+        if not words or any(word in name for word in words):
+            found = search(plant)
+            last = (
+                "not found | | |" if found is None else f"{found.plays} | {found.scene} {found.seed} | {found.error} |"
+            )
+            print(f"| {name} | {last}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
