@@ -55,7 +55,7 @@ def client_options() -> CommOptions:
 
 def _server_options() -> CommOptions:
     """Of who is asked: a client's event loop may be held up by its own program, and nobody waits for it meanwhile."""
-    return CommOptions(heartbeat=_HEARTBEAT, misses=130, close_timeout=1.0)
+    return CommOptions(heartbeat=_HEARTBEAT, misses=130, close_timeout=1.0, connections=4096)
 
 
 def target_address(target: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from aioflow.config import SessionConfig
 from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.comm import CommOptions
 from aioflow.net.server import Server
 from aioflow.runtime.step import Step
 from aioflow.testing.sim_net import SimNet
@@ -34,13 +35,21 @@ class SimCluster:
     Args:
         jobs: How many tasks each job has.
         config: Of the servers; `SIMULATED` with what differs from it.
+        options: Of the connections to them; the servers' own by default.
 
     Attributes:
         spec: The cluster.
         servers: Those that run, by the names of their hosts.
     """
 
-    def __init__(self, net: SimNet, jobs: Mapping[str, int], config: SessionConfig = SIMULATED) -> None:
+    def __init__(
+        self,
+        net: SimNet,
+        jobs: Mapping[str, int],
+        config: SessionConfig = SIMULATED,
+        options: CommOptions | None = None,
+    ) -> None:
+        self._options = options
         self._net = net
         self._config = config
         self.servers: dict[str, Server] = {}
@@ -72,7 +81,7 @@ class SimCluster:
         self._ready[host.name] = asyncio.Event()
 
         async def serve() -> None:
-            server = Server(self.spec, task.job, task.number, config=self._config)
+            server = Server(self.spec, task.job, task.number, config=self._config, options=self._options)
             chance = self._net.random(f"threads {host.name}")
             for device in server.worker.devices.values():
                 device.backend = copy.copy(device.backend)
