@@ -111,6 +111,11 @@ class Queueing:
             if await self.take(client, graph):
                 raise Violation("an element came out of an empty queue")
             await self.stage.idle(3.0)
+            async with asyncio.TaskGroup() as waiting:  # now without a time limit that the workers know of
+                stuck = waiting.create_task(client.run(graph.take, seconds=500.0))
+                await asyncio.sleep(0.5)
+                stuck.cancel()
+            await self.stage.idle(3.0)
 
 
 async def queueing(net: SimNet) -> None:
