@@ -19,6 +19,7 @@ from unittest import mock
 
 import aioflow as af
 from aioflow import kernels
+from aioflow.net.comm import CommOptions
 from aioflow.net.tcp import TcpComm
 from aioflow.testing import sim_net
 from aioflow.testing.sim_cluster import SIMULATED, SimCluster
@@ -133,7 +134,8 @@ def _since(counter: Counter[str], before: Counter[str], host: str) -> int:
 
 async def measure(net: SimNet, case: str, size: int) -> Row:
     """One case on a cluster of one ps and so many workers."""
-    cluster = SimCluster(net, {"ps": 1, "worker": size})
+    options = CommOptions(heartbeat=0.45, misses=130, close_timeout=1.0, connections=4096)
+    cluster = SimCluster(net, {"ps": 1, "worker": size}, options=options)
     await cluster.start()
 
     async def client() -> Row:

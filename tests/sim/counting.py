@@ -18,7 +18,7 @@ from aioflow.testing.sim_faults import FAULTS
 from aioflow.testing.sim_net import SimNet
 from tests.sim.scenes import Client, Stage, Violation
 
-UNITS = 10  # of each client
+UNITS = 15  # of each client
 
 
 @dataclass
@@ -28,17 +28,21 @@ class Ledger:
     Attributes:
         done: Units whose step has given a result.
         unknown: Those that may have been applied, and were given up.
+        settled: What a client has read of a unit after it was told that the unit's step had failed.
         saved: Those that were done when a checkpoint began of which its client was told that it was written.
     """
 
     done: set[int] = field(default_factory=set)
     unknown: set[int] = field(default_factory=set)
     saved: set[int] = field(default_factory=set)
+    settled: dict[int, int] = field(default_factory=dict)
     crashes: bool = False
 
     def hold(self, final: Any) -> None:
         """Compare with the variable as it is in the end."""
         for unit, count in enumerate(final.tolist()):
+            if self.settled.get(unit, count) != count and not self.crashes:
+                raise Violation(f"unit {unit} was applied after its client had been told that its step had failed")
             if count > 1:
                 raise Violation(f"unit {unit} was applied {count} times")
             if count and unit not in self.done and unit not in self.unknown:
@@ -114,7 +118,7 @@ class Counting:
                     if index == 0:  # a step that is not asked for again until all is over
                         with suppress(OpError):
                             await client.run(graph.total)
-                    await asyncio.sleep(chance.expovariate(4.0))
+                    await asyncio.sleep(chance.expovariate(10.0))
                     if number == 0 and self.saves and chance.random() < 0.4:
                         await self.checkpoint(client, graph)
                 await self.stage.comes_back(client, graph.total)
@@ -137,12 +141,19 @@ class Counting:
             except OpError as error:
                 if self.begun.is_set() and not _never(error):
                     self.ledger.unknown.add(unit)
+                    await self.settle(client, graph, unit)
                     return
             else:
                 self.net.note(client.host, f"unit {unit} is done")
                 self.ledger.done.add(unit)
                 return
             await asyncio.sleep(0.2)
+
+    async def settle(self, client: Client, graph: Counters, unit: int) -> None:
+        """What has become of a unit whose step has failed."""
+        with suppress(OpError):
+            self.ledger.settled[unit] = int((await client.run(graph.counts))[unit])
+            self.net.note(client.host, f"unit {unit} was applied {self.ledger.settled[unit]} times")
 
     async def initialize(self, client: Client, graph: Counters) -> None:
         await client.run(graph.counts.initializer)
@@ -191,7 +202,7 @@ def _never(error: OpError) -> bool:
 
 async def counting(net: SimNet) -> None:
     """Asynchronous updates by two clients; everything but a crash of the ps, whose variable nobody has saved."""
-    stage = Stage(net, {"ps": 1, "worker": 2}, faults=net.random("number").randint(0, 4), spare=["ps0"])
+    stage = Stage(net, {"ps": 1, "worker": 2}, faults=net.random("number").randint(0, 6), spare=["ps0"])
     if net.seed % 2:
         stage.kinds, stage.spare = ("partition", "drop", "slow", "pause"), ()
     await Counting(stage, 2, saves=False).run()

@@ -116,6 +116,9 @@ class Queueing:
                 await asyncio.sleep(0.5)
                 stuck.cancel()
             await self.stage.idle(3.0)
+            await client.run(graph.put, {graph.element: 999})
+            if int(await client.run(graph.take)) != 999:
+                raise Violation("another element came out than the only one that was put in")
 
 
 async def queueing(net: SimNet) -> None:
