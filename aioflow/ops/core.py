@@ -223,12 +223,15 @@ def tuple_(
         raise InvalidArgumentError("there are no tensors", expected="at least one", actual=tensors)
     graph = graph_of(present)
     with name_scope(name, "tuple", present):
-        gate = group(*present, *(control_inputs or []))
+        parts = [part for t in present for part in (t.components if isinstance(t, IndexedSlices) else (t,))]
+        gate = group(*parts, *(control_inputs or []))
         with graph.control_dependencies([gate]):
             return [None if t is None else _gated(graph, t) for t in tensors]
 
 
-def _gated(graph: Graph, tensor: Any) -> Tensor:
+def _gated(graph: Graph, tensor: Any) -> Any:
+    if isinstance(tensor, IndexedSlices):
+        return tensor.with_components([_gated(graph, part) for part in tensor.components])
     with graph.colocate_with(getattr(tensor, "op", tensor)):
         return identity(tensor, name="control_dependency")
 

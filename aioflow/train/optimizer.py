@@ -129,7 +129,7 @@ class Optimizer:
             colocate_gradients_with_ops=colocate_gradients_with_ops,
         )
         if gate_gradients == self.GATE_GRAPH:
-            found = gate_all(found)
+            found = tuple_(found)
         _check_dtypes([v for g, v in zip(found, variables, strict=True) if g is not None], "a variable")
         return list(zip(found, variables, strict=True))
 
@@ -329,12 +329,3 @@ def _as_gradient(gradient: Any, variable: Any) -> Gradient | None:
         return convert_to_tensor_or_indexed_slices(gradient, variable.dtype)
     with variable.graph.as_default():
         return convert_to_tensor(gradient, variable.dtype, name="gradient")
-
-
-def gate_all(found: Sequence[Any]) -> list[Any]:
-    """Gradients of which none may be used before all are computed."""
-    values = tuple_([g.values if isinstance(g, IndexedSlices) else g for g in found])
-    return [
-        IndexedSlices(t, g.indices, g.dense_shape) if isinstance(g, IndexedSlices) else t
-        for g, t in zip(found, values, strict=True)
-    ]

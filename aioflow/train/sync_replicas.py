@@ -17,13 +17,13 @@ from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.ops.apply import TensorLike, constant, make, make_op
 from aioflow.ops.control.branches_and_loops import cond
-from aioflow.ops.core import group, no_op
+from aioflow.ops.core import group, no_op, tuple_
 from aioflow.ops.queues.queues import FIFOQueue
 from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices
 from aioflow.ops.variables.collections import global_variables, report_uninitialized_variables
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.moving_averages import ExponentialMovingAverage
-from aioflow.train.optimizer import Optimizer, cast_to, gate_all
+from aioflow.train.optimizer import Optimizer, cast_to
 from aioflow.train.queue_runner import QueueRunner
 from aioflow.train.sync_gradients import Accumulator, Gathered, RollCall, gather_the_first
 from aioflow.train.sync_hook import Preparation, SyncReplicasHook
@@ -123,7 +123,7 @@ class SyncReplicasOptimizer(Optimizer):
             accumulators = [accumulator for found in gathered if found for accumulator in found.accumulators]
             with graph.device(global_step.device), graph.name_scope(None):
                 # All are taken before any is applied: where the wait for one is ended, no update is left half-done.
-                means = iter(gate_all([found.taken for found in gathered if found]))
+                means = iter(tuple_([found.taken for found in gathered if found]))
                 averaged = [(next(means) if found else None, v) for found, (_, v) in zip(gathered, pairs, strict=True)]
                 update = self._opt.apply_gradients(averaged, global_step)
                 self._queues = self._make_queues()

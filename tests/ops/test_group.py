@@ -61,3 +61,21 @@ async def test_one_message_tells_of_all_updates_of_a_server(servers: int) -> Non
         sends = [node.attrs["recv_device"] for node in session.plan(step).nodes() if node.op == SEND]
     # Both servers tell the worker, which tells the first: with one server nobody need know.
     assert len(sends) == (0 if servers == 1 else 3)
+
+
+async def test_a_tuple_gates_sparse_gradients_too(graph: af.Graph) -> None:
+    """Values, indices and shape wait for the slowest of all."""
+    count = af.get_variable("count", initializer=0)
+    slices = af.IndexedSlices(af.constant([[1.0]]), af.constant([2]), af.constant([4, 1]))
+    with af.control_dependencies([count.assign_add(1, read_value=False)]):
+        late = af.identity(5.0)
+    gated, nothing, other = af.tuple([slices, None, late])
+    assert isinstance(gated, af.IndexedSlices)
+    assert nothing is None
+    assert gated.dense_shape is not None
+    async with af.Session() as session:
+        await session.run(count.initializer)
+        for done, part in enumerate((gated.values, gated.indices, gated.dense_shape), start=1):
+            await session.run(part)
+            assert await session.run(count) == done
+        assert await session.run([*gated.components, other]) == [[[1.0]], [2], pytest.approx([4, 1]), 5.0]
