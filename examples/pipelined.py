@@ -25,14 +25,22 @@ CLUSTER = {"ps": ["inproc://pipelined-ps"], "worker": ["inproc://pipelined-worke
 
 
 class Replica:
-    """The graph of a replica that gets its examples from a service by itself."""
+    """The graph of a replica that gets its examples from a service by itself.
+
+    Attributes:
+        asking, most: How many questions are open, and how many were at once.
+    """
 
     def __init__(self) -> None:
         training, _ = load_digits().split()
         batches = np.random.default_rng(1)
+        self.asking = self.most = 0
 
         async def ask_service() -> tuple[Any, Any]:
+            self.asking += 1
+            self.most = max(self.most, self.asking)
             await asyncio.sleep(LATENCY)
+            self.asking -= 1
             some = batches.integers(0, len(training), BATCH)
             return training.images[some], training.labels[some]
 
@@ -68,8 +76,8 @@ async def train(session: af.Session, replica: Replica, steps: int, in_flight: in
     return steps / (perf_counter() - begin)
 
 
-async def main(steps: int = STEPS) -> tuple[float, float]:
-    """Train one step at a time, and again with several in flight; returns the steps a second of each."""
+async def main(steps: int = STEPS) -> list[int]:
+    """Train one step at a time, and again with several in flight; returns how many waited for the service at once."""
     _, tests = load_digits().split()
     replica = Replica()
     async with (
@@ -77,14 +85,15 @@ async def main(steps: int = STEPS) -> tuple[float, float]:
         af.train.Server(CLUSTER, "worker") as server,
         af.Session(server.target, graph=replica.graph) as session,
     ):
-        rates = []
+        most = []
         for in_flight in (1, IN_FLIGHT):
             await session.run(replica.initialize)
-            rates.append(await train(session, replica, steps, in_flight))
+            rate = await train(session, replica, steps, in_flight)
+            most.append(replica.most)
             guesses, made = await session.run([replica.guesses, replica.step], {replica.images: tests.images})
             share = np.mean(guesses == tests.labels)
-            print(f"{in_flight} in flight: {rates[-1]:.0f} steps a second, {share:.1%} right after {made} steps")
-    return rates[0], rates[1]
+            print(f"{in_flight} in flight: {rate:.0f} steps a second, {share:.1%} right after {made} steps")
+    return most
 
 
 if __name__ == "__main__":
