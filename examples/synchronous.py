@@ -52,7 +52,7 @@ async def work(worker: int, target: str, digits: Digits, steps: int) -> int:
             while not session.should_stop():
                 some = batches.integers(0, len(digits), BATCH)
                 if worker == WORKERS - 1:
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(0.03)
                 made += 1
                 # When the chief stops, the wait of the others ends with OutOfRangeError, and so does their training.
                 feeds = {replica.images: digits.images[some], replica.labels: digits.labels[some]}

@@ -16,4 +16,4 @@ async def test_steps_in_flight_wait_together(capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr().out
     assert re.findall(r"after (\d+) steps", printed) == [str(example.STEPS)] * 2
     shares = [float(text) for text in re.findall(r"([\d.]+)% right", printed)]
-    assert min(shares) > 80
+    assert min(shares) > 60
