@@ -213,9 +213,7 @@ class Session:
         return list(self._cluster.devices)
 
     async def health(self) -> Mapping[str, WorkerState | OpError]:
-        """For each task of the cluster how its worker is (devices, registered parts, running steps), or the error that
-        says why it cannot be reached. All are asked at once; the answer takes two seconds at most.
-        """
+        """For each task how its worker is, or the error that says why nobody knows; all are asked at once."""
         self._check_open()
         return await self._cluster.health()
 
@@ -316,9 +314,7 @@ class Session:
 
     async def stuck_report(self) -> list[StuckStep]:
         """The steps that are running now, longest first, with the async nodes that each waits for, and why.
-
-        Printed, it has one line per node: for how long it has waited, and for which queue, lock, coroutine or value of
-        another device. On a cluster, each worker that a step waits for is asked.
+        Printed, it has one line per node: for how long it has waited, and for what. Each worker of a cluster is asked.
         """
         return sorted([await step.inquire() for step in list(self._steps)], key=lambda s: -s.seconds)
 
@@ -348,7 +344,6 @@ class Session:
     @session_signatures.run_sync
     def run_sync(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, **kwargs: Any) -> Any:
         """`run` for scripts and notebooks: blocks until the step is done. Takes the arguments of `run`.
-
         Where an event loop is running in this thread already (a notebook), the step runs on a loop in another thread.
         """
         self._check_open()
@@ -378,13 +373,12 @@ class Session:
         return Stream(self.run, self._background, fetches, feeds, prefetch, timeout)
 
     async def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> str:
-        """Begin a step that is fed and fetched bit by bit, by `partial_run`; returns its handle.
+        """Begin a step that is fed and fetched bit by bit, by `partial_run`; returns its handle. Each node runs once in
+        the whole step, as soon as what it needs is there.
 
         Args:
             fetches: All that will be fetched; operations among them are run.
             feeds: All that will be fed.
-
-        Each node runs once in the whole step, as soon as what it needs is there.
 
         Raises:
             InvalidArgumentError, NotFoundError, …: the request is wrong.

@@ -109,7 +109,12 @@ def waiter_leaked() -> AbstractContextManager[Any]:
     async def wait(waiting: Any) -> Any:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        ticket = waiting._make(lambda: future.done() or future.set_result(None))
+
+        def done() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        ticket = waiting._make(done)
         wake_all(waiting._submit(ticket))
         await future  # and where this is cancelled, the ticket stays in the queue
         if ticket.error is not None:
