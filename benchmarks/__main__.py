@@ -13,6 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import aioflow  # before TensorFlow, so that its backends may prepare NumPy's libraries
 from benchmarks.cases import CASES
+from benchmarks.checkpointing import CHECKPOINT_ROWS
 from benchmarks.compiling import COMPILING_ROWS
 from benchmarks.devices import DEVICE_ROWS
 from benchmarks.fusion import FUSION_ROWS
@@ -58,7 +59,16 @@ def main() -> int:
     if arguments.cases:
         return 0
     head = ["| case | TensorFlow 2.21 | aioflow | ratio | target | reached |", "|---|---|---|---|---|---|"]
-    groups = (RECORD_ROWS, RESOURCE_ROWS, IMPORT_ORDER_ROWS, COMPILING_ROWS, DEVICE_ROWS, FUSION_ROWS, NETWORK_ROWS)
+    groups = (
+        RECORD_ROWS,
+        RESOURCE_ROWS,
+        IMPORT_ORDER_ROWS,
+        COMPILING_ROWS,
+        DEVICE_ROWS,
+        FUSION_ROWS,
+        NETWORK_ROWS,
+        CHECKPOINT_ROWS,
+    )
     more = [row() for rows in groups for row in rows]
     print("\n".join(more))
     text = f"# Benchmarks\n\nMedians of {arguments.rounds} alternating rounds in one process. {_machine()}.\n\n"

@@ -4,15 +4,18 @@ A checkpoint is written under other names first and flushed; then the manifest i
 step that commits it, and the data file after it. Whoever finds the manifest newer than the data file takes the data
 file that waits beside it. So a crash at any moment leaves the old checkpoint or the new one, never a mixture.
 
-Everything here blocks on the disk: call it from a thread.
+That is the form for a folder of this machine. In a store (`formats/stores.py`), where nothing is renamed, the data file
+has a name that no other ever has. Checkpoints in blocks are in `formats/increments.py`.
+
+Everything here blocks: call it from a thread.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,10 +23,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError, UnknownNameError
+from aioflow.errors import DataLossError, NotFoundError, OpError
 from aioflow.formats.files import file_errors
-from aioflow.formats.temporary_files import flush_directory, has_writer, remove_abandoned, temporary_file
-from aioflow.formats.tensor_file import StoredTensor, TensorFile, write_tensors
+from aioflow.formats.increments import BlockFiles, files_if_any, forget_files, write_increment
+from aioflow.formats.manifests import MANIFEST, described, family_of, files_of, read_manifest, sealed, step_of
+from aioflow.formats.stores import Store, StoredFile, is_url, store_of
+from aioflow.formats.temporary_files import (
+    flush_directory,
+    has_writer,
+    remove_abandoned,
+    temporary_file,
+    write_atomically,
+)
+from aioflow.formats.tensor_file import TensorFile, write_tensors
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 
@@ -31,35 +43,25 @@ __all__ = [
     "CheckpointReader",
     "checkpoint_exists",
     "remove_checkpoint",
-    "write_atomically",
     "write_checkpoint",
 ]
 
-_FORMAT: Final = "aioflow.checkpoint"
 _DATA: Final = ".safetensors"
 _PENDING: Final = ".safetensors.pending"
-_MANIFEST: Final = ".manifest.json"
-_STEP: Final = re.compile(r"-(\d+)$")
 
 
 def _named(prefix: str, suffix: str) -> Path:
     return Path(prefix + suffix)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace the file by `data`: after a crash it has the old contents or the new ones."""
-    if path.exists() and not path.is_file():  # a folder; or a device, whose name would be a file's from then on
-        raise InvalidArgumentError("only a file can be replaced", expected="a file, or nothing", actual=str(path))
-    with file_errors(path):
-        remove_abandoned(path.parent, re.escape(path.name))
-        with temporary_file(path) as temporary:
-            temporary.file.write(data)
-            temporary.publish(path)
-        flush_directory(path.parent)
-
-
-def write_checkpoint(prefix: str, tensors: Mapping[str, Any]) -> None:
+def write_checkpoint(prefix: str, tensors: Mapping[str, Any], base: str | None = None) -> None:
     """Write a checkpoint, replacing one of the same prefix. Missing directories are made.
+
+    Args:
+        prefix: A path, or a URL for `fsspec`.
+        tensors: Arrays, or what is read row by row (`Rows`).
+        base: For a checkpoint in blocks: the prefix of an earlier one, what has not changed since which is not written
+            again, or "" for none.
 
     What killed processes have left of checkpoints of this prefix, at whatever step, is taken away.
 
@@ -67,26 +69,54 @@ def write_checkpoint(prefix: str, tensors: Mapping[str, Any]) -> None:
         PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
         InvalidArgumentError: a tensor has a dtype that cannot be stored.
     """
+    store, name = store_of(prefix)
+    arrays = {key: value if hasattr(value, "rows") else np.asarray(value) for key, value in tensors.items()}
+    if base is not None:
+        write_increment(store, name, arrays, _in_same_folder(prefix, base))
+    elif is_url(prefix):
+        _write_streamed(store, name, arrays)
+    else:
+        _write_file(store.path(name), arrays)
+
+
+def _in_same_folder(prefix: str, base: str) -> str | None:
+    (here, _), (there, name) = store_of(prefix), store_of(base)
+    return name if base and here.path("") == there.path("") else None
+
+
+def _write_file(prefix: str, arrays: Mapping[str, Any]) -> None:
     data, pending = _named(prefix, _DATA), _named(prefix, _PENDING)
     with file_errors(data):
         data.parent.mkdir(parents=True, exist_ok=True)
         _tidy(prefix)
         with temporary_file(data) as temporary:
-            arrays = {name: np.asarray(value) for name, value in tensors.items()}
             header, digests = write_tensors(temporary.file, arrays)
             size = temporary.file.tell()
             _settle(prefix)
             temporary.publish(pending)
-            write_atomically(_named(prefix, _MANIFEST), _manifest(prefix, arrays, header, digests, size))
+            manifest = _manifest(data.name, prefix, arrays, header, digests, size)
+            write_atomically(_named(prefix, MANIFEST), manifest)
             pending.replace(data)
         flush_directory(data.parent)
+
+
+def _write_streamed(store: Store, name: str, arrays: Mapping[str, Any]) -> None:
+    """To a store, where nothing is renamed: the file has a name of its own, which the manifest says."""
+    replaced = files_if_any(store, name)
+    file = f"{name}.{secrets.token_hex(6)}{_DATA}"
+    with store.creating(file) as upload:
+        header, digests = write_tensors(upload.file, arrays, streamed=True)
+        size = upload.file.tell()
+        upload.commit()
+        store.put(name + MANIFEST, _manifest(file, name, arrays, header, digests, size))
+    forget_files(store, replaced)
 
 
 def _tidy(prefix: str) -> None:
     """Take away what killed writers have left: their temporary files, and data files that wait for their names."""
     directory, name = Path(prefix).parent, Path(prefix).name
-    family = rf"{re.escape(_STEP.sub('', name))}(?:-\d+)?"
-    remove_abandoned(directory, rf"{family}(?:{re.escape(_DATA)}|{re.escape(_MANIFEST)})")
+    family = family_of(name)
+    remove_abandoned(directory, rf"{family}(?:{re.escape(_DATA)}|{re.escape(MANIFEST)})")
     waiting = re.compile(family + re.escape(_PENDING))
     with suppress(OSError, OpError):  # it is only for tidiness; each save settles its own prefix for certain
         for entry in [e for e in os.listdir(directory) if waiting.fullmatch(e)]:
@@ -94,55 +124,18 @@ def _tidy(prefix: str) -> None:
                 _settle(str(directory / entry.removesuffix(_PENDING)))
 
 
-def _manifest(prefix: str, arrays: Mapping[str, Array], header: bytes, digests: Mapping[str, str], size: int) -> bytes:
-    step = _STEP.search(prefix)
-    stored = {
-        name: {
-            "dtype": str(array.dtype if array.dtype != object else "string"),
-            "shape": list(array.shape),
-            "sha256": digests[name],
-        }
-        for name, array in arrays.items()
-    }
+def _manifest(
+    file: str, name: str, arrays: Mapping[str, Any], header: bytes, digests: Mapping[str, str], size: int
+) -> bytes:
     content = {
-        "format": _FORMAT,
         "version": 1,
-        "file": Path(prefix).name + _DATA,
+        "file": file,
         "size": size,
         "header_sha256": hashlib.sha256(header).hexdigest(),
-        "step": int(step[1]) if step else None,
-        "tensors": stored,
+        "step": step_of(name),
+        "tensors": {key: described(array) | {"sha256": digests[key]} for key, array in arrays.items()},
     }
-    return (json.dumps(content | {"sha256": _digest(content)}, indent=1, sort_keys=True) + "\n").encode()
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _read_manifest(prefix: str) -> dict[str, Any]:
-    path = _named(prefix, _MANIFEST)
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError as error:
-        raise UnknownNameError(f"there is no checkpoint {prefix}", expected=f"a file {path}", actual="none") from error
-    try:
-        content: dict[str, Any] = json.loads(raw)
-        digest = content.pop("sha256")
-        valid = content["format"] == _FORMAT and digest == _digest(content)
-        kinds = {"version": int, "size": int, "header_sha256": str, "step": int | None}
-        wrong = [key for key, kind in kinds.items() if not isinstance(content[key], kind)]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise DataLossError(f"file {path} is damaged", expected="a manifest", actual=str(error)) from error
-    if not valid:
-        raise DataLossError(f"file {path} has been altered", expected="its own checksum", actual="another one")
-    if wrong:
-        raise DataLossError(f"file {path} is damaged", expected="a manifest", actual=f"{wrong[0]} of a different kind")
-    if content["version"] > 1:
-        raise InvalidArgumentError(
-            f"file {path} is of a newer version", expected="at most 1", actual=content["version"]
-        )
-    return content
+    return sealed(content)
 
 
 def _settle(prefix: str) -> None:
@@ -151,7 +144,7 @@ def _settle(prefix: str) -> None:
     if not pending.exists() or has_writer(pending):
         return
     try:
-        belongs = _matches(TensorFile(pending), _read_manifest(prefix))
+        belongs = _matches(TensorFile(pending), read_manifest(*store_of(prefix)))
     except (NotFoundError, DataLossError):
         belongs = False
     if belongs:
@@ -176,12 +169,19 @@ class CheckpointReader:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.step: int | None = None
+        self._file: TensorFile | BlockFiles
         with file_errors(Path(prefix)):
-            if prefix.endswith(_DATA) and not _named(prefix, _MANIFEST).exists():
-                self._file = TensorFile(Path(prefix))
+            store, name = store_of(prefix)
+            if prefix.endswith(_DATA) and store.size(name + MANIFEST) is None:
+                self._file = TensorFile(Path(store.path(name)) if not is_url(prefix) else StoredFile(store, name))
                 return
-            manifest = _read_manifest(prefix)
-            self._file = _data_file(prefix, manifest)
+            manifest = read_manifest(store, name)
+            if manifest["version"] == 2:
+                self._file = BlockFiles(store, name, manifest)
+            elif is_url(prefix):
+                self._file = _streamed_file(store, name, manifest)
+            else:
+                self._file = _data_file(store.path(name), manifest)
         self.step = manifest["step"]
 
     def names(self) -> list[str]:
@@ -193,13 +193,15 @@ class CheckpointReader:
 
     def dtype(self, name: str) -> DType:
         """Dtype of a tensor. Raises NotFoundError."""
-        return self._entry(name).dtype
+        dtype: DType = self._entry(name).dtype
+        return dtype
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor. Raises NotFoundError."""
-        return self._entry(name).shape
+        shape: tuple[int, ...] = self._entry(name).shape
+        return shape
 
-    def _entry(self, name: str) -> StoredTensor:
+    def _entry(self, name: str) -> Any:
         if name not in self._file.tensors:
             raise NotFoundError(
                 f"tensor {name!r} is not in checkpoint {self.prefix}", expected=f"one of {self.names()}", actual=name
@@ -215,7 +217,7 @@ class CheckpointReader:
             AbortedError: somebody replaced the checkpoint meanwhile; open it again.
         """
         self._entry(name)
-        with file_errors(self._file.path):
+        with file_errors(str(self._file.path)):
             return self._file.read(name)
 
 
@@ -230,23 +232,47 @@ def _data_file(prefix: str, manifest: Mapping[str, Any]) -> TensorFile:
             continue
         if _matches(file, manifest):
             return file
-        failure = DataLossError(
-            f"file {file.path} does not match its manifest",
-            expected=f"{manifest['size']} bytes with header {manifest['header_sha256'][:12]}…",
-            actual=f"{file.size} bytes with header {hashlib.sha256(file.header).hexdigest()[:12]}…",
-        )
+        failure = _mismatch(file, manifest)
     raise failure or DataLossError(f"the data file of checkpoint {prefix} is missing")
+
+
+def _mismatch(file: TensorFile, manifest: Mapping[str, Any]) -> DataLossError:
+    return DataLossError(
+        f"file {file.path} does not match its manifest",
+        expected=f"{manifest['size']} bytes with header {manifest['header_sha256'][:12]}…",
+        actual=f"{file.size} bytes with header {hashlib.sha256(file.header).hexdigest()[:12]}…",
+    )
+
+
+def _streamed_file(store: Store, name: str, manifest: Mapping[str, Any]) -> TensorFile:
+    path = store.path(name + MANIFEST)
+    try:
+        (file,) = files_of(manifest)
+        digests = {key: str(entry["sha256"]) for key, entry in manifest["tensors"].items()}
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataLossError(f"file {path} is damaged", expected="a manifest", actual=str(error)) from error
+    found = TensorFile(StoredFile(store, file))
+    if not _matches(found, manifest):
+        raise _mismatch(found, manifest)
+    found.digests = digests
+    return found
 
 
 def checkpoint_exists(checkpoint_prefix: str) -> bool:
     """Whether there is a checkpoint (or a `.safetensors` file) of that name."""
-    return _named(checkpoint_prefix, _MANIFEST).exists() or (
-        checkpoint_prefix.endswith(_DATA) and Path(checkpoint_prefix).exists()
-    )
+    store, name = store_of(checkpoint_prefix)
+    return store.size(name + MANIFEST) is not None or (name.endswith(_DATA) and store.size(name) is not None)
 
 
 def remove_checkpoint(checkpoint_prefix: str) -> None:
-    """Delete a checkpoint, if it is there: the manifest first, so that no half of it is taken for a whole."""
-    for suffix in (_MANIFEST, _PENDING, _DATA):
-        with file_errors(_named(checkpoint_prefix, suffix)):
-            _named(checkpoint_prefix, suffix).unlink(missing_ok=True)
+    """Delete a checkpoint, if it is there: the manifest first, so that no half of it is taken for a whole.
+
+    Files that another checkpoint of the folder refers to stay.
+    """
+    store, name = store_of(checkpoint_prefix)
+    files = files_if_any(store, name)
+    store.remove(name + MANIFEST)
+    if not is_url(checkpoint_prefix):
+        for suffix in (_PENDING, _DATA):
+            store.remove(name + suffix)
+    forget_files(store, [file for file in files if file != name + _DATA])

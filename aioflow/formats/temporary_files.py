@@ -19,7 +19,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["TemporaryFile", "flush_directory", "has_writer", "remove_abandoned", "temporary_file"]
+from aioflow.errors import InvalidArgumentError
+from aioflow.formats.files import file_errors
+
+__all__ = ["TemporaryFile", "flush_directory", "has_writer", "remove_abandoned", "temporary_file", "write_atomically"]
 
 locks: Any = None  # where the system has none, as on Windows
 with suppress(ImportError):
@@ -105,6 +108,18 @@ def _remove(path: Path) -> None:
     with path.open("r+b") as file:
         locks.flock(file, locks.LOCK_EX | locks.LOCK_NB)
         path.unlink()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace the file by `data`: after a crash it has the old contents or the new ones."""
+    if path.exists() and not path.is_file():  # a folder; or a device, whose name would be a file's from then on
+        raise InvalidArgumentError("only a file can be replaced", expected="a file, or nothing", actual=str(path))
+    with file_errors(path):
+        remove_abandoned(path.parent, re.escape(path.name))
+        with temporary_file(path) as temporary:
+            temporary.file.write(data)
+            temporary.publish(path)
+        flush_directory(path.parent)
 
 
 def flush_directory(path: Path) -> None:

@@ -2,8 +2,7 @@
 
 It is written and read here rather than by the library of that name, so that a file can be written without a second copy
 of the data in memory, hashed on the way, flushed to the disk before it gets its name, and read one tensor at a time.
-Dtypes that the layout lacks are stored as ones that it has (complex numbers as pairs of floats, strings as lengths
-and bytes), with what they are in the header's metadata.
+What dtypes really are, where they are stored as others, is in the header's metadata.
 """
 
 from __future__ import annotations
@@ -13,43 +12,24 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from aioflow.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError
-from aioflow.graph import dtypes
+from aioflow.errors import AbortedError, DataLossError, NotFoundError
+from aioflow.formats.stores import StoredFile
+from aioflow.formats.tensor_encoding import BY_CODE, CODES, Encoded, Rows, decode, encode, pieces
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.work.copying import copied
-from aioflow.work.stopping import blocks, claim
+from aioflow.work.stopping import claim
 
 __all__ = ["StoredTensor", "TensorFile", "write_tensors"]
 
-_CODES: Final[Mapping[DType, str]] = {
-    dtypes.bool_: "BOOL",
-    dtypes.uint8: "U8",
-    dtypes.int8: "I8",
-    dtypes.uint16: "U16",
-    dtypes.int16: "I16",
-    dtypes.uint32: "U32",
-    dtypes.int32: "I32",
-    dtypes.uint64: "U64",
-    dtypes.int64: "I64",
-    dtypes.float16: "F16",
-    dtypes.bfloat16: "BF16",
-    dtypes.float32: "F32",
-    dtypes.float64: "F64",
-}
-_BY_CODE: Final = {code: dtype for dtype, code in _CODES.items()}
-_PAIRS: Final[Mapping[DType, DType]] = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}
 _LOGICAL: Final = "aioflow.dtypes"
 _DIGESTS: Final = "aioflow.sha256"
-_PIECE: Final = 4 << 20  # bytes that are hashed, read or written at a time
 _MAX_HEADER: Final = 100 * 2**20  # the layout's own limit
 
 
@@ -68,89 +48,69 @@ class StoredTensor:
     end: int
 
 
-def write_tensors(file: BinaryIO, tensors: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
-    """Write the tensors, and return the header with the SHA-256 of each tensor's bytes.
+def write_tensors(
+    file: BinaryIO, tensors: Mapping[str, Array | Rows], streamed: bool = False
+) -> tuple[bytes, dict[str, str]]:
+    """Write the tensors, each byte of which is read once, and return the header with the SHA-256 of each.
+
+    Args:
+        file: Open for writing, at its beginning.
+        streamed: Whether the file cannot go back there. The header, which comes first, lacks the digests then.
 
     Raises:
         InvalidArgumentError: a dtype that cannot be stored.
     """
-    encoded = {name: _encode(name, array) for name, array in tensors.items()}
+    encoded = {name: encode(name, array) for name, array in tensors.items()}
     # Wide elements first, so that each tensor is aligned; then by name, so that equal contents give equal files.
-    order = sorted(encoded, key=lambda name: (-_itemsize(encoded[name][0]), name))
-    header: dict[str, Any] = {}
+    order = sorted(encoded, key=lambda name: (-BY_CODE[encoded[name].code].size, name))
     logical = {
-        name: {"dtype": as_dtype(array.dtype).name, "shape": list(array.shape)}
-        for name, array in tensors.items()
-        if as_dtype(array.dtype) not in _CODES
+        name: {"dtype": value.logical.name, "shape": list(tensors[name].shape)}
+        for name, value in encoded.items()
+        if value.logical not in CODES
     }
-    digests = {name: _digest(data) for name, (_, _, data) in encoded.items()}
-    # With the digests in it, the header stands for the contents, and a file vouches for itself.
-    header["__metadata__"] = {
-        _DIGESTS: json.dumps(digests, sort_keys=True),
-        _LOGICAL: json.dumps(logical, sort_keys=True),
-    }
+    entries: dict[str, Any] = {}
     offset = 0
     for name in order:
-        code, shape, data = encoded[name]
-        header[name] = {"dtype": code, "shape": list(shape), "data_offsets": [offset, offset + data.nbytes]}
-        offset += data.nbytes
-    raw = json.dumps(header, separators=(",", ":")).encode()
-    raw += b" " * (-len(raw) % 8)
+        value = encoded[name]
+        entries[name] = {
+            "dtype": value.code,
+            "shape": list(value.shape),
+            "data_offsets": [offset, offset + value.nbytes],
+        }
+        offset += value.nbytes
+    digests = {} if streamed else dict.fromkeys(tensors, "0" * 64)  # as long as those that take their place
+    raw = _header(entries, logical, digests)
     file.write(struct.pack("<Q", len(raw)))
     file.write(raw)
-    for name in order:
-        for piece in _pieces(encoded[name][2]):
-            file.write(piece)
+    digests = {name: _written(file, encoded.pop(name)) for name in order}
+    if not streamed:
+        # With the digests in it, the header stands for the contents, and a file vouches for itself.
+        raw = _header(entries, logical, digests)
+        file.seek(8)
+        file.write(raw)
+        file.seek(0, os.SEEK_END)
     return raw, digests
 
 
-def _pieces(data: Array) -> Iterator[memoryview]:
-    """The bytes, a few at a time: files may be large, and disks slow."""
-    return (data.data[part] for part in blocks(data.nbytes, _PIECE))
+def _header(entries: Mapping[str, Any], logical: Mapping[str, Any], digests: Mapping[str, str]) -> bytes:
+    metadata = {_DIGESTS: json.dumps(digests, sort_keys=True), _LOGICAL: json.dumps(logical, sort_keys=True)}
+    raw = json.dumps({"__metadata__": metadata, **entries}, separators=(",", ":")).encode()
+    return raw + b" " * (-len(raw) % 8)
+
+
+def _written(file: BinaryIO, value: Encoded) -> str:
+    digest = hashlib.sha256()
+    for piece in value.pieces():
+        digest.update(piece.data)
+        file.write(piece.data)
+    return digest.hexdigest()
 
 
 def _digest(data: Array) -> str:
     digest = hashlib.sha256()
-    for piece in _pieces(data):
+    for piece in pieces(data):
         digest.update(piece)
     return digest.hexdigest()
-
-
-def _itemsize(code: str) -> int:
-    return _BY_CODE[code].size
-
-
-def _encode(name: str, array: Array) -> tuple[str, tuple[int, ...], Array]:
-    """Code, stored shape, and the bytes as a flat uint8 array."""
-    dtype = as_dtype(array.dtype)
-    if dtype is dtypes.string:
-        data = _pack_strings(array)
-        return "U8", data.shape, data
-    shape: tuple[int, ...] = array.shape
-    flat = (array if array.flags.c_contiguous else copied(array)).reshape(-1)
-    if dtype in _PAIRS:
-        dtype, shape = _PAIRS[dtype], (*shape, 2)
-    if dtype not in _CODES:
-        known = sorted(t.name for t in _CODES)
-        raise InvalidArgumentError(f"tensor {name} cannot be stored", expected=f"one of {known}", actual=dtype)
-    return _CODES[dtype], shape, flat.view(np.uint8)
-
-
-def _pack_strings(array: Array) -> Array:
-    items = [bytes(item) for item in array.reshape(-1)]
-    lengths = np.array([len(item) for item in items], dtype="<u8")
-    return np.frombuffer(lengths.tobytes() + b"".join(items), dtype=np.uint8)
-
-
-def _unpack_strings(data: Array, count: int) -> list[bytes]:
-    raw = data.tobytes()
-    if len(raw) < 8 * count:
-        raise ValueError("the lengths are cut off")
-    lengths = np.frombuffer(raw[: 8 * count], dtype="<u8").astype(object)
-    ends = np.cumsum(np.concatenate([[8 * count], lengths]))
-    if int(ends[-1]) != len(raw):
-        raise ValueError("the lengths do not add up")
-    return [raw[int(a) : int(b)] for a, b in pairwise(ends)]
 
 
 class TensorFile:
@@ -161,12 +121,13 @@ class TensorFile:
         DataLossError: the file is truncated or its header is not valid; the error names it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | StoredFile) -> None:
         self.path = path
         try:
             with path.open("rb") as file:
                 self._identity = _identity(file)
-                self.size = os.fstat(file.fileno()).st_size
+                self.size = file.seek(0, os.SEEK_END)
+                file.seek(0)
                 self.header = self._header(file)
         except FileNotFoundError as error:
             raise NotFoundError(f"there is no file {path}", expected="a checkpoint", actual=str(path)) from error
@@ -198,7 +159,7 @@ class TensorFile:
         expected = 0
         for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"][0]):
             begin, end = entry["data_offsets"]
-            stored, shape = _BY_CODE[entry["dtype"]], _sizes(entry["shape"])
+            stored, shape = BY_CODE[entry["dtype"]], _sizes(entry["shape"])
             if begin != expected or end - begin != stored.size * math.prod(shape):
                 raise ValueError(f"tensor {name} has bytes {begin}..{end}")
             expected = end
@@ -225,18 +186,19 @@ class TensorFile:
             )
         claim(entry.end - entry.begin)
         data = np.empty(entry.end - entry.begin, dtype=np.uint8)
-        with self.path.open("rb") as file:
+        with self.path.open("rb") as opened:
+            file: Any = opened
             if _identity(file) != self._identity:
                 raise AbortedError(f"file {self.path} was replaced while it was read")
             file.seek(self._start + entry.begin)
-            count = sum(file.readinto(piece) for piece in _pieces(data))
+            count = sum(file.readinto(piece) for piece in pieces(data))
         if count != data.nbytes:
             raise self._damaged("it is truncated", f"{data.nbytes} bytes of {name}", f"{count} bytes")
         digest = self.digests.get(name)
         if digest is not None and _digest(data) != digest:
             raise self._damaged(f"tensor {name} has been altered", f"SHA-256 {digest}", "another one")
         try:
-            return _decode(data, entry)
+            return decode(data, entry.dtype, entry.shape)
         except ValueError as error:
             raise self._damaged(f"tensor {name} is not valid", entry.dtype.name, str(error)) from error
 
@@ -247,15 +209,9 @@ def _sizes(value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _identity(file: BinaryIO) -> tuple[int, int, int]:
-    status = os.fstat(file.fileno())
+def _identity(file: BinaryIO) -> tuple[int, int, int] | None:
+    try:
+        status = os.fstat(file.fileno())
+    except (OSError, AttributeError):
+        return None  # a store's
     return status.st_dev, status.st_ino, status.st_mtime_ns
-
-
-def _decode(data: Array, entry: StoredTensor) -> Array:
-    if entry.dtype is dtypes.string:
-        items = _unpack_strings(data, math.prod(entry.shape))
-        result = np.empty(len(items), dtype=object)
-        result[:] = items
-        return result.reshape(entry.shape)
-    return data.view(entry.dtype.np_dtype).reshape(entry.shape)

@@ -2,14 +2,17 @@
 
 A variable's value is a snapshot: `read` hands out the array itself, and an update either puts a new array in its place
 or, when nobody else holds the array, changes it where it is. So a step never sees half an update, and an array that was
-fetched never changes.
+fetched never changes. Who reads it over many steps, as a checkpoint does, takes a `Snapshot`, with which an update of
+some rows can still work in place.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -18,10 +21,25 @@ from aioflow.errors import FailedPreconditionError, InvalidArgumentError
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.registry import Binding
+from aioflow.kernels.snapshots import Snapshot
 
-__all__ = ["ResourceManager", "VariableResource", "resource_finder", "update_together"]
+__all__ = ["Reach", "ResourceManager", "VariableResource", "resource_finder", "update_together"]
 
 T = TypeVar("T")
+
+
+class Reach(Enum):
+    """What a change of a variable does to the array that it may overwrite.
+
+    ANY: who knows; it finds the present value there. ROWS: it overwrites some rows, having said which (`keep`), and
+    finds the present value there. WHOLE: it writes every element, whatever was there.
+    """
+
+    ANY = auto()
+    ROWS = auto()
+    WHOLE = auto()
+
+
 Change: TypeAlias = Callable[[list[Any], list[Any]], Sequence[Any]]
 
 
@@ -33,7 +51,7 @@ class VariableResource:
     some rows (`pick`) takes the lock, so that the next update can work in place.
     """
 
-    __slots__ = ("_value", "dims", "dtype", "lock", "name")
+    __slots__ = ("_snapshots", "_spares", "_value", "dims", "dtype", "lock", "name")
 
     def __init__(self, name: str, dtype: DType, dims: Dims) -> None:
         self.name = name
@@ -41,6 +59,8 @@ class VariableResource:
         self.dims = dims
         self.lock = threading.Lock()
         self._value: Any = None
+        self._snapshots: list[weakref.ref[Snapshot]] = []  # that share the present array
+        self._spares: list[Any] = []  # an array that a snapshot has done with
 
     @property
     def value(self) -> Any:
@@ -90,6 +110,44 @@ class VariableResource:
             )
         return value
 
+    def snapshot(self) -> Any:
+        """The present value, for who reads it later: a `Snapshot`, or the value itself where that is as good.
+
+        Raises:
+            FailedPreconditionError: nothing has been assigned yet.
+        """
+        with self.lock:
+            value = self._initialized()
+            if not Snapshot.pays(value) or not _overwritable(value):
+                return value
+            taken = Snapshot(value, self.lock, self._spares)
+            self._snapshots = [known for known in self._snapshots if known() is not None]
+            self._snapshots.append(weakref.ref(taken))
+            return taken
+
+    def _sharers(self) -> list[Snapshot]:
+        """The snapshots that share the present array. Call under the lock; they live as long as the list."""
+        return [found for known in self._snapshots if (found := known()) is not None]
+
+    def keep(self, rows: Any) -> None:
+        """For a `change` that changes rows in place: these are about to be overwritten; each is in range."""
+        for taken in self._sharers():
+            taken.keep(rows)
+
+    def _leave(self) -> None:
+        """Another array takes the place of the present one, which is the snapshots' from now on."""
+        for taken in self._sharers():
+            taken.detach()
+        self._snapshots = []
+
+    def _spare(self, value: Any, reach: Reach) -> Any:
+        """Memory for a new value, where there is some that a snapshot has done with: fresh memory costs page faults."""
+        if reach is not Reach.WHOLE or not self._spares:
+            return None
+        spare = self._spares.pop()
+        alone = sys.getrefcount(spare) <= _ALONE and spare.shape == value.shape and spare.dtype == value.dtype
+        return spare if alone else None
+
     def assign(self, value: Any, same_shape: bool = False) -> None:
         """Replace the value. The variable keeps the array: the caller must not modify it afterwards.
 
@@ -105,15 +163,17 @@ class VariableResource:
             present = self._value
             if same_shape and present is not None and np.shape(present) != np.shape(value):
                 raise self._misfit(np.shape(present), value)
+            if self._snapshots:
+                self._leave()
             self._value = value
 
     def _misfit(self, expected: Any, value: Any) -> InvalidArgumentError:
         return InvalidArgumentError(f"cannot assign to variable {self.name}", expected=expected, actual=np.shape(value))
 
-    def update(self, change: Callable[[Any, Any], Any]) -> None:
+    def update(self, change: Callable[[Any, Any], Any], reach: Reach = Reach.ANY) -> None:
         """Replace the value by `change(value, out)` atomically.
 
-        `out` is the present array where nobody else holds it and it may be overwritten, otherwise None; `change`
+        `out` is an array that may be overwritten (the present one, if nobody else holds it), or else None; `change`
         returns the array to keep, which may be `out`. It must check its arguments before it writes into `out`: where it
         raises, the variable keeps the array that it had.
 
@@ -122,15 +182,18 @@ class VariableResource:
         """
         with self.lock:
             value = self._initialized()
+            sharers = self._sharers() if self._snapshots and reach is Reach.ROWS else ()
             kept = None
             try:
                 # Out of the slot first, counted second: nobody can take the array after it has been counted.
                 self._value = None
-                alone = sys.getrefcount(value) <= _ALONE and _overwritable(value)
+                alone = sys.getrefcount(value) <= _ALONE + len(sharers) and _overwritable(value)
                 if not alone:
                     self._value = value  # readers go on with the present value meanwhile
-                kept = change(value, value if alone else None)
+                kept = change(value, value if alone else self._spare(value, reach))
             finally:
+                if self._snapshots and kept is not None and kept is not value:
+                    self._leave()
                 self._value = value if kept is None else kept
 
 
@@ -148,7 +211,7 @@ def _count_alone() -> int:
 _ALONE: Final = _count_alone()
 
 
-def update_together(variables: Sequence[VariableResource], change: Change) -> None:
+def update_together(variables: Sequence[VariableResource], change: Change, reach: Reach = Reach.ANY) -> None:
     """`VariableResource.update` for several variables at once: `change(values, outs)` returns their new values.
 
     Raises:
@@ -156,7 +219,7 @@ def update_together(variables: Sequence[VariableResource], change: Change) -> No
         InvalidArgumentError: one is given twice.
     """
     if len(variables) == 1:
-        variables[0].update(lambda value, out: change([value], [out])[0])
+        variables[0].update(lambda value, out: change([value], [out])[0], reach)
         return
     held: list[VariableResource] = []
     try:
@@ -167,27 +230,30 @@ def update_together(variables: Sequence[VariableResource], change: Change) -> No
                 )
             variable.lock.acquire()
             held.append(variable)
-        _update_locked(variables, change)
+        _update_locked(variables, change, reach)
     finally:
         for variable in held:
             variable.lock.release()
 
 
-def _update_locked(variables: Sequence[VariableResource], change: Change) -> None:
+def _update_locked(variables: Sequence[VariableResource], change: Change, reach: Reach) -> None:
     values = [variable._initialized() for variable in variables]
     outs: list[Any] = []
     news: Sequence[Any] = values
     try:
         for i, variable in enumerate(variables):
             value = values[i]
+            sharers = variable._sharers() if variable._snapshots and reach is Reach.ROWS else ()
             variable._value = None  # as in `update`: out of the slot first, counted second
-            alone = sys.getrefcount(value) <= _ALONE + 1 and _overwritable(value)  # one more: the list
+            alone = sys.getrefcount(value) <= _ALONE + 1 + len(sharers) and _overwritable(value)  # one more: the list
             if not alone:
                 variable._value = value
-            outs.append(value if alone else None)
+            outs.append(value if alone else variable._spare(value, reach))
         news = change(values, outs)
     finally:
-        for variable, new in zip(variables, news, strict=True):
+        for variable, value, new in zip(variables, values, news, strict=True):
+            if variable._snapshots and new is not value:
+                variable._leave()
             variable._value = new
 
 

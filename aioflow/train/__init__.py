@@ -6,6 +6,7 @@ from aioflow.train.adagrad import AdadeltaOptimizer as AdadeltaOptimizer
 from aioflow.train.adagrad import AdagradOptimizer as AdagradOptimizer
 from aioflow.train.adagrad import ProximalAdagradOptimizer as ProximalAdagradOptimizer
 from aioflow.train.adam import AdamOptimizer as AdamOptimizer
+from aioflow.train.background_saver import BackgroundSaver as BackgroundSaver
 from aioflow.train.batching import batch as batch
 from aioflow.train.batching import batch_join as batch_join
 from aioflow.train.batching import maybe_batch as maybe_batch
@@ -95,6 +96,7 @@ from aioflow.train.queue_runner import QueueRunner as QueueRunner
 from aioflow.train.queue_runner import add_queue_runner as add_queue_runner
 from aioflow.train.queue_runner import start_queue_runners as start_queue_runners
 from aioflow.train.rmsprop import RMSPropOptimizer as RMSPropOptimizer
+from aioflow.train.saver import PendingCheckpoint as PendingCheckpoint
 from aioflow.train.saver import Saver as Saver
 from aioflow.train.step import assert_global_step as assert_global_step
 from aioflow.train.step import create_global_step as create_global_step
@@ -107,6 +109,7 @@ __all__ = [
     "AdadeltaOptimizer",
     "AdagradOptimizer",
     "AdamOptimizer",
+    "BackgroundSaver",
     "BytesList",
     "CheckpointReader",
     "CheckpointSaverHook",
@@ -138,6 +141,7 @@ __all__ = [
     "NanLossDuringTrainingError",
     "NanTensorHook",
     "Optimizer",
+    "PendingCheckpoint",
     "ProfilerHook",
     "ProximalAdagradOptimizer",
     "ProximalGradientDescentOptimizer",

@@ -1,12 +1,13 @@
 """Which checkpoints a directory holds: a small JSON file, `checkpoint`, replaced atomically; and readers.
 
-Paths inside the directory are stored relative to it, so that a directory can be moved. The functions here block on
-small files; `Saver` calls them from a thread.
+Paths inside the directory are stored relative to it, so that a directory can be moved. A directory is a folder of this
+machine, or a URL that `fsspec` knows. The functions here block on small files; `Saver` calls them from a thread.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +18,16 @@ from aioflow.formats.checkpoint import (
     CheckpointReader,
     checkpoint_exists,
     remove_checkpoint,
-    write_atomically,
 )
-from aioflow.formats.files import file_errors
+from aioflow.formats.manifests import MANIFEST
+from aioflow.formats.stores import is_url, joined, local_path, store_at, store_of
 from aioflow.graph.arrays import Array
 
 __all__ = [
     "CheckpointReader",
     "CheckpointState",
     "checkpoint_exists",
+    "folder_of",
     "get_checkpoint_mtimes",
     "get_checkpoint_state",
     "latest_checkpoint",
@@ -54,14 +56,17 @@ class CheckpointState:
     all_model_checkpoint_timestamps: Sequence[float] = field(default_factory=tuple)
 
 
-def _state_file(directory: str | Path, latest_filename: str | None) -> Path:
-    return Path(directory) / (latest_filename or _FILE)
+def folder_of(prefix: str) -> str:
+    """The folder of a checkpoint."""
+    return prefix.rpartition("/")[0] if is_url(prefix) else store_of(prefix)[0].path("")
 
 
-def _inside(directory: Path, path: str) -> str:
+def _inside(directory: str, path: str) -> str:
     """`path` as it is stored: relative to the directory where it is inside."""
-    full = Path(path).absolute()
-    root = directory.absolute()
+    if is_url(directory) or is_url(path):
+        return path.removeprefix(directory.rstrip("/") + "/")
+    full = local_path(path).absolute()
+    root = local_path(directory).absolute()
     return str(full.relative_to(root)) if full.is_relative_to(root) else str(full)
 
 
@@ -77,7 +82,7 @@ def update_checkpoint_state(
     Args:
         all_model_checkpoint_paths: Oldest first; the newest is added where it is missing.
     """
-    directory = Path(save_dir)
+    directory = os.fspath(save_dir)
     paths = [str(p) for p in all_model_checkpoint_paths or ()]
     if str(model_checkpoint_path) not in paths:
         paths.append(str(model_checkpoint_path))
@@ -86,7 +91,7 @@ def update_checkpoint_state(
         "all_model_checkpoint_paths": [_inside(directory, p) for p in paths],
         "all_model_checkpoint_timestamps": list(all_model_checkpoint_timestamps or ()),
     }
-    write_atomically(_state_file(directory, latest_filename), (json.dumps(content, indent=1) + "\n").encode())
+    store_at(directory).put(latest_filename or _FILE, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def get_checkpoint_state(checkpoint_dir: str | Path, latest_filename: str | None = None) -> CheckpointState | None:
@@ -96,17 +101,15 @@ def get_checkpoint_state(checkpoint_dir: str | Path, latest_filename: str | None
         DataLossError: the file is damaged.
         PermissionDeniedError, FailedPreconditionError, …: it cannot be read.
     """
-    directory = Path(checkpoint_dir)
-    path = _state_file(directory, latest_filename)
-    with file_errors(path):
-        try:
-            raw = path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+    store, name = store_at(checkpoint_dir), latest_filename or _FILE
+    path = store.path(name)
+    if store.size(name) is None:
+        return None
+    raw = store.read(name)
     try:
         content: dict[str, Any] = json.loads(raw)
-        newest = str(directory / content["model_checkpoint_path"])
-        every = tuple(str(directory / p) for p in content["all_model_checkpoint_paths"])
+        newest = joined(checkpoint_dir, content["model_checkpoint_path"])
+        every = tuple(joined(checkpoint_dir, p) for p in content["all_model_checkpoint_paths"])
         times = tuple(float(t) for t in content.get("all_model_checkpoint_timestamps", ()))
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise DataLossError(f"file {path} is damaged", expected="a checkpoint state", actual=str(error)) from error
@@ -125,9 +128,10 @@ def get_checkpoint_mtimes(checkpoint_prefixes: Iterable[str]) -> list[float]:
     """When each checkpoint was written, in seconds since 1970; those that do not exist are left out."""
     found = []
     for prefix in checkpoint_prefixes:
-        path = Path(prefix + ".manifest.json")
-        if path.exists():
-            found.append(path.stat().st_mtime)
+        store, name = store_of(prefix)
+        written = store.modified(name + MANIFEST)
+        if written is not None:
+            found.append(written)
     return found
 
 
@@ -138,14 +142,15 @@ def load_checkpoint(ckpt_dir_or_file: str | Path) -> CheckpointReader:
         NotFoundError: there is none.
         DataLossError: it is truncated or altered.
     """
-    if Path(ckpt_dir_or_file).is_dir():
+    text = os.fspath(ckpt_dir_or_file)
+    if not checkpoint_exists(text) if is_url(text) else local_path(text).is_dir():
         newest = latest_checkpoint(ckpt_dir_or_file)
         if newest is None:
             raise NotFoundError(
                 f"there is no checkpoint in {ckpt_dir_or_file}", expected="a `checkpoint` file", actual="none"
             )
         return CheckpointReader(newest)
-    return CheckpointReader(str(ckpt_dir_or_file))
+    return CheckpointReader(text)
 
 
 def list_variables(ckpt_dir_or_file: str | Path) -> list[tuple[str, list[int]]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from aioflow.errors import DTypeError, OpError, ResourceExhaustedError
-from aioflow.formats.checkpoint import write_atomically
 from aioflow.formats.files import file_errors
+from aioflow.formats.temporary_files import write_atomically
 from aioflow.graph.encoding import MAGIC
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef

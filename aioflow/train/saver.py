@@ -1,12 +1,16 @@
 """`Saver`: writes variables to checkpoints and reads them back, by Save and Restore nodes in the graph.
 
-A checkpoint holds snapshots: training goes on while it is written, in a thread.
+A checkpoint holds snapshots: training goes on while it is written, in a thread. Where the moment of the snapshot
+matters, taking and writing are two acts (`Saver.snapshot`), each a step of its own.
 """
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import NoneType
@@ -24,12 +28,13 @@ from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.ops.apply import constant, make, make_list, make_op
-from aioflow.ops.core import group, identity, no_op, placeholder_with_default
+from aioflow.ops.core import group, identity, no_op, placeholder, placeholder_with_default
 from aioflow.ops.variables.partitioned import PartitionedVariable
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.checkpoint_state import (
     CheckpointState,
     checkpoint_exists,
+    folder_of,
     get_checkpoint_mtimes,
     remove_checkpoint,
     update_checkpoint_state,
@@ -40,7 +45,7 @@ from aioflow.work.threads import in_thread
 if TYPE_CHECKING:
     from aioflow.session.session import Session
 
-__all__ = ["Saver"]
+__all__ = ["PendingCheckpoint", "Saver"]
 
 Saveable: TypeAlias = Variable | PartitionedVariable
 
@@ -66,6 +71,11 @@ class Saver:
         filename: Default of the file name's tensor.
         saver_def, builder, sharded, write_version, save_relative_paths: Part of the published signature. There is one
             format and one file; paths in the state file are relative to it.
+        incremental: Write checkpoints in blocks (128 KiB of a value's bytes), and of those only the ones that have
+            changed since the last checkpoint that is kept; the others are read from its files, which stay as long as
+            a checkpoint refers to them. For large embeddings with sparse updates. Such checkpoints are read by aioflow
+            alone.
+        clock: Seconds since 1970.
 
     Raises:
         InvalidArgumentError: there are no variables, or two have the same name.
@@ -88,6 +98,9 @@ class Saver:
         pad_step_number: bool = False,
         save_relative_paths: bool = False,
         filename: str | None = None,
+        *,
+        incremental: bool = False,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         for other in (saver_def, builder):
             if other is not None:
@@ -104,7 +117,11 @@ class Saver:
         self._max_to_keep = max_to_keep or 0
         check_number(keep_checkpoint_every_n_hours, "keep_checkpoint_every_n_hours", "a number of hours")
         self._keep_seconds = keep_checkpoint_every_n_hours * _HOUR
-        self._next_kept = time.time() + self._keep_seconds
+        self._clock = clock or time.time
+        self._next_kept = self._clock() + self._keep_seconds
+        self._incremental = incremental
+        self._base = ""  # what the next checkpoint may refer to
+        self._turn = asyncio.Lock()
         self._name = name or "save"
         self._sequential = restore_sequentially
         self._allow_empty = allow_empty
@@ -128,7 +145,9 @@ class Saver:
                 )
             self._is_empty = True
             return
-        self._nodes = _SaverNodes(self._name, variables, self._filename, self._reshape, self._sequential)
+        self._nodes = _SaverNodes(
+            self._name, variables, self._filename, self._reshape, self._sequential, self._incremental
+        )
 
     def _built(self) -> _SaverNodes | None:
         self.build()
@@ -148,8 +167,14 @@ class Saver:
     ) -> str | None:
         """Write a checkpoint, delete those that are no longer kept, and record what the directory holds.
 
+        It is complete, and the state file names it, when this returns; a crash before that leaves the earlier ones. The
+        saves of a saver are written one after the other.
+
+        All values are read by one step, when the turn comes. They are of one moment if no step that changes variables
+        is running then: to begin a save beside the training at a known step, take a `snapshot`.
+
         Args:
-            save_path: Prefix of the files' names, directory included.
+            save_path: Prefix of the files' names, directory included; or a URL that `fsspec` knows.
             global_step: A number, a variable or a tensor; joins the prefix as "-number".
             latest_filename: Name of the state file; "checkpoint" by default.
             meta_graph_suffix, write_meta_graph: Part of the published signature; a checkpoint holds values alone.
@@ -160,23 +185,72 @@ class Saver:
         Raises:
             FailedPreconditionError: a variable has no value.
             PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
+            UnimplementedError: `fsspec` is not installed: `pip install 'aioflow[fsspec]'`.
         """
+        nodes = self._checked(sess, save_path, latest_filename)
+        if nodes is None:
+            return None
+        prefix = await self._prefix(sess, str(save_path), global_step)
+        await self._write(sess, nodes.saved, {nodes.filename: prefix}, prefix, latest_filename, write_state)
+        return prefix
+
+    async def snapshot(
+        self,
+        sess: Session,
+        save_path: str | Path,
+        global_step: int | Variable | Tensor | np.integer[Any] | None = None,
+        latest_filename: str | None = None,
+        write_state: bool = True,
+    ) -> PendingCheckpoint | None:
+        """Take the values as they are now, in one step; `await taken.write()` writes them, whatever happens meanwhile.
+
+        Where the caller's own steps are the only ones that change variables, and it has awaited them, the values are
+        those between two steps. Nothing is copied for it, so it takes no longer than a small step, except that values
+        are sent to the task that is to write them where that is another one. Memory is needed for what later steps
+        change before it is written. A worker keeps the last two snapshots of a saver that were not written.
+
+        Args, Raises: as `save`; but what the file system refuses is raised by `write`.
+        """
+        nodes = self._checked(sess, save_path, latest_filename)
+        if nodes is None:
+            return None
+        prefix = await self._prefix(sess, str(save_path), global_step)
+        key = secrets.token_hex(8)
+        await sess.run(nodes.hold, {nodes.key: key})
+        write = partial(
+            self._write,
+            sess,
+            nodes.written,
+            {nodes.filename: prefix, nodes.key: key},
+            prefix,
+            latest_filename,
+            write_state,
+        )
+        return PendingCheckpoint(prefix, write)
+
+    def _checked(self, sess: Any, save_path: Any, latest_filename: str | None) -> _SaverNodes | None:
         nodes = self._built()
         _check_place(sess, save_path)
         if latest_filename is not None and Path(latest_filename).name != latest_filename:
             raise InvalidArgumentError(
                 "latest_filename must be a name, not a path", expected="no directories", actual=latest_filename
             )
-        if nodes is None:
-            return None
-        prefix = await self._prefix(sess, str(save_path), global_step)
-        await sess.run(nodes.saved, {nodes.filename: prefix})
-        doomed = self._record(prefix)
-        await in_thread(self._finish, prefix, doomed, latest_filename if write_state else None, write_state)
-        return prefix
+        return nodes
+
+    async def _write(
+        self, sess: Any, node: Any, feeds: dict[Any, Any], prefix: str, latest_filename: str | None, write_state: bool
+    ) -> None:
+        async with self._turn:
+            nodes = self._built()
+            if nodes is not None and self._incremental:
+                feeds = {**feeds, nodes.base: self._base}
+            await sess.run(node, feeds)
+            self._base = prefix
+            doomed = self._record(prefix)
+            await in_thread(self._finish, prefix, doomed, latest_filename, write_state)
 
     async def _prefix(self, sess: Any, save_path: str, global_step: Any) -> str:
-        if not Path(save_path).name:
+        if not Path(save_path).name or save_path.endswith("/"):
             raise InvalidArgumentError("the path has no file name", expected="directory/prefix", actual=save_path)
         if global_step is None:
             return save_path
@@ -189,20 +263,19 @@ class Saver:
         if not self._max_to_keep:
             return []
         self._kept = [entry for entry in self._kept if entry[0] != prefix]
-        self._kept.append((prefix, time.time()))
-        doomed: list[str] = []
-        while len(self._kept) > self._max_to_keep:
-            oldest, written = self._kept.pop(0)
-            if written > self._next_kept:
-                self._next_kept += self._keep_seconds
-            else:
-                doomed.append(oldest)
-        return doomed
+        self._kept.append((prefix, self._clock()))
+        if len(self._kept) <= self._max_to_keep:
+            return []
+        oldest, written = self._kept.pop(0)
+        if written > self._next_kept:
+            self._next_kept += self._keep_seconds
+            return []
+        return [oldest]
 
     def _finish(self, prefix: str, doomed: Iterable[str], latest_filename: str | None, write_state: bool) -> None:
         if write_state:
             paths, times = [p for p, _ in self._kept], [t for _, t in self._kept]
-            update_checkpoint_state(Path(prefix).parent, prefix, paths, latest_filename, times)
+            update_checkpoint_state(folder_of(prefix), prefix, paths, latest_filename, times)
         for old in doomed:  # after the state, which must not name what is gone
             remove_checkpoint(old)
 
@@ -228,6 +301,7 @@ class Saver:
         path = str(save_path)
         await in_thread(nodes.check, path, self._reshape, effects=False)
         await sess.run(nodes.restored, {nodes.filename: path})
+        self._base = path
 
     # -- what is kept -----------------------------------------------------------------------------------------------
 
@@ -239,7 +313,7 @@ class Saver:
     def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
         """Say which checkpoints exist, oldest first; their age counts from now."""
         check_list(last_checkpoints, "the checkpoints")
-        self._kept = [(str(path), time.time()) for path in last_checkpoints]
+        self._kept = [(str(path), self._clock()) for path in last_checkpoints]
 
     def set_last_checkpoints_with_time(self, last_checkpoints_with_time: Sequence[tuple[str, float]]) -> None:
         """Say which checkpoints exist, oldest first, and when each was written."""
@@ -250,7 +324,14 @@ class Saver:
         if isinstance(checkpoint_paths, CheckpointState):
             checkpoint_paths = checkpoint_paths.all_model_checkpoint_paths
         existing = [str(path) for path in checkpoint_paths if checkpoint_exists(str(path))]
-        self._kept = list(zip(existing, get_checkpoint_mtimes(existing), strict=True))
+        self._kept = [(path, next(iter(get_checkpoint_mtimes([path])), self._clock())) for path in existing]
+        self._base = existing[-1] if existing else self._base
+
+
+def _snapshot(variable: Any) -> Tensor:
+    with variable.graph.colocate_with(variable.handle.op):
+        taken: Tensor = make("_SnapshotVariable", variable.handle, dtype=variable.dtype)
+        return taken
 
 
 def _check_place(session: Any, path: Any) -> None:
@@ -258,22 +339,65 @@ def _check_place(session: Any, path: Any) -> None:
     check_kind(path, (str, PathLike), "the path of a checkpoint", "a str or a path")
 
 
-class _SaverNodes:
-    """The nodes of a saver: a file name, a node that saves, a node that restores."""
+class PendingCheckpoint:
+    """A snapshot that is to be written.
 
-    def __init__(self, name: str, variables: Sequence[Saved], filename: str, reshape: bool, sequential: bool) -> None:
+    Attributes:
+        prefix: Of the checkpoint to be.
+    """
+
+    def __init__(self, prefix: str, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.prefix = prefix
+        self._write = write
+
+    async def write(self) -> str:
+        """Write it, once, and do all that `Saver.save` does then; returns the prefix.
+
+        Raises:
+            AbortedError: it was written before, or later snapshots have taken its place.
+            PermissionDeniedError, ResourceExhaustedError, …: as `Saver.save`.
+        """
+        await self._write()
+        return self.prefix
+
+
+class _SaverNodes:
+    """The nodes of a saver: a file name, a node that saves, a node that restores; one that takes a snapshot, one that
+    writes it."""
+
+    def __init__(
+        self,
+        name: str,
+        variables: Sequence[Saved],
+        filename: str,
+        reshape: bool,
+        sequential: bool,
+        incremental: bool,
+    ) -> None:
         self.variables = variables
         graph: Graph = variables[0].variable.graph
-        with graph.as_default(), graph.control_dependencies(None), graph.name_scope(name):
+        with graph.as_default(), graph.control_dependencies(None), graph.name_scope(name) as scope:
             default = placeholder_with_default(constant(filename, name="filename/input"), (), name="filename")
             self.filename: Tensor = placeholder_with_default(default, (), name="Const")
+            self.base: Tensor = placeholder_with_default(constant("", name="base/input"), (), name="base")
+            self.key: Tensor = placeholder(dtypes.string, (), name="key")
             names = constant([saved.name for saved in variables], dtypes.string)
             slices = constant([saved.spec for saved in variables], dtypes.string)
-            values = [saved.variable.value() for saved in variables]
-            save = make_op("SaveV2", self.filename, names, slices, values, name="SaveV2")
+            values: Any = [_snapshot(saved.variable) for saved in variables]
+            save = self._save(names, slices, values, incremental)
             with graph.control_dependencies([save]):
                 self.saved: Tensor = identity(self.filename, name="control_dependency")
+            holder = make("_SnapshotHolder", shared_name=scope, name="holder")
+            self.hold: Operation = make_op("_HoldTensors", holder, self.key, values, name="hold")
+            wanted = [saved.variable.dtype for saved in variables]
+            values = make_list("_HeldTensors", holder, self.key, dtypes=wanted, name="held")
+            self.written: Operation = self._save(names, slices, values, incremental)
             self.restored: Operation = self._restore(graph, names, slices, reshape, sequential)
+
+    def _save(self, names: Tensor, slices: Tensor, values: Any, incremental: bool) -> Operation:
+        if incremental:
+            return make_op("_SaveBlocks", self.filename, self.base, names, slices, values, name="SaveBlocks")
+        return make_op("SaveV2", self.filename, names, slices, values, name="SaveV2")
 
     def _restore(self, graph: Graph, names: Tensor, slices: Tensor, reshape: bool, sequential: bool) -> Operation:
         wanted = [saved.variable.dtype for saved in self.variables]

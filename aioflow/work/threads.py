@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,7 @@ __all__ = ["GRACE", "Call", "LeftBehind", "Threads", "although_cancelled", "in_t
 T = TypeVar("T")
 
 GRACE: Final = 0.05  # seconds that a call has to come to a checkpoint before it is left behind
+_PRIORITY: Final = 10  # levels that a quiet thread is below others: a tenth of a processor's time where they want it
 _QUEUED, _RUNNING, _ENDED, _WITHDRAWN, _LEFT = range(5)
 
 
@@ -299,10 +301,14 @@ class Threads:
             pass
 
 
-async def in_thread(function: Callable[..., T], *args: Any, effects: bool = True, work: Work | None = None) -> T:
+async def in_thread(
+    function: Callable[..., T], *args: Any, effects: bool = True, work: Work | None = None, quiet: bool = False
+) -> T:
     """`function(*args)` in a thread for calls that wait, in the context of the caller.
 
     Args:
+        quiet: In one that leaves the processors to all others, where the system lets a thread do so: for what may take
+            long beside something that is not to notice it.
         effects: Whether it changes anything that others see. If it does, and the caller is cancelled, this waits until
             the call has ended; one without effects may be left behind.
         work: What it is a part of, if it is not something of its own.
@@ -313,7 +319,7 @@ async def in_thread(function: Callable[..., T], *args: Any, effects: bool = True
     at_once: Callable[..., T] | None = getattr(asyncio.get_running_loop(), "call_in_thread", None)
     if at_once is not None:  # a loop on which nothing comes from other threads
         return at_once(doing, work or Stoppable(effects=effects), function, *args)
-    threads = _waiting_threads()
+    threads = _quiet_threads() if quiet else _waiting_threads()
     return await threads.call(work or Stoppable(effects=effects), copy_context().run, function, *args)
 
 
@@ -321,3 +327,16 @@ async def in_thread(function: Callable[..., T], *args: Any, effects: bool = True
 def _waiting_threads() -> Threads:
     """As many as asyncio has in a loop's pool."""
     return Threads("-calls", min(32, (os.cpu_count() or 1) + 4))
+
+
+@cache
+def _quiet_threads() -> Threads:
+    return Threads("-quiet", 4, _step_back)
+
+
+def _step_back() -> None:
+    """Linux alone has priorities of threads that need no privilege; there is no way back from a lower one."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _PRIORITY)

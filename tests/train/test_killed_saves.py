@@ -16,7 +16,8 @@ import pytest
 
 import aioflow as af
 from aioflow.formats import temporary_files
-from aioflow.formats.checkpoint import CheckpointReader, write_atomically, write_checkpoint
+from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
+from aioflow.formats.temporary_files import write_atomically
 from tests.processes import program
 
 SAVER = Path(__file__).with_name("slow_saver.py")

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError
-from aioflow.formats.checkpoint import write_atomically
 from aioflow.formats.files import file_errors
+from aioflow.formats.temporary_files import write_atomically
 from aioflow.graph.device_spec import DeviceSpec
 
 __all__ = [

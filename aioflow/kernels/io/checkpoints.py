@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -14,11 +15,13 @@ from aioflow.graph.dtypes import DType
 from aioflow.kernels.convert import as_bytes, as_int, as_text
 from aioflow.kernels.io.tensor_parts import part_of, whole_tensors
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.resources import resource_finder
 from aioflow.kernels.text.strings import as_strings
 from aioflow.work.threads import in_thread
 
 __all__: list[str] = []
 
+_MOST_HELD: Final = 2  # snapshots for one saver: of two sessions, or of one that came back
 _ATTEMPTS: Final = 3  # to read a checkpoint that is being replaced
 
 
@@ -31,12 +34,60 @@ def _check_count(names: list[str], count: int) -> None:
         raise InvalidArgumentError("one name per tensor is needed", expected=count, actual=len(names))
 
 
-@kernel("SaveV2", device="CPU", host={"prefix": as_text}, retains=True)
-async def save(prefix: str, tensor_names: Any, shape_and_slices: Any, tensors: Any) -> None:
+async def _write(prefix: str, base: str | None, tensor_names: Any, shape_and_slices: Any, tensors: Any) -> None:
     names, parts = _texts(tensor_names), _texts(shape_and_slices)
     _check_count(names, len(tensors))
     _check_count(names, len(parts))
-    await in_thread(lambda: write_checkpoint(prefix, whole_tensors(names, parts, tensors)))
+    await in_thread(lambda: write_checkpoint(prefix, whole_tensors(names, parts, tensors), base), quiet=True)
+
+
+@kernel("SaveV2", device="CPU", host={"prefix": as_text}, retains=True)
+async def save(prefix: str, tensor_names: Any, shape_and_slices: Any, tensors: Any) -> None:
+    await _write(prefix, None, tensor_names, shape_and_slices, tensors)
+
+
+@kernel("_SaveBlocks", device="CPU", host={"prefix": as_text, "base": as_text}, retains=True)
+async def save_blocks(prefix: str, base: str, tensor_names: Any, shape_and_slices: Any, tensors: Any) -> None:
+    await _write(prefix, base, tensor_names, shape_and_slices, tensors)
+
+
+class _Holder:
+    """Snapshots that wait to be written, by key. A client that was gone before it wrote its own leaves it behind, for
+    as long as it is not among the last few."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tensors: dict[str, tuple[Any, ...]] = {}
+
+    def put(self, key: str, tensors: tuple[Any, ...]) -> None:
+        with self._lock:
+            self._tensors[key] = tensors
+            while len(self._tensors) > _MOST_HELD:
+                del self._tensors[next(iter(self._tensors))]
+
+    def take(self, key: str) -> tuple[Any, ...]:
+        with self._lock:
+            found = self._tensors.pop(key, None)
+        if found is None:
+            raise AbortedError("the snapshot is not there any more", expected=f"snapshot {key}", actual="none")
+        return found
+
+
+@binder("_SnapshotHolder", device="CPU", makes=_Holder)
+def holder(binding: Binding) -> Callable[[], _Holder]:
+    return resource_finder(_Holder, binding, lambda name: _Holder())
+
+
+@kernel("_HoldTensors", device="CPU", host={"key": as_text}, takes=_Holder, retains=True)
+def hold(resource: Any, key: str, tensors: Any) -> None:
+    resource.put(key, tuple(tensors))
+
+
+@kernel(
+    "_HeldTensors", device="CPU", host={"key": as_text}, takes=_Holder, fresh=True
+)  # not the key's memory, at least
+def held(resource: Any, key: str) -> Any:
+    return resource.take(key)
 
 
 @binder("RestoreV2", device="CPU", host={"prefix": as_text}, is_async=True, fresh=True)

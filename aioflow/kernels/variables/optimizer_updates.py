@@ -19,7 +19,7 @@ from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import format_dims
 from aioflow.kernels.array.scatter import repeats
 from aioflow.kernels.registry import Binding, binder
-from aioflow.kernels.resources import VariableResource, update_together
+from aioflow.kernels.resources import Reach, VariableResource, update_together
 from aioflow.kernels.variables.optimizer_rules import RULES, Rule
 
 __all__: list[str] = []
@@ -88,7 +88,16 @@ def _run_blocks(rule: Rule, h: Any, gradient: Any, values: Sequence[Any], news: 
         )
 
 
-def _rows(xp: Any, rule: Rule, h: Any, gradient: Any, indices: Any, values: list[Any], outs: list[Any]) -> list[Any]:
+def _rows(
+    xp: Any,
+    rule: Rule,
+    h: Any,
+    gradient: Any,
+    indices: Any,
+    variables: Sequence[VariableResource],
+    values: list[Any],
+    outs: list[Any],
+) -> list[Any]:
     """New values of the variables, by rows of the gradient; rows of the same index are applied one after the other."""
     if indices.ndim != 1:
         raise InvalidArgumentError("indices must be a vector", expected="rank 1", actual=format_dims(indices.shape))
@@ -99,6 +108,9 @@ def _rows(xp: Any, rule: Rule, h: Any, gradient: Any, indices: Any, values: list
         if gradient.shape != wanted or value.dtype != gradient.dtype:
             raise _misfit(value, gradient, wanted)
         _check_range(xp, indices, len(value))
+    for variable, out in zip(variables, outs, strict=True):
+        if out is not None:
+            variable.keep(indices)
     news = [value.copy() if out is None else out for value, out in zip(values, outs, strict=True)]
     for chosen in _waves(xp, indices):
         where = indices if chosen is None else indices[chosen]
@@ -166,9 +178,10 @@ def _bind(rule: Rule, binding: Binding) -> Callable[..., None]:
             h = rule.prepare(xp, h)
         gradient = args[gradient_at]
         if indices_at is None:
-            update_together(args[:handles], partial(_dense, xp, rule, h, gradient))
+            update_together(args[:handles], partial(_dense, xp, rule, h, gradient), Reach.WHOLE)
         else:
-            update_together(args[:handles], partial(_rows, xp, rule, h, gradient, args[indices_at]))
+            variables = args[:handles]
+            update_together(variables, partial(_rows, xp, rule, h, gradient, args[indices_at], variables), Reach.ROWS)
 
     return body
 

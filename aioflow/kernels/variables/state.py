@@ -13,7 +13,7 @@ from aioflow.errors import InvalidArgumentError, NotFoundError, OutOfRangeError
 from aioflow.graph.shapes import Dims, common_dims, format_dims, is_compatible
 from aioflow.kernels.array.scatter import checked_rows, flat_rows, scatter_rows
 from aioflow.kernels.registry import Binding, binder, kernel
-from aioflow.kernels.resources import VariableResource
+from aioflow.kernels.resources import Reach, VariableResource
 
 __all__: list[str] = []
 
@@ -78,6 +78,11 @@ def read_variable(resource: Any) -> Any:
     return resource.read()
 
 
+@kernel("_SnapshotVariable", takes=VariableResource)
+def snapshot_variable(resource: Any) -> Any:
+    return resource.snapshot()
+
+
 @kernel("_InitializedValue", takes=VariableResource)
 def initialized_value(resource: Any, initial: Any) -> Any:
     return resource.read() if resource.is_initialized else initial
@@ -104,7 +109,7 @@ def _step(function: str, binding: Binding) -> Callable[[Any, Any], None]:
                 )
             return ufunc(present, value) if out is None else ufunc(present, value, out)
 
-        resource.update(change)
+        resource.update(change, Reach.WHOLE)
 
     return apply
 
@@ -232,11 +237,15 @@ def _scatter(mode: str, binding: Binding) -> Callable[[Any, Any, Any], None]:
                 )
             rows = checked_rows(xp, indices, present.shape[0])
             fitted = _fit_updates(xp, resource, updates, np.shape(indices), present.shape[1:])
-            target = present.copy() if out is None else out
+            if out is None:
+                target = present.copy()
+            else:
+                target = out
+                resource.keep(rows)
             scatter_rows(xp, mode, target, rows, fitted)
             return target
 
-        resource.update(change)
+        resource.update(change, Reach.ROWS)
 
     return scatter
 

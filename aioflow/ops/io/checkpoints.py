@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from aioflow.graph.costs import FREE
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims
-from aioflow.graph.traits import Effect, files
+from aioflow.graph.traits import Effect, Memory, files, handle
+from aioflow.ops.core import scalar
 
 __all__: list[str] = []
 
@@ -32,6 +34,36 @@ define_op(
     shape=_save_shape,
     traits=files(effect=Effect.CHANGES),
 )
+define_op(  # in blocks, those that are as in the checkpoint `base` left out
+    "_SaveBlocks",
+    "prefix: string, base: string, tensor_names: string, shape_and_slices: string, tensors: list:dtypes",
+    "",
+    ["dtypes: list(type) >= 1"],
+    shape=_save_shape,
+    traits=files(effect=Effect.CHANGES),
+)
+define_op(  # what is held until a node of a later step takes it
+    "_SnapshotHolder",
+    "",
+    "handle: resource",
+    ["container: string = ''", "shared_name: string = ''"],
+    shape=scalar,
+    traits=handle(on_host="it holds what is to be written to files", is_numeric=False),
+)
+define_op(
+    "_HoldTensors",
+    "handle: resource, key: string, tensors: list:dtypes",
+    "",
+    ["dtypes: list(type) >= 1"],
+    traits=files(effect=Effect.CHANGES, cost=FREE),
+)
+define_op(
+    "_HeldTensors",
+    "handle: resource, key: string",
+    "tensors: list:dtypes",
+    ["dtypes: list(type) >= 1"],
+    traits=files(effect=Effect.CHANGES, cost=FREE, memory=Memory.RESIDENT),
+)
 define_op(
     "RestoreV2",
     "prefix: string, tensor_names: string, shape_and_slices: string",
@@ -52,4 +84,6 @@ define_op(
     "ShardedFilespec", "basename: string, num_shards: int32", "filename: string", shape=lambda ctx: (), traits=files()
 )
 
-not_differentiable("SaveV2", "RestoreV2", "ShardedFilename", "ShardedFilespec")
+not_differentiable(
+    "SaveV2", "_SaveBlocks", "_HoldTensors", "_HeldTensors", "RestoreV2", "ShardedFilename", "ShardedFilespec"
+)

@@ -171,6 +171,14 @@ define_op(
     shape=_handle_shape,
     traits=state_read(cost=FREE, memory=Memory.RESIDENT),
 )
+define_op(  # the value of this moment, for what is read while later steps go on: checkpoints
+    "_SnapshotVariable",
+    "resource: resource",
+    "value: dtype",
+    ["dtype: type"],
+    shape=_handle_shape,
+    traits=state_read(cost=FREE, memory=Memory.RESIDENT),
+)
 define_op(
     "_InitializedValue",
     "resource: resource, initial: dtype",

@@ -1,0 +1,300 @@
+"""Checkpoints in blocks: a block that is as it was in an earlier checkpoint is not written again, but referred to.
+
+The bytes of each tensor are cut into blocks of one size. The manifest has a digest for each, by which changes are found
+and damage is noticed, and the places: runs of blocks that lie one after the other in a file. A checkpoint writes one
+new file, `PREFIX.TOKEN.blocks`, with what has changed, and refers to files of the checkpoint before it for the rest; so
+it needs no other manifest than its own. What is left of a file when nearly all of it has changed is written again.
+
+Everything here blocks: call it from a thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+
+from aioflow.errors import DataLossError, NotFoundError, OpError
+from aioflow.formats.manifests import (
+    MANIFEST,
+    described,
+    family_of,
+    files_of,
+    read_manifest,
+    referenced_files,
+    sealed,
+    step_of,
+)
+from aioflow.formats.stores import Store
+from aioflow.formats.tensor_encoding import PIECE, Encoded, decode, encode
+from aioflow.graph.arrays import Array
+from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.work.stopping import claim
+
+__all__ = ["BlockFiles", "files_if_any", "forget_files", "write_increment"]
+
+_BLOCK: Final = 1 << 17  # bytes; half a thousand rows of an embedding, and 32 digits for each of them in the manifest
+_DIGITS: Final = 32  # of a SHA-256, for a block
+_LIVE: Final = 0.25  # a file of which less is in use is not referred to again
+_FILES: Final = 32  # nor are the oldest ones, beyond so many
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A tensor as an earlier checkpoint has it: a digest and a place (file, offset) for each block."""
+
+    described: dict[str, Any]
+    digests: list[str]
+    places: list[tuple[int, int]]
+
+
+def write_increment(store: Store, name: str, tensors: Mapping[str, Any], base: str | None) -> None:
+    """Write a checkpoint, replacing one of the same name; what is as it was in `base` is referred to there.
+
+    Args:
+        base: An earlier checkpoint of the same folder. Where it cannot be read, everything is written.
+
+    Raises:
+        InvalidArgumentError: a tensor has a dtype that cannot be stored.
+    """
+    _tidy(store, name)
+    replaced = files_if_any(store, name)
+    files, known = _earlier(store, base)
+    fresh = f"{name}.{secrets.token_hex(6)}.blocks"
+    with store.creating(fresh) as upload:
+        writer = _Writer(upload.file, len(files))
+        entries = {n: writer.write(encode(n, v), described(v), known.get(n)) for n, v in sorted(tensors.items())}
+        if writer.offset:
+            upload.commit()
+            files = [*files, {"name": fresh, "size": writer.offset}]
+        content = {"version": 2, "block": _BLOCK, "step": step_of(name), "files": files, "tensors": entries}
+        store.put(name + MANIFEST, sealed(_compacted(content)))
+    forget_files(store, replaced)
+
+
+class _Writer:
+    """Writes the blocks that are not known to one file.
+
+    Attributes:
+        offset: How many bytes have been written.
+    """
+
+    def __init__(self, file: BinaryIO, number: int) -> None:
+        self._file = file
+        self._number = number
+        self.offset = 0
+
+    def write(self, value: Encoded, what: dict[str, Any], known: _Known | None) -> dict[str, Any]:
+        """What the manifest says of the tensor."""
+        digests: list[str] = []
+        places: list[tuple[int, int]] = []
+        if known is not None and known.described != what:
+            known = None
+        for block in _blocks(value):
+            digest = hashlib.sha256(block.data).hexdigest()[:_DIGITS]
+            i = len(digests)
+            if known is not None and i < len(known.digests) and known.digests[i] == digest and known.places[i][0] >= 0:
+                places.append(known.places[i])
+            else:
+                places.append((self._number, self.offset))
+                self._file.write(block.data)
+                self.offset += block.nbytes
+            digests.append(digest)
+        return {**what, "nbytes": value.nbytes, "digests": "".join(digests), "places": _runs(places)}
+
+
+def _blocks(value: Encoded) -> Iterator[Array]:
+    """The bytes in blocks, whatever the pieces are that they come in."""
+    rest: Array | None = None
+    for piece in value.pieces(PIECE):
+        data = piece if rest is None else np.concatenate([rest, piece])
+        whole = data.nbytes - data.nbytes % _BLOCK
+        for start in range(0, whole, _BLOCK):
+            yield data[start : start + _BLOCK]
+        rest = data[whole:].copy() if whole < data.nbytes else None
+    if rest is not None:
+        yield rest
+
+
+def _runs(places: list[tuple[int, int]]) -> list[list[int]]:
+    """[file, offset, how many] for blocks that lie one after the other."""
+    runs: list[list[int]] = []
+    for file, offset in places:
+        if runs and runs[-1][0] == file and runs[-1][1] + runs[-1][2] * _BLOCK == offset:
+            runs[-1][2] += 1
+        else:
+            runs.append([file, offset, 1])
+    return runs
+
+
+def _compacted(content: dict[str, Any]) -> dict[str, Any]:
+    """Without the files that nothing is in."""
+    used = sorted({run[0] for entry in content["tensors"].values() for run in entry["places"]})
+    number = {old: new for new, old in enumerate(used)}
+    for entry in content["tensors"].values():
+        entry["places"] = [[number[file], offset, count] for file, offset, count in entry["places"]]
+    content["files"] = [content["files"][old] for old in used]
+    return content
+
+
+# -- what is there already --------------------------------------------------------------------------------------------
+
+
+def _earlier(store: Store, base: str | None) -> tuple[list[dict[str, Any]], dict[str, _Known]]:
+    """The files of an earlier checkpoint, and its tensors; nothing where it is not whole."""
+    if not base:
+        return [], {}
+    try:
+        manifest = read_manifest(store, base)
+        if manifest["version"] != 2 or manifest["block"] != _BLOCK:
+            return [], {}
+        files_of(manifest)
+        files = manifest["files"]
+        if any(store.size(file["name"]) != file["size"] for file in files):
+            return [], {}
+        known = {name: _known(entry) for name, entry in manifest["tensors"].items()}
+        return files, _worth_keeping(files, known)
+    except (NotFoundError, DataLossError, ValueError, LookupError, TypeError, AttributeError):
+        return [], {}
+
+
+def _known(entry: dict[str, Any]) -> _Known:
+    text: str = entry["digests"]
+    places = [(file, offset + i * _BLOCK) for file, offset, count in entry["places"] for i in range(count)]
+    digests = [text[i : i + _DIGITS] for i in range(0, len(text), _DIGITS)]
+    if len(digests) != len(places):
+        raise ValueError("blocks without a place")
+    return _Known({"dtype": entry["dtype"], "shape": entry["shape"]}, digests, places)
+
+
+def _worth_keeping(files: list[dict[str, Any]], known: dict[str, _Known]) -> dict[str, _Known]:
+    """The same, without the places in files that are not to be referred to again."""
+    live = Counter(file for tensor in known.values() for file, _ in tensor.places)
+    old = {i for i, file in enumerate(files) if live[i] * _BLOCK < _LIVE * file["size"]}
+    old |= set(range(len(files) - _FILES))
+    return {
+        name: _Known(tensor.described, tensor.digests, [(-1, 0) if p[0] in old else p for p in tensor.places])
+        for name, tensor in known.items()
+    }
+
+
+def files_if_any(store: Store, name: str) -> list[str]:
+    """Names of the files that a checkpoint refers to, where it is there and can be read."""
+    try:
+        return files_of(read_manifest(store, name))
+    except (OpError, ValueError, LookupError, TypeError):
+        return []
+
+
+def forget_files(store: Store, names: list[str]) -> None:
+    """Delete files, except those that a manifest of the folder refers to."""
+    referenced = referenced_files(store) if names else None
+    if referenced is not None:
+        for name in names:
+            if name not in referenced:
+                store.remove(name)
+
+
+def _tidy(store: Store, name: str) -> None:
+    """Take away the files of checkpoints that were never finished, where it is certain that they will not be."""
+    family = family_of(name)
+    blocks = re.compile(rf"{family}\.[0-9a-f]{{12}}\.blocks")
+    store.remove_unfinished(rf"{blocks.pattern}|{family}{re.escape(MANIFEST)}")
+    left = [file for file in store.names() if blocks.fullmatch(file)]
+    referenced = referenced_files(store) if left else None
+    if referenced is not None:
+        for file in left:
+            if file not in referenced and store.is_abandoned(file):
+                store.remove(file)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    dtype: DType
+    shape: tuple[int, ...]
+    nbytes: int
+    digests: list[str]
+    runs: list[tuple[str, int, int]]
+
+
+class BlockFiles:
+    """The tensors of a checkpoint in blocks.
+
+    Attributes:
+        tensors: What is known of each, by name.
+
+    Raises:
+        DataLossError: the manifest makes no sense.
+    """
+
+    def __init__(self, store: Store, name: str, manifest: Mapping[str, Any]) -> None:
+        self._store = store
+        self.path = store.path(name + MANIFEST)
+        try:
+            self._block: int = manifest["block"]
+            files = files_of(manifest)
+            self.tensors = {n: self._entry(entry, files) for n, entry in manifest["tensors"].items()}
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            raise DataLossError(f"file {self.path} is damaged", expected="a manifest", actual=str(error)) from error
+
+    def _entry(self, entry: Mapping[str, Any], files: list[str]) -> _Entry:
+        nbytes, text = entry["nbytes"], entry["digests"]
+        shape = tuple(entry["shape"])
+        runs = [(files[file], offset, count) for file, offset, count in entry["places"]]
+        numbers = [nbytes, *shape, *(n for _, offset, count in runs for n in (offset, count))]
+        if any(type(n) is not int or not 0 <= n < 1 << 62 for n in numbers) or self._block < 1:
+            raise ValueError("a number that is none")
+        digests = [text[i : i + _DIGITS] for i in range(0, len(text), _DIGITS)]
+        count = -(-nbytes // self._block)
+        if len(digests) != count or sum(n for _, _, n in runs) != count:
+            raise ValueError("blocks are missing")
+        return _Entry(as_dtype(entry["dtype"]), shape, nbytes, digests, runs)
+
+    def read(self, name: str) -> Array:
+        """One tensor, in an array of its own.
+
+        Raises:
+            NotFoundError: a file is missing.
+            DataLossError: the bytes are not those that were written.
+        """
+        entry = self.tensors[name]
+        claim(entry.nbytes)
+        data = np.empty(entry.nbytes, np.uint8)
+        first = 0
+        for file, offset, count in entry.runs:
+            with self._store.open(file) as opened:
+                opened.seek(offset)
+                for i in range(first, first + count):
+                    block = data[i * self._block : (i + 1) * self._block]
+                    if _read_into(opened, block) != block.nbytes:
+                        raise self._damaged(file, f"{block.nbytes} bytes", "an end")
+                    if hashlib.sha256(block.data).hexdigest()[:_DIGITS] != entry.digests[i]:
+                        raise self._damaged(file, f"SHA-256 {entry.digests[i]}…", "another one")
+            first += count
+        try:
+            return decode(data, entry.dtype, entry.shape)
+        except ValueError as error:
+            raise self._damaged(self.path, entry.dtype.name, str(error)) from error
+
+    def _damaged(self, file: str, expected: str, actual: str) -> DataLossError:
+        path = self._store.path(file) if file != self.path else file
+        return DataLossError(f"file {path} is damaged", expected=expected, actual=actual)
+
+
+def _read_into(file: Any, block: Array) -> int:
+    count = 0
+    while count < block.nbytes:
+        got = file.readinto(block[count:].data)
+        if not got:
+            break
+        count += got
+    return count

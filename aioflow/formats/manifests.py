@@ -1,0 +1,112 @@
+"""The small file that vouches for a checkpoint: `PREFIX.manifest.json`. While there is none, there is no checkpoint.
+
+Version 1 speaks of one file with all values, version 2 of values in blocks that may be in files of earlier checkpoints.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError, UnknownNameError
+from aioflow.formats.stores import Store
+from aioflow.graph.dtypes import as_dtype
+
+__all__ = ["MANIFEST", "described", "family_of", "files_of", "read_manifest", "referenced_files", "sealed", "step_of"]
+
+MANIFEST: Final = ".manifest.json"
+_FORMAT: Final = "aioflow.checkpoint"
+_STEP: Final = re.compile(r"-(\d+)$")
+_KINDS: Final[Mapping[int, Mapping[str, Any]]] = {
+    1: {"version": int, "size": int, "header_sha256": str, "step": int | None},
+    2: {"version": int, "block": int, "files": list, "tensors": dict, "step": int | None},
+}
+
+
+def step_of(prefix: str) -> int | None:
+    """The step that a prefix ends in."""
+    found = _STEP.search(prefix)
+    return int(found[1]) if found else None
+
+
+def family_of(name: str) -> str:
+    """A regular expression for the names of the checkpoints of one run: this one's, with any step or none."""
+    return rf"{re.escape(_STEP.sub('', name))}(?:-\d+)?"
+
+
+def described(value: Any) -> dict[str, Any]:
+    """Dtype and shape of a tensor."""
+    return {"dtype": as_dtype(value.dtype).name, "shape": list(value.shape)}
+
+
+def sealed(content: Mapping[str, Any]) -> bytes:
+    """The file with that content, and its checksum."""
+    whole = {"format": _FORMAT, **content}
+    return (json.dumps(whole | {"sha256": _digest(whole)}, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def read_manifest(store: Store, name: str) -> dict[str, Any]:
+    """What the manifest of a checkpoint says.
+
+    Raises:
+        NotFoundError: there is no such checkpoint.
+        DataLossError: the manifest is damaged.
+        InvalidArgumentError: it is of a version that is not known here.
+    """
+    path, prefix = store.path(name + MANIFEST), store.path(name)
+    try:
+        raw = store.read(name + MANIFEST)
+    except NotFoundError as error:
+        raise UnknownNameError(f"there is no checkpoint {prefix}", expected=f"a file {path}", actual="none") from error
+    try:
+        content: dict[str, Any] = json.loads(raw)
+        digest = content.pop("sha256")
+        valid = content["format"] == _FORMAT and digest == _digest(content)
+        kinds = _KINDS.get(content["version"], {"version": int})
+        wrong = [key for key, kind in kinds.items() if not isinstance(content[key], kind)]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise DataLossError(f"file {path} is damaged", expected="a manifest", actual=str(error)) from error
+    if not valid:
+        raise DataLossError(f"file {path} has been altered", expected="its own checksum", actual="another one")
+    if wrong or content["version"] < 1:
+        key = wrong[0] if wrong else "version"
+        raise DataLossError(f"file {path} is damaged", expected="a manifest", actual=f"{key} of a different kind")
+    if content["version"] not in _KINDS:
+        raise InvalidArgumentError(
+            f"file {path} is of a newer version", expected=f"at most {max(_KINDS)}", actual=content["version"]
+        )
+    return content
+
+
+def files_of(manifest: Mapping[str, Any]) -> list[str]:
+    """Names of the files that a manifest refers to, beside itself.
+
+    Raises:
+        ValueError: one is not the name of a file beside it.
+    """
+    found = [file["name"] for file in manifest["files"]] if manifest["version"] == 2 else [manifest.get("file", "")]
+    for name in found:
+        if type(name) is not str or re.search(r"[/\\\0]", name) or name in ("", ".", ".."):
+            raise ValueError(f"not a file's name: {name!r}")
+    return found
+
+
+def referenced_files(store: Store) -> set[str] | None:
+    """Names of the files that the manifests of a folder refer to; None where one of them cannot be read."""
+    found: set[str] = set()
+    for name in store.names():
+        if name.endswith(MANIFEST) and not name.startswith("."):
+            try:
+                found.update(files_of(read_manifest(store, name.removesuffix(MANIFEST))))
+            except NotFoundError:  # it was deleted just now
+                continue
+            except (OpError, ValueError, LookupError, TypeError):
+                return None
+    return found

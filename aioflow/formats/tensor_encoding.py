@@ -1,0 +1,150 @@
+"""Tensors as bytes: what a value is stored as, and its bytes piece by piece.
+
+Dtypes that the `safetensors` layout lacks are stored as ones that it has (complex numbers as pairs of floats, strings
+as lengths and bytes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import Array
+from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.work.copying import copied
+from aioflow.work.stopping import blocks
+
+__all__ = ["BY_CODE", "CODES", "PIECE", "Encoded", "Rows", "decode", "encode", "pieces"]
+
+CODES: Final[Mapping[DType, str]] = {
+    dtypes.bool_: "BOOL",
+    dtypes.uint8: "U8",
+    dtypes.int8: "I8",
+    dtypes.uint16: "U16",
+    dtypes.int16: "I16",
+    dtypes.uint32: "U32",
+    dtypes.int32: "I32",
+    dtypes.uint64: "U64",
+    dtypes.int64: "I64",
+    dtypes.float16: "F16",
+    dtypes.bfloat16: "BF16",
+    dtypes.float32: "F32",
+    dtypes.float64: "F64",
+}
+BY_CODE: Final = {code: dtype for dtype, code in CODES.items()}
+_PAIRS: Final[Mapping[DType, DType]] = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}
+PIECE: Final = 1 << 20  # bytes that are hashed, read or written at a time
+
+
+class Rows(Protocol):
+    """An array that is read some rows at a time, in order, and once."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes; there is at least one."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the elements, which are numbers."""
+
+    def rows(self, start: int, stop: int) -> Array:
+        """Some rows, one after the other in memory."""
+
+    def release(self, stop: int) -> None:
+        """The rows before `stop` will not be read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What a tensor is stored as.
+
+    Attributes:
+        code, shape: In the terms of the `safetensors` layout.
+        nbytes: How many bytes there are.
+        logical: The dtype that the program sees.
+        source: The bytes, or where they come from.
+    """
+
+    code: str
+    shape: tuple[int, ...]
+    nbytes: int
+    logical: DType
+    source: Array | Rows
+
+    def pieces(self, size: int = PIECE) -> Iterator[Array]:
+        """The bytes, some at a time; all pieces but the last are of `size` bytes if that is a multiple of a row's or
+        of an element's."""
+        source = self.source
+        if isinstance(source, np.ndarray):
+            yield from (source[part] for part in blocks(self.nbytes, size))
+            return
+        row = max(1, self.nbytes // max(1, source.shape[0]))
+        for part in blocks(source.shape[0], max(1, size // row)):
+            yield source.rows(part.start, part.stop).reshape(-1).view(np.uint8)
+            source.release(part.stop)
+
+
+def encode(name: str, value: Array | Rows) -> Encoded:
+    """How a tensor is stored.
+
+    Raises:
+        InvalidArgumentError: a dtype that cannot be stored.
+    """
+    dtype = logical = as_dtype(value.dtype)
+    if dtype is dtypes.string:
+        data = _pack_strings(np.asarray(value))
+        return Encoded("U8", data.shape, data.nbytes, logical, data)
+    shape: tuple[int, ...] = value.shape
+    nbytes = math.prod(shape) * value.dtype.itemsize
+    if dtype in _PAIRS:
+        dtype, shape = _PAIRS[dtype], (*shape, 2)
+    if dtype not in CODES:
+        known = sorted(t.name for t in CODES)
+        raise InvalidArgumentError(f"tensor {name} cannot be stored", expected=f"one of {known}", actual=dtype)
+    if hasattr(value, "rows"):
+        return Encoded(CODES[dtype], shape, nbytes, logical, value)
+    flat = (value if value.flags.c_contiguous else copied(value)).reshape(-1).view(np.uint8)
+    return Encoded(CODES[dtype], shape, nbytes, logical, flat)
+
+
+def decode(data: Array, dtype: DType, shape: tuple[int, ...]) -> Array:
+    """The tensor with these bytes.
+
+    Raises:
+        ValueError: they are not of that dtype and shape.
+    """
+    if dtype is dtypes.string:
+        items = _unpack_strings(data, math.prod(shape))
+        result = np.empty(len(items), dtype=object)
+        result[:] = items
+        return result.reshape(shape)
+    return data.view(dtype.np_dtype).reshape(shape)
+
+
+def pieces(data: Array) -> Iterator[memoryview]:
+    """The bytes of a flat array, a few at a time: files may be large, and disks slow."""
+    return (data.data[part] for part in blocks(data.nbytes, PIECE))
+
+
+def _pack_strings(array: Array) -> Array:
+    items = [bytes(item) for item in array.reshape(-1)]
+    lengths = np.array([len(item) for item in items], dtype="<u8")
+    return np.frombuffer(lengths.tobytes() + b"".join(items), dtype=np.uint8)
+
+
+def _unpack_strings(data: Array, count: int) -> list[bytes]:
+    raw = data.tobytes()
+    if len(raw) < 8 * count:
+        raise ValueError("the lengths are cut off")
+    lengths = np.frombuffer(raw[: 8 * count], dtype="<u8").astype(object)
+    ends = np.cumsum(np.concatenate([[8 * count], lengths]))
+    if int(ends[-1]) != len(raw):
+        raise ValueError("the lengths do not add up")
+    return [raw[int(a) : int(b)] for a, b in pairwise(ends)]

@@ -1,0 +1,125 @@
+"""`BackgroundSaver`: owns the task that writes a checkpoint while the training goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aioflow.errors import FailedPreconditionError
+from aioflow.graph.argument_kinds import check_kind
+from aioflow.graph.graph import Tensor
+from aioflow.ops.variables.variable import Variable
+from aioflow.sync.background import Background
+from aioflow.train.saver import PendingCheckpoint, Saver
+
+if TYPE_CHECKING:
+    from aioflow.session.session import Session
+
+__all__ = ["BackgroundSaver"]
+
+
+class BackgroundSaver:
+    """Writes checkpoints beside the training: `async with BackgroundSaver(saver) as beside:`.
+
+    `save` returns when the snapshot is taken; the writing goes on in a task that belongs to this object. There is one
+    at a time. What a write fails with is raised by the next `save`, by `finish`, or at the end of the block, once.
+
+    The block waits for the write under way, also when it is left by an error, which gets a note if the write fails as
+    well. Where it is cancelled, so is the write: the checkpoint does not come into being then.
+    """
+
+    def __init__(self, saver: Saver) -> None:
+        check_kind(saver, Saver, "saver", "a Saver")
+        self._saver = saver
+        self._tasks = Background()
+        self._task: asyncio.Task[None] | None = None
+        self._error: Exception | None = None
+        self._closed = False
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._task is not None and not self._task.done()
+
+    async def save(
+        self,
+        sess: Session,
+        save_path: str | Path,
+        global_step: int | Variable | Tensor | np.integer[Any] | None = None,
+        latest_filename: str | None = None,
+        write_state: bool = True,
+        *,
+        skip: bool = False,
+        after: Callable[[str], Awaitable[None]] | None = None,
+    ) -> str | None:
+        """Take a snapshot, and have it written. See `Saver.snapshot` for what is in it.
+
+        Args:
+            skip: Take none if an earlier one is still being written. Otherwise this waits until it has been.
+            after: Called with the prefix and awaited, in the task, when the checkpoint is complete.
+
+        Returns:
+            The prefix that the checkpoint will have; None where none was taken.
+
+        Raises:
+            FailedPreconditionError: a variable has no value; the block has been left.
+            Exception: what the write before this one failed with. No snapshot is taken then.
+        """
+        if self._closed:
+            raise FailedPreconditionError(
+                "the background saver has been closed", expected="a save inside its block", actual="one after it"
+            )
+        if skip and self.is_writing:
+            return None
+        await self.finish()
+        taken = await self._saver.snapshot(sess, save_path, global_step, latest_filename, write_state)
+        if taken is None:
+            return None
+        self._task = await self._tasks.start(self._write(taken, after))
+        return taken.prefix
+
+    async def _write(self, taken: PendingCheckpoint, after: Callable[[str], Awaitable[None]] | None) -> None:
+        try:
+            prefix = await taken.write()
+            if after is not None:
+                await after(prefix)
+        except Exception as error:
+            self._error = error
+
+    async def finish(self) -> None:
+        """Wait until nothing is being written. Raises what the write failed with, unless that has been raised."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    async def close(self) -> None:
+        """`finish`, and take no more snapshots. Where the caller is cancelled meanwhile, so is the write."""
+        self._closed = True
+        try:
+            await self.finish()
+        finally:
+            await self._tasks.close()
+
+    async def __aenter__(self) -> BackgroundSaver:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+        elif isinstance(error, Exception):
+            try:
+                await self.close()
+            except Exception as failure:
+                error.add_note(f"the checkpoint that was being written failed as well: {failure}")
+        else:
+            self._closed = True
+            await self._tasks.close()
