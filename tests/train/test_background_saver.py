@@ -242,3 +242,27 @@ async def test_on_several_devices_and_executors(tmp_path: Path, executor: Any, i
 async def test_on_a_cluster(tmp_path: Path, tcp: bool) -> None:
     async with cluster("ps", "worker", tcp=tcp) as servers, af.Session(servers[1].target) as session:
         await save_and_restore(session, ["/job:ps", "/job:ps", "/job:worker"], tmp_path)
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+async def test_the_parts_of_a_variable_are_of_one_moment(tmp_path: Path, incremental: bool) -> None:
+    partitioner = af.fixed_size_partitioner(3)
+    af.get_variable("table", [3 * ROWS, WIDTH], initializer=af.zeros_initializer(), partitioner=partitioner)
+    parts = af.global_variables()
+    assert len(parts) == 3
+    every = af.IndexedSlices(af.ones([ROWS, WIDTH]), af.range(ROWS))
+    step = af.group(*[part.scatter_add(every) for part in parts])
+    saver = af.train.Saver(incremental=incremental)
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        await session.run(step)
+        async with af.train.BackgroundSaver(saver) as beside:
+            prefix = await beside.save(session, tmp_path / "m", 1)
+            for _ in range(3):
+                await session.run(step)
+        assert prefix is not None
+        whole = af.train.load_variable(prefix, "table")
+        assert whole.shape == (3 * ROWS, WIDTH)
+        assert np.all(whole == 1)
+        await saver.restore(session, prefix)
+        assert all(np.all(value == 1) for value in await session.run(parts))
