@@ -359,7 +359,6 @@ class Session:
                 async for result in steps: ...
 
         A step that raises OutOfRangeError ends the loop, as the end of `feeds` does; any other error is raised.
-
         Args:
             feeds: None, one feed dictionary for every step, or an iterable or async iterable of them, one per step.
             prefetch: How many steps may be in flight besides the one whose result is due. They run at the same time,

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from aioflow.config import RunOptions, TraceLevel
 from aioflow.errors import UnimplementedError
-from aioflow.formats.checkpoint import write_atomically
 from aioflow.formats.files import file_errors
+from aioflow.formats.temporary_files import write_atomically
 from aioflow.graph.default_graph import default_graph
 from aioflow.train.monitored.chrome_trace import chrome_trace
 from aioflow.train.monitored.session_run_hook import (
