@@ -224,7 +224,7 @@ MISSING = {
     "__wrapped__": "module 'aioflow' has no attribute '__wrapped__'",
     "nn.static_rnn": "aioflow.nn has no 'static_rnn' yet: see docs/compatibility.md",
     "nn.reul": "module 'aioflow.nn' has no attribute 'reul'; did you mean 'relu'?",
-    "train.MonitoredSession": "aioflow.train has no 'MonitoredSession' yet: see docs/compatibility.md",
+    "train.SummarySaverHook": "aioflow.train has no 'SummarySaverHook' yet: see docs/compatibility.md",
     "math.sgin": "module 'aioflow.math' has no attribute 'sgin'; did you mean 'sin', 'sinh' or 'sign'?",
     "errors.NotFound": "module 'aioflow.errors' has no attribute 'NotFound'; did you mean 'NotFoundError'?",
     "raw_ops.Matmul": "no op 'Matmul'",

@@ -34,7 +34,6 @@ from aioflow.net.messages import (
     Handle,
     Hello,
     Ran,
-    Run,
     State,
     config_document,
     parse,
@@ -159,10 +158,15 @@ class RemoteWorker:
         return step in self._wanted
 
     def _message(self, handle: int, step: Step, trace: TraceProbe | None) -> dict[str, Any]:
-        now = asyncio.get_running_loop().time()
-        seconds = None if step.deadline is None else max(0.0, step.deadline - now)
-        beat = self._channel.comm.heard
-        return Run(handle, step.id, trace is not None, beat, self._patience, seconds)._asdict()
+        """A `Run`."""
+        return {
+            "handle": handle,
+            "step": step.id,
+            "trace": trace is not None,
+            "beat": self._channel.comm.heard,
+            "patience": self._patience,
+            "seconds": None if step.deadline is None else max(0.0, step.deadline - asyncio.get_running_loop().time()),
+        }
 
     def _not_begun(self, step: Step) -> None:
         if step.begun is not None:

@@ -6,8 +6,8 @@ A connection is one client. When it ends, what the client had here ends with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from time import perf_counter
 from typing import Any, Final
 
@@ -97,18 +97,11 @@ class _Part:
         return values
 
 
-@contextmanager
-def _within(seconds: float | None, step: Step) -> Iterator[None]:
+def _stop_after(seconds: float, step: Step) -> None:
     """Stop the step after so many seconds: its client has given it up by then, and may not be able to say so."""
-    if seconds is None:
-        yield
-        return
     late = DeadlineExceededError("the time limit of the step has passed", expected=f"at most {seconds:g} s")
     timer = asyncio.get_running_loop().call_later(min(seconds, _LONGEST), step.stop, late)
-    try:
-        yield
-    finally:
-        timer.cancel()
+    step.releases.append(timer.cancel)
 
 
 class WorkerService:
@@ -199,9 +192,12 @@ class _Client:
         step = Step(FiniteProbe(trace) if part.check_finite else trace, asked.step)
         step.begun = set()
         try:
-            await self._require_wanted(asked)
-            with _within(asked.seconds, step):
-                values = await self._session.run(asked.handle, part.spread(request.tensors), step)
+            late = self.channel.comm.since(asked.beat)
+            if late > asked.patience:
+                await self._require_wanted(asked, late)
+            if asked.seconds is not None:
+                _stop_after(asked.seconds, step)
+            values = await self._session.run(asked.handle, part.spread(request.tensors), step)
         except OpError as error:
             step.account(error)
             raise
@@ -213,11 +209,8 @@ class _Client:
         devices, times = pack_stats(trace.stats())
         return Reply(Ran(devices, trace.origin)._asdict(), [*fetches, *times])
 
-    async def _require_wanted(self, asked: Run) -> None:
+    async def _require_wanted(self, asked: Run, late: float) -> None:
         """Raises AbortedError: the step has come so late that its client may have given it up, and it has."""
-        late = self.channel.comm.since(asked.beat)
-        if late <= asked.patience:
-            return
         with suppress(OpError):  # no answer is one, too
             reply = await self.channel.call(WANTED, {"step": asked.step}, timeout=_ANSWER_SECONDS)
             if parse(WhetherWanted, reply.header).wanted:

@@ -14,7 +14,7 @@ define_op(
     "value: dtype",
     ["dtype: type", "shape: shape", "index: int"],
     shape=lambda ctx: ctx.attrs["shape"],
-    made_by="compiler",
+    made_by="worker",
     traits=state_change(stays_home=True),
 )
 define_op(
@@ -22,6 +22,6 @@ define_op(
     "value: T",
     "",
     ["T: type", "index: int"],
-    made_by="compiler",
+    made_by="worker",
     traits=state_change(stays_home=True),
 )

@@ -98,13 +98,13 @@ class Step:
         deadline: When its caller gives up, by the clock of the event loop; None for never.
         begun: Of a step on several workers, where updates may have been made; None where nobody keeps account.
         left_behind: The nodes whose kernels did not stop when they were asked to, and that nobody waits for any more.
+        releases: Called when it has ended.
         rendezvous: Where values meet that go from device to device; set by the worker if there are any.
     """
 
     __slots__ = (
         "_ended",
         "_finished",
-        "_releases",
         "_stopped",
         "begun",
         "deadline",
@@ -113,6 +113,7 @@ class Step:
         "id",
         "left_behind",
         "probe",
+        "releases",
         "rendezvous",
         "requested",
         "since",
@@ -137,7 +138,7 @@ class Step:
         self.rendezvous: Rendezvous | None = None
         self._stopped: asyncio.Event | None = None
         self._finished: asyncio.Event | None = None
-        self._releases: list[Callable[[], None]] = []
+        self.releases: list[Callable[[], None]] = []
         self._ended = False
 
     def stop(self, error: OpError | None = None) -> None:
@@ -180,7 +181,7 @@ class Step:
         del self.waiting[wait]
         release = getattr(result, "release", None)
         if release is not None:
-            self._releases.append(partial(release, value))
+            self.releases.append(partial(release, value))
         return value
 
     @property
@@ -256,7 +257,7 @@ class Step:
     def finish(self) -> None:
         """The step has ended, one way or another; what it still holds is released."""
         self._ended = True
-        for release in self._releases:
+        for release in self.releases:
             release()
         if self._finished is not None:
             self._finished.set()

@@ -110,11 +110,11 @@ def waiter_leaked() -> AbstractContextManager[Any]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
 
-        def done() -> None:
+        def wake() -> None:
             if not future.done():
                 future.set_result(None)
 
-        ticket = waiting._make(done)
+        ticket = waiting._make(wake)
         wake_all(waiting._submit(ticket))
         await future  # and where this is cancelled, the ticket stays in the queue
         if ticket.error is not None:
