@@ -26,7 +26,7 @@ from aioflow.train.monitored.session_run_hook import (
 )
 from aioflow.train.monitored.step_of_graph import required_global_step
 from aioflow.train.monitored.timers import SecondOrStepTimer
-from aioflow.train.saver import Saver
+from aioflow.train.saver import PendingCheckpoint, Saver
 from aioflow.work.threads import in_thread
 
 __all__ = ["CheckpointSaverHook", "CheckpointSaverListener"]
@@ -93,6 +93,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._save_graph_def = save_graph_def
         self._input = input
         self._saving = asyncio.Lock()  # the last to begin is the last to end, so that it is the latest checkpoint
+        self._coord: Coordinator | None = None
 
     async def begin(self) -> None:
         """Find the global step."""
@@ -103,6 +104,7 @@ class CheckpointSaverHook(SessionRunHook):
 
     async def after_create_session(self, session: Any, coord: Coordinator) -> None:
         """Write the graph and a checkpoint."""
+        self._coord = coord
         step = int(await session.run(self._step))
         if self._save_graph_def:
             await in_thread(write_graph, self._graph, self._folder, "graph.json")
@@ -114,15 +116,16 @@ class CheckpointSaverHook(SessionRunHook):
         return SessionRunArgs(self._step)
 
     async def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Write a checkpoint, when it is time."""
+        """Take a snapshot, when it is time. It is written beside the next steps by a task of the coordinator, after the
+        one before it; where that fails, the training does. With listeners the next step waits, since they do.
+        """
         # What was fetched may be older than the update, and others may have gone on by any number of steps.
         if not self._timer.should_trigger_for_step(int(run_values.results) + _MANY):
             return
         step = int(await run_context.session.run(self._step))
         if self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
-            if await self._save(run_context.session, step):
-                run_context.request_stop()
+            await self._save(run_context.session, step, beside=None if self._listeners else self._coord)
 
     async def end(self, session: Any) -> None:
         """Write the last checkpoint, unless there is one of this step."""
@@ -132,10 +135,12 @@ class CheckpointSaverHook(SessionRunHook):
         for listener in self._listeners:
             await called(listener.end, session, step)
 
-    async def _save(self, session: Any, step: int) -> bool:
-        """Whether a listener asks for the end."""
+    async def _save(self, session: Any, step: int, beside: Coordinator | None = None) -> None:
+        """Write a checkpoint, or take a snapshot that a task of `beside` writes."""
         late = self._saving.locked()
-        async with self._saving:
+        await self._saving.acquire()
+        begun = False
+        try:
             if late:  # another run has been saving, while steps went on
                 step = int(await session.run(self._step))
             for listener in self._listeners:
@@ -143,10 +148,23 @@ class CheckpointSaverHook(SessionRunHook):
             async with nullcontext() if self._input is None else self._input.saving(session):
                 if self._input is not None:
                     step = int(await session.run(self._step))  # steps have ended while it waited for them
-                await self._chosen().save(session, self._path, step, write_meta_graph=self._save_graph_def)
-            _LOGGER.info("saved step %d as %s", step, self._path)
-            asked = [await called(listener.after_save, session, step) for listener in self._listeners]
-            return any(asked)
+                taken = await self._chosen().snapshot(session, self._path, step)
+            if beside is not None:
+                beside.start(self._finish(taken, session, step)).add_done_callback(lambda _: self._saving.release())
+                begun = True
+            else:
+                await self._finish(taken, session, step)
+        finally:
+            if not begun:
+                self._saving.release()
+
+    async def _finish(self, taken: PendingCheckpoint | None, session: Any, step: int) -> None:
+        if taken is not None:
+            await taken.write()
+        _LOGGER.info("saved step %d as %s", step, self._path)
+        asked = [await called(listener.after_save, session, step) for listener in self._listeners]
+        if any(asked) and self._coord is not None:
+            self._coord.request_stop()
 
     def _chosen(self) -> Saver:
         if self._saver is None and self._scaffold is not None:

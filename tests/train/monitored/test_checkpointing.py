@@ -24,7 +24,7 @@ class Saves:
     def __init__(self) -> None:
         self.saved: list[tuple[int, float]] = []
 
-    async def save(self, session: Any, path: Any, step: int, **options: Any) -> None:
+    async def snapshot(self, session: Any, path: Any, step: int) -> None:
         self.saved.append((step, asyncio.get_running_loop().time()))
 
 
@@ -43,15 +43,75 @@ def test_every_so_many_seconds_of_the_loops_clock(tmp_path: Path) -> None:
         session.run = run  # type: ignore[method-assign]
         context = af.train.SessionRunContext(af.train.SessionRunArgs(None), session)
         values = af.train.SessionRunValues(0, af.RunOptions(), af.RunMetadata())
-        await hook.after_create_session(session, af.train.Coordinator())
-        for step in range(1, 14):
-            await asyncio.sleep(3)
-            await hook.after_run(context, values._replace(results=step - 1))
-        await hook.end(session)
+        async with af.train.Coordinator() as coord:
+            await hook.after_create_session(session, coord)
+            for step in range(1, 14):
+                await asyncio.sleep(3)
+                await hook.after_run(context, values._replace(results=step - 1))
+            await hook.end(session)
         found: list[tuple[int, float]] = saver.saved
         return found
 
     assert run_virtual(main()) == [(0, 0), (4, 12), (8, 24), (12, 36), (13, 39)]
+
+
+class Held:
+    """Stands for a snapshot whose writing takes as long as the test wants."""
+
+    def __init__(self, real: Any, go: asyncio.Event, error: Exception | None = None) -> None:
+        self._real, self._go, self._error = real, go, error
+
+    async def write(self) -> None:
+        await self._go.wait()
+        if self._error is not None:
+            raise self._error
+        await self._real.write()
+
+
+def held(saver: Any, go: asyncio.Event, *errors: Exception) -> None:
+    """Let the snapshots of a saver after the first wait to be written, and fail with these errors in turn."""
+    take, left = saver.snapshot, [None, *errors]
+
+    async def snapshot(*args: Any) -> Any:
+        taken = await take(*args)
+        return Held(taken, go, left.pop(0) if left else None) if "-0" not in taken.prefix else taken
+
+    saver.snapshot = snapshot
+
+
+async def test_steps_go_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    update, go = counter(), asyncio.Event()
+    scaffold = af.train.Scaffold()
+    hook = af.train.CheckpointSaverHook(tmp_path, save_steps=3, scaffold=scaffold)
+    async with af.train.MonitoredSession(af.train.ChiefSessionCreator(scaffold), [hook]) as session:
+        held(scaffold.saver, go)
+        for _ in range(5):
+            await session.run(update)
+        assert Path(str(af.train.latest_checkpoint(tmp_path))).name == "model.ckpt-0"
+        async with asyncio.TaskGroup() as group:
+            sixth = group.create_task(session.run(update))  # whose checkpoint waits for the one before it
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert not sixth.done()
+            go.set()
+    names = [Path(path).name for path in scaffold.saver.last_checkpoints]
+    assert names == ["model.ckpt-0", "model.ckpt-3", "model.ckpt-6"]
+
+
+async def test_a_checkpoint_that_cannot_be_written_ends_the_training(tmp_path: Path) -> None:
+    update, go = counter(), asyncio.Event()
+    go.set()
+    scaffold = af.train.Scaffold()
+    hook = af.train.CheckpointSaverHook(tmp_path, save_steps=2, scaffold=scaffold)
+
+    async def train() -> None:
+        async with af.train.MonitoredSession(af.train.ChiefSessionCreator(scaffold), [hook]) as session:
+            held(scaffold.saver, go, PermissionDeniedError("the disk"))
+            while not session.should_stop():
+                await session.run(update)
+
+    with pytest.raises(PermissionDeniedError, match="the disk"):
+        await train()
 
 
 async def test_a_listener_may_end_the_training(tmp_path: Path) -> None:
