@@ -125,7 +125,8 @@ class CheckpointSaverHook(SessionRunHook):
         step = int(await run_context.session.run(self._step))
         if self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
-            await self._save(run_context.session, step, beside=None if self._listeners else self._coord)
+            if await self._save(run_context.session, step, beside=None if self._listeners else self._coord):
+                run_context.request_stop()
 
     async def end(self, session: Any) -> None:
         """Write the last checkpoint, unless there is one of this step."""
@@ -135,8 +136,8 @@ class CheckpointSaverHook(SessionRunHook):
         for listener in self._listeners:
             await called(listener.end, session, step)
 
-    async def _save(self, session: Any, step: int, beside: Coordinator | None = None) -> None:
-        """Write a checkpoint, or take a snapshot that a task of `beside` writes."""
+    async def _save(self, session: Any, step: int, beside: Coordinator | None = None) -> bool:
+        """Write a checkpoint, or take a snapshot that a task of `beside` writes; whether a listener asks for the end."""
         late = self._saving.locked()
         await self._saving.acquire()
         begun = False
@@ -150,21 +151,19 @@ class CheckpointSaverHook(SessionRunHook):
                     step = int(await session.run(self._step))  # steps have ended while it waited for them
                 taken = await self._chosen().snapshot(session, self._path, step)
             if beside is not None:
-                beside.start(self._finish(taken, session, step)).add_done_callback(lambda _: self._saving.release())
+                beside.start(self._write(taken, step)).add_done_callback(lambda _: self._saving.release())
                 begun = True
-            else:
-                await self._finish(taken, session, step)
+                return False
+            await self._write(taken, step)
+            return any([await called(listener.after_save, session, step) for listener in self._listeners])
         finally:
             if not begun:
                 self._saving.release()
 
-    async def _finish(self, taken: PendingCheckpoint | None, session: Any, step: int) -> None:
+    async def _write(self, taken: PendingCheckpoint | None, step: int) -> None:
         if taken is not None:
             await taken.write()
         _LOGGER.info("saved step %d as %s", step, self._path)
-        asked = [await called(listener.after_save, session, step) for listener in self._listeners]
-        if any(asked) and self._coord is not None:
-            self._coord.request_stop()
 
     def _chosen(self) -> Saver:
         if self._saver is None and self._scaffold is not None:
