@@ -137,7 +137,7 @@ class CheckpointSaverHook(SessionRunHook):
             await called(listener.end, session, step)
 
     async def _save(self, session: Any, step: int, beside: Coordinator | None = None) -> bool:
-        """Write a checkpoint, or take a snapshot that a task of `beside` writes; whether a listener asks for the end."""
+        """Write a checkpoint, or take a snapshot that `beside` writes; whether a listener asks for the end."""
         late = self._saving.locked()
         await self._saving.acquire()
         begun = False
