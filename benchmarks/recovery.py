@@ -138,12 +138,12 @@ async def measure(rounds: int, megabytes: int) -> list[Recovered]:
 
 
 def check(before: int, after: int) -> None:
-    """That training went on at the last checkpoint, or behind it.
+    """That training went on at the last checkpoint that was complete, or behind it: the one after is being written.
 
     Raises:
         RuntimeError: it began anew, or steps were counted that were not made.
     """
-    if not before - SAVED_EVERY < after <= before + 1:
+    if not before - 2 * SAVED_EVERY < after <= before + 1:
         raise RuntimeError(f"{before} steps before the kill, {after} after the first step of the recovery")
 
 
