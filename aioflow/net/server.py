@@ -158,7 +158,7 @@ class Server:
 
         Raises:
             PermissionDeniedError: the address is not of this machine's loopback.
-            UnavailableError, AlreadyExistsError: it is taken.
+            AlreadyExistsError: it is taken.
             FailedPreconditionError: the server has been stopped, or runs on another event loop.
         """
         check_process(self._process, f"the server of {self.task}")

@@ -8,6 +8,7 @@ transport one buffer at a time with a high-water mark of zero, so that a large b
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections import deque
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final, Self, cast
 
-from aioflow.errors import OpError, UnavailableError
+from aioflow.errors import AlreadyExistsError, OpError, UnavailableError
 from aioflow.net.accepting import Connections
 from aioflow.net.addresses import loopback, reserved_socket, split_host
 from aioflow.net.comm import CommOptions, Handler, gone
@@ -318,7 +319,9 @@ async def listen_tcp(place: str, handler: Handler, options: CommOptions) -> Asyn
 
     Raises:
         PermissionDeniedError: the address is not of the loopback.
-        UnavailableError: it is taken, or not of this machine.
+        AlreadyExistsError: it is taken. (Not UnavailableError: who supervises a session would try again, and talk to
+            the process that has taken it.)
+        UnavailableError: it is not of this machine.
     """
     host, port = await loopback(*split_host(place))
     waiting: dict[TcpComm, None] = {}  # connected, and not greeted
@@ -343,7 +346,8 @@ async def listen_tcp(place: str, handler: Handler, options: CommOptions) -> Asyn
             else:
                 server = await loop.create_server(accept, sock=reserved)
         except OSError as error:
-            raise UnavailableError(f"cannot listen at {_address(host, port)}: {error}") from error
+            kind = AlreadyExistsError if error.errno == errno.EADDRINUSE else UnavailableError
+            raise kind(f"cannot listen at {_address(host, port)}: {error}") from error
         _inherited = Inherited(server.sockets)  # for as long as they listen
         try:
             yield TcpListener(_address(*server.sockets[0].getsockname()[:2]))

@@ -121,7 +121,7 @@ async def test_malformed_addresses_are_refused(address: str) -> None:
 
 async def test_a_place_that_is_taken_is_an_error() -> None:
     async with listen(ANY, ignore) as listener:
-        with pytest.raises(UnavailableError, match="cannot listen"):
+        with pytest.raises(AlreadyExistsError, match="cannot listen"):
             async with listen(listener.address, ignore):
                 pass
     async with listen("inproc://once", ignore):

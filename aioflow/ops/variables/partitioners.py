@@ -122,10 +122,16 @@ def partitions_of(partitioner: Any, dims: Dims, dtype: DType) -> list[int]:
         raise InvalidArgumentError("a scalar cannot be partitioned", expected="rank >= 1", actual="rank 0")
     partitions = partitioner(shape=TensorShape(sizes), dtype=dtype)
     if not isinstance(partitions, Sequence) or not all(isinstance(count, int) for count in partitions):
-        raise DTypeError("a partitioner must return numbers", expected="one an axis", actual=repr(partitions))
+        raise DTypeError(
+            "a partitioner must return a list of numbers of parts",
+            expected="an int for each axis",
+            actual=repr(partitions),
+        )
     if len(partitions) != len(sizes) or any(count < 1 for count in partitions):
         raise InvalidArgumentError(
-            "a partitioner does not fit the variable", expected=f"{len(sizes)} numbers >= 1", actual=list(partitions)
+            "a partitioner does not fit the variable",
+            expected=f"{len(sizes)} ints >= 1, one for each axis",
+            actual=list(partitions),
         )
     if sum(count > 1 for count in partitions) > 1:
         raise InvalidArgumentError(

@@ -163,7 +163,7 @@ class CheckpointSaverHook(SessionRunHook):
     async def _write(self, taken: PendingCheckpoint | None, step: int) -> None:
         if taken is not None:
             await taken.write()
-        _LOGGER.info("saved step %d as %s", step, self._path)
+        _LOGGER.info("saved step %d as %s-%d", step, self._path, step)
 
     def _chosen(self) -> Saver:
         if self._saver is None and self._scaffold is not None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 from aioflow.checks.numbers import check_number
 from aioflow.config import RunOptions, SessionConfig
@@ -29,7 +29,7 @@ from aioflow.train.monitored.life import Life
 from aioflow.train.monitored.patience import Patience
 from aioflow.train.monitored.scaffold import Scaffold
 from aioflow.train.monitored.session_creators import ChiefSessionCreator, SessionCreator
-from aioflow.train.monitored.session_run_hook import SessionRunHook, called
+from aioflow.train.monitored.session_run_hook import SessionRunHook, called, hooks_of
 
 __all__ = ["MonitoredSession", "SingularMonitoredSession"]
 
@@ -83,7 +83,7 @@ class _Monitored:
         check_number(stop_grace_period_secs, "stop_grace_period_secs")
         self._graph = default_graph()
         self._creator = session_creator
-        self._hooks = list(hooks or ())
+        self._hooks = hooks_of(hooks, "hooks")
         self._grace = stop_grace_period_secs
         self._patience = None if max_recovery_secs is None else Patience(max_recovery_secs)
         self._at_most_once = at_most_once
@@ -94,6 +94,12 @@ class _Monitored:
         self._last: Life | None = None
         self._lost: Exception | None = None
         self._closed = False
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("a monitored session waits for its beginning and end: use `async with`, not `with`")
+
+    def __exit__(self, *_: object) -> None:
+        """Never called: `with` looks for it before it enters."""
 
     async def __aenter__(self) -> Self:
         if self._task_group is not None or self._closed:
@@ -191,7 +197,7 @@ class _Monitored:
             error, self._lost = self._lost, None
             now = asyncio.get_running_loop().time()
             delay = self._patience.failed(now, error, "a session that works")
-            _LOGGER.info("a new session is made in %.2f s, after: %s", delay, error)
+            _LOGGER.warning("a new session is made in %.2f s, after: %s", delay, error)
         if self._creator is None:
             raise FailedPreconditionError(
                 "there is no session creator", expected="the block to be entered", actual="none"

@@ -5,15 +5,16 @@ Every method may be a plain function or a coroutine function.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from inspect import isawaitable
 from typing import Any, NamedTuple, TypeVar
 
 from aioflow.config import RunOptions
+from aioflow.errors import DTypeError
 from aioflow.runtime.stats import RunMetadata
 from aioflow.train.coordinator import Coordinator
 
-__all__ = ["SessionRunArgs", "SessionRunContext", "SessionRunHook", "SessionRunValues", "called"]
+__all__ = ["SessionRunArgs", "SessionRunContext", "SessionRunHook", "SessionRunValues", "called", "hooks_of"]
 
 T = TypeVar("T")
 
@@ -122,3 +123,16 @@ class SessionRunHook:
 
         OutOfRangeError and StopIteration are no errors here: the input has ended.
         """
+
+
+def hooks_of(hooks: Iterable[SessionRunHook] | None, argument: str) -> list[SessionRunHook]:
+    """The hooks that a user gives. Raises DTypeError where these are one hook alone, or a class."""
+    if isinstance(hooks, SessionRunHook):
+        raise DTypeError(f"{argument} is one hook", expected=f"a list of hooks: {argument}=[…]", actual=repr(hooks))
+    chosen = list(hooks or ())
+    for hook in chosen:
+        if isinstance(hook, type):
+            raise DTypeError(
+                f"{argument} has a class in it", expected=f"a hook: {hook.__name__}(…)", actual=f"class {hook.__name__}"
+            )
+    return chosen

@@ -14,7 +14,7 @@ from aioflow.train.monitored.checkpointing import CheckpointSaverHook
 from aioflow.train.monitored.monitored_session import MonitoredSession
 from aioflow.train.monitored.scaffold import Scaffold
 from aioflow.train.monitored.session_creators import ChiefSessionCreator, WorkerSessionCreator
-from aioflow.train.monitored.session_run_hook import SessionRunHook
+from aioflow.train.monitored.session_run_hook import SessionRunHook, hooks_of
 from aioflow.train.monitored.watching import StepCounterHook
 
 __all__ = ["MonitoredTrainingSession"]
@@ -80,7 +80,7 @@ def MonitoredTrainingSession(
             be in no checkpoint.
     """
     scaffold = scaffold or Scaffold()
-    chosen = list(hooks or ())
+    chosen = hooks_of(hooks, "hooks")
     first: list[SessionRunHook] = [] if input is None else [input]
     if not is_chief:
         if input is not None and not input.follows_step:
@@ -96,7 +96,7 @@ def MonitoredTrainingSession(
             max_recovery_secs=max_recovery_secs,
             at_most_once=at_most_once,
         )
-    standard = [*first, *(chief_only_hooks or ())]
+    standard = [*first, *hooks_of(chief_only_hooks, "chief_only_hooks")]
     if (summary_dir or checkpoint_dir) and (log_step_count_steps or 0) > 0:
         standard.append(StepCounterHook(log_step_count_steps, output_dir=summary_dir or checkpoint_dir))
     secs, steps = _how_often(save_checkpoint_secs, save_checkpoint_steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import aioflow as af
 from aioflow.errors import (
     AbortedError,
+    AlreadyExistsError,
     DeadlineExceededError,
     DTypeError,
     FailedPreconditionError,
@@ -302,3 +304,31 @@ async def test_a_cancelled_run_leaves_the_session_usable() -> None:
         assert task.cancelled()
         await session.run(update)
         assert await session.run(step) == 1
+
+
+async def test_hooks_that_are_a_class_or_one_alone_are_refused() -> None:
+    counter()
+    with pytest.raises(DTypeError, match="hooks has a class in it") as caught:
+        af.train.MonitoredTrainingSession(hooks=[af.train.StopAtStepHook])  # type: ignore[list-item]
+    assert "a hook: StopAtStepHook(…)" in str(caught.value)
+    with pytest.raises(DTypeError, match="chief_only_hooks is one hook"):
+        af.train.MonitoredTrainingSession(chief_only_hooks=af.train.StopAtStepHook(3))  # type: ignore[arg-type]
+
+
+async def test_a_plain_with_block_is_told_of_the_other_kind() -> None:
+    with (
+        pytest.raises(TypeError, match="use `async with`, not `with`"),
+        af.train.MonitoredTrainingSession(),
+    ):
+        pass
+
+
+async def test_a_server_whose_port_is_taken_ends_the_training_before_it_begins() -> None:
+    """It does not go on with whoever answers there, such as the same task, started twice."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        server = af.train.Server({"worker": [f"127.0.0.1:{other.getsockname()[1]}"]}, "worker", 0)
+        _, update = counter()
+        with pytest.raises(AlreadyExistsError, match="cannot listen"):
+            async with af.train.MonitoredTrainingSession(server.target) as session:
+                await session.run(update)
+        await server.stop()
