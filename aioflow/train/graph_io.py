@@ -8,7 +8,7 @@ from typing import Final
 
 from aioflow.errors import DTypeError, OpError, ResourceExhaustedError
 from aioflow.formats.files import file_errors
-from aioflow.formats.temporary_files import write_atomically
+from aioflow.formats.stores import is_url, joined, store_of
 from aioflow.graph.encoding import MAGIC
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
@@ -21,9 +21,11 @@ _MAX_BYTES: Final = 1 << 34
 def write_graph(
     graph_or_graph_def: Graph | GraphDef, logdir: str | os.PathLike[str], name: str, as_text: bool = True
 ) -> str:
-    """Write a graph definition to `logdir/name`, and make the folder if there is none. Blocks on the disk.
+    """Write a graph definition to `logdir/name`, and make the folder if there is none. Blocks on the disk
+    or the network.
 
     Args:
+        logdir: A folder, or the URL of one in a store, as for checkpoints.
         as_text: JSON that people can read; otherwise the compact form. `read_graph` reads both.
 
     Returns:
@@ -39,11 +41,13 @@ def write_graph(
     else:
         raise DTypeError("not a graph", expected="Graph or GraphDef", actual=type(graph_or_graph_def).__name__)
     data = graph_def.to_json().encode() if as_text else graph_def.to_bytes()
-    path = Path(logdir) / name
-    with file_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, data)
-    return str(path)
+    place = joined(logdir, name)
+    store, file = store_of(place)
+    if not is_url(place):
+        with file_errors(place):
+            Path(place).parent.mkdir(parents=True, exist_ok=True)
+    store.put(file, data)
+    return place
 
 
 def read_graph(path: str | os.PathLike[str]) -> GraphDef:

@@ -209,3 +209,33 @@ async def test_a_store_without_its_package_says_which(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(UnimplementedError, match="s3fs"):
         af.train.latest_checkpoint("s3://bucket/run")
+
+
+async def test_a_monitored_session_goes_on_from_a_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    place, steps = memory_folder(), []
+    for last in (3, 5):
+        with af.Graph().as_default():
+            update = af.train.get_or_create_global_step().assign_add(1)
+            async with af.train.MonitoredTrainingSession(
+                checkpoint_dir=place, save_checkpoint_steps=2, hooks=[af.train.StopAtStepHook(last_step=last)]
+            ) as session:
+                while not session.should_stop():
+                    steps.append(int(await session.run(update)))
+    assert steps == [1, 2, 3, 4, 5]
+    assert af.train.latest_checkpoint(place) == f"{place}/model.ckpt-5"
+    assert "graph.json" in listing(place)
+    assert listing(f"file://{tmp_path}") == []  # no folder of that name
+
+
+async def test_a_supervisor_goes_on_from_a_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = memory_folder()
+    for reached in (1, 2):
+        with af.Graph().as_default():
+            update = af.train.get_or_create_global_step().assign_add(1)
+            supervisor = af.train.Supervisor(logdir=place, save_model_secs=0)
+            async with supervisor.managed_session() as session:
+                assert int(await session.run(update)) == reached
+                await supervisor.saver.save(session, supervisor.save_path, global_step=reached)
+    assert listing(f"file://{tmp_path}") == []  # no folder of that name

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError
+from aioflow.formats.stores import joined
 from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys
@@ -55,7 +56,7 @@ class CheckpointSaverHook(SessionRunHook):
     """Writes a checkpoint with each new session, every so many steps or seconds, and at the end.
 
     Args:
-        checkpoint_dir: Folder of the checkpoints.
+        checkpoint_dir: Folder of the checkpoints, or the URL of one in a store.
         save_secs, save_steps: How often; exactly one is given.
         saver: What saves; by default that of `scaffold`, or else the one in the collection of savers.
         checkpoint_basename: The files are called "BASENAME-STEP".
@@ -86,8 +87,8 @@ class CheckpointSaverHook(SessionRunHook):
         check_text(checkpoint_basename, "checkpoint_basename")
         self._saver = saver
         self._scaffold = scaffold
-        self._folder = Path(checkpoint_dir)
-        self._path = self._folder / checkpoint_basename
+        self._folder = checkpoint_dir
+        self._path = joined(checkpoint_dir, checkpoint_basename)
         self._timer = SecondOrStepTimer(every_secs=save_secs, every_steps=save_steps)
         self._listeners = list(listeners or ())
         self._save_graph_def = save_graph_def

@@ -12,6 +12,7 @@ from typing import Any, Final
 from aioflow.checks.numbers import check_number
 from aioflow.config import RunOptions, SessionConfig
 from aioflow.errors import FailedPreconditionError, OpError, UnimplementedError
+from aioflow.formats.stores import joined
 from aioflow.graph.argument_kinds import check_callable
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, GraphKeys
@@ -105,8 +106,8 @@ class Supervisor:
         self._init_fn = init_fn
         self._coord = Coordinator()
         self._stop_grace_secs = stop_grace_secs
-        self._logdir = Path(logdir) if logdir is not None and is_chief else None
-        self._save_path = None if self._logdir is None else str(self._logdir / checkpoint_basename)
+        self._logdir = logdir if is_chief else None
+        self._save_path = None if self._logdir is None else joined(self._logdir, checkpoint_basename)
         self._save_model_secs = save_model_secs if is_chief else None
         self._save_summaries_secs = save_summaries_secs if is_chief else None
         self._session_manager = session_manager or SessionManager(

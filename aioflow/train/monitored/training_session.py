@@ -61,7 +61,7 @@ def MonitoredTrainingSession(
     Args:
         master: Target of the session: "" or "aioflow://host:port".
         is_chief: Whether this is the chief.
-        checkpoint_dir: Where checkpoints are; without it there are none.
+        checkpoint_dir: Where checkpoints are, a folder or the URL of one in a store; without it there are none.
         scaffold: What training needs besides the model; a default one without it.
         hooks, chief_only_hooks: Called around runs, the latter only on the chief; after the standard ones.
         save_checkpoint_secs, save_checkpoint_steps: How often checkpoints are written, by one of the two; every 600 s
