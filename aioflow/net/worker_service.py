@@ -6,10 +6,10 @@ A connection is one client. When it ends, what the client had here ends with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -65,6 +65,8 @@ _LARGE_PLAN: Final = 64 << 10  # bytes: a larger plan is decoded in a thread, so
 _ANSWER_SECONDS: Final = 5.0  # for a client that is asked
 _LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop takes longer ones
 
+_Succeed: TypeAlias = Callable[["_Client"], Awaitable[None]]
+
 
 class _Part:
     """What must be known of a registered part to run it: which feeds go where, and whether values are checked."""
@@ -116,25 +118,46 @@ class WorkerService:
         self._worker = worker
         self._hello = hello
         self._homes = homes
+        self._clients: dict[int, _Client] = {}  # those that have introduced themselves, by their numbers
 
     async def serve(self, comm: Comm) -> None:
         """Serve one connection until it ends."""
-        client = _Client(self._worker, self._hello(), self._homes, comm)
+        client = _Client(self._worker, self._hello(), self._homes, comm, self._succeed)
         try:
             async with client.outbox, client.channel:
                 await client.channel.wait_ended()
         finally:
             await client.close()
+            if self._clients.get(comm.peer_incarnation) is client:
+                del self._clients[comm.peer_incarnation]
+
+    async def _succeed(self, client: _Client) -> None:
+        """End the connection that the client had before, and wait until nothing of that one is running.
+
+        The client has given it up, and this end cannot know where the network has not said so: a step that waits here
+        would go on, and be applied after all.
+        """
+        number = client.channel.comm.peer_incarnation
+        before, self._clients[number] = self._clients.get(number, client), client
+        if before is not client:
+            before.channel.comm.abort("its client has made another one")
+            await before.ended.wait()
 
 
 class _Client:
     """One connection.
 
+    Args:
+        succeed: Ends the connection that the client had before.
+
     Attributes:
         outbox: Of values for the task that the client itself is.
+        ended: Set when nothing of it is left.
     """
 
-    def __init__(self, worker: TaskWorker, hello: Hello, homes: Homes, comm: Comm) -> None:
+    def __init__(self, worker: TaskWorker, hello: Hello, homes: Homes, comm: Comm, succeed: _Succeed) -> None:
+        self.ended = asyncio.Event()
+        self._succeed = succeed
         self._homes = homes
         self._hello = hello._asdict()
         self._peers: dict[str, int] = {}
@@ -162,9 +185,13 @@ class _Client:
         yield self.channel
 
     async def close(self) -> None:
-        await self._session.close()
+        try:
+            await self._session.close()
+        finally:
+            self.ended.set()
 
     async def _greet(self, request: Request) -> Reply:
+        await self._succeed(self)
         return Reply(self._hello)
 
     async def _register(self, request: Request) -> Reply:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,11 @@ import pytest
 import aioflow as af
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import InvalidArgumentError, UnavailableError
+from aioflow.net.channel import Channel
+from aioflow.net.remote_worker import RemoteWorker
+from aioflow.net.server import client_options, target_address
+from aioflow.net.transports import connect
 from aioflow.runtime.step import Step
 from aioflow.testing.check_worker import (
     JOINT_CHECKS,
@@ -23,6 +28,7 @@ from aioflow.testing.check_worker import (
     in_process,
     served,
 )
+from tests.net.clusters import cluster
 from tests.runtime.split import split_plan
 
 FACTORIES = {"local": in_process(), "beside": beside(), "inproc": served("inproc"), "tcp": served("tcp")}
@@ -58,3 +64,34 @@ async def test_a_client_that_feeds_something_else_is_told_so(value: Any) -> None
 
 async def test_the_suite_as_a_whole() -> None:
     await check_worker(in_process())
+
+
+async def failure(run: Awaitable[Any]) -> Any:
+    with pytest.raises(UnavailableError) as caught:
+        await run
+    return caught.value
+
+
+async def test_a_client_that_comes_again_has_nothing_running_from_before() -> None:
+    """It has given that up. Where the network was cut it could not say so, and the old connection seems to live."""
+    with af.Graph().as_default():
+        queue = af.FIFOQueue(1, [af.float32], shapes=[[]])
+        (part,) = split_plan([queue.dequeue()], [], 0, 1).parts.values()
+    (graph,) = part.subgraphs.values()
+    async with asyncio.timeout(120), cluster("ps") as (server,), asyncio.TaskGroup() as group:
+        (device,) = server.worker.devices
+        address, ours = target_address(server.target), client_options()
+        async with (
+            Channel(await connect(address, options=client_options())) as of_another,
+            Channel(await connect(address, options=ours)) as before,
+            Channel(await connect(address, options=ours)) as after,
+        ):
+            for number, channel in enumerate((of_another, before), 1):
+                worker = RemoteWorker(channel)
+                await worker.hello()
+                handle = await worker.register(Part(server.task, {device: graph}), 0, SessionConfig())
+                group.create_task(failure(worker.run(handle, [], Step(id=number))))
+                while (await worker.state()).running < number:
+                    pass
+            await RemoteWorker(after).hello()
+            assert (await server.worker.state()).running == 1, "that of the other client goes on"
