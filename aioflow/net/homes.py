@@ -65,8 +65,10 @@ class Homes:
 
         Raises:
             ResourceExhaustedError: there are too many.
-            InvalidArgumentError: a request is malformed.
+            InvalidArgumentError: a request or a device is malformed; nothing is decided then.
         """
+        for name in {*(resource.request for resource in resources), *devices}:
+            DeviceSpec.from_string(name)
         new = list(dict.fromkeys((r.container, r.name) for r in resources if (r.container, r.name) not in self._known))
         if len(self._known) + len(new) > _MOST:
             raise ResourceExhaustedError("resources of a cluster", expected=f"at most {_MOST}", actual=len(new))
@@ -79,7 +81,7 @@ class Homes:
         asked = DeviceSpec.from_string(resource.request)
         known = self._known[resource.container, resource.name]
         home = next((found for found in known if asked.matches(DeviceSpec.from_string(found))), None)
-        if home is None:
+        if home is None and device not in known:
             known.append(device)
         return home or device
 

@@ -265,11 +265,11 @@ class _Client:
         rows = unpack_texts(request.tensors, 4)
         resources = [Resource(*row[:3]) for row in rows]
         devices = await self._homes.settle(resources, [device for *_, device in rows])
-        return Reply({}, [pack_texts([[device] for device in devices])])
+        return Reply({}, [pack_texts([[device] for device in devices])] if devices else [])
 
     async def _holds(self, request: Request) -> Reply:
         names = [(container, name) for container, name in unpack_texts(request.tensors, 2)]
-        return Reply({}, [pack_texts([[device] for device in self._homes.held(names)])])
+        return Reply({}, [pack_texts([[device] for device in self._homes.held(names)])] if names else [])
 
     async def _state(self, request: Request) -> Reply:
         state = await self._session.state()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.errors import DataLossError, ResourceExhaustedError
+from aioflow.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
 from aioflow.net import homes
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.homes import Homes, Resource, pack_texts, unpack_texts
@@ -87,6 +87,15 @@ async def test_each_task_may_have_one_of_its_own() -> None:
             {"/job:worker/replica:0/task:0"},
             {"/job:worker/replica:0/task:1"},
         ]
+
+
+async def test_a_malformed_place_is_nobody_elses() -> None:
+    async with cluster("worker") as (server,):
+        v = Resource("", "v", "")
+        for resource, device in ((v, "garbage///"), (Resource("", "v", "/job:%%%"), TASKS[0])):
+            with pytest.raises(InvalidArgumentError, match="malformed device name"):
+                await server.homes.settle([v, resource], [TASKS[0], device])
+        assert await server.homes.settle([v], [TASKS[1]]) == [TASKS[1]], "nothing was decided before"
 
 
 async def test_the_table_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
