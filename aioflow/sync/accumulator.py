@@ -37,6 +37,7 @@ class AccumulatorCore:
         step: Gradients of an earlier step than this are stale, and dropped. Each take advances it.
         count: How many gradients have been added since the last take.
         closed: Whether nobody may take anything until it is restarted.
+        limit: No take waits for more gradients than this, whatever it asks for; None for no limit.
     """
 
     def __init__(self, name: str, add: Callable[[Any, Any], Any], only_first: bool = False) -> None:
@@ -46,6 +47,7 @@ class AccumulatorCore:
         self.step = 0
         self.count = 0
         self.closed = False
+        self.limit: int | None = None
         self._undone = 0  # steps after `step` up to this one have been gone back from
         self._sum: Any = None
         self._takers: deque[Take] = deque()
@@ -53,7 +55,7 @@ class AccumulatorCore:
 
     def describe(self) -> str:
         """The state in words, for reports."""
-        wanted = self._takers[0].required if self._takers else 0
+        wanted = self._wanted(self._takers[0]) if self._takers else 0
         return f"accumulator {self.name!r} ({self.count} of {wanted} gradients, step {self.step})"
 
     def apply(self, step: int, gradient: Any) -> list[Ticket]:
@@ -70,10 +72,19 @@ class AccumulatorCore:
         with self._lock:
             self.step = max(self.step, step)
 
+    def set_limit(self, limit: int) -> list[Ticket]:
+        """Have nobody wait for more gradients than this, until a restart or another limit."""
+        with self._lock:
+            self.limit = limit
+            return self._flush()
+
     def restart(self, step: int) -> None:
-        """Go on from a step. If it is an earlier one, what is in is dropped, and what comes of undone steps."""
+        """Go on from a step, without a limit. If it is an earlier one, what is in is dropped, and what comes of undone
+        steps.
+        """
         with self._lock:
             self.closed = False
+            self.limit = None
             if step < self.step:
                 self._undone = max(self._undone, self.step)
                 self._sum, self.count = None, 0
@@ -122,9 +133,12 @@ class AccumulatorCore:
         if self.step == ticket.step + 1:
             self.step = ticket.step
 
+    def _wanted(self, ticket: Take) -> int:
+        return ticket.required if self.limit is None else min(ticket.required, self.limit)
+
     def _flush(self) -> list[Ticket]:
         settled: list[Ticket] = []
-        while self._takers and self.count and self.count >= self._takers[0].required:
+        while self._takers and self.count and self.count >= self._wanted(self._takers[0]):
             ticket = self._takers.popleft()
             ticket.settle((self._sum, self.count))
             ticket.step = self.step

@@ -368,9 +368,27 @@ def test_whoever_waits_at_a_closed_accumulator_is_told() -> None:
     assert again.value == ({1}, 1)
 
 
+def test_who_waits_for_more_gradients_than_will_come_is_content_with_less() -> None:
+    core = AccumulatorCore("a", _add)
+    early, late, after = Take(3), Take(3), Take(3)
+    core.apply(0, frozenset({1}))
+    assert core.submit(early) == []
+    assert core.set_limit(2) == []
+    assert core.describe() == "accumulator 'a' (1 of 2 gradients, step 0)"
+    assert core.apply(0, frozenset({2})) == [early]
+    assert core.apply(1, frozenset({3})) == []
+    assert core.submit(late) == []
+    assert core.set_limit(1) == [late]
+    assert (early.value, late.value) == (({1, 2}, 2), ({3}, 1))
+    core.restart(2)
+    core.apply(2, frozenset({4}))
+    assert core.submit(after) == [], "a restart forgets the limit"
+
+
 class AccumulatorMachine(Lines):
     def __init__(self) -> None:
         super().__init__()
+        self.least = 4  # the lowest limit so far
         self.core = AccumulatorCore("a", _add)
         self.next = 0
         self.fresh: set[int] = set()
@@ -386,6 +404,11 @@ class AccumulatorMachine(Lines):
     @rule(required=st.integers(1, 4))
     def take(self, required: int) -> None:
         self.ask(self.core.submit, Take(required))
+
+    @rule(limit=st.integers(1, 4))
+    def set_limit(self, limit: int) -> None:
+        self.least = min(self.least, limit)
+        self.settle(self.core.set_limit(limit))
 
     @rule(ahead=st.integers(-2, 2))
     def set_step(self, ahead: int) -> None:
@@ -409,12 +432,13 @@ class AccumulatorMachine(Lines):
         inside = list(self.core._sum or ())
         assert sorted(given + inside) == sorted(self.fresh)
         assert self.core.count == len(inside)
-        assert all(len(t.value[0]) == t.value[1] >= t.required for t in self.served)
+        assert all(len(t.value[0]) == t.value[1] >= min(t.required, self.least) for t in self.served)
 
     @invariant()
     def nobody_waits_who_could_go_on(self) -> None:
         if self.waiting:
-            assert self.core.count < self.waiting[0].required
+            limit = self.core.limit or self.waiting[0].required
+            assert self.core.count < min(self.waiting[0].required, limit)
 
 
 # ── locks ────────────────────────────────────────────────────────────────────────────────────────────────────────────

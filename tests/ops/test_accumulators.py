@@ -87,6 +87,7 @@ async def test_what_does_not_fit(graph: af.Graph) -> None:
     with pytest.raises(errors.InvalidArgumentError):
         gradients.apply_grad([1.0])
     wrong: list[tuple[Any, Any]] = [(gradients.apply_grad(value), {value: [1.0]}), (gradients.take_grad(0), None)]
+    wrong.append((gradients.limit(0), None))
     async with af.Session() as session:
         for fetch, feeds in wrong:
             with pytest.raises(errors.InvalidArgumentError):

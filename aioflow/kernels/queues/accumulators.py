@@ -21,6 +21,12 @@ from aioflow.sync.waiting import Waiting, wake_all
 __all__ = ["Accumulator", "Rows"]
 
 
+def check_required(count: int) -> None:
+    """Raise InvalidArgumentError if that is no number of gradients to wait for."""
+    if count < 1:
+        raise InvalidArgumentError("num_required must be positive", expected=">= 1", actual=count)
+
+
 class Accumulator(AccumulatorCore):
     """An accumulator of one dtype and shape; `kind` is the op that makes it, `reduction` its "reduction_type"."""
 
@@ -53,8 +59,7 @@ class Accumulator(AccumulatorCore):
 
     def taking(self, required: int, finish: Callable[[Any], Any]) -> Waiting:
         """An attempt to take the sum of `required` gradients or more."""
-        if required < 1:
-            raise InvalidArgumentError("num_required must be positive", expected=">= 1", actual=required)
+        check_required(required)
         return Waiting(self.submit, self.withdraw, partial(Take, required), self.describe, finish)
 
 
@@ -252,6 +257,12 @@ def set_global_step(handle: Any, new_global_step: int) -> None:
 @kernel("_ResourceAccumulatorRestart", device="CPU", host={"step": as_int}, takes=Accumulator)
 def restart(handle: Any, step: int) -> None:
     handle.restart(step)
+
+
+@kernel("_ResourceAccumulatorLimit", device="CPU", host={"num_required": as_int}, takes=Accumulator)
+def limit(handle: Any, num_required: int) -> None:
+    check_required(num_required)
+    wake_all(handle.set_limit(num_required))
 
 
 @kernel("_ResourceAccumulatorClose", device="CPU", takes=Accumulator)

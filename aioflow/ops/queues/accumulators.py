@@ -105,6 +105,12 @@ define_op(
     "",
     traits=waiting(is_numeric=True, cost=PER_ELEMENT),
 )
+define_op(
+    "_ResourceAccumulatorLimit",
+    "handle: resource, num_required: int32",
+    "",
+    traits=waiting(is_numeric=True, cost=PER_ELEMENT),
+)
 define_op("_ResourceAccumulatorClose", "handle: resource", "", traits=waiting(is_numeric=True, cost=PER_ELEMENT))
 not_differentiable(
     "ResourceConditionalAccumulator",
@@ -116,6 +122,7 @@ not_differentiable(
     "ResourceAccumulatorNumAccumulated",
     "ResourceAccumulatorSetGlobalStep",
     "_ResourceAccumulatorRestart",
+    "_ResourceAccumulatorLimit",
     "_ResourceAccumulatorClose",
 )
 
@@ -170,10 +177,21 @@ class ConditionalAccumulatorBase:
         """A node that goes on from a step, as training does that has been restored from a checkpoint.
 
         Where that is an earlier step, what has been added is dropped, and so are gradients of the steps that are undone
-        if they still come. An accumulator that was closed is open again.
+        if they still come. An accumulator that was closed is open again, and one that had a limit has none.
         """
         tensor = convert_to_tensor(step, _dtypes.int64)
         return make_op("_ResourceAccumulatorRestart", self._accumulator_ref, tensor, name=name or "Restart")
+
+    def limit(self, num_required: TensorLike, name: str | None = None) -> Operation:
+        """A node after which no `take_grad` waits for more gradients than this (an int32 scalar), whatever it asks for.
+
+        It holds for those that wait already, until a `restart` or another limit.
+
+        Raises, in a run:
+            InvalidArgumentError: `num_required` is not positive.
+        """
+        count = convert_to_tensor(num_required, _dtypes.int32)
+        return make_op("_ResourceAccumulatorLimit", self._accumulator_ref, count, name=name or "Limit")
 
     def close(self, name: str | None = None) -> Operation:
         """A node that ends every `take_grad` that waits or comes with CancelledError, until a `restart`."""
