@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aioflow.errors import FailedPreconditionError
+from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.train.coordinator import Coordinator
+from aioflow.runtime.worker import WorkerState
+from aioflow.train.coordinator import Coordinator, current_coordinator
+from aioflow.train.elastic import Health, LivingReplicas, Watch, tasks_without
 from aioflow.train.monitored.session_run_hook import SessionRunHook
 from aioflow.train.queue_runner import QueueRunner
 
@@ -26,12 +28,16 @@ class Preparation:
         missing: The names of variables without a value.
         initialize: Comes first.
         tokens, runner: The first tokens, and what hands out those of each step; for the chief alone.
+        replicas: How many live; for the chief of elastic training.
+        shared: The jobs whose tasks hold variables, and are no replicas.
     """
 
     missing: Tensor
     initialize: Operation
     tokens: Operation | None = None
     runner: QueueRunner | None = None
+    replicas: LivingReplicas | None = None
+    shared: frozenset[str | None] = frozenset()
 
 
 class SyncReplicasHook(SessionRunHook):
@@ -39,10 +45,12 @@ class SyncReplicasHook(SessionRunHook):
 
     Args:
         prepare: Makes the nodes, once the training step has been built.
+        health: Says of each replica how it is, for elastic training; that of the session by default.
     """
 
-    def __init__(self, prepare: Callable[[], Preparation]) -> None:
+    def __init__(self, prepare: Callable[[], Preparation], health: Health | None = None) -> None:
         self._prepare = prepare
+        self._health = health
         self._preparation: Preparation | None = None
 
     def begin(self) -> None:
@@ -55,7 +63,7 @@ class SyncReplicasHook(SessionRunHook):
             self._preparation = self._prepare()
 
     async def after_create_session(self, session: Session, coord: Coordinator | None) -> None:
-        """Prepare the session; the chief's runner becomes a task of `coord`.
+        """Prepare the session; the chief's runner, and what watches the replicas, become tasks of `coord`.
 
         Raises:
             FailedPreconditionError: `begin` has not been called, or there are variables without a value.
@@ -71,7 +79,22 @@ class SyncReplicasHook(SessionRunHook):
                 actual=[name.decode() for name in missing],
             )
         await session.run(nodes.initialize)
+        watch = self._watch(nodes, session)
+        if watch is not None:
+            await watch.look()
         if nodes.tokens is not None:
             await session.run(nodes.tokens)
         if nodes.runner is not None:
             nodes.runner.create_threads(session, coord)
+        owner = coord or current_coordinator()
+        if watch is not None and owner is not None:
+            owner.start(watch.run(owner), attendant=True)
+
+    def _watch(self, nodes: Preparation, session: Session) -> Watch | None:
+        if nodes.replicas is None:
+            return None
+
+        async def health() -> Mapping[str, WorkerState | OpError]:
+            return tasks_without(nodes.shared, await session.health())
+
+        return Watch(nodes.replicas, session, self._health or health)

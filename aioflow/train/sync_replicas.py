@@ -14,6 +14,7 @@ from aioflow.checks.numbers import check_whole
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
+from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.ops.apply import TensorLike, constant, make, make_op
 from aioflow.ops.control.branches_and_loops import cond
@@ -22,6 +23,7 @@ from aioflow.ops.queues.queues import FIFOQueue
 from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices
 from aioflow.ops.variables.collections import global_variables, report_uninitialized_variables
 from aioflow.ops.variables.variable import Variable
+from aioflow.train.elastic import Health, LivingReplicas
 from aioflow.train.moving_averages import ExponentialMovingAverage
 from aioflow.train.optimizer import Optimizer, cast_to
 from aioflow.train.queue_runner import QueueRunner
@@ -46,6 +48,9 @@ class SyncReplicasOptimizer(Optimizer):
         worker_index: The number of this replica, from 0 on. Then each replica gives one gradient a step, and they are
             added up in the order of these numbers: the same gradients give the same bits. Without it the order is that
             in which they come. All replicas have a number, or none has.
+        elastic: A step needs no more gradients than there are replicas that live, but at least one: where one has gone
+            the others go on, and one that comes is taken in. The hook of the chief, which has to live itself, sees to
+            it. Each replica gives one gradient a step, and has no number.
 
     Attributes (after `apply_gradients`):
         chief_init_op, local_step_init_op: What the chief, or another replica, runs first in a session. The chief's goes
@@ -67,6 +72,7 @@ class SyncReplicasOptimizer(Optimizer):
         name: str = "sync_replicas",
         *,
         worker_index: int | None = None,
+        elastic: bool = False,
     ) -> None:
         super().__init__(use_locking, name)
         check_kind(opt, Optimizer, "the optimizer that applies the gradients", "an Optimizer")
@@ -75,10 +81,14 @@ class SyncReplicasOptimizer(Optimizer):
         check_whole(total, "total_num_replicas", 1)
         if worker_index is not None:
             _check_worker(worker_index, replicas_to_aggregate, total)
+        if elastic:
+            _check_elastic(worker_index, replicas_to_aggregate, total)
         self._opt = opt
         self._needed = replicas_to_aggregate
         self._replicas = total
         self._worker = worker_index
+        self._elastic = elastic
+        self._living: LivingReplicas | None = None
         self._averages = variable_averages
         self._averaged = variables_to_average
         self._global_step: Variable | None = None
@@ -131,6 +141,8 @@ class SyncReplicasOptimizer(Optimizer):
                     given = [roll.answer(given, present)]
                     accumulators.append(roll.accumulator)
                 train = self._wait_for_token(given, local_step)
+                if self._elastic:
+                    self._living = self._make_living(accumulators)
                 self._runner = self._make_runner(update, accumulators)
                 self._make_initializers(local_step, accumulators)
         return train
@@ -171,12 +183,20 @@ class SyncReplicasOptimizer(Optimizer):
         train: Operation = local_step.assign(token, read_value=False)
         return train
 
+    def _make_living(self, accumulators: Sequence[Accumulator]) -> LivingReplicas:
+        return LivingReplicas(
+            self._replicas,
+            lambda count: _beside(accumulators, lambda accumulator: accumulator.limit(count)),
+            lambda count: _enqueue(self._queues, self._step().read_value(), count),
+        )
+
     def _make_runner(self, update: Operation, accumulators: Sequence[Accumulator]) -> QueueRunner:
         """The chief's loop: gradients are taken and applied, and then each replica gets the token of the next step."""
         graph = update.graph
         with graph.control_dependencies([update]):
             next_step = self._step().read_value()
-            sync = _enqueue(self._queues, next_step, max(self._needed, self._replicas))
+            tokens = max(self._needed, self._replicas) if self._living is None else self._living.read()
+            sync = _enqueue(self._queues, next_step, tokens)
         if self._averages is not None:
             with graph.control_dependencies([sync]):
                 sync = self._averages.apply(self._averaged)
@@ -191,7 +211,8 @@ class SyncReplicasOptimizer(Optimizer):
         begin = cast_to(step.value(), dtypes.int64)
         restarts = _beside(accumulators, lambda accumulator: accumulator.restart(begin))
         opened = [_reopened(queue) for queue in self._queues]
-        self.chief_init_op = group(self.local_step_init_op, *restarts, *opened)
+        reset = [] if self._living is None else [self._living.reset]
+        self.chief_init_op = group(self.local_step_init_op, *restarts, *opened, *reset)
 
     # -- what the chief does ------------------------------------------------------------------------------------------
 
@@ -211,8 +232,9 @@ class SyncReplicasOptimizer(Optimizer):
         Args:
             num_tokens: How many; -1 for `replicas_to_aggregate`. Each lets a replica compute another gradient before
                 the first update; where there are fewer replicas than a step needs gradients, it takes as many tokens as
-                are missing. Where workers have numbers, -1 is one for each but the chief: whoever waits for a token of
-                an earlier chief computes its gradient again. Of others it does not count, as the second of a step.
+                are missing. Of elastic training -1 is one for each that lives. Where workers have numbers, -1 is one
+                for each but the chief: whoever waits for a token of an earlier chief computes its gradient again. Of
+                others it does not count, as the second of a step.
 
         Raises:
             InvalidArgumentError: they are too few, `apply_gradients` has not been called, or workers have numbers and
@@ -231,23 +253,33 @@ class SyncReplicasOptimizer(Optimizer):
                 actual=num_tokens,
             )
         with step.graph.as_default(), step.graph.device(step.device), step.graph.name_scope(None):
+            if num_tokens == -1 and self._living is not None:
+                return _enqueue(queues, step.value(), self._living.read())
             return _enqueue(queues, step.value(), count) if count else no_op(name="no_init_tokens")
 
-    def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> SyncReplicasHook:
+    def make_session_run_hook(
+        self, is_chief: bool, num_tokens: int = -1, *, health: Health | None = None
+    ) -> SyncReplicasHook:
         """A hook that prepares each new session: the local step, and for the chief the accumulators, tokens and runner.
 
         Args:
             is_chief: Whether this replica is the one that applies the gradients.
             num_tokens: See `get_init_tokens_op`.
+            health: Of elastic training, an async function that says of each replica how it is, as `Session.health`
+                does; asked every second. By default a replica is a task of a job that holds no variables, and it lives
+                while its server answers.
         """
-        return SyncReplicasHook(lambda: self._preparation(is_chief, num_tokens))
+        return SyncReplicasHook(lambda: self._preparation(is_chief, num_tokens), health)
 
     def _preparation(self, is_chief: bool, num_tokens: int) -> Preparation:
         if not is_chief:
             self._step()
             return Preparation(self.ready_for_local_init_op, self.local_step_init_op)
         runner, tokens = self.get_chief_queue_runner(), self.get_init_tokens_op(num_tokens)
-        return Preparation(self.ready_for_local_init_op, self.chief_init_op, tokens, runner)
+        shared = frozenset(DeviceSpec.from_string(v.device).job for v in global_variables())
+        return Preparation(
+            self.ready_for_local_init_op, self.chief_init_op, tokens, runner, self._living, shared
+        )  # fmt: skip
 
     def _step(self) -> Variable:
         if self._global_step is None:
@@ -285,8 +317,25 @@ def _check_worker(index: int, needed: int, total: int) -> None:
         raise InvalidArgumentError("worker_index is out of range", expected=f"less than {total}", actual=index)
 
 
-def _enqueue(queues: Sequence[FIFOQueue], step: Tensor, count: int) -> Operation:
-    tokens = make("Fill", [count // len(queues)], step)
+def _check_elastic(index: int | None, needed: int, total: int) -> None:
+    if index is not None:
+        raise InvalidArgumentError(
+            "there is no order of replicas that come and go",
+            expected="elastic, or a worker_index",
+            actual=f"elastic, and worker_index={index}",
+        )
+    if total < needed:
+        raise InvalidArgumentError(
+            "each replica of elastic training gives one gradient a step",
+            expected=f"total_num_replicas >= {needed}",
+            actual=total,
+        )
+
+
+def _enqueue(queues: Sequence[FIFOQueue], step: Tensor, count: int | Tensor) -> Operation:
+    """Tokens of that step, the same number in each queue; so many in all."""
+    each = make("ExpandDims", count, 0) if isinstance(count, Tensor) else [count // len(queues)]
+    tokens = make("Fill", each, step)
     return group(*[queue.enqueue_many([tokens]) for queue in queues])
 
 

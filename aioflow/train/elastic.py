@@ -1,0 +1,120 @@
+"""Elastic synchronous training: a step needs no more gradients than there are replicas that live.
+
+The chief looks at the tasks again and again. What it finds is kept on the parameter servers: as a limit of the
+accumulators, which also holds for the take that waits, and as the number of tokens that each update hands out.
+
+No step may wait for more gradients than will come, so a replica that comes raises the limit together with one more
+token, for whoever waits for one. One that has gone has perhaps taken its token along, and lowers the limit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from aioflow.errors import OpError
+from aioflow.graph import dtypes
+from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.ops.core import placeholder
+from aioflow.ops.variables.variable import Variable
+from aioflow.runtime.worker import WorkerState
+from aioflow.train.coordinator import Coordinator
+
+if TYPE_CHECKING:
+    from aioflow.session.session import Session
+
+__all__ = ["Attendance", "Health", "LivingReplicas", "Watch", "tasks_without"]
+
+Health = Callable[[], Awaitable[Mapping[str, WorkerState | OpError]]]
+
+_LOGGER: Final = logging.getLogger("aioflow.train")
+_LOOK: Final = 1.0  # seconds between two looks
+
+
+class Attendance:
+    """Which replicas live. One that does not answer once is busy; one that does not answer twice in a row has gone.
+
+    By then the parameter servers have noticed it, too, and dropped its steps: it takes no token any more.
+    """
+
+    def __init__(self) -> None:
+        self._last: frozenset[str] = frozenset()
+
+    def look(self, health: Mapping[str, WorkerState | OpError]) -> int:
+        """How many live, at least one: the chief itself."""
+        here = frozenset(task for task, state in health.items() if not isinstance(state, OpError))
+        living = here | self._last
+        self._last = here
+        return max(1, len(living))
+
+
+def tasks_without(jobs: Iterable[str | None], health: Mapping[str, WorkerState | OpError]) -> Mapping[str, Any]:
+    """Those of no such job; all where that is nobody."""
+    excluded = set(jobs)
+    return {task: it for task, it in health.items() if DeviceSpec.from_string(task).job not in excluded} or health
+
+
+class LivingReplicas:
+    """How many replicas live, as the parameter servers know it: nodes on the device of the scope.
+
+    The variable is in no collection: of no interest in a checkpoint, and set by the chief in each new session.
+
+    Args:
+        count: How many, at first.
+        limit: Makes the nodes that have no step wait for more gradients than so many.
+        hand_out: Makes the node that hands out so many tokens of the present step.
+
+    Attributes:
+        reset: Sets the variable to `count`.
+    """
+
+    def __init__(
+        self, count: int, limit: Callable[[Tensor], Sequence[Operation]], hand_out: Callable[[Tensor], Operation]
+    ) -> None:
+        self._count = Variable(count, trainable=False, collections=[], dtype=dtypes.int32, name="sync_rep_living")
+        self._now = placeholder(dtypes.int32, [], "sync_rep_living_now")
+        self._more = placeholder(dtypes.int32, [], "sync_rep_tokens_more")
+        self.reset: Operation = self._count.initializer
+        noted = [self._count.assign(self._now, read_value=False), *limit(self._now)]
+        # Tokens come after that. An update that has not seen it yet has then been made, and they are of its new step.
+        with self._now.graph.control_dependencies(noted):
+            self._change = hand_out(self._more)
+
+    def read(self) -> Tensor:
+        """The number at the moment, an int32 scalar."""
+        return self._count.read_value()
+
+    async def set(self, session: Session, living: int, more: int) -> None:
+        """So many live from now on, and those who wait for a token get so many more."""
+        await session.run(self._change, {self._now: living, self._more: more})
+
+
+class Watch:
+    """The chief's looks at the replicas, in one session.
+
+    Args:
+        health: Says of each replica how it is.
+    """
+
+    def __init__(self, replicas: LivingReplicas, session: Session, health: Health) -> None:
+        self._replicas = replicas
+        self._session = session
+        self._health = health
+        self._attendance = Attendance()
+        self._living: int | None = None
+
+    async def look(self) -> None:
+        """Look once. The first time nobody counts as new: the chief hands out the first tokens afterwards."""
+        living, before = self._attendance.look(await self._health()), self._living
+        if living == before:
+            return
+        await self._replicas.set(self._session, living, 0 if before is None else max(0, living - before))
+        self._living = living
+        _LOGGER.info("%d replicas live; they were %s", living, "not known" if before is None else before)
+
+    async def run(self, coord: Coordinator) -> None:
+        """Look again and again, until a stop is requested."""
+        while not await coord.wait_for_stop(_LOOK):
+            await self.look()

@@ -1,0 +1,99 @@
+"""Elastic synchronous training: who has gone is not waited for, and who comes is taken in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import aioflow as af
+from aioflow.runtime.worker import WorkerState
+from aioflow.testing.virtual_clock import run_virtual
+from aioflow.train.elastic import Attendance, Watch, tasks_without
+
+HERE = WorkerState((), 0, 0)
+AWAY = af.errors.UnavailableError("away")
+
+
+# ── who lives ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_does_not_answer_twice_in_a_row_has_gone() -> None:
+    attendance = Attendance()
+    looks: list[dict[str, Any]] = [
+        {"a": HERE, "b": AWAY},
+        {"a": HERE, "b": HERE},
+        {"a": HERE, "b": AWAY},
+        {"a": HERE, "b": HERE},
+        {"a": HERE, "b": AWAY},
+        {"a": HERE, "b": AWAY},
+        {"a": AWAY, "b": AWAY},
+        {"a": AWAY, "b": AWAY},
+    ]
+    assert [attendance.look(health) for health in looks] == [1, 2, 2, 2, 2, 1, 1, 1]
+
+
+def test_tasks_of_jobs_with_variables_are_no_replicas() -> None:
+    tasks = [f"/job:{name}/replica:0/task:{index}" for name, index in [("ps", 0), ("chief", 0), ("worker", 1)]]
+    health = dict.fromkeys(tasks, HERE)
+    assert list(tasks_without(["ps"], health)) == tasks[1:]
+    assert list(tasks_without(["ps", "chief", "worker"], health)) == tasks, "all, where each has variables"
+    assert list(tasks_without([None], health)) == tasks
+
+
+class Living:
+    """What the parameter servers would know."""
+
+    def __init__(self) -> None:
+        self.story: list[tuple[float, int, int]] = []
+
+    async def set(self, session: Any, living: int, more: int) -> None:
+        self.story.append((asyncio.get_running_loop().time(), living, more))
+
+
+def test_the_watch_tells_what_has_changed_each_second_until_a_stop() -> None:
+    """(when, how many, new tokens): the first look hands out none, and a death none."""
+    counts = [2, 2, 3, 2, 2, 3, 3]
+    living: Any = Living()
+
+    async def health() -> Mapping[str, Any]:
+        if not counts:
+            coord.request_stop()
+        return {str(index): HERE for index in range(counts.pop(0) if counts else 3)}
+
+    async def main() -> None:
+        nonlocal coord
+        watch = Watch(living, None, health)  # type: ignore[arg-type]
+        await watch.look()
+        async with af.train.Coordinator() as coord:
+            await watch.run(coord)
+
+    coord: Any = None
+    run_virtual(main())
+    assert living.story == [(0, 2, 0), (2, 3, 1), (4, 2, 0), (5, 3, 1)]
+
+
+# ── building ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"worker_index": 0}, "no order"), ({"total_num_replicas": 1}, "one gradient a step")],
+)
+def test_what_does_not_go_together(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(af.errors.InvalidArgumentError, match=message):
+        af.train.SyncReplicasOptimizer(af.train.GradientDescentOptimizer(1.0), 2, elastic=True, **arguments)
+
+
+def test_the_number_of_replicas_is_on_the_server_and_in_no_checkpoint(graph: af.Graph) -> None:
+    with af.device(af.train.replica_device_setter(ps_tasks=2, worker_device="/job:worker/task:1")):
+        step, v = af.train.get_or_create_global_step(), af.get_variable("v", [2])
+        opt = af.train.SyncReplicasOptimizer(af.train.GradientDescentOptimizer(0.1), 2, elastic=True)
+        opt.minimize(af.reduce_sum(v * v), step)
+    made = {op.name: op for op in graph.get_operations()}
+    assert made["sync_rep_living"].device == step.device
+    assert [limit.device for limit in made.values() if limit.type == "_ResourceAccumulatorLimit"] == [v.device]
+    assert {v.op.name for v in af.global_variables()} == {"global_step", "v"}
+    assert {v.op.name for v in af.local_variables()} == {"sync_rep_local_step"}
