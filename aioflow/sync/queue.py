@@ -183,6 +183,11 @@ class QueueCore:
     def __len__(self) -> int:
         return len(self._store)
 
+    @property
+    def num_dequeuing(self) -> int:
+        """How many wait for elements."""
+        return len(self._readers)
+
     def describe(self) -> str:
         """The state in words, for reports."""
         limit = "unbounded" if self.capacity == UNBOUNDED else f"capacity {self.capacity}"

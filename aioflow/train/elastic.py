@@ -4,7 +4,8 @@ The chief looks at the tasks again and again. What it finds is kept on the param
 accumulators, which also holds for the take that waits, and as the number of tokens that each update hands out.
 
 No step may wait for more gradients than will come, so a replica that comes raises the limit together with one more
-token, for whoever waits for one. One that has gone has perhaps taken its token along, and lowers the limit.
+token, for whoever waits for one. One that has gone has perhaps taken its token along, and lowers the limit. Where a
+token was lost otherwise, all replicas are found waiting, and one of them gets another.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ _LOOK: Final = 1.0  # seconds between two looks
 
 
 class Attendance:
-    """Which replicas live. One that does not answer once is busy; one that does not answer twice in a row has gone.
+    """Which replicas live: those that answer, and hold a part of a graph. One that has just been started does not yet.
 
-    By then the parameter servers have noticed it, too, and dropped its steps: it takes no token any more.
+    One that does not once is busy; one that does not twice in a row has gone. By then the parameter servers know that,
+    too, and have dropped its steps: it takes no token any more.
     """
 
     def __init__(self) -> None:
@@ -44,7 +46,7 @@ class Attendance:
 
     def look(self, health: Mapping[str, WorkerState | OpError]) -> int:
         """How many live, at least one: the chief itself."""
-        here = frozenset(task for task, state in health.items() if not isinstance(state, OpError))
+        here = frozenset(task for task, state in health.items() if isinstance(state, WorkerState) and state.registered)
         living = here | self._last
         self._last = here
         return max(1, len(living))
@@ -65,14 +67,20 @@ class LivingReplicas:
         count: How many, at first.
         limit: Makes the nodes that have no step wait for more gradients than so many.
         hand_out: Makes the node that hands out so many tokens of the present step.
+        progress: The present step, and how many wait for a token.
 
     Attributes:
         reset: Sets the variable to `count`.
     """
 
     def __init__(
-        self, count: int, limit: Callable[[Tensor], Sequence[Operation]], hand_out: Callable[[Tensor], Operation]
+        self,
+        count: int,
+        limit: Callable[[Tensor], Sequence[Operation]],
+        hand_out: Callable[[Tensor], Operation],
+        progress: tuple[Tensor, Tensor],
     ) -> None:
+        self._progress = list(progress)
         self._count = Variable(count, trainable=False, collections=[], dtype=dtypes.int32, name="sync_rep_living")
         self._now = placeholder(dtypes.int32, [], "sync_rep_living_now")
         self._more = placeholder(dtypes.int32, [], "sync_rep_tokens_more")
@@ -90,6 +98,11 @@ class LivingReplicas:
         """So many live from now on, and those who wait for a token get so many more."""
         await session.run(self._change, {self._now: living, self._more: more})
 
+    async def progress(self, session: Session) -> tuple[int, int]:
+        """The present step, and how many replicas wait for a token."""
+        step, waiting = await session.run(self._progress)
+        return int(step), int(waiting)
+
 
 class Watch:
     """The chief's looks at the replicas, in one session.
@@ -104,15 +117,24 @@ class Watch:
         self._health = health
         self._attendance = Attendance()
         self._living: int | None = None
+        self._idle: int | None = None  # the step at which all were waiting at the last look
 
     async def look(self) -> None:
         """Look once. The first time nobody counts as new: the chief hands out the first tokens afterwards."""
         living, before = self._attendance.look(await self._health()), self._living
-        if living == before:
+        more = 0 if before is None else max(0, living - before) or await self._missing_tokens(living)
+        if living == before and not more:
             return
-        await self._replicas.set(self._session, living, 0 if before is None else max(0, living - before))
+        await self._replicas.set(self._session, living, more)
         self._living = living
-        _LOGGER.info("%d replicas live; they were %s", living, "not known" if before is None else before)
+        if living != before:
+            _LOGGER.info("%d replicas live; they were %s", living, "not known" if before is None else before)
+
+    async def _missing_tokens(self, living: int) -> int:
+        """One where all wait since the last look, so that nobody computes a gradient of this step."""
+        step, waiting = await self._replicas.progress(self._session)
+        idle, self._idle = self._idle, step if waiting >= living else None
+        return int(idle == step and self._idle == step)
 
     async def run(self, coord: Coordinator) -> None:
         """Look again and again, until a stop is requested."""

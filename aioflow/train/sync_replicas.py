@@ -188,6 +188,7 @@ class SyncReplicasOptimizer(Optimizer):
             self._replicas,
             lambda count: _beside(accumulators, lambda accumulator: accumulator.limit(count)),
             lambda count: _enqueue(self._queues, self._step().read_value(), count),
+            (self._step().read_value(), self._queues[0].num_waiting()),
         )
 
     def _make_runner(self, update: Operation, accumulators: Sequence[Accumulator]) -> QueueRunner:

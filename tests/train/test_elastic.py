@@ -13,17 +13,18 @@ from aioflow.runtime.worker import WorkerState
 from aioflow.testing.virtual_clock import run_virtual
 from aioflow.train.elastic import Attendance, Watch, tasks_without
 
-HERE = WorkerState((), 0, 0)
+HERE, STARTED = WorkerState((), 1, 0), WorkerState((), 0, 0)
 AWAY = af.errors.UnavailableError("away")
 
 
 # ── who lives ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_does_not_answer_twice_in_a_row_has_gone() -> None:
+def test_who_does_not_answer_twice_in_a_row_has_gone_and_who_does_not_train_has_not_come() -> None:
     attendance = Attendance()
     looks: list[dict[str, Any]] = [
         {"a": HERE, "b": AWAY},
+        {"a": HERE, "b": STARTED},
         {"a": HERE, "b": HERE},
         {"a": HERE, "b": AWAY},
         {"a": HERE, "b": HERE},
@@ -32,7 +33,7 @@ def test_who_does_not_answer_twice_in_a_row_has_gone() -> None:
         {"a": AWAY, "b": AWAY},
         {"a": AWAY, "b": AWAY},
     ]
-    assert [attendance.look(health) for health in looks] == [1, 2, 2, 2, 2, 1, 1, 1]
+    assert [attendance.look(health) for health in looks] == [1, 1, 2, 2, 2, 2, 1, 1, 1]
 
 
 def test_tasks_of_jobs_with_variables_are_no_replicas() -> None:
@@ -48,29 +49,53 @@ class Living:
 
     def __init__(self) -> None:
         self.story: list[tuple[float, int, int]] = []
+        self.waiting: list[tuple[int, int]] = []  # at each look: the step, and how many wait for a token
+
+    async def progress(self, session: Any) -> tuple[int, int]:
+        return self.waiting.pop(0) if self.waiting else (0, 0)
 
     async def set(self, session: Any, living: int, more: int) -> None:
         self.story.append((asyncio.get_running_loop().time(), living, more))
+
+
+def test_where_all_wait_at_two_looks_at_a_step_a_token_has_been_lost() -> None:
+    living: Any = Living()
+    living.waiting = [(5, 2), (6, 2), (6, 1), (6, 2), (6, 3), (6, 2), (7, 2)]
+    session: Any = None
+
+    async def health() -> Mapping[str, Any]:
+        return {"a": HERE, "b": HERE}
+
+    async def main() -> list[int]:
+        watch, given = Watch(living, session, health), []
+        for _ in range(8):
+            await watch.look()
+            given.append(len(living.story) - 1)
+        return given
+
+    assert run_virtual(main()) == [0, 0, 0, 0, 0, 1, 2, 2]
+    assert living.story[1:] == [(0, 2, 1), (0, 2, 1)]
 
 
 def test_the_watch_tells_what_has_changed_each_second_until_a_stop() -> None:
     """(when, how many, new tokens): the first look hands out none, and a death none."""
     counts = [2, 2, 3, 2, 2, 3, 3]
     living: Any = Living()
-
-    async def health() -> Mapping[str, Any]:
-        if not counts:
-            coord.request_stop()
-        return {str(index): HERE for index in range(counts.pop(0) if counts else 3)}
+    session: Any = None
 
     async def main() -> None:
-        nonlocal coord
-        watch = Watch(living, None, health)  # type: ignore[arg-type]
-        await watch.look()
         async with af.train.Coordinator() as coord:
+
+            async def health() -> Mapping[str, Any]:
+                count = counts.pop(0)
+                if not counts:
+                    coord.request_stop()
+                return {str(index): HERE for index in range(count)}
+
+            watch = Watch(living, session, health)
+            await watch.look()
             await watch.run(coord)
 
-    coord: Any = None
     run_virtual(main())
     assert living.story == [(0, 2, 0), (2, 3, 1), (4, 2, 0), (5, 3, 1)]
 

@@ -343,6 +343,11 @@ def size(handle: Any) -> Any:
     return np.int32(len(handle))
 
 
+@kernel("_QueueDequeuersV2", device="CPU", fresh=True, takes=Queue)
+def dequeuers(handle: Any) -> Any:
+    return np.int32(handle.num_dequeuing)
+
+
 @kernel("QueueIsClosedV2", device="CPU", fresh=True, takes=Queue)
 def is_closed(handle: Any) -> Any:
     return np.bool_(handle.closed)

@@ -130,6 +130,7 @@ define_op(
 )
 define_op("QueueCloseV2", "handle: resource", "", ["cancel_pending_enqueues: bool = False"], traits=waiting())
 define_op("QueueSizeV2", "handle: resource", "size: int32", shape=scalar, traits=waiting())
+define_op("_QueueDequeuersV2", "handle: resource", "waiting: int32", shape=scalar, traits=waiting())
 define_op("QueueIsClosedV2", "handle: resource", "is_closed: bool", shape=scalar, traits=waiting())
 
 not_differentiable(
@@ -141,5 +142,6 @@ not_differentiable(
     "QueueDequeueUpToV2",
     "QueueCloseV2",
     "QueueSizeV2",
+    "_QueueDequeuersV2",
     "QueueIsClosedV2",
 )

@@ -208,6 +208,10 @@ class QueueBase:
         """How many elements are inside, an int32 scalar."""
         return make("QueueSizeV2", self._queue_ref, name=name or f"{self._base_name}_Size")
 
+    def num_waiting(self, name: str | None = None) -> Tensor:
+        """How many dequeues wait for elements, an int32 scalar. (TensorFlow does not have it.)"""
+        return make("_QueueDequeuersV2", self._queue_ref, name=name or f"{self._base_name}_Waiting")
+
     @property
     def _base_name(self) -> str:
         return self._queue_ref.op.name.rpartition("/")[2]
