@@ -14,7 +14,7 @@ import numpy as np
 
 import aioflow as af
 from aioflow.errors import FailedPreconditionError, OpError
-from aioflow.testing.sim_faults import FAULTS
+from aioflow.testing.sim_faults import FAULTS, Fault
 from aioflow.testing.sim_net import SimNet
 from tests.sim.scenes import Client, Stage, Violation
 
@@ -66,6 +66,7 @@ class Counters:
             (value,) = af.raw_ops.RestoreV2(
                 prefix=self.path, tensor_names=["counts"], shape_and_slices=[""], dtypes=[af.int64]
             )
+            self.saved = value
             self.restore = af.assign(self.counts, value)
         with af.device(f"/job:worker/task:{worker}"):
             self.unit = af.placeholder("int64", [])
@@ -92,14 +93,27 @@ class Counting:
         self.size = clients * UNITS
         self.ledger = Ledger(crashes=saves)
         self.latest: str | None = None
+        self.latest_done: set[int] = set()
         self.begun = asyncio.Event()
 
     async def run(self) -> None:
         await self.stage.set_up(self.clients)
+        if self.saves:
+            self.spoil_disk()
         programs = {name: self.program(number) for number, name in enumerate(self.clients)}
         await self.stage.perform(programs)
         self.ledger.hold(await self.stage.afterwards(self.judge))
+        if self.latest is not None:
+            self.hold_saved(await self.stage.afterwards(self.read_saved))
         await self.stage.end()
+
+    def spoil_disk(self) -> None:
+        """The disk of the ps is the one that matters."""
+        chance = self.net.random("disk")
+        faults = self.stage.schedule.faults
+        faults.append(
+            Fault(chance.uniform(0.0, 3.0), chance.uniform(0.2, 2.0), "disk", ("ps0",), chance.random() < 0.5)
+        )
 
     def client(self, number: int) -> Client:
         return Client(self.net, self.clients[number], self.stage.cluster.target(f"worker{number % 2}"))
@@ -182,7 +196,7 @@ class Counting:
             return
         self.net.note(client.host, f"saved {sorted(done)} at {path[-9:]}")
         self.latest = path
-        self.ledger.saved = done
+        self.latest_done = self.ledger.saved = done
 
     async def judge(self, client: Client) -> Any:
         with af.Graph().as_default():
@@ -194,6 +208,17 @@ class Counting:
                     raise
                 await self.recover(client, graph)
                 return await client.run(graph.counts)
+
+    async def read_saved(self, client: Client) -> Any:
+        """The last checkpoint of which its client was told that it was written."""
+        with af.Graph().as_default():
+            graph = Counters(self.size, 0)
+            return await client.run(graph.saved, {graph.path: self.latest})
+
+    def hold_saved(self, counts: Any) -> None:
+        """It has all that was done when it began."""
+        if lost := [unit for unit in sorted(self.latest_done) if not counts[unit]]:
+            raise Violation(f"units {lost} were done, and are not in the checkpoint that was written then")
 
 
 def _never(error: OpError) -> bool:

@@ -10,13 +10,13 @@ import asyncio
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from aioflow import kernels
 from aioflow.errors import OpError, UnavailableError
-from aioflow.formats.temporary_files import TemporaryFile
+from aioflow.formats import checkpoint
 from aioflow.net import outbox, remote_step, remote_worker, step_table, task_worker, worker_service
 from aioflow.net.channel import Channel
 from aioflow.net.heartbeat import Heartbeat
@@ -186,16 +186,14 @@ def calls_that_outlive_their_connection() -> AbstractContextManager[Any]:
 
 
 def disk_error_swallowed() -> AbstractContextManager[Any]:
-    def change(publish: Any) -> Any:
-        def try_to(file: Any, final: Any) -> None:
-            try:
-                publish(file, final)
-            except OSError:
-                file.file.close()
+    def change(write: Any) -> Any:
+        def try_to(prefix: Any, arrays: Any) -> None:
+            with suppress(OpError):
+                write(prefix, arrays)
 
         return try_to
 
-    return replaced(TemporaryFile, "publish", change)
+    return replaced(checkpoint, "_write_file", change)
 
 
 def value_for_another_iteration() -> AbstractContextManager[Any]:
@@ -231,7 +229,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "a worker keeps what a client had, after its end": client_not_forgotten,
     "a call to a worker is not stopped with its step": time_limit_not_kept,
     "calls wait on when their connection has ended": calls_that_outlive_their_connection,
-    "an error of the disk is swallowed": disk_error_swallowed,
+    "a checkpoint counts as written, although the disk has failed": disk_error_swallowed,
     "one value of thirty is that of the step before": value_for_another_iteration,
 }
 
@@ -239,10 +237,11 @@ PLANTS: Final[Mapping[str, Plant]] = {
 # Who is asked; all scenes in turn where nobody is named.
 _WITNESSES: Final[Mapping[Plant, Sequence[str]]] = {
     retry_that_applies_twice: ("counting",),
-    fence_forgotten: ("counting",),
-    error_that_denies_its_effect: ("counting",),
-    ended_steps_forgotten: ("counting", "queueing"),
+    fence_forgotten: ("fencing",),
+    error_that_denies_its_effect: ("fencing",),
+    ended_steps_forgotten: ("fencing",),
     abort_not_forwarded: ("queueing",),
+    time_limit_not_kept: ("queueing",),
     waiter_leaked: ("queueing",),
     disk_error_swallowed: ("saving",),
     heartbeat_that_never_fires: ("vanishing",),

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import aioflow as af
-from aioflow.errors import OpError
+from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.testing.sim_net import SimNet
-from tests.sim.scenes import Client, Stage, Violation
+from tests.sim.scenes import PATIENCE, Client, Stage, Violation
 
 ELEMENTS = 8  # of each producer
 LAST = 999
@@ -25,10 +25,12 @@ class Elements:
             doubled = self.element * 2
         with af.device("/job:ps/task:0"):
             self.put = queue.enqueue(doubled)
-            taken = queue.dequeue()
+            taken = self.raw = queue.dequeue()
             self.size = queue.size()
         with af.device(f"/job:worker/task:{worker}"):
             self.take = af.floordiv(taken, 2)
+            failing = af.gather(af.constant([1, 2]), self.element)
+        self.fail = af.group(self.take, failing)  # fails at one task while another waits for an element
 
 
 class Queueing:
@@ -118,9 +120,33 @@ class Queueing:
                 await asyncio.sleep(0.5)
                 stuck.cancel()
             await self.stage.idle(3.0)
+            await self.fail(client, graph)
+            async with asyncio.TaskGroup() as waiting:  # and a session that is closed takes its steps with it
+                waiting.create_task(self.closed(client, graph))
+                await asyncio.sleep(0.5)
+                await client.close()
+            await self.stage.idle(3.0)
             await client.run(graph.put, {graph.element: LAST})
             if int(await client.run(graph.take)) != LAST:
                 raise Violation("another element came out than the only one that was put in")
+
+    async def fail(self, client: Client, graph: Elements) -> None:
+        """A step that fails at one task is over for all."""
+        began = self.net.loop.time()
+        try:
+            await client.run(graph.fail, {graph.element: 7}, seconds=60.0)
+        except InvalidArgumentError:
+            if self.net.loop.time() > began + PATIENCE:
+                raise Violation("a step went on at one task after it had failed at another") from None
+        else:
+            raise Violation("a step went well, although a part of it had failed")
+
+    async def closed(self, client: Client, graph: Elements) -> None:
+        try:
+            await client.run(graph.raw, seconds=500.0)
+        except OpError:
+            return
+        raise Violation("a step had a result after its session had been closed")
 
 
 async def queueing(net: SimNet) -> None:

@@ -68,17 +68,20 @@ class Clocked:
 class Client(Clocked):
     """A session that comes back by itself after an error; that of some seeds is opened again.
 
+    Args:
+        reopens: Whether it may be one that is opened again; not where several steps run at once.
+
     Attributes:
         calm: Whether no step may fail.
     """
 
-    def __init__(self, net: SimNet, host: str, target: str) -> None:
+    def __init__(self, net: SimNet, host: str, target: str, reopens: bool = True) -> None:
         super().__init__(net, host)
         self._target = target
         self._session: Any = None
         self._opening = asyncio.Lock()
         self.calm = False
-        self._reopens = net.random("reopens").random() < 0.3
+        self._reopens = reopens and net.random("reopens").random() < 0.3
 
     async def run(self, fetches: Any, feeds: Mapping[Any, Any] | None = None, seconds: float = 2.0) -> Any:
         """Run a step. Raises OpError: it has failed, or there was no session to be had."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.sim.counting import counting, saving
+from tests.sim.fencing import fencing
 from tests.sim.programs import programs
 from tests.sim.queueing import queueing
 from tests.sim.scenes import Scene
@@ -13,5 +14,5 @@ from tests.sim.synchronous import synchronous
 from tests.sim.vanishing import vanishing
 
 SCENES: Final[Mapping[str, Scene]] = {
-    scene.__name__: scene for scene in (counting, saving, programs, queueing, synchronous, vanishing)
+    scene.__name__: scene for scene in (counting, saving, fencing, programs, queueing, synchronous, vanishing)
 }

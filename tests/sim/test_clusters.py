@@ -16,7 +16,15 @@ import pytest
 from tests.sim.scenes import Violation, play
 from tests.sim.stories import SCENES
 
-ORDINARY = {"counting": 60, "saving": 30, "programs": 20, "queueing": 50, "synchronous": 30, "vanishing": 10}
+ORDINARY = {
+    "counting": 60,
+    "saving": 30,
+    "fencing": 20,
+    "programs": 20,
+    "queueing": 50,
+    "synchronous": 30,
+    "vanishing": 10,
+}
 BLOCK = 10
 MANY = 2500
 
