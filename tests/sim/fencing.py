@@ -1,4 +1,4 @@
-"""Steps that their client has given up: a friend of the client, who is told so, finds that nothing becomes of them later.
+"""Steps that their client has given up: a friend, who is told so, finds that nothing becomes of them later.
 
 Each unit of work adds 1 to an element of its own, by steps of which many run at once. Some have feeds that take long to
 send, and end before these have come; and the way between the client and the ps is cut for seconds, while the friend's

@@ -166,7 +166,7 @@ def client_not_forgotten() -> AbstractContextManager[Any]:
     return mock.patch.object(task_worker.WorkerSession, "close", close)
 
 
-def time_limit_not_kept() -> AbstractContextManager[Any]:
+def call_not_stopped() -> AbstractContextManager[Any]:
     def change(stop: Any) -> Any:
         return lambda waiting: None
 
@@ -227,7 +227,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "one message of forty is lost": frame_lost,
     "an error denies that its step was applied": error_that_denies_its_effect,
     "a worker keeps what a client had, after its end": client_not_forgotten,
-    "a call to a worker is not stopped with its step": time_limit_not_kept,
+    "a call to a worker is not stopped with its step": call_not_stopped,
     "calls wait on when their connection has ended": calls_that_outlive_their_connection,
     "a checkpoint counts as written, although the disk has failed": disk_error_swallowed,
     "one value of thirty is that of the step before": value_for_another_iteration,
@@ -241,7 +241,8 @@ _WITNESSES: Final[Mapping[Plant, Sequence[str]]] = {
     error_that_denies_its_effect: ("fencing",),
     ended_steps_forgotten: ("fencing",),
     abort_not_forwarded: ("queueing",),
-    time_limit_not_kept: ("queueing",),
+    call_not_stopped: ("queueing",),
+    calls_that_outlive_their_connection: ("queueing",),
     waiter_leaked: ("queueing",),
     disk_error_swallowed: ("saving",),
     heartbeat_that_never_fires: ("vanishing",),
