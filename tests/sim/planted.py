@@ -17,7 +17,7 @@ from unittest import mock
 from aioflow import kernels
 from aioflow.errors import OpError, UnavailableError
 from aioflow.formats import checkpoint
-from aioflow.net import outbox, remote_step, remote_worker, step_table, task_worker, worker_service
+from aioflow.net import links, outbox, remote_step, remote_worker, step_table, task_worker, worker_service
 from aioflow.net.channel import Channel
 from aioflow.net.heartbeat import Heartbeat
 from aioflow.net.tcp import TcpComm
@@ -53,7 +53,21 @@ def lost_wake_up() -> AbstractContextManager[Any]:
 
 
 def stale_registration() -> AbstractContextManager[Any]:
-    return mock.patch.object(remote_step._Registered, "is_valid", property(lambda known: known.way.is_open))
+    def is_ready(step: Any) -> bool:
+        return bool(step._registered) and all(way.is_open for way, _ in step._parts)
+
+    return mock.patch.object(remote_step.RemoteStep, "_is_ready", property(is_ready))
+
+
+def restart_unnoticed() -> AbstractContextManager[Any]:
+    def change(met: Any) -> Any:
+        def meet(link: Any, hello: Any, incarnation: int) -> None:
+            link._incarnation = 0
+            met(link, hello, incarnation)
+
+        return meet
+
+    return replaced(links.Link, "_met", change)
 
 
 def retry_that_applies_twice() -> AbstractContextManager[Any]:
@@ -216,6 +230,7 @@ def value_for_another_iteration() -> AbstractContextManager[Any]:
 PLANTS: Final[Mapping[str, Plant]] = {
     "a wake-up of a lane is lost, one of five": lost_wake_up,
     "a part counts as registered with a restarted task": stale_registration,
+    "a session does not notice that a task was restarted": restart_unnoticed,
     "a step is run again after UnavailableError": retry_that_applies_twice,
     "a step that its client gave up is begun all the same": fence_forgotten,
     "a value that comes before its step is dropped": early_value_dropped,
@@ -236,7 +251,8 @@ PLANTS: Final[Mapping[str, Plant]] = {
 
 # Who is asked; all scenes in turn where nobody is named.
 _WITNESSES: Final[Mapping[Plant, Sequence[str]]] = {
-    retry_that_applies_twice: ("counting",),
+    restart_unnoticed: ("restarting",),
+    retry_that_applies_twice: ("fencing",),
     fence_forgotten: ("fencing",),
     error_that_denies_its_effect: ("fencing",),
     ended_steps_forgotten: ("fencing",),
@@ -270,7 +286,8 @@ def search(plant: Plant, limit: int = LIMIT) -> Found | None:
             try:
                 play(SCENES[name], seed)
             except Exception as error:
-                return Found(plays, name, seed, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+                first, *_ = str(error).splitlines() or [""]
+                return Found(plays, name, seed, f"{type(error).__name__}: {first}")
     return None
 
 

@@ -17,12 +17,13 @@ from tests.sim.scenes import Violation, play
 from tests.sim.stories import SCENES
 
 ORDINARY = {
-    "counting": 60,
+    "counting": 40,
     "saving": 30,
-    "fencing": 20,
-    "programs": 20,
-    "queueing": 50,
-    "synchronous": 30,
+    "fencing": 40,
+    "programs": 10,
+    "queueing": 30,
+    "restarting": 20,
+    "synchronous": 20,
     "vanishing": 10,
 }
 BLOCK = 10

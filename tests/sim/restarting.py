@@ -1,0 +1,92 @@
+"""A ps that is restarted again and again: who has used it is told before anything of its new life comes to him."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+import aioflow as af
+from aioflow.errors import AbortedError, OpError
+from aioflow.testing.sim_net import SimNet
+from tests.sim.scenes import RECOVERY, Client, Stage, Violation
+
+_LIVES: Final = 3
+
+
+class Life:
+    """The graph of a client: a variable on the ps that tells which of its lives this is, read by way of a worker."""
+
+    def __init__(self) -> None:
+        with af.device("/job:ps/task:0"):
+            self.number = af.placeholder("int64", [])
+            life = af.Variable(af.constant(0, af.int64), name="life")
+            self.begin = af.assign(life, self.number).op
+        with af.device("/job:worker/task:0"):
+            self.which = life * 1
+
+
+class Restarting:
+    """One scene: a client that reads, and a keeper who sets the variable after each restart."""
+
+    def __init__(self, net: SimNet, stage: Stage) -> None:
+        self.net = net
+        self.stage = stage
+        self.done = False
+
+    async def run(self) -> None:
+        await self.stage.set_up(["reader", "keeper"])
+        await self.stage.perform({"reader": self.reader, "keeper": self.keeper})
+        await self.stage.end()
+
+    async def keeper(self) -> None:
+        with af.Graph().as_default():
+            graph = Life()
+            chance = self.net.random("keeper")
+            client = Client(self.net, "keeper", self.stage.cluster.target("ps0"))
+            for number in range(_LIVES):
+                if number:
+                    self.net.crash("ps0", silent=chance.random() < 0.4)
+                    await asyncio.sleep(chance.expovariate(5.0))
+                    await self.net.restart("ps0")
+                await self.set(client, graph, number)
+                await asyncio.sleep(chance.uniform(0.2, 3.0))
+            await client.close()
+        self.done = True
+
+    async def set(self, client: Client, graph: Life, number: int) -> None:
+        until = self.net.loop.time() + RECOVERY
+        while self.net.loop.time() < until:
+            with suppress(OpError):
+                await client.run(graph.begin, {graph.number: number})
+                return
+            await asyncio.sleep(0.05)
+        raise Violation(f"a session is dead {RECOVERY:g} s after a restart")
+
+    async def reader(self) -> None:
+        with af.Graph().as_default():
+            graph = Life()
+            chance = self.net.random("reader")
+            client = Client(self.net, "reader", self.stage.cluster.target("worker0"), reopens=False)
+            latest, told = -1, True
+            while not self.done:
+                try:
+                    found = int(await client.run(graph.which))
+                except AbortedError:
+                    told = True
+                except OpError:
+                    pass
+                else:
+                    if found != latest and not told:
+                        raise Violation(f"a session was not told of a restart: {latest} has become {found}")
+                    latest, told = found, False
+                await asyncio.sleep(chance.expovariate(10.0))
+            await client.close()
+
+
+async def restarting(net: SimNet) -> None:
+    """Restarts of the ps, and other faults of the network."""
+    kinds = ("partition", "drop", "slow")
+    await Restarting(
+        net, Stage(net, {"ps": 1, "worker": 1}, faults=net.random("number").randint(0, 2), kinds=kinds)
+    ).run()
