@@ -85,7 +85,7 @@ def retry_that_applies_twice() -> AbstractContextManager[Any]:
 
 
 def fence_forgotten() -> AbstractContextManager[Any]:
-    async def wanted(client: Any, asked: Any) -> None:
+    async def wanted(*asked: Any) -> None:
         """Whatever comes is begun."""
 
     return mock.patch.object(worker_service._Client, "_require_wanted", wanted)
