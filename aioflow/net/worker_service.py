@@ -237,10 +237,16 @@ class _Client:
         return Reply(Ran(devices, trace.origin)._asdict(), [*fetches, *times])
 
     async def _require_wanted(self, asked: Run, late: float) -> None:
-        """Raises AbortedError: the step has come so late that its client may have given it up, and it has."""
+        """Raises AbortedError: the step has come so late that its client may have given it up, and it has.
+
+        An answer that was long on its way is none: the client may have given the step up since.
+        """
+        clock = asyncio.get_running_loop().time
+        patience = min(asked.patience, _ANSWER_SECONDS)
+        until = clock() + patience
         with suppress(OpError):  # no answer is one, too
-            reply = await self.channel.call(WANTED, {"step": asked.step}, timeout=_ANSWER_SECONDS)
-            if parse(WhetherWanted, reply.header).wanted:
+            reply = await self.channel.call(WANTED, {"step": asked.step}, timeout=patience)
+            if parse(WhetherWanted, reply.header).wanted and clock() <= until:
                 return
         raise AbortedError(
             "the step has come late, and its client does not wait for it any more",
