@@ -17,9 +17,9 @@ from tests.sim.scenes import Violation, play
 from tests.sim.stories import SCENES
 
 ORDINARY = {
-    "counting": 40,
+    "counting": 30,
     "saving": 30,
-    "fencing": 40,
+    "fencing": 50,
     "programs": 10,
     "queueing": 30,
     "restarting": 20,
