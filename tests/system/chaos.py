@@ -20,11 +20,14 @@ class Member:
     """A program that is started again whenever it was killed.
 
     Attributes:
-        command: Of Python. done: Set when it has ended by itself without an error.
+        command: Of Python.
+        lasts: Whether it is started again as well when it has ended by itself.
+        done: Set when it has ended by itself without an error.
     """
 
     name: str
     command: Sequence[str]
+    lasts: bool = False
     process: asyncio.subprocess.Process | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
     output: list[str] = field(default_factory=list)
@@ -32,7 +35,7 @@ class Member:
 
     async def run(self) -> None:
         """Start it, until it has ended by itself. Raises RuntimeError where it fails."""
-        while not self.done.is_set():
+        while self.lasts or not self.done.is_set():
             self.killed = False
             async with program_on_loop(*self.command, stderr=asyncio.subprocess.STDOUT) as process:
                 self.process = process

@@ -24,6 +24,7 @@ async def trained_in_spite_of(times: int, seed: int, folder: Path) -> None:
         Member(
             f"worker {task}",
             ["-m", "tests.system.sync_training", ",".join(addresses), str(task), str(folder), str(steps)],
+            lasts=task != 0,  # the chief may go back to a checkpoint, and need the others once more
         )
         for task in range(WORKERS)
     ]
