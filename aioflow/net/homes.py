@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from aioflow.errors import DataLossError, OpError, ResourceExhaustedError
+from aioflow.errors import DataLossError, OpError, ResourceExhaustedError, UnavailableError
 from aioflow.graph.arrays import Array
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.net.channel import Channel
@@ -59,6 +59,7 @@ class Homes:
         self._others = others
         self._reach = reach
         self._known: dict[tuple[str, str], list[str]] = {}
+        self._decided: dict[Resource, str] = {}
 
     async def settle(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
         """The devices of the resources, which are those proposed where nobody has decided otherwise.
@@ -66,6 +67,7 @@ class Homes:
         Raises:
             ResourceExhaustedError: there are too many.
             InvalidArgumentError: a request or a device is malformed; nothing is decided then.
+            DeadlineExceededError: a task that is there does not say what it has; nothing is decided then.
         """
         for name in {*(resource.request for resource in resources), *devices}:
             DeviceSpec.from_string(name)
@@ -78,12 +80,15 @@ class Homes:
         return [self._settled(*pair) for pair in zip(resources, devices, strict=True)]
 
     def _settled(self, resource: Resource, device: str) -> str:
-        asked = DeviceSpec.from_string(resource.request)
-        known = self._known[resource.container, resource.name]
-        home = next((found for found in known if asked.matches(DeviceSpec.from_string(found))), None)
-        if home is None and device not in known:
-            known.append(device)
-        return home or device
+        decided = self._decided.get(resource)  # which need not match: soft placement may have found no such device
+        if decided is None:
+            asked = DeviceSpec.from_string(resource.request)
+            known = self._known[resource.container, resource.name]
+            found = (home for home in known if asked.matches(DeviceSpec.from_string(home)))
+            decided = self._decided[resource] = next(found, device)
+            if decided not in known:
+                known.append(decided)
+        return decided
 
     def held(self, names: Sequence[tuple[str, str]]) -> list[str]:
         """The device here that has each of the resources, or ""."""
@@ -96,17 +101,24 @@ class Homes:
         """The devices that have each of the resources."""
         found: list[list[str]] = [[device] if device else [] for device in self.held(names)]
         message = pack_texts(names)
+        errors: list[OpError] = []
 
         async def ask(task: str) -> None:
-            with suppress(OpError):  # what cannot be reached has nothing that anybody can use
+            try:
                 async with self._reach(task) as channel:
                     reply = await channel.call(HOLDS, {}, [message], timeout=_SECONDS)
                     for (device,), devices in zip(unpack_texts(reply.tensors, 1, len(names)), found, strict=True):
                         devices += [device] if device else []
+            except UnavailableError:
+                pass  # who is not there has nothing
+            except OpError as error:  # who is there, and says nothing, may have it
+                errors.append(error)
 
         async with asyncio.TaskGroup() as tg:
             for task in self._others():
                 tg.create_task(ask(task))
+        if errors:
+            raise errors[0]
         return [sorted(devices) for devices in found]
 
 

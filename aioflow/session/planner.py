@@ -126,8 +126,8 @@ class Planner:
         except NotFoundError:
             asked = ""  # the compiler has made it
         spec = DeviceSpec.from_string(asked)
-        if sum(spec.matches(DeviceSpec.from_string(device)) for device in self._cluster.devices) < 2:
-            return None
+        if sum(spec.matches(DeviceSpec.from_string(device)) for device in self._cluster.devices) == 1:
+            return None  # where none does, soft placement chooses
         return node.attrs.get("container", ""), node.attrs["shared_name"] or node.name, asked
 
     def observe(self, step_stats: Iterable[StepStats]) -> None:

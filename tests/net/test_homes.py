@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
+from aioflow.errors import (
+    DataLossError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 from aioflow.net import homes
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.homes import Homes, Resource, pack_texts, unpack_texts
@@ -69,6 +77,44 @@ async def test_what_asks_for_its_place_needs_nobody_who_keeps_it() -> None:
         assert (await session.run(v)).tolist() == [1.0, 2.0]
         with pytest.raises(af.errors.UnavailableError, match=r"chief.* keeps where"):
             await session.run(free.initializer)
+
+
+async def test_what_soft_placement_has_moved_is_in_one_place() -> None:
+    """The request is for a device that nobody has."""
+    config = af.SessionConfig(allow_soft_placement=True)
+    graphs = [af.Graph(), af.Graph()]
+    made = []
+    for graph in graphs:
+        with graph.as_default(), af.device("/device:GPU:0"):
+            made.append(af.Variable([1.0], name="v"))
+    async with (
+        cluster("worker", "worker") as servers,
+        af.Session(servers[0].target, graph=graphs[0], config=config) as one,
+        af.Session(servers[1].target, graph=graphs[1], config=config) as two,
+    ):
+        await one.run(made[0].initializer)
+        assert (await two.run(made[1])).tolist() == [1.0]
+
+
+async def test_who_is_there_and_silent_may_have_what_is_asked_for() -> None:
+    """A task that is away has nothing; for one that does not answer nothing is decided."""
+
+    def reach(error: af.errors.OpError) -> Any:
+        @asynccontextmanager
+        async def reached(task: str) -> AsyncIterator[Any]:
+            if task:
+                raise error
+            yield None
+
+        return reached
+
+    names = [Resource("", "v", "")]
+    away = Homes(Worker(), lambda: ["other"], reach(UnavailableError("nobody")))
+    assert await away.settle(names, ["/cpu:0"]) == ["/cpu:0"]
+    silent = Homes(Worker(), lambda: ["other"], reach(DeadlineExceededError("silence")))
+    for _ in range(2):
+        with pytest.raises(DeadlineExceededError, match="silence"):
+            await silent.settle(names, ["/cpu:0"])
 
 
 async def test_each_task_may_have_one_of_its_own() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from aioflow.config import RunOptions
-from aioflow.errors import FailedPreconditionError, OpError
+from aioflow.errors import CancelledError, FailedPreconditionError, OpError
 from aioflow.graph.graph import Graph, GraphKeys
 from aioflow.runtime.stats import RunMetadata
 from aioflow.train.coordinator import Coordinator
@@ -73,15 +73,23 @@ class Life:
                     await self._serve(coord)
                 finally:
                     await self._close_session()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():  # nobody has cancelled this: a hook waited for what was
+                self._fail(CancelledError("what a hook waited for was cancelled while the session was made"))
+            raise
         except Exception as error:
-            if self.opened.done():
-                self.failure = error
-            else:
-                self.opened.set_exception(error)
-                self.opened.exception()  # those who wait for it get it; if nobody does, it is of no interest
+            self._fail(error)
         finally:
             self.opened.cancel()
             self.ended.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if self.opened.done():
+            self.failure = error
+        else:
+            self.opened.set_exception(error)
+            self.opened.exception()  # those who wait for it get it; if nobody does, it is of no interest
 
     async def _serve(self, coord: Coordinator) -> None:
         with self._graph.as_default():

@@ -332,3 +332,24 @@ async def test_a_server_whose_port_is_taken_ends_the_training_before_it_begins()
             async with af.train.MonitoredTrainingSession(server.target) as session:
                 await session.run(update)
         await server.stop()
+
+
+async def test_a_hook_that_waits_for_what_was_cancelled_fails_once() -> None:
+    step = af.train.get_or_create_global_step()
+    made = []
+
+    class Waits(af.train.SessionRunHook):
+        async def after_create_session(self, session: Any, coord: Any) -> None:
+            made.append(session)
+            waits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waits.cancel()
+            await waits
+
+    async def train() -> None:
+        async with af.train.MonitoredTrainingSession(hooks=[Waits()]) as session:
+            await session.run(step)
+
+    async with asyncio.timeout(60):
+        with pytest.raises(af.errors.CancelledError, match="a hook waited for"):
+            await train()
+    assert len(made) == 1
