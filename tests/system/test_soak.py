@@ -18,7 +18,7 @@ from tests.system.sync_training import WORKERS, Model, batch, jobs_of, replayed
 async def trained_in_spite_of(times: int, seed: int, folder: Path) -> None:
     addresses = free_addresses(1 + WORKERS)
     jobs = jobs_of(addresses)
-    steps = 40 * times
+    steps = 300 * times  # so that the training lasts longer than the disturbances
     server = Member("the server", ["-m", "aioflow.worker", *arguments_of(jobs), "--job", "ps", "--task", "0"])
     workers = [
         Member(
@@ -29,16 +29,19 @@ async def trained_in_spite_of(times: int, seed: int, folder: Path) -> None:
         for task in range(WORKERS)
     ]
     crowd = Crowd([server, *workers], seed)
-    model = Model(0)
+    model = Model()
     try:
         async with crowd.running():
             await crowd.disturb(times)
             await workers[0].done.wait()
-            async with af.Session(f"aioflow://{addresses[0]}", graph=model.graph) as session:
-                step, weights = await session.run([model.step, model.weights])
     except BaseException as error:
         error.add_note("\n".join([*crowd.story, *(line for w in workers for line in [w.name, *w.output[-30:]])]))
         raise
+    with model.graph.as_default():
+        saver = af.train.Saver([model.step, model.weights])
+    async with af.Session(graph=model.graph) as session:
+        await saver.restore(session, str(af.train.latest_checkpoint(folder)))
+        step, weights = await session.run([model.step, model.weights])
     assert step >= steps
     np.testing.assert_array_equal(weights, await replayed(int(step)))
     inputs, labels = batch(10**6, 0)
