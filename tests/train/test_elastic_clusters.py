@@ -224,7 +224,7 @@ def test_training_goes_on_whatever_happens_to_replicas(seed: int) -> None:
                 group.create_task(disturb(worker))
         await training.steps(30)
         _, before = await training.values()
-        await training.until(lambda step, v: bool((v <= before - 2).all()))
+        await training.until(lambda _, v: bool((v <= before - 2)[1:].all()))  # the chief, who looks besides, is slow
         await training.finish()
 
     play(story, seed)
