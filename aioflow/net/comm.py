@@ -77,6 +77,10 @@ class Comm(Protocol):
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
 
+    @property
+    def silence(self) -> float:
+        """Seconds for which nothing has come from the peer."""
+
     def since(self, beat: int) -> float:
         """Seconds since this end sent the heartbeat of that number; infinitely many if it is not one of the last."""
 

@@ -39,6 +39,7 @@ class InprocComm:
         self.peer = peer
         self.peer_incarnation = 0
         self.heard = 0
+        self.silence = 0.0  # nothing is ever on its way
         self.limits = options.limits
         self._inbox = Inbox(options.limits.unread_bytes, self._made_room)
         self._senders: deque[asyncio.Future[None]] = deque()  # of the other end, who wait for room in our inbox

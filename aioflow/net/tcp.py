@@ -66,6 +66,7 @@ class TcpComm(asyncio.BufferedProtocol):
         self._goodbye = False  # whether the peer has said it
         self._heartbeat = Heartbeat(options.misses)
         self._beats = Beats(self._loop.time())
+        self._heard_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()  # of who sends in order
         self._writing = True
@@ -101,6 +102,7 @@ class TcpComm(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes have come."""
         self._heartbeat.heard()
+        self._heard_at = self._loop.time()
         try:
             if self._hello is not None:
                 self._greeted(self._hello, nbytes)
@@ -246,6 +248,11 @@ class TcpComm(asyncio.BufferedProtocol):
             waiter = self._writers.popleft()
             if not waiter.done():
                 waiter.set_result(None)
+
+    @property
+    def silence(self) -> float:
+        """Seconds for which nothing has come; see `Comm`."""
+        return self._loop.time() - self._heard_at
 
     def since(self, beat: int) -> float:
         """Seconds since this end sent a heartbeat; see `Comm`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from time import perf_counter
 from typing import Any, Final, TypeAlias
 
@@ -222,6 +223,7 @@ class _Client:
             late = self.channel.comm.since(asked.beat)
             if late > asked.patience:
                 await self._require_wanted(asked, late)
+            step.holding = partial(self._holding, asked)
             if asked.seconds is not None:
                 _stop_after(asked.seconds, step)
             values = await self._session.run(asked.handle, part.spread(request.tensors), step)
@@ -241,18 +243,43 @@ class _Client:
 
         An answer that was long on its way is none: the client may have given the step up since.
         """
-        clock = asyncio.get_running_loop().time
-        patience = min(asked.patience, _ANSWER_SECONDS)
-        until = clock() + patience
         with suppress(OpError):  # no answer is one, too
-            reply = await self.channel.call(WANTED, {"step": asked.step}, timeout=patience)
-            if parse(WhetherWanted, reply.header).wanted and clock() <= until:
+            if await self._is_wanted(asked):
                 return
         raise AbortedError(
             "the step has come late, and its client does not wait for it any more",
             expected=f"at most {asked.patience:g} s",
             actual=f"{late:.3f} s",
         )
+
+    async def _is_wanted(self, asked: Run) -> bool | None:
+        """Whether the client waits for the step; None if its answer was long on its way. Raises OpError: none came."""
+        clock = asyncio.get_running_loop().time
+        patience = min(asked.patience, _ANSWER_SECONDS)
+        until = clock() + patience
+        reply = await self.channel.call(WANTED, {"step": asked.step}, timeout=patience)
+        return parse(WhetherWanted, reply.header).wanted if clock() <= until else None
+
+    def _holding(self, asked: Run) -> Awaitable[None] | None:
+        """What a step that has waited waits for besides, where its client has been silent for so long that it may have
+        given it up, and cannot say so.
+        """
+        return self._until_wanted(asked) if self.channel.comm.silence > asked.patience else None
+
+    async def _until_wanted(self, asked: Run) -> None:
+        """Wait for the client, for as long as the connection lasts.
+
+        Raises:
+            AbortedError: it does not wait for the step any more.
+        """
+        while True:
+            wanted = None
+            with suppress(DeadlineExceededError):
+                wanted = await self._is_wanted(asked)
+            if wanted is not None:
+                break
+        if not wanted:
+            raise AbortedError("the step went on late, and its client does not wait for it any more")
 
     async def _clock(self, request: Request) -> Reply:
         return Reply(Clock(perf_counter())._asdict())

@@ -96,6 +96,7 @@ class Step:
         watchers: Called when the step is asked to stop.
         since: When it began, by the monotonic clock.
         deadline: When its caller gives up, by the clock of the event loop; None for never.
+        holding: Asked when an async node has come to its end: what is to be awaited before the step goes on, or None.
         begun: Of a step on several workers, where updates may have been made; None where nobody keeps account.
         left_behind: The nodes whose kernels did not stop when they were asked to, and that nobody waits for any more.
         releases: Called when it has ended.
@@ -110,6 +111,7 @@ class Step:
         "deadline",
         "describe",
         "error",
+        "holding",
         "id",
         "left_behind",
         "probe",
@@ -131,6 +133,7 @@ class Step:
         self.error: OpError | None = None
         self.deadline: float | None = None
         self.begun: set[str] | None = None
+        self.holding: Callable[[], Awaitable[None] | None] | None = None
         self.left_behind: list[str] = []
         self.waiting: dict[Waiter, None] = {}
         self.watchers: list[Callable[[], None]] = []
@@ -182,6 +185,9 @@ class Step:
         release = getattr(result, "release", None)
         if release is not None:
             self.releases.append(partial(release, value))
+        hold = None if self.holding is None else self.holding()
+        if hold is not None:
+            await hold
         return value
 
     @property

@@ -6,17 +6,67 @@ import asyncio
 
 import pytest
 
+import aioflow as af
 from aioflow.errors import AbortedError, NotFoundError, OpError
 from aioflow.net.channel import Channel, Reply, Request
 from aioflow.net.comm import CommOptions
 from aioflow.net.messages import RUN, WANTED
 from aioflow.net.transports import connect
-from aioflow.testing.sim_cluster import SimCluster
+from aioflow.testing.sim_cluster import SIMULATED, SimCluster
 from aioflow.testing.sim_net import SimNet, simulate
 
 _PATIENCE = 0.9  # seconds
 _NO_BEAT = 1_000_000  # a heartbeat that never was, and so as old as can be
 _NO_PART = 77
+
+
+async def half_open(net: SimNet) -> tuple[list[float], bool]:
+    """A step waits for a queue when its connection is cut off without a word: what a friend reads then, and later."""
+    cluster = SimCluster(net, {"ps": 1})
+    await cluster.start()
+    graph = af.Graph()
+    with graph.as_default(), af.device("/job:ps"):
+        v = af.Variable(0.0, name="v")
+        queue = af.FIFOQueue(3, [af.float32], shapes=[()], shared_name="queue")
+        add, put = af.assign_add(v, queue.dequeue()).op, queue.enqueue(1.0)
+
+    async def client(given_up: asyncio.Event) -> bool:
+        session = af.Session(cluster.target("ps0"), graph=graph, config=SIMULATED)
+        try:
+            await session.run(v.initializer)
+            await session.run(add)
+        except af.errors.UnavailableError as error:
+            given_up.set()
+            return error.may_have_been_applied
+        finally:
+            await session.close()
+        return False
+
+    async def friend() -> list[float]:
+        async with af.Session(cluster.target("ps0"), graph=graph, config=SIMULATED) as session:
+            values = [float(await session.run(v))]
+            await session.run(put)
+            for seconds in (1.0, 5.0, 70.0):
+                await asyncio.sleep(seconds)
+                values.append(float(await session.run(v)))
+            return values
+
+    given_up = asyncio.Event()
+    async with asyncio.TaskGroup() as tg:
+        run = tg.create_task(net.host("client").call(lambda: client(given_up)))
+        await asyncio.sleep(2.0)
+        net.partition("client", "ps0")
+        await given_up.wait()
+        values: list[float] = await net.host("friend").call(friend)
+        net.heal()
+    await cluster.stop()
+    return values, run.result()
+
+
+def test_a_step_that_waited_does_not_go_on_for_a_client_that_cannot_be_heard() -> None:
+    values, may_have_been_applied = simulate(half_open)
+    assert values == [0.0] * 4
+    assert may_have_been_applied
 
 
 async def late_step(net: SimNet, wanted: bool, seconds: float) -> OpError:

@@ -201,9 +201,12 @@ async def test_cancelling_the_task_stops_the_step_everywhere() -> None:
     async with cluster("ps", "worker") as servers, af.Session(servers[1].target) as session, asyncio.TaskGroup() as tg:
         run = tg.create_task(session.run(fetch))
         await until_running(servers)
-        (report,) = await session.stuck_report()
-        assert TASKS[0] in str(report)
-        assert "waits" in [node for node, _, _ in report.waiting]  # what the parameter server itself says
+        async with asyncio.timeout(60):
+            while True:
+                (report,) = await session.stuck_report()
+                assert TASKS[0] in str(report)
+                if "waits" in [node for node, _, _ in report.waiting]:  # the parameter server itself says so
+                    break
         assert "queue" in str(report)
         run.cancel()
         await asyncio.wait([run])
