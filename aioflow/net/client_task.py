@@ -29,6 +29,7 @@ class ClientTask:
     """
 
     restarts = 0
+    is_told = True
     address = "inproc://"
 
     def __init__(self, task: str, link: Callable[[str], Link], background: Background) -> None:

@@ -59,7 +59,7 @@ class RemoteCluster:
         step_ids: Gives the id of each step.
 
     Attributes:
-        pins, settings: As `Cluster.pins` and `Cluster.settings`, the server's.
+        pins, settings, on_move: As of `Cluster`; the settings are the server's.
 
     Raises:
         InvalidArgumentError: the target is malformed.
@@ -85,6 +85,8 @@ class RemoteCluster:
         self._links: dict[str, Link] = {}  # by task, that of the target first
         self._own: ClientTask | None = None
         self._settled: dict[Resource, str] = {}  # where resources are, as the whole cluster knows it
+        self._asked_after = 0  # restarts of the task that keeps it
+        self.on_move: Callable[[], None] = lambda: None
 
     @property
     def devices(self) -> Sequence[str]:
@@ -220,7 +222,7 @@ class RemoteCluster:
         """
         ways = [(self._way(part.task), part) for part in plan.parts.values()]
         ways.sort(key=lambda pair: is_of_this_process(pair[0].address))  # what goes far goes first
-        step = RemoteStep(ways, config, self._hub.timeout, self._hub.connections)
+        step = RemoteStep(ways, config, self._hub.timeout, self._hub.connections, self._after_restart)
         await step.open()
         return step
 
@@ -230,17 +232,36 @@ class RemoteCluster:
         Raises:
             UnavailableError: the task that keeps where resources are cannot be reached.
         """
-        new = [Resource(*key) for key in homes if key not in self._settled]
+        new = {Resource(*key): device for key, device in homes.items() if key not in self._settled}
         if new:
-            keeper = self._link(keeper_of(list(self._links)))
             try:
-                await keeper.open(self._hub.timeout)
-                devices = await keeper.settle(new, [homes[resource] for resource in new])
+                await self._keeper.open(self._hub.timeout)
+                await self._ask_keeper(new)
             except _AWAY as error:
-                error.message += f"; {keeper.task} keeps where the variables of the cluster are"
+                error.message += f"; {self._keeper.task} keeps where the variables of the cluster are"
                 raise
-            self._settled.update(zip(new, devices, strict=True))
         return {key: self._settled[Resource(*key)] for key in homes}
+
+    @property
+    def _keeper(self) -> Link:
+        return self._link(keeper_of(list(self._links)))
+
+    async def _ask_keeper(self, new: Mapping[Resource, str]) -> None:
+        """Ask of new resources, and of all where the keeper is another process: what it was told before is gone."""
+        restarts = self._keeper.restarts
+        asked = {**self._settled, **new} if restarts != self._asked_after else dict(new)
+        devices = await self._keeper.settle(list(asked), list(asked.values())) if asked else []
+        known = dict(self._settled)
+        self._settled.update(zip(asked, devices, strict=True))
+        self._asked_after = restarts
+        if any(self._settled[resource] != device for resource, device in known.items()):
+            self.pins.clear()
+            self.on_move()
+
+    async def _after_restart(self) -> None:
+        """A task was restarted: if it is the keeper, others may have told it first where resources are from now on."""
+        if self._keeper.restarts != self._asked_after:
+            await self._ask_keeper({})
 
     async def reset(self, containers: Sequence[str] | None) -> None:
         """Drop the resources of the containers, or of all, on every worker that is there. Raises UnavailableError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from aioflow.compiler.ir import Part
@@ -38,11 +38,18 @@ class RemoteStep:
         parts: Each with the way to the worker that it is for; the remote ones first.
         patience: Seconds in which a worker must let itself be reached.
         background: Where parts are forgotten whose registration nobody waits for any more.
+        after_restart: Called when another process has been found where one was before.
     """
 
     def __init__(
-        self, parts: Sequence[tuple[Way, Part]], config: SessionConfig, patience: float, background: Background
+        self,
+        parts: Sequence[tuple[Way, Part]],
+        config: SessionConfig,
+        patience: float,
+        background: Background,
+        after_restart: Callable[[], Awaitable[None]],
     ) -> None:
+        self._after_restart = after_restart
         self._parts = tuple(parts)
         self._config = config
         self._patience = patience
@@ -73,6 +80,8 @@ class RemoteStep:
         async with self._lock:
             if not self._is_ready:
                 await _all(way.open(self._patience) for way, _ in self._parts)
+                if not all(way.is_told for way, _ in self._parts):
+                    await self._after_restart()
                 for way, _ in self._parts:
                     way.tell()
                 await self._register()

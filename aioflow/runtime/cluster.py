@@ -6,7 +6,7 @@ A plan is registered once, part by part, and a step is then one call of every wo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from aioflow.compiler.ir import Part, Plan, worth_a_thread
@@ -141,6 +141,9 @@ class Cluster(Protocol):
     def own(self) -> str:
         """The device of the client itself, for what has to be in this process; "" where no other is elsewhere."""
 
+    on_move: Callable[[], None]
+    """Called when resources are elsewhere than before: plans that were made are wrong."""
+
     settings: SessionConfig | None
     """Of whom `connect` has reached, for the session to take up."""
 
@@ -191,6 +194,7 @@ class LocalCluster:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
+        self.on_move: Callable[[], None] = lambda: None
         self.settings: SessionConfig | None = None
 
     def background(self, session: int) -> Background:

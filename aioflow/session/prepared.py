@@ -144,6 +144,7 @@ class StepCache:
         self._config = config
         self._preparing: dict[Hashable, asyncio.Future[PreparedStep]] = {}
         self._growth = _GrowthWatch(graph)
+        cluster.on_move = self.steps.clear
 
     async def prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
         """The step of a signature: compile it, unless it is known, or somebody is compiling it already."""

@@ -66,6 +66,28 @@ async def test_a_variable_is_found_after_the_restart_of_the_task_that_keeps_wher
             assert (await two.run(v)).tolist() == [1.0, 2.0]
 
 
+async def test_who_was_there_before_the_restart_of_that_task_learns_what_others_have_decided_since() -> None:
+    ports = free_addresses(2)
+    spec = {"chief": ports[:1], "worker": ports[1:]}
+    graphs = [af.Graph(), af.Graph()]
+    made = []
+    for graph in graphs:
+        with graph.as_default():
+            made.append(af.Variable([1.0], name="v"))
+    async with Server(spec, "worker", 0) as worker, AsyncExitStack() as stack:
+        async with Server(spec, "chief", 0) as chief:
+            old = await stack.enter_async_context(af.Session(chief.target, graph=graphs[0]))
+            await old.run(made[0].initializer)
+            assert places(old, made[0]) == {"/job:chief/replica:0/task:0/device:CPU:0"}
+        async with Server(spec, "chief", 0), af.Session(worker.target, graph=graphs[1]) as new:
+            await new.run(made[1].initializer)
+            assert places(new, made[1]) == {"/job:worker/replica:0/task:0/device:CPU:0"}
+            with pytest.raises(af.errors.AbortedError, match="restarted"):
+                await old.run(made[0].initializer)
+            assert (await old.run(made[0])).tolist() == [1.0]
+            assert places(old, made[0]) == places(new, made[1])
+
+
 async def test_what_asks_for_its_place_needs_nobody_who_keeps_it() -> None:
     ports = free_addresses(2)
     spec = {"chief": ports[:1], "worker": ports[1:]}
