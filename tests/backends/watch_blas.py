@@ -284,7 +284,14 @@ class Watch:
 def every_op() -> list[Any]:
     from aioflow.graph.opdef import OPS, traits_of
 
-    return [op for op in OPS if op.inputs and not op.name.startswith("_") and not traits_of(op.name).steers]
+    return [
+        op
+        for op in OPS
+        if op.inputs
+        and not op.name.startswith("_")
+        and not traits_of(op.name).steers
+        and traits_of(op.name).kind != "waiting"  # for others, who are not here
+    ]
 
 
 def evaluate(fetches: Any) -> None:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, TypeAlias
 
 from aioflow.checks.numbers import check_number
-from aioflow.errors import AbortedError, DataLossError, DeadlineExceededError, OutOfRangeError
+from aioflow.errors import AbortedError, DataLossError, DeadlineExceededError, OutOfRangeError, UnavailableError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_callable, check_text
 from aioflow.ops.core import placeholder
@@ -27,6 +27,7 @@ __all__ = ["CheckpointedInput", "InputSource", "SeekableFeeds"]
 
 Feeds: TypeAlias = Mapping[Any, Any]
 
+_LOST: Final = (AbortedError, UnavailableError)
 _TAKEN: Final = b"="  # before every state; an empty value says that there is none yet
 
 
@@ -130,6 +131,7 @@ class CheckpointedInput(SessionRunHook):
         self._gate = asyncio.Lock()  # whoever gives out feeds, saves the position or changes it
         self._flying: set[SessionRunContext] = set()
         self._landed = asyncio.Event()
+        self._lost: BaseException | None = None  # why feeds of this session may not have been applied
         self._session: Any = None
 
     @property
@@ -157,6 +159,7 @@ class CheckpointedInput(SessionRunHook):
             if self._session is not session:
                 await called(self._source.restore, await self._read(session))
                 self._flying.clear()
+                self._lost = None
                 self._session = session
 
     async def _read(self, session: Any) -> bytes:
@@ -183,6 +186,8 @@ class CheckpointedInput(SessionRunHook):
             return SessionRunArgs(None, feeds)
 
     def _land(self, run_context: SessionRunContext) -> None:
+        if isinstance(run_context.step_error, _LOST):
+            self._lost = run_context.step_error
         self._flying.discard(run_context)
         self._landed.set()
 
@@ -191,11 +196,14 @@ class CheckpointedInput(SessionRunHook):
         """A block in which the session's variable holds the position, and no step begins.
 
         Raises:
+            AbortedError: a step of the session was lost with a peer.
             DeadlineExceededError: steps were in flight for `max_wait_secs`.
         """
         await self.take_up(session)
         async with self._gate:
             await self._until_landed()
+            if self._lost is not None:  # the position would be behind feeds that nobody has applied
+                raise AbortedError("the session has lost a step, and with it its feeds") from self._lost
             if not self._follows_step:
                 await session.run(self._assign, {self._given: _TAKEN + self._source.state()})
             yield

@@ -39,8 +39,10 @@ async def run_with_hooks(
         wanted = [args.fetches for args in asked if args is not None and args.fetches is not None]
         special = {} if chosen == RunOptions() else {"options": chosen, "run_metadata": metadata}
         result, *others = await context.session.run([caller.fetches, *wanted], feeds, **special)
-    finally:
-        context.step_ends()
+    except BaseException as error:
+        context.step_ends(error)
+        raise
+    context.step_ends()
     values = iter(others)
     for hook, args in zip(hooks, asked, strict=True):
         found = next(values) if args is not None and args.fetches is not None else None

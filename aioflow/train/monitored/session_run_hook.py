@@ -64,6 +64,7 @@ class SessionRunContext:
         self._original_args = original_args
         self._session = session
         self._stop_requested = False
+        self.step_error: BaseException | None = None
         self._at_end: list[Callable[[SessionRunContext], None]] = []
 
     @property
@@ -89,8 +90,9 @@ class SessionRunContext:
         """Have `callback(context)` called when the step is over, with a result or not; `after_run` comes later."""
         self._at_end.append(callback)
 
-    def step_ends(self) -> None:
-        """The step is over: tell those who asked."""
+    def step_ends(self, error: BaseException | None = None) -> None:
+        """The step is over: tell those who asked. `step_error` is what it has failed with."""
+        self.step_error = error
         while self._at_end:
             self._at_end.pop()(self)
 
