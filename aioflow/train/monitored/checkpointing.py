@@ -95,6 +95,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._input = input
         self._saving = asyncio.Lock()  # the last to begin is the last to end, so that it is the latest checkpoint
         self._coord: Coordinator | None = None
+        self._last = -1  # the step of the last checkpoint
 
     async def begin(self) -> None:
         """Find the global step."""
@@ -105,7 +106,7 @@ class CheckpointSaverHook(SessionRunHook):
 
     async def after_create_session(self, session: Any, coord: Coordinator) -> None:
         """Write the graph and a checkpoint."""
-        self._coord = coord
+        self._coord, self._last = coord, -1
         step = int(await session.run(self._step))
         if self._save_graph_def:
             await in_thread(write_graph, self._graph, self._folder, "graph.json")
@@ -145,12 +146,15 @@ class CheckpointSaverHook(SessionRunHook):
         try:
             if late:  # another run has been saving, while steps went on
                 step = int(await session.run(self._step))
+                if step == self._last:
+                    return False
             for listener in self._listeners:
                 await called(listener.before_save, session, step)
             async with nullcontext() if self._input is None else self._input.saving(session):
                 if self._input is not None:
                     step = int(await session.run(self._step))  # steps have ended while it waited for them
                 taken = await self._chosen().snapshot(session, self._path, step)
+            self._last = step
             if beside is not None:
                 beside.start(self._write(taken, step)).add_done_callback(lambda _: self._saving.release())
                 begun = True

@@ -129,6 +129,41 @@ async def test_whatever_is_lost(tmp_path: Path, seed: int) -> None:
     assert in_checkpoint(tmp_path) == (COUNT, [1] * COUNT)
 
 
+async def test_a_checkpoint_that_waited_for_a_step_that_was_lost_is_not_written() -> None:
+    """Its position would be behind feeds that nobody has applied."""
+    records = Records()
+    records.input.begin()
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        await records.input.take_up(session)
+        for error in (None, InvalidArgumentError("the feeds are used up"), AbortedError("a peer was lost")):
+            context = af.train.SessionRunContext(af.train.SessionRunArgs(None), session)
+            await records.input.before_run(context)
+            saved: list[bool] = []
+
+            async def save(into: list[bool] = saved) -> None:
+                async with records.input.saving(session):
+                    into.append(True)
+
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(outcome(save()))
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert not saved
+                context.step_ends(error)
+            assert saved == ([] if isinstance(error, AbortedError) else [True])
+            assert isinstance(task.result(), AbortedError) == isinstance(error, AbortedError)
+
+
+async def outcome(work: Any) -> Exception | None:
+    """What a coroutine fails with."""
+    try:
+        await work
+    except Exception as error:
+        return error
+    return None
+
+
 async def test_every_checkpoint_is_whole(tmp_path: Path) -> None:
     """Not only the last one: the position in each is the number of records in its variables."""
     records: Records = Records(lambda start: records.slow_feeds(start))
