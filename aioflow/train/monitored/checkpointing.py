@@ -146,8 +146,8 @@ class CheckpointSaverHook(SessionRunHook):
         try:
             if late:  # another run has been saving, while steps went on
                 step = int(await session.run(self._step))
-                if step == self._last:
-                    return False
+            if step == self._last:
+                return False
             for listener in self._listeners:
                 await called(listener.before_save, session, step)
             async with nullcontext() if self._input is None else self._input.saving(session):
