@@ -15,6 +15,12 @@ import pytest
 import aioflow
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow's hooks write summaries to the present folder where they are given none."""
+    monkeypatch.chdir(tmp_path)
+
+
 class Both:
     """A module, with what differs in how it is used."""
 
