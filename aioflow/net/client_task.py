@@ -58,9 +58,13 @@ class ClientTask:
     async def open(self, patience: float) -> None:
         """Begin, unless that is done."""
         if self._ready is None:
-            self._ready = asyncio.get_running_loop().create_future()
-            await self._background.start(self._serve(self._ready))
-        tasks = await asyncio.shield(self._ready)
+            ready = self._ready = asyncio.get_running_loop().create_future()
+            holder = await self._background.start(self._serve(ready))
+            holder.add_done_callback(lambda _: ready.cancel())  # one that was cancelled before it began answers nobody
+        await asyncio.wait([self._ready])
+        if self._ready.cancelled():
+            raise AbortedError("the session is closed")
+        tasks = self._ready.result()
         if self._session is None:
             self._session = tasks.open_session()
 
@@ -78,8 +82,12 @@ class ClientTask:
                 else:
                     outbox.push(parcel)
 
-            ready.set_result(TaskWorker(Worker(task=self.task), push))
-            await asyncio.Event().wait()
+            tasks = TaskWorker(Worker(task=self.task), push)
+            ready.set_result(tasks)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                tasks.close()
 
     @asynccontextmanager
     async def _reach(self, task: str) -> AsyncIterator[Channel]:

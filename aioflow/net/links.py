@@ -210,15 +210,11 @@ class Link:
         step = parse(Wanted, request.header).step
         return Reply(WhetherWanted(self._worker is not None and self._worker.wants(step))._asdict())
 
-    def hang_up(self, reason: str) -> None:
-        """End the connection, if there is one."""
-        if self._channel is not None:
-            self._channel.comm.abort(reason)
-            self._channel = self._worker = None
-
     async def close(self) -> None:
         """End what is left of the way."""
-        self.hang_up("the connection is not used any more")
+        if self._channel is not None:
+            self._channel.comm.abort("the connection is not used any more")
+            self._channel = self._worker = None
         session, self._session, self._server = self._session, None, None
         if session is not None:
             await session.close()

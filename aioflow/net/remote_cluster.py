@@ -182,7 +182,7 @@ class RemoteCluster:
                     raise outcome
         except BaseException:
             for link in links:
-                link.hang_up("the session could not be set up")
+                await link.close()
             raise
         self.settings = settings
         return {link.task: link for link in links}

@@ -23,12 +23,14 @@ from aioflow.compiler.partition import partition
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.graph.arrays import to_array
 from aioflow.net import worker_service
+from aioflow.net.client_task import ClientTask
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.comm import CommOptions
 from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.net.server import Server
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import WorkerState
+from aioflow.sync.background import Background
 from tests.net.clusters import cluster, inproc
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
@@ -646,3 +648,20 @@ async def test_the_health_of_a_cluster() -> None:
                     assert state.devices == (f"{task}/device:CPU:0",)
     async with af.Session() as session:
         assert list(await session.health()) == ["/job:localhost/replica:0/task:0"]
+
+
+async def test_who_asks_for_the_clients_own_task_when_the_session_is_closed_is_told_so() -> None:
+    """Its task is cancelled before it has begun."""
+
+    class Closing(Background):
+        async def start(self, work: Any) -> Any:
+            task = await super().start(work)
+            task.cancel()
+            return task
+
+    background = Closing()
+    own = ClientTask("/job:client/replica:0/task:0", lambda task: pytest.fail(task), background)
+    async with asyncio.timeout(60):
+        for _ in range(2):
+            assert isinstance(await failure(own.open(1.0)), af.errors.AbortedError)
+    await background.close()
