@@ -27,7 +27,7 @@ from aioflow.errors import (
 )
 from aioflow.net.comm import Comm, gone
 from aioflow.net.errors_codec import decode_error, encode_error
-from aioflow.net.framing import ALIGNMENT, INLINE_BYTES, Kind, Message
+from aioflow.net.framing import ALIGNMENT, CHUNK_BYTES, Kind, Message
 from aioflow.net.inbox import Dispatching
 
 __all__ = ["Channel", "Reply", "Request", "Service", "Taker"]
@@ -142,7 +142,7 @@ class Channel:
         self._calls[number] = answer
         sending: asyncio.Task[OpError | None] | None = None
         try:
-            if _is_large(message):
+            if _takes_turns(message):
                 sending = self._group.create_task(self._deliver(message))
                 await self._delivered(sending)
             else:
@@ -160,6 +160,15 @@ class Channel:
             await asyncio.wait([sending])  # a CANCEL that overtakes its request would be forgotten
         await self._deliver(Message(Kind.CANCEL, number))
 
+    def post(self, kind: str, header: Mapping[str, Any] | None = None, tensors: Sequence[Any] = ()) -> bool:
+        """As `push`, unless it would have to wait; returns whether it was sent. The tensors must never change.
+
+        Raises:
+            UnavailableError: the connection has ended.
+        """
+        self._require_open()
+        return self.comm.post(_push(kind, header, tensors))
+
     async def push(self, kind: str, header: Mapping[str, Any] | None = None, tensors: Sequence[Any] = ()) -> None:
         """Send to a service of the peer without an answer; returns when the tensors are on their way.
 
@@ -167,8 +176,8 @@ class Channel:
             UnavailableError: the connection has ended.
         """
         self._require_open()
-        message = Message(Kind.PUSH, 0, {"kind": kind, "timeout": None, "body": header or {}}, tensors)
-        if _is_large(message):
+        message = _push(kind, header, tensors)
+        if _takes_turns(message):
             await self._delivered(self._group.create_task(self._deliver(message)))
         else:
             await self.comm.send(message, urgent=True)
@@ -256,7 +265,7 @@ class Channel:
             await self._deliver_whole(Message(Kind.FAILURE, number, encode_error(error, self._limits.header_bytes)))
 
     async def _deliver_whole(self, message: Message) -> OpError | None:
-        if _is_large(message):
+        if _takes_turns(message):
             return await asyncio.shield(self._group.create_task(self._deliver(message)))
         return await self._deliver(message)
 
@@ -364,15 +373,19 @@ class Channel:
             await self.abort(f"{type(error).__name__} in the block that used it")
 
 
-def _is_large(message: Message) -> bool:
-    """Whether it may be sent in several frames, so that sending it must not be cut short."""
+def _push(kind: str, header: Mapping[str, Any] | None, tensors: Sequence[Any]) -> Message:
+    return Message(Kind.PUSH, 0, {"kind": kind, "timeout": None, "body": header or {}}, tensors)
+
+
+def _takes_turns(message: Message) -> bool:
+    """Whether it may be sent in several chunks, so that sending it must not be cut short."""
     total = 0
     for tensor in message.tensors:
         dtype = getattr(tensor, "dtype", None)
         if dtype is not None and dtype.hasobject:  # to tell how long strings are takes as long as to encode them
             return True
-        total += getattr(tensor, "nbytes", INLINE_BYTES) + ALIGNMENT
-    return total > INLINE_BYTES
+        total += getattr(tensor, "nbytes", CHUNK_BYTES) + ALIGNMENT
+    return total > CHUNK_BYTES
 
 
 _ON_MESSAGE: Final[Mapping[Kind, Callable[[Channel, Message], None]]] = {

@@ -9,7 +9,8 @@ The contract, which `aioflow.testing.check_comm` holds every transport to:
 - `close` says goodbye: the peer receives all that was sent, and then None. Any other end is an UnavailableError there,
   which names the peer: an abort, a dead process, silence.
 - A malformed or over-long message ends the connection that it came by with the error that says what was wrong.
-- Cancelling `receive` loses nothing. Cancelling `send` in the middle of a large message aborts the connection.
+- Cancelling `receive` loses nothing. Cancelling `send` between the chunks of a large message aborts the connection.
+- `post` sends what needs no waiting, without a task; the sender must not change the arrays afterwards.
 """
 
 from __future__ import annotations
@@ -83,6 +84,13 @@ class Comm(Protocol):
 
     def since(self, beat: int) -> float:
         """Seconds since this end sent the heartbeat of that number; infinitely many if it is not one of the last."""
+
+    def post(self, message: Message) -> bool:
+        """Send a message whose arrays never change, unless it would have to wait; returns whether it was sent.
+
+        Raises:
+            As `send`.
+        """
 
     async def send(self, message: Message, *, urgent: bool = False) -> None:
         """Send a message; returns when its arrays may be changed.

@@ -96,6 +96,11 @@ class Encoded:
     payload: tuple[memoryview, ...]
     size: int
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it goes in one piece: one frame, or one and a chunk."""
+        return self.size - len(self.header) <= CHUNK_BYTES
+
     def chunks(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[list[Buffer]]:
         """The CHUNK frames, each as the buffers to write one after the other."""
         parts: list[Buffer] = []

@@ -63,8 +63,23 @@ class InprocComm:
         """0: nothing is ever on its way; see `Comm`."""
         return 0.0
 
+    def post(self, message: Message) -> bool:
+        """Send a message, unless the peer has no room; see `Comm`."""
+        if self._other._inbox.full:
+            return False
+        self._send(message)
+        return True
+
     async def send(self, message: Message, *, urgent: bool = False) -> None:
         """Send a message; see `Comm`."""
+        self._send(message)
+        other = self._other
+        while other._inbox.full and self._error is None:
+            waiter = asyncio.get_running_loop().create_future()
+            other._senders.append(waiter)
+            await waiter
+
+    def _send(self, message: Message) -> None:
         encoded = encode(message, self.limits)
         self._require_open()
         other = self._other
@@ -75,10 +90,6 @@ class InprocComm:
             self._end(UnavailableError(f"{self.peer} has ended the connection: {error.message}"))
             return
         other._inbox.put(received, encoded.size)
-        while other._inbox.full and self._error is None:
-            waiter = asyncio.get_running_loop().create_future()
-            other._senders.append(waiter)
-            await waiter
 
     def _received(self, message: Message, encoded: Encoded) -> Message:
         limits = self.limits

@@ -1,7 +1,7 @@
 """Values on their way to the workers of other tasks: pushed as soon as they exist, one connection per task.
 
 A Send never waits, so values queue here. How many bytes of large values are handed to a connection at a time is
-bounded, small values overtake large ones, and a value that cannot be delivered stops its step with an error that names
+bounded, others overtake them, and a value that cannot be delivered stops its step with an error that names
 the peer.
 """
 
@@ -18,12 +18,12 @@ from typing import Any, Final, Self, TypeAlias
 
 from aioflow.errors import AbortedError, OpError, UnavailableError, UnknownError
 from aioflow.net.channel import Channel
+from aioflow.net.framing import CHUNK_BYTES
 from aioflow.net.messages import DELIVER, Deliver, to_wire_value
 from aioflow.runtime.frames import DEAD
 
 __all__ = ["Outbox", "Parcel", "Reach"]
 
-_SMALL: Final = 64 << 10  # bytes
 _IN_FLIGHT: Final = 64 << 20  # bytes
 
 Reach: TypeAlias = Callable[[str], AbstractAsyncContextManager[Channel]]
@@ -103,10 +103,16 @@ class _Lane:
         self._large: deque[Parcel] = deque()
         self._in_flight = 0
         self._awake: asyncio.Future[None] | None = None
+        self._channel: Channel | None = None  # while there is one
 
     def put(self, parcel: Parcel) -> None:
-        """One more."""
-        (self._large if _size(parcel.value) > _SMALL else self._small).append(parcel)
+        """One more. It goes at once if nothing is in its way."""
+        if _size(parcel.value) > CHUNK_BYTES:
+            self._large.append(parcel)
+        elif self._small or self._channel is None or not self._post(self._channel, parcel):
+            self._small.append(parcel)
+        else:
+            return
         self._wake()
 
     def _wake(self) -> None:
@@ -124,7 +130,7 @@ class _Lane:
                 await self._sleep()
             try:
                 async with self._reach(self._task) as channel:
-                    await self._serve(channel, channel.comm.peer_incarnation)
+                    await self._serve(channel)
             except OpError as error:
                 self._fail_all(error)
 
@@ -133,17 +139,24 @@ class _Lane:
             while queue:
                 queue.popleft().fail(error)
 
-    async def _serve(self, channel: Channel, incarnation: int) -> None:
+    async def _serve(self, channel: Channel) -> None:
         """Send until the connection has ended."""
+        self._channel = channel
+        try:
+            await self._send_all(channel)
+        finally:
+            self._channel = None
+
+    async def _send_all(self, channel: Channel) -> None:
         async with asyncio.TaskGroup() as push_group:
             push_group.create_task(self._watch(channel))
             while channel.error is None:
                 while self._small:
-                    await self._send(channel, self._small.popleft(), incarnation)
+                    await self._send(channel, self._small.popleft())
                 while self._large and self._in_flight < _IN_FLIGHT:
                     parcel = self._large.popleft()
                     self._in_flight += _size(parcel.value)
-                    push_group.create_task(self._send_large(channel, parcel, incarnation))
+                    push_group.create_task(self._send_large(channel, parcel))
                 if not self._small and channel.error is None:
                     await self._sleep()
 
@@ -151,30 +164,46 @@ class _Lane:
         await channel.wait_ended()
         self._wake()
 
-    async def _send_large(self, channel: Channel, parcel: Parcel, incarnation: int) -> None:
+    async def _send_large(self, channel: Channel, parcel: Parcel) -> None:
         try:
-            await self._send(channel, parcel, incarnation)
+            await self._send(channel, parcel)
         finally:
             self._in_flight -= _size(parcel.value)
             self._wake()
 
-    async def _send(self, channel: Channel, parcel: Parcel, incarnation: int) -> None:
-        if parcel.incarnation not in (0, incarnation):
-            parcel.fail(AbortedError(f"{self._task} was restarted since the step was planned"))
-            return
-        dead = parcel.value is DEAD
-        header = Deliver(parcel.step, parcel.edge, parcel.tag, dead)._asdict()
+    def _post(self, channel: Channel, parcel: Parcel) -> bool:
         try:
-            await channel.push(DELIVER, header, () if dead else (to_wire_value(parcel.value),))
-        except UnavailableError as error:
-            parcel.fail(error)
+            self._require_meant(channel, parcel)
+            return channel.post(DELIVER, *_contents(parcel))
         except Exception as error:
-            known = error if isinstance(error, OpError) else UnknownError(f"{type(error).__name__}: {error}")
+            self._failed(parcel, error)
+            return True
+
+    async def _send(self, channel: Channel, parcel: Parcel) -> None:
+        try:
+            self._require_meant(channel, parcel)
+            await channel.push(DELIVER, *_contents(parcel))
+        except Exception as error:
+            self._failed(parcel, error)
+
+    def _require_meant(self, channel: Channel, parcel: Parcel) -> None:
+        if parcel.incarnation not in (0, channel.comm.peer_incarnation):
+            raise AbortedError(f"{self._task} was restarted since the step was planned")
+
+    def _failed(self, parcel: Parcel, error: Exception) -> None:
+        known = error if isinstance(error, OpError) else UnknownError(f"{type(error).__name__}: {error}")
+        if not isinstance(known, (UnavailableError, AbortedError)):  # these name the task
             known.message = f"the value of {parcel.edge} cannot be sent to {self._task}: {known.message}"
-            parcel.fail(known)
+        parcel.fail(known)
+
+
+def _contents(parcel: Parcel) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    dead = parcel.value is DEAD
+    header = Deliver(parcel.step, parcel.edge, parcel.tag, dead)._asdict()
+    return header, () if dead else (to_wire_value(parcel.value),)
 
 
 def _size(value: Any) -> int:
     if getattr(getattr(value, "dtype", None), "hasobject", False):
-        return _SMALL + 1  # to tell how long strings are takes as long as to send them
+        return CHUNK_BYTES + 1  # to tell how long strings are takes as long as to send them
     return int(getattr(value, "nbytes", 0))

@@ -1,8 +1,9 @@
 """Comms over TCP, of this machine's loopback only: "tcp://127.0.0.1:2222", port 0 for any.
 
-The protocol receives into buffers that the decoder names: within a large tensor, its own memory. Writes go to the
-transport one buffer at a time with a high-water mark of zero, so that a large buffer is never joined with others and
-`send` knows when the system has all of it; after every chunk the event loop gets its turn, and small messages with it.
+The protocol receives into buffers that the decoder names: within a large tensor, its own memory. The
+transport has a high-water mark of zero, so that `send` knows when the system has everything. What is not long goes to
+it at once, in one call of the system; of a long message one buffer at a time, so that none is joined with others, and
+after every chunk the event loop gets its turn, and small messages with it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from aioflow.net.handshake import HELLO_BYTES, Hello, parse_hello
 from aioflow.net.heartbeat import Beats, Heartbeat
 from aioflow.net.inbox import Inbox, OnEnd, OnMessage
 from aioflow.net.inherited import Inherited
+from aioflow.net.tensor_format import Buffer
 
 __all__ = ["TcpComm", "TcpListener", "connect_tcp", "listen_tcp"]
 
@@ -209,19 +211,45 @@ class TcpComm(asyncio.BufferedProtocol):
         if self._error is not None:
             raise gone(self.peer, self._error)
 
+    def post(self, message: Message) -> bool:
+        """Send a message that goes in one piece, unless something is in the way; see `Comm`."""
+        if not self._writing or self._turn.locked():
+            return False
+        encoded = encode(message, self.limits)
+        self._require_open()
+        if encoded.is_whole:
+            self._write_whole(encoded)
+        return encoded.is_whole
+
     async def send(self, message: Message, *, urgent: bool = False) -> None:
         """Send a message; see `Comm`."""
         encoded = encode(message, self.limits)
         self._require_open()
-        if not encoded.payload and (urgent or not self._turn.locked()):
-            self._transport.write(encoded.head)
+        free = self._writing and not self._turn.locked()
+        if (urgent and not encoded.payload) or (free and encoded.is_whole):
+            self._write_whole(encoded)
             await self._written()
             return
         async with self._turn:
+            await self._written()
             self._require_open()
-            await self._send_in_turn(encoded)
+            if encoded.is_whole:
+                self._write_whole(encoded)
+            else:
+                await self._write_in_chunks(encoded)
+            await self._written()
 
-    async def _send_in_turn(self, encoded: Encoded) -> None:
+    def _write_whole(self, encoded: Encoded) -> None:
+        buffers: list[Buffer] = [encoded.head]
+        for chunk in encoded.chunks():
+            buffers += chunk
+        if encoded.size <= _JOINED:
+            self._transport.writelines(buffers)
+        else:
+            for buffer in buffers:
+                self._transport.write(buffer)
+
+    async def _write_in_chunks(self, encoded: Encoded) -> None:
         self._transport.write(encoded.head)
         try:
             for buffers in encoded.chunks():
@@ -233,7 +261,6 @@ class TcpComm(asyncio.BufferedProtocol):
         except BaseException:
             self.abort("a send was stopped in the middle of a message")
             raise
-        await self._written()
 
     async def _written(self) -> None:
         """Wait until the system has everything."""
@@ -307,6 +334,7 @@ class TcpComm(asyncio.BufferedProtocol):
 
 
 _MESSAGE_BYTES: Final = 512  # what a message without tensors takes, about
+_JOINED: Final = 256 << 10  # bytes; some transports join buffers, which is cheaper than another call up to about this
 
 
 class TcpListener:

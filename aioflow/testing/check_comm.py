@@ -244,6 +244,22 @@ async def check_urgent(factory: Factory) -> None:
         _require_equal(np.arange(4), messages[2].tensors[0])
 
 
+async def check_post(factory: Factory) -> None:
+    """What is posted arrives once, whole and in order; what would have to wait is refused and can be sent."""
+    options = CommOptions(limits=Limits(unread_bytes=_MIB))
+    async with factory(options, options) as (first, second), asyncio.TaskGroup() as tg:
+        posted = 0
+        while first.post(_push(posted, np.full(100_000, posted % 251, np.uint8))):
+            posted += 1
+        _require(posted > 0, "nothing could be posted")
+        refused = tg.create_task(first.send(_push(posted, np.full(3, posted % 251, np.uint8))))
+        received = await _collect(second, posted + 1)
+        await refused
+        _require([m.request for m in received] == list(range(posted + 1)), "posted messages were lost or out of order")
+        whole = all(bool((m.tensors[0] == m.request % 251).all()) for m in received)
+        _require(whole, "what was posted has changed")
+
+
 # ── how it ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -456,6 +472,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_ownership,
     check_both_ways,
     check_urgent,
+    check_post,
     check_close,
     check_abort,
     check_failed_block,

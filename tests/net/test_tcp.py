@@ -26,7 +26,7 @@ from aioflow.errors import (
     UnimplementedError,
 )
 from aioflow.net.comm import Comm, CommOptions
-from aioflow.net.framing import Kind, Message, encode
+from aioflow.net.framing import CHUNK_BYTES, Kind, Message, encode
 from aioflow.net.handshake import Hello
 from aioflow.net.limits import Limits
 from aioflow.net.transports import connect, listen
@@ -328,7 +328,8 @@ async def test_a_send_that_is_cancelled_in_the_middle_of_a_message_aborts_the_co
     options = CommOptions(limits=Limits(unread_bytes=1000))
     async with listen(ANY, unread, options) as listener, asyncio.TaskGroup() as tg:
         comm = await connect(listener.address)
-        sending = tg.create_task(push(comm, 1000))
+        long = Message(Kind.PUSH, 1, {}, (np.zeros(16 * CHUNK_BYTES, np.uint8),))
+        sending = tg.create_task(comm.send(long))
         await asyncio.sleep(0.1)
         assert not sending.done()
         sending.cancel()
@@ -338,6 +339,39 @@ async def test_a_send_that_is_cancelled_in_the_middle_of_a_message_aborts_the_co
             await comm.send(Message(Kind.PUSH, 2))
         late.set()
         assert "without a goodbye" in await ended
+
+
+async def test_a_send_of_one_piece_that_is_cancelled_arrives_whole() -> None:
+    late = asyncio.Event()
+    counted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def count(comm: Comm) -> None:
+        await late.wait()
+        ones = 0
+        while (message := await comm.receive()) is not None:
+            ones += int(message.tensors[0].sum())
+        counted.set_result(ones)
+
+    piece = Message(Kind.PUSH, 1, {}, (np.ones(CHUNK_BYTES, np.uint8),))
+    sent = 0
+
+    async def fill(comm: Comm) -> None:
+        nonlocal sent
+        while True:
+            await comm.send(piece)
+            sent += 1
+
+    async with listen(ANY, count, CommOptions(limits=Limits(unread_bytes=1000))) as listener, asyncio.TaskGroup() as tg:
+        async with await connect(listener.address) as comm:
+            filling = tg.create_task(fill(comm))
+            await asyncio.sleep(0.2)  # by then the peer and the system take no more
+            filling.cancel()
+            await asyncio.wait([filling])
+            assert not comm.closed
+            late.set()
+        pieces, rest = divmod(await counted, CHUNK_BYTES)
+        assert rest == 0
+        assert pieces in (sent, sent + 1)
 
 
 async def echo(comm: Comm) -> None:
