@@ -103,24 +103,31 @@ class _Lane:
         self._large: deque[Parcel] = deque()
         self._in_flight = 0
         self._awake: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None  # while there is one
+        self._posting = False
 
     def put(self, parcel: Parcel) -> None:
-        """One more. It goes at once if nothing is in its way."""
-        if _size(parcel.value) > CHUNK_BYTES:
-            self._large.append(parcel)
-        elif self._small or self._channel is None or not self._post(self._channel, parcel):
-            self._small.append(parcel)
-        else:
-            return
-        self._wake()
+        """One more."""
+        (self._large if _size(parcel.value) > CHUNK_BYTES else self._small).append(parcel)
+        if not self._posting:  # soon, since the time that it takes is not that of the kernel which sends
+            self._posting = True
+            self._loop.call_soon(self._post_small)
+
+    def _post_small(self) -> None:
+        """Send what goes at once; the rest is for the task that waits."""
+        self._posting = False
+        while self._small and self._channel is not None and self._post(self._channel, self._small[0]):
+            self._small.popleft()
+        if self._small or self._large:
+            self._wake()
 
     def _wake(self) -> None:
         if self._awake is not None and not self._awake.done():
             self._awake.set_result(None)
 
     async def _sleep(self) -> None:
-        self._awake = asyncio.get_running_loop().create_future()
+        self._awake = self._loop.create_future()
         await self._awake
 
     async def run(self) -> None:

@@ -297,9 +297,9 @@ async def test_a_peer_that_does_not_read_for_long_is_not_dead() -> None:
     assert sizes == [2_000_000] * 20 + [1]
 
 
-async def push(comm: Comm, count: int) -> None:
+async def push(comm: Comm, count: int, size: int = 2_000_000) -> None:
     for _ in range(count):
-        await comm.send(Message(Kind.PUSH, 1, {}, (np.zeros(2_000_000, np.uint8),)))
+        await comm.send(Message(Kind.PUSH, 1, {}, (np.zeros(size, np.uint8),)))
 
 
 async def test_an_urgent_message_overtakes_a_large_one() -> None:
@@ -328,8 +328,7 @@ async def test_a_send_that_is_cancelled_in_the_middle_of_a_message_aborts_the_co
     options = CommOptions(limits=Limits(unread_bytes=1000))
     async with listen(ANY, unread, options) as listener, asyncio.TaskGroup() as tg:
         comm = await connect(listener.address)
-        long = Message(Kind.PUSH, 1, {}, (np.zeros(16 * CHUNK_BYTES, np.uint8),))
-        sending = tg.create_task(comm.send(long))
+        sending = tg.create_task(push(comm, 1000, 4 * CHUNK_BYTES))
         await asyncio.sleep(0.1)
         assert not sending.done()
         sending.cancel()

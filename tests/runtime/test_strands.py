@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aioflow as af
+from aioflow.graph.opdef import OPS, define_op
+from aioflow.kernels.registry import KERNELS, kernel
+from aioflow.ops.apply import make
+from aioflow.runtime import strand
 from tests.runtime.programs import random_program
+
+_COMPUTES: list[Callable[[], None]] = []
+
+if "TestComputes" not in OPS:
+    define_op("TestComputes", "x: T", "y: T", ["T: type"], stateful=True, shape=lambda ctx: ctx.dims("x"))
+
+if not KERNELS.for_op("TestComputes"):
+
+    @kernel("TestComputes")
+    def _computes(x: Any) -> Any:
+        for compute in _COMPUTES:
+            compute()
+        return x
 
 
 async def _both(
@@ -103,3 +122,27 @@ async def test_scalars_come_back_as_scalars() -> None:
         for value in values:
             assert isinstance(value, np.float32)
             assert value == 3
+
+
+@pytest.mark.parametrize(("worked", "inline"), [(0.5, True), (0.1, False)])
+async def test_waiting_for_the_interpreter_in_a_thread_is_no_reason_to_stay_there(
+    graph: af.Graph, monkeypatch: pytest.MonkeyPatch, worked: float, inline: bool
+) -> None:
+    """On the loop it would not wait; what mostly waits, wherever it is, stays in the thread."""
+    clocks, threads = {"passed": 0.0, "worked": 0.0}, []
+
+    def compute() -> None:
+        threads.append(threading.get_ident())
+        clocks["passed"] += 1.0
+        clocks["worked"] += worked
+
+    _COMPUTES[:] = [compute]
+
+    monkeypatch.setattr(strand, "perf_counter", lambda: clocks["passed"])
+    monkeypatch.setattr(strand, "thread_time", lambda: clocks["worked"])
+    result = make("TestComputes", af.constant(1))
+    async with af.Session(config=af.SessionConfig(inline_budget=0.7)) as session:
+        for _ in range(2):
+            assert await session.run(result) == 1
+    here = threading.get_ident()
+    assert [thread == here for thread in threads] == [False, inline]
