@@ -126,10 +126,15 @@ class Channel:
             OpError: of any class, with "From <peer>:" before its message, if the service has failed.
         """
         check_seconds(timeout, "the time limit of a call")
-        document = {"kind": kind, "timeout": timeout, "body": header or {}}
+        message = Message(
+            Kind.REQUEST, next(self._numbers), {"kind": kind, "timeout": timeout, "body": header or {}}, tensors
+        )
+        if timeout is None:
+            async with self._slots:
+                return await self._ask(message)
         try:
             async with asyncio.timeout(timeout) as deadline, self._slots:
-                return await self._ask(Message(Kind.REQUEST, next(self._numbers), document, tensors))
+                return await self._ask(message)
         except TimeoutError as error:
             if isinstance(error, OpError) or not deadline.expired():
                 raise
@@ -145,7 +150,7 @@ class Channel:
             if _takes_turns(message):
                 sending = self._group.create_task(self._deliver(message))
                 await self._delivered(sending)
-            else:
+            elif not self.comm.post(message):
                 await self.comm.send(message, urgent=True)
             return await answer
         finally:

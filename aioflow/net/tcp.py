@@ -228,7 +228,8 @@ class TcpComm(asyncio.BufferedProtocol):
         free = self._writing and not self._turn.locked()
         if (urgent and not encoded.payload) or (free and encoded.is_whole):
             self._write_whole(encoded)
-            await self._written()
+            if not self._writing:
+                await self._written()
             return
         async with self._turn:
             await self._written()
