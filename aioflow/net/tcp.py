@@ -81,16 +81,17 @@ class TcpComm(asyncio.BufferedProtocol):
         """Say hello."""
         self._transport = stream = cast("asyncio.Transport", transport)  # what uvloop gives is none by its class
         self._connected = True
+        sock, address = stream.get_extra_info("socket"), stream.get_extra_info("peername")
+        if self._error is None and address is None:  # it was reset before it was accepted
+            self._error = UnavailableError(f"{self.peer} cannot be reached any more: the connection is gone")
         if self._error is not None:
             self._fail(self._error)
             return
-        sock = stream.get_extra_info("socket")
         self._inherited.add(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream.set_write_buffer_limits(high=0)
         if not self._named:
-            host, port = stream.get_extra_info("peername")[:2]
-            self.peer = _address(host, port)
+            self.peer = _address(*address[:2])
         self._timer = self._loop.call_later(self._options.handshake_timeout, self._late)
         self._beats = Beats(self._loop.time())
         stream.write(Hello(self._options.incarnation).to_bytes())

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -432,3 +433,25 @@ def test_a_process_that_dies_or_stops_is_unavailable_and_named(
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_connections_that_are_reset_at_once_take_no_places(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """By the time that they are accepted they have no peer any more."""
+    options = CommOptions(connections=4, handshake_timeout=60.0)
+
+    async def serve_between_resets() -> None:
+        async with listen(ANY, echo, options) as listener:
+            where = ("127.0.0.1", int(listener.address.rpartition(":")[2]))
+            for _ in range(64):
+                with socket.create_connection(where) as sock:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await asyncio.sleep(0.2)  # for the resets to be seen
+            async with asyncio.timeout(10), await connect(listener.address, 5.0) as comm:
+                await comm.send(Message(Kind.PUSH, 7))
+                answer = await comm.receive()
+                assert answer is not None
+                assert answer.request == 7
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(serve_between_resets())
