@@ -10,9 +10,11 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
+from typing import NoReturn
 
 from aioflow.checks.documents import document
 from aioflow.graph.suggestions import did_you_mean, near_names
+from aioflow.work.later import Later
 
 __all__ = ["answer_for"]
 
@@ -21,10 +23,13 @@ def answer_for(package: str, namespaces: Sequence[str]) -> None:
     """Let the package, and each of its namespaces that does not answer for itself, answer to what is not there."""
     modules = [package, *(f"{package}.{name}" for name in namespaces)]
     for module in modules:
-        vars(sys.modules[module]).setdefault("__getattr__", partial(_refuse, package, modules, module))
+        refuse = partial(_refuse, package, modules, module)
+        own = vars(sys.modules[module]).setdefault("__getattr__", refuse)
+        if isinstance(own, Later):
+            own.refuse = refuse
 
 
-def _refuse(package: str, modules: Sequence[str], module: str, name: str) -> None:
+def _refuse(package: str, modules: Sequence[str], module: str, name: str) -> NoReturn:
     if name.startswith("_"):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     raise AttributeError(_answer(package, modules, module, name))

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import NoneType, TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aioflow.compiler.ir import Plan
 from aioflow.compiler.prune import StepRequest
@@ -28,8 +28,6 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import SESSIONS
 from aioflow.graph.graph import Graph
 from aioflow.graph.scopes import GRAPHS
-from aioflow.net.loop_thread import LoopThread
-from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.runtime.cluster import Cluster, LocalCluster
 from aioflow.runtime.stats import RunMetadata
 from aioflow.runtime.step import StuckStep
@@ -46,6 +44,9 @@ from aioflow.session.time_limit import TimeLimit
 from aioflow.work.context_stack import Entry
 from aioflow.work.forking import check_process, generation, renew_in_child
 from aioflow.work.stopping import Elsewhere
+
+if TYPE_CHECKING:
+    from aioflow.net.loop_thread import LoopThread
 
 __all__ = ["Session"]
 
@@ -79,9 +80,8 @@ class Session:
         self._process = generation()
         self._closed = False
         self._target = target
-        self._cluster = _cluster_of(target, config or SessionConfig())
-        self._remote = isinstance(self._cluster, RemoteCluster)
-        self._sync_runner = LoopThread() if self._remote else SyncRunner()
+        self._cluster, self._sync_runner = _reach(target, config or SessionConfig())
+        self._remote = not isinstance(self._cluster, LocalCluster)
         self._blocks: dict[Entry[Any], Entry[Graph]] = {}  # those that were entered, and not left
         self._background = self._cluster.background(self._id)
         self._use(config or SessionConfig())
@@ -418,15 +418,19 @@ def _check_options(options: Any, run_metadata: Any) -> None:
     check_kind(run_metadata, (RunMetadata, NoneType), "run_metadata", "an aioflow.RunMetadata")
 
 
-def _cluster_of(target: str | Worker, config: SessionConfig) -> Cluster:
+def _reach(target: str | Worker, config: SessionConfig) -> tuple[Cluster, SyncRunner | LoopThread]:
+    """The workers that a target names, and who runs coroutines on them for callers that have no event loop."""
     if isinstance(target, Worker):
         check_process(target.process, "the worker")
-        return LocalCluster(target)
+        return LocalCluster(target), SyncRunner()
     if not target:
-        return LocalCluster(Worker(config))
+        return LocalCluster(Worker(config)), SyncRunner()
     if target.partition("://")[0] not in _REMOTE:
         raise NotFoundError("no such session target", expected="'' or aioflow://host:port", actual=target)
-    return RemoteCluster(target)
+    from aioflow.net.loop_thread import LoopThread  # of `import aioflow`, all of `net` would be a tenth
+    from aioflow.net.remote_cluster import RemoteCluster
+
+    return RemoteCluster(target), LoopThread()
 
 
 def _asked(graph: Graph, fetches: Any, feeds: Sequence[Any]) -> StepRequest:

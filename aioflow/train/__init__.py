@@ -1,7 +1,9 @@
 """Training: optimizers, learning rates, moving averages, the global step. The names are TensorFlow 1's `tf.train`."""
 
-from aioflow.net.cluster_spec import ClusterSpec as ClusterSpec
-from aioflow.net.server import Server as Server
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+# ruff: noqa: F403, F405, TC004
+# What is imported for type checkers only is loaded with its first use: see the end.
 from aioflow.train.adagrad import AdadeltaOptimizer as AdadeltaOptimizer
 from aioflow.train.adagrad import AdagradOptimizer as AdagradOptimizer
 from aioflow.train.adagrad import ProximalAdagradOptimizer as ProximalAdagradOptimizer
@@ -37,10 +39,6 @@ from aioflow.train.decay import noisy_linear_cosine_decay as noisy_linear_cosine
 from aioflow.train.decay import piecewise_constant as piecewise_constant
 from aioflow.train.decay import piecewise_constant_decay as piecewise_constant_decay
 from aioflow.train.decay import polynomial_decay as polynomial_decay
-from aioflow.train.device_setter import GreedyLoadBalancingStrategy as GreedyLoadBalancingStrategy
-from aioflow.train.device_setter import RandomStrategy as RandomStrategy
-from aioflow.train.device_setter import byte_size_load_fn as byte_size_load_fn
-from aioflow.train.device_setter import replica_device_setter as replica_device_setter
 from aioflow.train.example import BytesList as BytesList
 from aioflow.train.example import Example as Example
 from aioflow.train.example import Feature as Feature
@@ -62,34 +60,6 @@ from aioflow.train.input import range_input_producer as range_input_producer
 from aioflow.train.input import slice_input_producer as slice_input_producer
 from aioflow.train.input import string_input_producer as string_input_producer
 from aioflow.train.momentum import MomentumOptimizer as MomentumOptimizer
-from aioflow.train.monitored.checkpointed_input import CheckpointedInput as CheckpointedInput
-from aioflow.train.monitored.checkpointed_input import InputSource as InputSource
-from aioflow.train.monitored.checkpointed_input import SeekableFeeds as SeekableFeeds
-from aioflow.train.monitored.checkpointing import CheckpointSaverHook as CheckpointSaverHook
-from aioflow.train.monitored.checkpointing import CheckpointSaverListener as CheckpointSaverListener
-from aioflow.train.monitored.feeds_and_results import FeedFnHook as FeedFnHook
-from aioflow.train.monitored.feeds_and_results import FinalOpsHook as FinalOpsHook
-from aioflow.train.monitored.monitored_session import MonitoredSession as MonitoredSession
-from aioflow.train.monitored.monitored_session import SingularMonitoredSession as SingularMonitoredSession
-from aioflow.train.monitored.profiler import ProfilerHook as ProfilerHook
-from aioflow.train.monitored.scaffold import Scaffold as Scaffold
-from aioflow.train.monitored.session_creators import ChiefSessionCreator as ChiefSessionCreator
-from aioflow.train.monitored.session_creators import SessionCreator as SessionCreator
-from aioflow.train.monitored.session_creators import WorkerSessionCreator as WorkerSessionCreator
-from aioflow.train.monitored.session_manager import SessionManager as SessionManager
-from aioflow.train.monitored.session_run_hook import SessionRunArgs as SessionRunArgs
-from aioflow.train.monitored.session_run_hook import SessionRunContext as SessionRunContext
-from aioflow.train.monitored.session_run_hook import SessionRunHook as SessionRunHook
-from aioflow.train.monitored.session_run_hook import SessionRunValues as SessionRunValues
-from aioflow.train.monitored.stopping import GlobalStepWaiterHook as GlobalStepWaiterHook
-from aioflow.train.monitored.stopping import StopAtStepHook as StopAtStepHook
-from aioflow.train.monitored.supervisor import Supervisor as Supervisor
-from aioflow.train.monitored.timers import SecondOrStepTimer as SecondOrStepTimer
-from aioflow.train.monitored.training_session import MonitoredTrainingSession as MonitoredTrainingSession
-from aioflow.train.monitored.watching import LoggingTensorHook as LoggingTensorHook
-from aioflow.train.monitored.watching import NanLossDuringTrainingError as NanLossDuringTrainingError
-from aioflow.train.monitored.watching import NanTensorHook as NanTensorHook
-from aioflow.train.monitored.watching import StepCounterHook as StepCounterHook
 from aioflow.train.moving_averages import ExponentialMovingAverage as ExponentialMovingAverage
 from aioflow.train.optimizer import Optimizer as Optimizer
 from aioflow.train.queue_runner import QueueRunner as QueueRunner
@@ -103,7 +73,17 @@ from aioflow.train.step import create_global_step as create_global_step
 from aioflow.train.step import get_global_step as get_global_step
 from aioflow.train.step import get_or_create_global_step as get_or_create_global_step
 from aioflow.train.step import global_step as global_step
-from aioflow.train.sync_replicas import SyncReplicasOptimizer as SyncReplicasOptimizer
+from aioflow.work.later import load_later as _load_later
+
+if _TYPE_CHECKING:
+    from aioflow.net.cluster_spec import ClusterSpec as ClusterSpec
+    from aioflow.net.server import Server as Server
+    from aioflow.train.device_setter import GreedyLoadBalancingStrategy as GreedyLoadBalancingStrategy
+    from aioflow.train.device_setter import RandomStrategy as RandomStrategy
+    from aioflow.train.device_setter import byte_size_load_fn as byte_size_load_fn
+    from aioflow.train.device_setter import replica_device_setter as replica_device_setter
+    from aioflow.train.monitored import *
+    from aioflow.train.sync_replicas import SyncReplicasOptimizer as SyncReplicasOptimizer
 
 __all__ = [
     "AdadeltaOptimizer",
@@ -211,3 +191,17 @@ __all__ = [
     "update_checkpoint_state",
     "write_graph",
 ]
+
+# What a program that trains by itself, or not at all, need not wait for: clusters, and supervised training.
+_CLUSTERS = {
+    "ClusterSpec": "aioflow.net.cluster_spec",
+    "GreedyLoadBalancingStrategy": "aioflow.train.device_setter",
+    "RandomStrategy": "aioflow.train.device_setter",
+    "Server": "aioflow.net.server",
+    "SyncReplicasOptimizer": "aioflow.train.sync_replicas",
+    "byte_size_load_fn": "aioflow.train.device_setter",
+    "replica_device_setter": "aioflow.train.device_setter",
+}
+_load_later(
+    __name__, {name: _CLUSTERS.get(name, "aioflow.train.monitored") for name in __all__ if name not in globals()}
+)
