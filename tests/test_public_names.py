@@ -239,7 +239,30 @@ def test_the_milestone_is_complete() -> None:
 def test_importing_aioflow_brings_nothing_heavy() -> None:
     heavy = ["importlib.metadata", "email", "zipfile", "tempfile", "uvloop", "safetensors", "starlette", "uvicorn",
              "matplotlib", "rich", "httpx", "pickletools", "unittest", "multiprocessing", "xml", "urllib.request",
-             "re2", "aioflow.testing", "aioflow.cli", "aioflow.demo"]  # fmt: skip
-    code = f"import aioflow, sys; print([m for m in {heavy} if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
-    assert found.strip() == "[]"
+             "re2", "aioflow.testing", "aioflow.cli", "aioflow.demo", *OF_CLUSTERS]  # fmt: skip
+    assert loaded("import aioflow", heavy) == "[]"
+
+
+# What a program by itself does without: loaded with the first use.
+OF_CLUSTERS = ["aioflow.net", "aioflow.distributed.ring", "aioflow.train.sync_replicas", "aioflow.train.monitored"]
+
+
+def loaded(code: str, modules: list[str]) -> str:
+    """Which of these modules a program has in the end."""
+    program = f"{code}\nimport sys\nprint([m for m in {modules} if m in sys.modules])"
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
+
+
+def test_a_local_session_needs_nothing_of_clusters() -> None:
+    local = "import aioflow as af\nwith af.Session() as session: session.run_sync(af.constant(1) + 1)"
+    assert loaded(local, OF_CLUSTERS) == "[]"
+
+
+def test_what_is_loaded_later_is_there_like_any_other_name() -> None:
+    program = (
+        "import aioflow.train as t; assert {*t.__all__} <= {*dir(t)}; t.Scaffold; from aioflow.train import Server"
+    )
+    assert loaded(program, ["aioflow.train.monitored", "aioflow.net.server"]) != "[]"
+    with pytest.raises(AttributeError, match="did you mean 'MonitoredTrainingSession'"):
+        af.train.MonitoredTrainingSesion  # type: ignore[attr-defined]  # noqa: B018
