@@ -99,6 +99,7 @@ def gradients(
         UnimplementedError: a node between has no gradient.
         DTypeError: a y is not numeric, or is complex and has no entry in `grad_ys`.
         InvalidArgumentError: `grad_ys` does not fit `ys`, or a rule returns what does not fit its node.
+        OpError: a gradient function failed; the error names its node, and what was raised is the `__cause__`.
     """
     unconnected = _unconnected(unconnected_gradients)
     _check_aggregation(aggregation_method)

@@ -12,13 +12,21 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from aioflow.autodiff.branches import Branches, merge_gradients, switch_gradients
 from aioflow.autodiff.lookup import lookup_gradient, takes_slices
 from aioflow.autodiff.loops import loop_gradients
 from aioflow.autodiff.paths import Level, Step, find_paths, is_own
-from aioflow.errors import DTypeError, InternalError, InvalidArgumentError, UnimplementedError
+from aioflow.errors import (
+    DTypeError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    UnimplementedError,
+    UnknownError,
+)
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.shapes import format_dims
@@ -164,7 +172,31 @@ def _by_rule(op: Operation, incoming: list[Gradient | None]) -> list[Gradient | 
     for i, tensor in enumerate(op.outputs):
         if incoming[i] is None and (tensor.dtype.is_floating or tensor.dtype.is_complex):
             incoming[i] = make("ZerosLike", tensor)
-    return _as_gradients(op, function(op, *incoming))
+    with _named(op):
+        return _as_gradients(op, function(op, *incoming))
+
+
+# What a gradient function may raise, and the error of the tree that is one too; the first row that fits decides.
+_MEANINGS: Final[tuple[tuple[type[Exception], type[OpError]], ...]] = (
+    (KeyError, NotFoundError),
+    (TypeError, DTypeError),
+    (ValueError, InvalidArgumentError),
+    (NotImplementedError, UnimplementedError),
+)
+
+
+@contextmanager
+def _named(op: Operation) -> Iterator[None]:
+    """Whatever a gradient function raises names the node whose gradient it was to make."""
+    try:
+        yield
+    except OpError as error:
+        error.at(op.name, op.type, op.source)
+        raise
+    except Exception as error:
+        kind = next((to for foreign, to in _MEANINGS if isinstance(error, foreign)), UnknownError)
+        message = f"the gradient function of op {op.type!r} raised {type(error).__name__}: {error}"
+        raise kind(message).at(op.name, op.type, op.source) from error
 
 
 def _as_gradients(op: Operation, result: Any) -> list[Gradient | None]:

@@ -407,3 +407,43 @@ def test_a_gradient_of_the_users_own_gets_the_slices() -> None:
     (found,) = aioflow.gradients(aioflow.gather(doubled(x), [1, 1]), x)
     assert isinstance(seen[0], aioflow.IndexedSlices)
     np.testing.assert_array_equal(value(found, {x: [1.0, 2.0, 3.0]}), [0.0, 4.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "says"),
+    [
+        (KeyError("axis"), aioflow.errors.NotFoundError, "KeyError: 'axis'"),
+        (TypeError("no"), DTypeError, "TypeError: no"),
+        (ValueError("no"), InvalidArgumentError, "ValueError: no"),
+        (NotImplementedError("no"), UnimplementedError, "NotImplementedError: no"),
+        (ZeroDivisionError("no"), aioflow.errors.UnknownError, "ZeroDivisionError: no"),
+    ],
+)
+def test_what_a_gradient_function_raises_names_its_node(
+    raised: Exception, kind: type[aioflow.OpError], says: str
+) -> None:
+    @aioflow.custom_gradient
+    def faulty(x: Any) -> Any:
+        def grad(dy: Any) -> Any:
+            raise raised
+
+        return x * 2.0, grad
+
+    x = aioflow.constant(1.0)
+    with aioflow.name_scope("here"):
+        y = faulty(x)
+    with pytest.raises(kind) as caught:
+        aioflow.gradients(y * y, x)
+    error = caught.value
+    assert says in error.message
+    assert (error.node, error.op_type) == (y.op.name, "IdentityN")
+    assert error.source is not None
+    assert error.source.function == test_what_a_gradient_function_raises_names_its_node.__name__
+    assert error.__cause__ is raised
+
+
+def test_an_error_of_the_engine_in_a_gradient_function_names_the_node() -> None:
+    y = aioflow.custom_gradient(lambda t: (t * 2.0, lambda dy: object()))(x := aioflow.constant(1.0))
+    with pytest.raises(DTypeError) as caught:
+        aioflow.gradients(y, x)
+    assert caught.value.node == y.op.name
