@@ -9,8 +9,9 @@ from aioflow.compiler.ir import ClientGraph, Node, OutputSpec
 from aioflow.errors import InternalError
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.dtypes import DType
-from aioflow.graph.opdef import OPS, ArgDef
+from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import is_compatible
+from aioflow.graph.signature.arguments import ArgDef
 
 __all__ = ["verify"]
 

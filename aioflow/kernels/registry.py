@@ -20,8 +20,9 @@ from typing import Any, Final, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.dtypes import DType, as_dtype, resource, string, variant
-from aioflow.graph.opdef import GROUPS, OPS
+from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import Dims
+from aioflow.graph.signature.reading import GROUPS
 from aioflow.work.forking import not_forked
 from aioflow.work.importing import Namespace, gives_way, importing
 

@@ -21,9 +21,10 @@ from aioflow.graph.arrays import check_depth, to_array
 from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Graph, Operation, Tensor, user_line
-from aioflow.graph.opdef import OPS, ArgDef, OpDef, ShapeContext, ShapeFn, per_argument
+from aioflow.graph.opdef import OPS, OpDef, ShapeContext, ShapeFn
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import MAX_RANK, Dims, ShapeLike, dims_of, format_dims, num_elements
+from aioflow.graph.signature.arguments import ArgDef, per_argument
 from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.dtype_errors import (
     another_dtype,

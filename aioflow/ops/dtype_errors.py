@@ -11,7 +11,9 @@ from aioflow.checks.brief import brief
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
-from aioflow.graph.opdef import ArgDef, AttrDef, OpDef
+from aioflow.graph.opdef import OpDef
+from aioflow.graph.signature.arguments import ArgDef
+from aioflow.graph.signature.attributes import AttrDef
 
 __all__ = ["another_dtype", "disagreeing_inputs", "mixed_dtypes", "offending", "refused_dtype", "wrong_input"]
 

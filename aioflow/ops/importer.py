@@ -21,8 +21,9 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.foreign import refuse_foreign_object
 from aioflow.graph.graph import Graph, Operation, Tensor, user_line
 from aioflow.graph.graphdef import VERSION, FunctionDef, FunctionRef, GraphDef, InputRef, NodeDef, TensorData
-from aioflow.graph.opdef import OPS, OpDef, per_argument
+from aioflow.graph.opdef import OPS, OpDef
 from aioflow.graph.shapes import Dims, dims_of, merge_dims
+from aioflow.graph.signature.arguments import per_argument
 from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.apply import convert_to_tensor, infer_attrs, output_specs
 from aioflow.ops.function.body import StoredFunction

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from aioflow.graph.dtypes import DType
-from aioflow.graph.opdef import OPS, ArgDef, AttrDef, OpDef
+from aioflow.graph.opdef import OPS, OpDef
+from aioflow.graph.signature.arguments import ArgDef
+from aioflow.graph.signature.attributes import AttrDef
 from aioflow.graph.suggestions import did_you_mean, near_names
 from aioflow.ops.apply import apply_op
 

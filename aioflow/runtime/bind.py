@@ -15,7 +15,8 @@ from aioflow.errors import (
     UnknownError,
 )
 from aioflow.graph.boundary import BOUNDARY
-from aioflow.graph.opdef import OPS, per_argument, places, traits_of
+from aioflow.graph.opdef import OPS, traits_of
+from aioflow.graph.signature.arguments import per_argument, places
 from aioflow.graph.traits import Effect
 from aioflow.kernels.convert import OF_ONE_ELEMENT, Handle, as_array
 from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body, Converter, KernelDef

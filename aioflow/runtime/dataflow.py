@@ -20,7 +20,7 @@ import numpy as np
 
 from aioflow.compiler.ir import ClientGraph
 from aioflow.errors import InternalError
-from aioflow.graph.opdef import places
+from aioflow.graph.signature.arguments import places
 from aioflow.graph.traits import Role
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error, own

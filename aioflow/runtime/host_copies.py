@@ -12,7 +12,8 @@ from typing import Final
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec, task_of
-from aioflow.graph.opdef import OPS, per_argument
+from aioflow.graph.opdef import OPS
+from aioflow.graph.signature.arguments import per_argument
 from aioflow.kernels.registry import KERNELS
 from aioflow.ops.transfer import LEND, SHARE, TO_DEVICE, TO_HOST
 

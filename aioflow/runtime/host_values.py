@@ -18,7 +18,8 @@ import numpy as np
 
 from aioflow.errors import FailedPreconditionError
 from aioflow.graph import dtypes
-from aioflow.graph.opdef import OPS, per_argument
+from aioflow.graph.opdef import OPS
+from aioflow.graph.signature.arguments import per_argument
 from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, KernelDef
 from aioflow.runtime.device import host
 

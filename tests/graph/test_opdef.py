@@ -19,19 +19,10 @@ from aioflow.errors import (
     UnimplementedError,
 )
 from aioflow.graph import dtypes, traits
-from aioflow.graph.opdef import (
-    GRADIENTS,
-    GROUPS,
-    OPS,
-    AttrDef,
-    OpDef,
-    OpRegistry,
-    ShapeContext,
-    define_op,
-    gradient,
-    not_differentiable,
-    per_argument,
-)
+from aioflow.graph.opdef import GRADIENTS, OPS, OpDef, OpRegistry, ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.signature.arguments import per_argument
+from aioflow.graph.signature.attributes import AttrDef
+from aioflow.graph.signature.reading import GROUPS
 from aioflow.ops.apply import apply_op, make, make_list
 
 _NAMES = (f"TestOpdef{i}" for i in itertools.count())

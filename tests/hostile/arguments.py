@@ -14,7 +14,9 @@ import aioflow as af
 from aioflow.errors import OpError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
-from aioflow.graph.opdef import ArgDef, AttrDef, OpDef
+from aioflow.graph.opdef import OpDef
+from aioflow.graph.signature.arguments import ArgDef
+from aioflow.graph.signature.attributes import AttrDef
 from aioflow.kernels.registry import KERNELS
 from aioflow.ops.apply import apply_op, infer_attrs, output_specs
 from tests.hostile import handles, values

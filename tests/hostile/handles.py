@@ -16,7 +16,9 @@ from aioflow.errors import OpError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import OPS, ArgDef, AttrDef, OpDef
+from aioflow.graph.opdef import OPS, OpDef
+from aioflow.graph.signature.arguments import ArgDef
+from aioflow.graph.signature.attributes import AttrDef
 from aioflow.kernels.registry import KERNELS
 from aioflow.ops.apply import apply_op
 from tests.hostile import values

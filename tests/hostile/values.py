@@ -10,7 +10,7 @@ import numpy as np
 
 from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.graphdef import FunctionRef
-from aioflow.graph.opdef import AttrDef
+from aioflow.graph.signature.attributes import AttrDef
 
 __all__ = [
     *("JUNK", "array", "attribute", "damaged", "dtype", "fitting", "other_attribute", "shape", "usual_shape"),

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import aioflow as af
 from aioflow import errors
 from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
-from aioflow.graph.opdef import AttrDef, OpDef
+from aioflow.graph.opdef import OpDef
+from aioflow.graph.signature.attributes import AttrDef
 from aioflow.testing.evaluate import evaluate
 
 F32 = af.float32

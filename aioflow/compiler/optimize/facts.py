@@ -13,7 +13,8 @@ from typing import Final, TypeVar
 from aioflow.compiler.ir import Edge, Node
 from aioflow.graph import dtypes
 from aioflow.graph.boundary import ARG
-from aioflow.graph.opdef import OPS, per_argument, traits_of
+from aioflow.graph.opdef import OPS, traits_of
+from aioflow.graph.signature.arguments import per_argument
 from aioflow.graph.traits import Effect, Memory
 from aioflow.kernels.registry import ANY_DEVICE, HOST, KERNELS
 

@@ -1,0 +1,130 @@
+"""The attributes of a signature: of which kind each is, and the one form in which a node has its value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.graphdef import FunctionRef
+from aioflow.graph.shapes import dims_of
+
+__all__ = ["KINDS", "AttrDef", "item_kind"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttrDef:
+    """One attribute: its kind ("int", "type", "list(shape)", …), default, allowed values and minimum."""
+
+    name: str
+    kind: str
+    default: Any = None
+    has_default: bool = False
+    allowed: tuple[Any, ...] | None = None
+    minimum: int | None = None
+
+    def check(self, value: Any) -> Any:
+        """The value in its canonical form.
+
+        Raises:
+            DTypeError: it is of a different kind, or a dtype that is not allowed.
+            InvalidArgumentError: it is out of range.
+        """
+        if self.kind.startswith("list("):
+            return self._check_list(value)
+        canonical = self._canonical(self.kind, value)
+        self._check_allowed(canonical)
+        if self.minimum is not None and canonical < self.minimum:
+            raise InvalidArgumentError(
+                f"attribute {self.name!r} is out of range", expected=f">= {self.minimum}", actual=canonical
+            )
+        return canonical
+
+    def _check_list(self, value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            value = [value]
+        items = tuple(self._canonical(item_kind(self.kind), item) for item in value)
+        for item in items:
+            self._check_allowed(item)
+        if self.minimum is not None and len(items) < self.minimum:
+            raise InvalidArgumentError(
+                f"attribute {self.name!r} has too few items", expected=f">= {self.minimum} items", actual=list(items)
+            )
+        return items
+
+    def _check_allowed(self, value: Any) -> None:
+        if self.allowed is not None and value not in self.allowed:
+            names = ", ".join(str(a) for a in self.allowed)
+            kind = DTypeError if isinstance(value, DType) else InvalidArgumentError
+            raise kind(f"attribute {self.name!r} is out of range", expected=f"one of {names}", actual=value)
+
+    def _canonical(self, kind: str, value: Any) -> Any:
+        try:
+            return KINDS[kind](value)
+        except (TypeError, ValueError, OverflowError) as error:
+            error_type = DTypeError if isinstance(error, TypeError) else InvalidArgumentError
+            raise error_type(
+                f"attribute {self.name!r} has the wrong type", expected=kind, actual=repr(value)
+            ) from error
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool | np.bool_):
+        raise TypeError("a bool is not an int")
+    number = int(value.__index__()) if hasattr(value, "__index__") else _reject(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("an int has 64 bits")
+    return number
+
+
+def _float(value: Any) -> float:
+    return _reject(value) if isinstance(value, str | bytes) else float(value)
+
+
+def _boolean(value: Any) -> bool:
+    return bool(value) if isinstance(value, bool | np.bool_ | int) else _reject(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    return value if isinstance(value, str) else _reject(value)
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    if array.dtype.hasobject and not all(isinstance(item, bytes) for item in array.reshape(-1)):
+        raise TypeError("an array of objects other than strings")
+    return array
+
+
+def _function(value: Any) -> FunctionRef:
+    if isinstance(value, FunctionRef):
+        return value
+    name = value if isinstance(value, str) else getattr(value, "name", None)
+    return FunctionRef(name) if isinstance(name, str) else _reject(value)
+
+
+def _reject(value: Any) -> Any:
+    raise TypeError(repr(value))
+
+
+KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "int": _integer,
+    "float": _float,
+    "bool": _boolean,
+    "string": _text,
+    "type": as_dtype,
+    "shape": dims_of,
+    "tensor": _array,
+    "func": _function,
+}
+
+
+def item_kind(kind: str) -> str:
+    """The kind of the items of a list, or the kind itself."""
+    return kind[5:-1] if kind.startswith("list(") else kind

@@ -1,0 +1,160 @@
+"""The notation of signatures, after TensorFlow's op registry: "x: T", "values: N*T", "T: {float32, int32}"."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.signature.arguments import ArgDef
+from aioflow.graph.signature.attributes import KINDS, AttrDef, item_kind
+
+__all__ = ["GROUPS", "Signature", "read_signature"]
+
+# Named groups of dtypes for the allowed lists, in the notation "{numeric}".
+_FLOATS = ("bfloat16", "float16", "float32", "float64")
+_COMPLEX = ("complex64", "complex128")
+_INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_QUANTIZED = ("qint8", "quint8", "qint16", "quint16", "qint32")
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "floats": _FLOATS,
+    "complexes": _COMPLEX,
+    "ints": _INTS,
+    "reals": _FLOATS + _INTS,
+    "quantized": _QUANTIZED,
+    "numbers": _FLOATS + _INTS + _COMPLEX,
+    "numbertype": _FLOATS + _INTS + _COMPLEX + _QUANTIZED,
+    "index": ("int32", "int64"),
+}
+
+
+class Signature(NamedTuple):
+    """What an op takes and gives."""
+
+    inputs: tuple[ArgDef, ...]
+    outputs: tuple[ArgDef, ...]
+    attrs: Mapping[str, AttrDef]
+
+
+def read_signature(inputs: str, outputs: str, attrs: Sequence[str]) -> Signature:
+    """Read the texts that `define_op` describes.
+
+    Raises:
+        InvalidArgumentError: one cannot be read, or does not fit the others.
+    """
+    parsed = _parse_attrs(attrs)
+    taken, given = (tuple(_parse_args(text, parsed)) for text in (inputs, outputs))
+    _check_distinct([*parsed, *(arg.name for arg in taken)], "attributes and inputs")
+    _check_distinct([arg.name for arg in given], "outputs")
+    return Signature(taken, given, parsed)
+
+
+def _check_distinct(names: Sequence[str], about: str) -> None:
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise InvalidArgumentError(f"two of its {about} have one name", expected="different names", actual=twice[0])
+
+
+def _parse_args(text: str, attrs: Mapping[str, AttrDef]) -> Iterator[ArgDef]:
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, colon, kind = (s.strip() for s in part.partition(":"))
+        if not (colon and name.isidentifier() and kind):
+            raise InvalidArgumentError("an input or output cannot be read", expected='"name: kind"', actual=repr(part))
+        if kind.startswith("list:"):
+            yield ArgDef(name, list_attr=_attr_of(kind[5:], "list(type)", attrs))
+            continue
+        number, _, element = kind.rpartition("*")
+        number_attr = _attr_of(number, "int", attrs) if number else None
+        if element in attrs:
+            yield ArgDef(name, type_attr=_attr_of(element, "type", attrs), number_attr=number_attr)
+        else:
+            yield ArgDef(name, dtype=_dtype_of(element, attrs), number_attr=number_attr)
+
+
+def _attr_of(name: str, kind: str, attrs: Mapping[str, AttrDef]) -> str:
+    """The name, if that is an attribute of that kind."""
+    if name not in attrs or attrs[name].kind != kind:
+        raise InvalidArgumentError(
+            f"{name!r} is not an attribute of kind {kind}",
+            expected=f'"{name}: {kind}" among the attributes',
+            actual=attrs[name].kind if name in attrs else sorted(attrs),
+        )
+    return name
+
+
+def _dtype_of(name: str, attrs: Mapping[str, AttrDef]) -> DType:
+    try:
+        return as_dtype(name)
+    except (DTypeError, TypeError) as error:  # NumPy reads some letters as dtypes, and fails in its own way
+        raise DTypeError(
+            f"{name!r} is neither a dtype nor an attribute",
+            expected=f'a dtype such as "float32", or "{name}: type" among the attributes',
+            actual=sorted(attrs),
+        ) from error
+
+
+def _parse_attrs(texts: Sequence[str]) -> dict[str, AttrDef]:
+    if isinstance(texts, str):
+        raise InvalidArgumentError("its attributes are one string", expected="a string for each", actual=repr(texts))
+    parsed = [_parse_attr(text) for text in texts]
+    _check_distinct([name for name, _ in parsed], "attributes")
+    return dict(parsed)
+
+
+_ATTR: Final = re.compile(
+    r"(?P<name>\w+)\s*:\s*(?P<kind>\{[^}]*\}|list\(\w+\)|list\(\{[^}]*\}\)|\w+)\s*(?:>=\s*(?P<min>-?\d+))?\s*(?:=\s*(?P<default>.*))?$"
+)
+
+
+@cache  # hundreds of ops share a few dozen attributes
+def _parse_attr(text: str) -> tuple[str, AttrDef]:
+    match = _ATTR.match(text.strip())
+    if match is None:
+        raise InvalidArgumentError(
+            "an attribute cannot be read",
+            expected='"name: kind", "name: kind >= 1" or "name: kind = default"',
+            actual=repr(text),
+        )
+    name, kind, minimum, default = match["name"], match["kind"], match["min"], match["default"]
+    is_list = kind.startswith("list({")
+    if is_list:
+        kind = kind[5:-1]
+    allowed: tuple[Any, ...] | None = None
+    if kind.startswith("{"):
+        kind, allowed = _parse_allowed(kind[1:-1])
+    attr = AttrDef(
+        name, f"list({kind})" if is_list else kind, None, False, allowed, None if minimum is None else int(minimum)
+    )
+    if item_kind(attr.kind) not in KINDS:
+        raise InvalidArgumentError(
+            f"attribute {name!r} is of no kind that there is",
+            expected=f"one of {', '.join(KINDS)}, or a list(…) of one",
+            actual=attr.kind,
+        )
+    if default is None:
+        return name, attr
+    value = attr.check(_parse_default(attr.kind, default.strip()))
+    return name, AttrDef(name, attr.kind, value, True, allowed, attr.minimum)
+
+
+def _parse_allowed(text: str) -> tuple[str, tuple[Any, ...]]:
+    items = [i.strip() for i in text.split(",")]
+    if items[0][:1] in "'\"":
+        return "string", tuple(i[1:-1] for i in items)
+    names = [n for i in items for n in GROUPS.get(i, (i,))]
+    return "type", tuple(dict.fromkeys(as_dtype(n) for n in names))
+
+
+def _parse_default(kind: str, text: str) -> Any:
+    if kind in ("type", "list(type)") and not text.startswith("["):
+        return text
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError) as error:
+        raise InvalidArgumentError(
+            "a default cannot be read", expected=f"a literal of kind {kind}", actual=text
+        ) from error
