@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from aioflow.errors import FailedPreconditionError
 from aioflow.graph.argument_kinds import check_kind
@@ -17,12 +17,13 @@ from aioflow.ops.variables.collections import (
     local_variables_initializer,
     report_uninitialized_variables,
 )
+from aioflow.train.monitored.model_nodes import ModelNodes
 from aioflow.train.saver import Saver
 
 __all__ = ["Scaffold"]
 
 
-class Scaffold:
+class Scaffold(ModelNodes):
     """Collects what training needs besides the model, and makes what is missing.
 
     Args:
@@ -57,21 +58,16 @@ class Scaffold:
         other = copy_from_scaffold
         if other is not None:
             check_kind(other, Scaffold, "copy_from_scaffold", "a Scaffold")
-        self._init_op = init_op if other is None or init_op is not None else other.init_op
-        self._init_feed_dict = init_feed_dict if other is None or init_feed_dict is not None else other.init_feed_dict
-        if other is not None and init_fn is None:
-            init_fn = other._user_init_fn
-        self._user_init_fn: Callable[[Scaffold, Any], Any] | None = init_fn
-        self._ready_op = ready_op if other is None or ready_op is not None else other.ready_op
-        if other is not None and ready_for_local_init_op is None:
-            ready_for_local_init_op = other.ready_for_local_init_op
-        self._ready_for_local_init_op = ready_for_local_init_op
-        self._local_init_op = local_init_op if other is None or local_init_op is not None else other.local_init_op
-        if other is not None and local_init_feed_dict is None:
-            local_init_feed_dict = other.local_init_feed_dict
+        self._init_op = _given(init_op, other, "init_op")
+        self._init_feed_dict = _given(init_feed_dict, other, "init_feed_dict")
+        self._init_fn = _given(init_fn, other, "_init_fn")
+        self._ready_op = _given(ready_op, other, "ready_op")
+        self._ready_for_local_init_op = _given(ready_for_local_init_op, other, "ready_for_local_init_op")
+        self._local_init_op = _given(local_init_op, other, "local_init_op")
+        local_init_feed_dict = _given(local_init_feed_dict, other, "local_init_feed_dict")
         self._local_init_feed_dict = local_init_feed_dict
-        self._summary_op = summary_op if other is None or summary_op is not None else other.summary_op
-        self._saver = saver if other is None or saver is not None else other.saver
+        self._summary_op = _given(summary_op, other, "summary_op")
+        self._saver = _given(saver, other, "saver")
 
     def finalize(self) -> Scaffold:
         """Make what is missing, and finalize the default graph.
@@ -79,23 +75,9 @@ class Scaffold:
         Raises:
             FailedPreconditionError: a standard collection has several entries, so that it is not clear which is meant.
         """
-        keys = GraphKeys
-        if self._init_op is None:
-            self._init_op = self.get_or_default("init_op", keys.INIT_OP, global_variables_initializer)
-        if self._ready_op is None:
-            self._ready_op = self.get_or_default("ready_op", keys.READY_OP, report_uninitialized_variables)
-        if self._ready_for_local_init_op is None:
-            self._ready_for_local_init_op = self.get_or_default(
-                "ready_for_local_init_op",
-                keys.READY_FOR_LOCAL_INIT_OP,
-                lambda: report_uninitialized_variables(global_variables(), "report_uninitialized_variables_1"),
-            )
-        if self._local_init_op is None:
-            self._local_init_op = self.get_or_default("local_init_op", keys.LOCAL_INIT_OP, self.default_local_init_op)
-        if self._summary_op is None:
-            self._summary_op = self.get_or_default("summary_op", keys.SUMMARY_OP, lambda: None)
-        if self._saver is None:
-            self._saver = self.get_or_default("saver", keys.SAVERS, lambda: Saver(allow_empty=True))
+        for name, (key, make) in _MISSING.items():
+            if getattr(self, f"_{name}") is None:
+                setattr(self, f"_{name}", self.get_or_default(name, key, make))
         self._saver.build()
         default_graph().finalize()
         return self
@@ -129,30 +111,10 @@ class Scaffold:
         return group(local_variables_initializer(), *tables)
 
     @property
-    def init_op(self) -> Any:
-        """Gives the variables their first values."""
-        return self._init_op
-
-    @property
-    def init_feed_dict(self) -> Mapping[Any, Any] | None:
-        """Fed to `init_op`."""
-        return self._init_feed_dict
-
-    @property
     def init_fn(self) -> Callable[[Any], Any] | None:
         """The user's `init_fn` as a function of the session alone."""
-        user = self._user_init_fn
+        user = self._init_fn
         return None if user is None else lambda session: user(self, session)
-
-    @property
-    def ready_op(self) -> Any:
-        """Names of what has no value yet."""
-        return self._ready_op
-
-    @property
-    def ready_for_local_init_op(self) -> Any:
-        """Names of what `local_init_op` needs and has no value yet."""
-        return self._ready_for_local_init_op
 
     @property
     def local_init_op(self) -> Any:
@@ -164,12 +126,21 @@ class Scaffold:
         """Fed to `local_init_op`."""
         return self._local_init_feed_dict
 
-    @property
-    def summary_op(self) -> Any:
-        """What was given."""
-        return self._summary_op
 
-    @property
-    def saver(self) -> Any:
-        """Saves and restores the variables; None before `finalize`, unless it was given."""
-        return self._saver
+def _given(value: Any, other: Scaffold | None, name: str) -> Any:
+    """What was given, or what the other scaffold has."""
+    return value if value is not None or other is None else getattr(other, name)
+
+
+# What `finalize` takes from a collection, or makes and puts there, in this order.
+_MISSING: Final[Mapping[str, tuple[str, Callable[[], Any]]]] = {
+    "init_op": (GraphKeys.INIT_OP, global_variables_initializer),
+    "ready_op": (GraphKeys.READY_OP, report_uninitialized_variables),
+    "ready_for_local_init_op": (
+        GraphKeys.READY_FOR_LOCAL_INIT_OP,
+        lambda: report_uninitialized_variables(global_variables(), "report_uninitialized_variables_1"),
+    ),
+    "local_init_op": (GraphKeys.LOCAL_INIT_OP, Scaffold.default_local_init_op),
+    "summary_op": (GraphKeys.SUMMARY_OP, lambda: None),
+    "saver": (GraphKeys.SAVERS, lambda: Saver(allow_empty=True)),
+}

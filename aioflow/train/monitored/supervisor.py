@@ -25,6 +25,7 @@ from aioflow.runtime.worker import Worker
 from aioflow.session.session import Session
 from aioflow.train.coordinator import Coordinator
 from aioflow.train.graph_io import write_graph
+from aioflow.train.monitored.model_nodes import ModelNodes
 from aioflow.train.monitored.scaffold import Scaffold
 from aioflow.train.monitored.session_manager import SessionManager
 from aioflow.train.monitored.session_run_hook import called
@@ -38,7 +39,7 @@ __all__ = ["Supervisor"]
 _LOGGER: Final = logging.getLogger("aioflow.train")
 
 
-class Supervisor:
+class Supervisor(ModelNodes):
     """Initializes or restores a model, runs services beside its training, and stops them together.
 
     Args:
@@ -311,34 +312,9 @@ class Supervisor:
         return self._coord
 
     @property
-    def init_op(self) -> Any:
-        """Gives the variables their first values."""
-        return self._init_op
-
-    @property
-    def init_feed_dict(self) -> Mapping[Any, Any] | None:
-        """Fed to `init_op`."""
-        return self._init_feed_dict
-
-    @property
-    def ready_op(self) -> Any:
-        """Names of what has no value yet."""
-        return self._ready_op
-
-    @property
-    def ready_for_local_init_op(self) -> Any:
-        """Names of what `local_init_op` needs and has no value yet."""
-        return self._ready_for_local_init_op
-
-    @property
     def summary_writer(self) -> None:
         """None: there are no summaries."""
         return
-
-    @property
-    def summary_op(self) -> Any:
-        """What was given."""
-        return self._summary_op
 
     @property
     def save_summaries_secs(self) -> float | None:
@@ -349,11 +325,6 @@ class Supervisor:
     def global_step(self) -> Any:
         """Numbers the checkpoints."""
         return self._global_step
-
-    @property
-    def saver(self) -> Any:
-        """Saves and restores the variables."""
-        return self._saver
 
     @property
     def save_model_secs(self) -> float | None:
