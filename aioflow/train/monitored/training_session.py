@@ -13,7 +13,7 @@ from aioflow.train.monitored.checkpointed_input import CheckpointedInput
 from aioflow.train.monitored.checkpointing import CheckpointSaverHook
 from aioflow.train.monitored.monitored_session import MonitoredSession
 from aioflow.train.monitored.scaffold import Scaffold
-from aioflow.train.monitored.session_creators import ChiefSessionCreator, WorkerSessionCreator
+from aioflow.train.monitored.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from aioflow.train.monitored.session_run_hook import SessionRunHook, hooks_of
 from aioflow.train.monitored.watching import StepCounterHook
 
@@ -81,37 +81,54 @@ def MonitoredTrainingSession(
     """
     scaffold = scaffold or Scaffold()
     chosen = hooks_of(hooks, "hooks")
-    first: list[SessionRunHook] = [] if input is None else [input]
-    if not is_chief:
-        if input is not None and not input.follows_step:
-            raise InvalidArgumentError(
-                "the position of an input is saved by the chief",
-                expected="follows_step=True, or input=None, on a worker",
-                actual=input,
-            )
-        return MonitoredSession(
-            WorkerSessionCreator(scaffold, master, config, max_wait_secs),
-            [*first, *chosen],
-            stop_grace_period_secs,
-            max_recovery_secs=max_recovery_secs,
-            at_most_once=at_most_once,
-        )
-    standard = [*first, *hooks_of(chief_only_hooks, "chief_only_hooks")]
-    if (summary_dir or checkpoint_dir) and (log_step_count_steps or 0) > 0:
-        standard.append(StepCounterHook(log_step_count_steps, output_dir=summary_dir or checkpoint_dir))
-    secs, steps = _how_often(save_checkpoint_secs, save_checkpoint_steps)
-    if checkpoint_dir and (secs or steps):
-        saving = CheckpointSaverHook(
-            checkpoint_dir, secs, steps, scaffold=scaffold, save_graph_def=save_graph_def, input=input
-        )
-        standard.append(saving)
+    creator: SessionCreator
+    standard: list[SessionRunHook] = []
+    if is_chief:
+        creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
+        standard += hooks_of(chief_only_hooks, "chief_only_hooks")
+        standard += _speed(summary_dir or checkpoint_dir, log_step_count_steps)
+        every = _how_often(save_checkpoint_secs, save_checkpoint_steps)
+        standard += _saving(checkpoint_dir, *every, scaffold, save_graph_def, input)
+    else:
+        _check_follows(input)
+        creator = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
+    first = [] if input is None else [input]
     return MonitoredSession(
-        ChiefSessionCreator(scaffold, master, config, checkpoint_dir),
-        [*standard, *chosen],
+        creator,
+        [*first, *standard, *chosen],
         stop_grace_period_secs,
         max_recovery_secs=max_recovery_secs,
         at_most_once=at_most_once,
     )
+
+
+def _check_follows(input: CheckpointedInput | None) -> None:
+    """A worker has no checkpoints of its own."""
+    if input is not None and not input.follows_step:
+        raise InvalidArgumentError(
+            "the position of an input is saved by the chief",
+            expected="follows_step=True, or input=None, on a worker",
+            actual=input,
+        )
+
+
+def _speed(folder: str | Path | None, every_steps: int | None) -> list[SessionRunHook]:
+    """What logs the speed, if there is a folder."""
+    return [StepCounterHook(every_steps, output_dir=folder)] if folder and (every_steps or 0) > 0 else []
+
+
+def _saving(
+    folder: str | Path | None,
+    secs: float | None,
+    steps: int | None,
+    scaffold: Scaffold,
+    save_graph_def: bool,
+    input: CheckpointedInput | None,
+) -> list[SessionRunHook]:
+    """What writes checkpoints, if there are to be any."""
+    if not folder or not (secs or steps):
+        return []
+    return [CheckpointSaverHook(folder, secs, steps, scaffold=scaffold, save_graph_def=save_graph_def, input=input)]
 
 
 def _how_often(secs: float | None, steps: int | None) -> tuple[float | None, int | None]:
