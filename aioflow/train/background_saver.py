@@ -6,16 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from aioflow.errors import FailedPreconditionError
 from aioflow.graph.argument_kinds import check_kind
-from aioflow.graph.graph import Tensor
-from aioflow.ops.variables.variable import Variable
 from aioflow.sync.background import Background
-from aioflow.train.saver import PendingCheckpoint, Saver
+from aioflow.train.saver import PendingCheckpoint, Saver, StepNumber
 
 if TYPE_CHECKING:
     from aioflow.session.session import Session
@@ -50,7 +46,7 @@ class BackgroundSaver:
         self,
         sess: Session,
         save_path: str | Path,
-        global_step: int | Variable | Tensor | np.integer[Any] | None = None,
+        global_step: StepNumber = None,
         latest_filename: str | None = None,
         write_state: bool = True,
         *,

@@ -14,7 +14,7 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -45,11 +45,20 @@ from aioflow.work.threads import in_thread
 if TYPE_CHECKING:
     from aioflow.session.session import Session
 
-__all__ = ["PendingCheckpoint", "Saver"]
+__all__ = ["PendingCheckpoint", "Saver", "StepNumber"]
 
 Saveable: TypeAlias = Variable | PartitionedVariable
+StepNumber: TypeAlias = int | Variable | Tensor | np.integer[Any] | None
 
 _HOUR: Final = 3600.0
+
+
+class _Place(NamedTuple):
+    """Where a checkpoint goes, and whether the state file, and which, is to name it."""
+
+    prefix: str
+    latest_filename: str | None
+    write_state: bool
 
 
 class Saver:
@@ -159,7 +168,7 @@ class Saver:
         self,
         sess: Session,
         save_path: str | Path,
-        global_step: int | Variable | Tensor | np.integer[Any] | None = None,
+        global_step: StepNumber = None,
         latest_filename: str | None = None,
         meta_graph_suffix: str = "meta",
         write_meta_graph: bool = True,
@@ -190,15 +199,15 @@ class Saver:
         nodes = self._checked(sess, save_path, latest_filename)
         if nodes is None:
             return None
-        prefix = await self._prefix(sess, str(save_path), global_step)
-        await self._write(sess, nodes.saved, {nodes.filename: prefix}, prefix, latest_filename, write_state)
-        return prefix
+        place = _Place(await self._prefix(sess, str(save_path), global_step), latest_filename, write_state)
+        await self._write(sess, nodes.saved, {nodes.filename: place.prefix}, place)
+        return place.prefix
 
     async def snapshot(
         self,
         sess: Session,
         save_path: str | Path,
-        global_step: int | Variable | Tensor | np.integer[Any] | None = None,
+        global_step: StepNumber = None,
         latest_filename: str | None = None,
         write_state: bool = True,
     ) -> PendingCheckpoint | None:
@@ -214,19 +223,11 @@ class Saver:
         nodes = self._checked(sess, save_path, latest_filename)
         if nodes is None:
             return None
-        prefix = await self._prefix(sess, str(save_path), global_step)
+        place = _Place(await self._prefix(sess, str(save_path), global_step), latest_filename, write_state)
         key = secrets.token_hex(8)
         await sess.run(nodes.hold, {nodes.key: key})
-        write = partial(
-            self._write,
-            sess,
-            nodes.written,
-            {nodes.filename: prefix, nodes.key: key},
-            prefix,
-            latest_filename,
-            write_state,
-        )
-        return PendingCheckpoint(prefix, write)
+        write = partial(self._write, sess, nodes.written, {nodes.filename: place.prefix, nodes.key: key}, place)
+        return PendingCheckpoint(place.prefix, write)
 
     def _checked(self, sess: Any, save_path: Any, latest_filename: str | None) -> _SaverNodes | None:
         nodes = self._built()
@@ -237,17 +238,15 @@ class Saver:
             )
         return nodes
 
-    async def _write(
-        self, sess: Any, node: Any, feeds: dict[Any, Any], prefix: str, latest_filename: str | None, write_state: bool
-    ) -> None:
+    async def _write(self, sess: Any, node: Any, feeds: dict[Any, Any], place: _Place) -> None:
         async with self._turn:
             nodes = self._built()
             if nodes is not None and self._incremental:
                 feeds = {**feeds, nodes.base: self._base}
             await sess.run(node, feeds)
-            self._base = prefix
-            doomed = self._record(prefix)
-            await in_thread(self._finish, prefix, doomed, latest_filename, write_state)
+            self._base = place.prefix
+            doomed = self._record(place.prefix)
+            await in_thread(self._finish, place, doomed)
 
     async def _prefix(self, sess: Any, save_path: str, global_step: Any) -> str:
         if not Path(save_path).name or save_path.endswith("/"):
@@ -272,10 +271,10 @@ class Saver:
             return []
         return [oldest]
 
-    def _finish(self, prefix: str, doomed: Iterable[str], latest_filename: str | None, write_state: bool) -> None:
-        if write_state:
+    def _finish(self, place: _Place, doomed: Iterable[str]) -> None:
+        if place.write_state:
             paths, times = [p for p, _ in self._kept], [t for _, t in self._kept]
-            update_checkpoint_state(folder_of(prefix), prefix, paths, latest_filename, times)
+            update_checkpoint_state(folder_of(place.prefix), place.prefix, paths, place.latest_filename, times)
         for old in doomed:  # after the state, which must not name what is gone
             remove_checkpoint(old)
 

@@ -174,17 +174,7 @@ class VariableScope:
     def with_defaults(self, **settings: Any) -> dict[str, Any]:
         """Settings of `get_variable`, with this scope's where they leave one open."""
         settings["initializer"] = value_of_dtype(settings.get("initializer"), settings.get("dtype"))
-        defaults = (
-            "initializer",
-            "regularizer",
-            "caching_device",
-            "constraint",
-            "dtype",
-            "reuse",
-            "use_resource",
-            "partitioner",
-        )
-        for key in defaults:
+        for key in _DEFAULTS:
             if settings.get(key) is None:
                 settings[key] = getattr(self, key)
         return settings
