@@ -19,6 +19,18 @@ PS = "/job:ps/replica:0/task:0"
 
 
 @asynccontextmanager
+async def served() -> AsyncIterator[tuple[asyncio.subprocess.Process, af.Session]]:
+    """A server, and a session on it."""
+    cluster = {"ps": free_addresses(1)}
+    async with (
+        asyncio.timeout(200),
+        worker_process(cluster, "ps") as ps,
+        af.Session(f"aioflow://{cluster['ps'][0]}") as session,
+    ):
+        yield ps, session
+
+
+@asynccontextmanager
 async def closing(session: af.Session) -> AsyncIterator[None]:
     """Close it, which has not been entered, at the end."""
     try:
@@ -43,12 +55,7 @@ def counter() -> tuple[Any, Any, Any]:
 async def test_a_step_that_has_failed_is_not_applied_later() -> None:
     """The server is stopped, steps fail on that account, and it goes on: what lay in its socket is refused."""
     init, add, read = counter()
-    cluster = {"ps": free_addresses(1)}
-    async with (
-        asyncio.timeout(200),
-        worker_process(cluster, "ps") as ps,
-        af.Session(f"aioflow://{cluster['ps'][0]}") as session,
-    ):
+    async with served() as (ps, session):
         await session.run(init)
         await session.run(add)
         os.kill(ps.pid, signal.SIGSTOP)
@@ -67,12 +74,7 @@ async def test_a_step_that_has_failed_is_not_applied_later() -> None:
 
 async def test_a_step_whose_time_ran_out_is_not_applied_later() -> None:
     init, add, read = counter()
-    cluster = {"ps": free_addresses(1)}
-    async with (
-        asyncio.timeout(200),
-        worker_process(cluster, "ps") as ps,
-        af.Session(f"aioflow://{cluster['ps'][0]}") as session,
-    ):
+    async with served() as (ps, session):
         await session.run(init)
         await session.run(add)
         os.kill(ps.pid, signal.SIGSTOP)
@@ -139,12 +141,7 @@ async def test_python_functions_run_where_the_client_is() -> None:
     with af.device("/job:ps"):
         total = af.identity(waited) * v
         refused = af.py_func(note, [x], af.float32, name="refused")
-    cluster = {"ps": free_addresses(1)}
-    async with (
-        asyncio.timeout(200),
-        worker_process(cluster, "ps"),
-        af.Session(f"aioflow://{cluster['ps'][0]}") as session,
-    ):
+    async with served() as (_, session):
         await until(session, v.initializer)
         assert await session.run(total, {x: 3.0}) == 122.0
         assert here == [6.0]
@@ -161,12 +158,7 @@ async def test_partial_runs_on_a_cluster() -> None:
         v = af.Variable(2.0, name="v")
         first = a * v
     second = first + b
-    cluster = {"ps": free_addresses(1)}
-    async with (
-        asyncio.timeout(200),
-        worker_process(cluster, "ps"),
-        af.Session(f"aioflow://{cluster['ps'][0]}") as session,
-    ):
+    async with served() as (_, session):
         await until(session, v.initializer)
         for scale in (1.0, 2.0):
             handle = await session.partial_run_setup([first, second], [a, b])

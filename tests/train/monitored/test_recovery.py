@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -198,12 +199,17 @@ class Kept(FlakyCreator):
     rolls_back = False
 
 
+async def initialized() -> tuple[Worker, Model]:
+    """A worker on which the chief has given the variables values."""
+    shared, model = Worker(af.SessionConfig()), Model()
+    async with af.train.MonitoredTrainingSession(shared):
+        pass
+    return shared, model
+
+
 @pytest.mark.parametrize("at_most_once", [True, False])
 async def test_a_step_that_may_have_been_applied_counts_at_most_once_if_that_is_asked_for(at_most_once: bool) -> None:
-    shared = Worker(af.SessionConfig())
-    model = Model()
-    async with af.train.MonitoredTrainingSession(shared):
-        pass  # the chief has given the variables values
+    shared, model = await initialized()
     script = Script(model.train, after=(1,))
     creator = Kept(script, af.train.WorkerSessionCreator(master=shared))
     failed = 0
@@ -219,10 +225,7 @@ async def test_a_step_that_may_have_been_applied_counts_at_most_once_if_that_is_
 
 
 async def test_a_step_that_was_certainly_not_applied_is_repeated_in_any_case() -> None:
-    shared = Worker(af.SessionConfig())
-    model = Model()
-    async with af.train.MonitoredTrainingSession(shared):
-        pass
+    shared, model = await initialized()
 
     class Certain(af.train.SessionRunHook):
         lost = 0
@@ -247,113 +250,101 @@ def away(script: Script) -> FlakyCreator:
     return FlakyCreator(script, NoSessionCreator())
 
 
-def virtually(main: Callable[[], Any]) -> Any:
-    return run_virtual(main())
+def virtually(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test on the virtual clock."""
+
+    @wraps(test)
+    def run() -> None:
+        run_virtual(test())
+
+    return run
 
 
-def test_attempts_come_after_longer_and_longer_pauses() -> None:
-    async def main() -> list[float]:
-        step = af.no_op()
-        clock = asyncio.get_running_loop().time
-        times = []
+@virtually
+async def test_attempts_come_after_longer_and_longer_pauses() -> None:
+    step = af.no_op()
+    clock = asyncio.get_running_loop().time
+    times = []
 
-        class Timed(FlakyCreator):
-            async def create_session(self) -> Any:
-                times.append(clock())
-                return await super().create_session()
+    class Timed(FlakyCreator):
+        async def create_session(self) -> Any:
+            times.append(clock())
+            return await super().create_session()
 
-        script = Script(step, before=(0,), refused=tuple(range(1, 8)))
-        async with af.train.MonitoredSession(Timed(script, NoSessionCreator())) as session:
-            await session.run(step)
-        assert script.created == 2
-        return times
-
-    times = virtually(main)
+    script = Script(step, before=(0,), refused=tuple(range(1, 8)))
+    async with af.train.MonitoredSession(Timed(script, NoSessionCreator())) as session:
+        await session.run(step)
+    assert script.created == 2
     pauses = np.diff(times[1:])  # the second attempt comes at once
     assert times[1] == times[0]
     assert (pauses[1:] > pauses[:-1]).all()
     assert 0.5 < times[-1] < 5
 
 
-def test_a_loss_after_a_step_that_was_made_is_a_first_one_again() -> None:
-    async def main() -> None:
-        step = af.no_op()
-        script = Script(step, before=(0, 2, 4))
-        async with af.train.MonitoredSession(away(script), max_recovery_secs=30) as session:
-            for _ in range(3):
-                await session.run(step)
-                await asyncio.sleep(100)
-        assert script.created == 4
-
-    virtually(main)
-
-
-def test_those_who_wait_for_a_session_that_cannot_be_made_try_together() -> None:
-    async def main() -> None:
-        step = af.no_op()
-        script = Script(step, before=(0, 1, 2, 3), refused=(1, 2))
-        async with af.train.MonitoredSession(away(script)) as session, asyncio.TaskGroup() as group:
-            for _ in range(4):
-                group.create_task(session.run(step))
-        assert (script.attempts, script.created, script.applied) == (4, 2, 4)
-
-    virtually(main)
-
-
-def test_the_old_session_is_closed_before_the_new_one_is_made() -> None:
-    async def main() -> None:
-        log: list[str] = []
-
-        class Slow(NoSession):
-            async def close(self) -> None:
-                await asyncio.sleep(5)
-                log.append("closed")
-
-        class Makes(af.train.SessionCreator):
-            def create_session(self) -> NoSession:
-                log.append("made")
-                return Slow()
-
-        step = af.no_op()
-        script = Script(step, before=(0,))
-        async with af.train.MonitoredSession(FlakyCreator(script, Makes())) as session:
+@virtually
+async def test_a_loss_after_a_step_that_was_made_is_a_first_one_again() -> None:
+    step = af.no_op()
+    script = Script(step, before=(0, 2, 4))
+    async with af.train.MonitoredSession(away(script), max_recovery_secs=30) as session:
+        for _ in range(3):
             await session.run(step)
-        assert log == ["made", "closed", "made", "closed"]
-
-    virtually(main)
-
-
-def test_a_peer_that_stays_away_is_an_error_in_the_end() -> None:
-    async def main() -> float:
-        step = af.no_op()
-        script = Script(step, before=(0,), refused=tuple(range(1, 10_000)))
-        clock = asyncio.get_running_loop().time
-        with pytest.raises(DeadlineExceededError, match="a session that works") as raised:
-            async with af.train.MonitoredSession(
-                FlakyCreator(script, NoSessionCreator()), max_recovery_secs=60
-            ) as session:
-                await session.run(step)
-        assert "nobody answers" in str(raised.value)
-        assert isinstance(raised.value.__cause__, UnavailableError)
-        return clock()
-
-    assert 60 <= virtually(main) <= 75
+            await asyncio.sleep(100)
+    assert script.created == 4
 
 
-def test_steps_that_always_fail_end_too() -> None:
+@virtually
+async def test_those_who_wait_for_a_session_that_cannot_be_made_try_together() -> None:
+    step = af.no_op()
+    script = Script(step, before=(0, 1, 2, 3), refused=(1, 2))
+    async with af.train.MonitoredSession(away(script)) as session, asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(session.run(step))
+    assert (script.attempts, script.created, script.applied) == (4, 2, 4)
+
+
+@virtually
+async def test_the_old_session_is_closed_before_the_new_one_is_made() -> None:
+    log: list[str] = []
+
+    class Slow(NoSession):
+        async def close(self) -> None:
+            await asyncio.sleep(5)
+            log.append("closed")
+
+    class Makes(af.train.SessionCreator):
+        def create_session(self) -> NoSession:
+            log.append("made")
+            return Slow()
+
+    step = af.no_op()
+    script = Script(step, before=(0,))
+    async with af.train.MonitoredSession(FlakyCreator(script, Makes())) as session:
+        await session.run(step)
+    assert log == ["made", "closed", "made", "closed"]
+
+
+@virtually
+async def test_a_peer_that_stays_away_is_an_error_in_the_end() -> None:
+    step = af.no_op()
+    script = Script(step, before=(0,), refused=tuple(range(1, 10_000)))
+    clock = asyncio.get_running_loop().time
+    with pytest.raises(DeadlineExceededError, match="a session that works") as raised:
+        async with af.train.MonitoredSession(away(script), max_recovery_secs=60) as session:
+            await session.run(step)
+    assert "nobody answers" in str(raised.value)
+    assert isinstance(raised.value.__cause__, UnavailableError)
+    assert 60 <= clock() <= 75
+
+
+@virtually
+async def test_steps_that_always_fail_end_too() -> None:
     """Sessions can be made, but none makes a step."""
-
-    async def main() -> None:
-        step = af.no_op()
-        script = Script(step, before=tuple(range(10_000)))
-        with pytest.raises(DeadlineExceededError):
-            async with af.train.MonitoredSession(
-                FlakyCreator(script, NoSessionCreator()), max_recovery_secs=30
-            ) as session:
-                await session.run(step)
-        assert script.created < 100
-
-    virtually(main)
+    step = af.no_op()
+    script = Script(step, before=tuple(range(10_000)))
+    with pytest.raises(DeadlineExceededError):
+        async with af.train.MonitoredSession(away(script), max_recovery_secs=30) as session:
+            await session.run(step)
+    assert script.created < 100
 
 
 async def test_the_first_session_is_waited_for_as_well() -> None:
