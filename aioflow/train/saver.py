@@ -19,16 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from aioflow.checks.numbers import check_number
-from aioflow.errors import (
-    InvalidArgumentError,
-    UnimplementedError,
-)
-from aioflow.graph import dtypes
+from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.default_session import check_session
-from aioflow.graph.graph import Graph, Operation, Tensor
-from aioflow.ops.apply import constant, make, make_list, make_op
-from aioflow.ops.core import group, identity, no_op, placeholder, placeholder_with_default
+from aioflow.graph.graph import Tensor
 from aioflow.ops.variables.partitioned import PartitionedVariable
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.checkpoint_state import (
@@ -39,7 +33,8 @@ from aioflow.train.checkpoint_state import (
     remove_checkpoint,
     update_checkpoint_state,
 )
-from aioflow.train.saved_variables import Saved, check_saved, saved_variables
+from aioflow.train.saved_variables import saved_variables
+from aioflow.train.saver_nodes import SaverNodes
 from aioflow.work.threads import in_thread
 
 if TYPE_CHECKING:
@@ -137,7 +132,7 @@ class Saver:
         self._pad = pad_step_number
         self._filename = filename or "model"
         self._kept: list[tuple[str, float]] = []
-        self._nodes: _SaverNodes | None = None
+        self._nodes: SaverNodes | None = None
         self._is_empty = False
         if not defer_build:
             self.build()
@@ -154,11 +149,11 @@ class Saver:
                 )
             self._is_empty = True
             return
-        self._nodes = _SaverNodes(
+        self._nodes = SaverNodes(
             self._name, variables, self._filename, self._reshape, self._sequential, self._incremental
         )
 
-    def _built(self) -> _SaverNodes | None:
+    def _built(self) -> SaverNodes | None:
         self.build()
         return self._nodes
 
@@ -229,7 +224,7 @@ class Saver:
         write = partial(self._write, sess, nodes.written, {nodes.filename: place.prefix, nodes.key: key}, place)
         return PendingCheckpoint(place.prefix, write)
 
-    def _checked(self, sess: Any, save_path: Any, latest_filename: str | None) -> _SaverNodes | None:
+    def _checked(self, sess: Any, save_path: Any, latest_filename: str | None) -> SaverNodes | None:
         nodes = self._built()
         _check_place(sess, save_path)
         if latest_filename is not None and Path(latest_filename).name != latest_filename:
@@ -327,12 +322,6 @@ class Saver:
         self._base = existing[-1] if existing else self._base
 
 
-def _snapshot(variable: Any) -> Tensor:
-    with variable.graph.colocate_with(variable.handle.op):
-        taken: Tensor = make("_SnapshotVariable", variable.handle, dtype=variable.dtype)
-        return taken
-
-
 def _check_place(session: Any, path: Any) -> None:
     check_session(session)
     check_kind(path, (str, PathLike), "the path of a checkpoint", "a str or a path")
@@ -358,58 +347,3 @@ class PendingCheckpoint:
         """
         await self._write()
         return self.prefix
-
-
-class _SaverNodes:
-    """The nodes of a saver: a file name, a node that saves, a node that restores; one that takes a snapshot, one that
-    writes it."""
-
-    def __init__(
-        self,
-        name: str,
-        variables: Sequence[Saved],
-        filename: str,
-        reshape: bool,
-        sequential: bool,
-        incremental: bool,
-    ) -> None:
-        self.variables = variables
-        graph: Graph = variables[0].variable.graph
-        with graph.as_default(), graph.control_dependencies(None), graph.name_scope(name) as scope:
-            default = placeholder_with_default(constant(filename, name="filename/input"), (), name="filename")
-            self.filename: Tensor = placeholder_with_default(default, (), name="Const")
-            self.base: Tensor = placeholder_with_default(constant("", name="base/input"), (), name="base")
-            self.key: Tensor = placeholder(dtypes.string, (), name="key")
-            names = constant([saved.name for saved in variables], dtypes.string)
-            slices = constant([saved.spec for saved in variables], dtypes.string)
-            values: Any = [_snapshot(saved.variable) for saved in variables]
-            save = self._save(names, slices, values, incremental)
-            with graph.control_dependencies([save]):
-                self.saved: Tensor = identity(self.filename, name="control_dependency")
-            holder = make("_SnapshotHolder", shared_name=scope, name="holder")
-            self.hold: Operation = make_op("_HoldTensors", holder, self.key, values, name="hold")
-            wanted = [saved.variable.dtype for saved in variables]
-            values = make_list("_HeldTensors", holder, self.key, dtypes=wanted, name="held")
-            self.written: Operation = self._save(names, slices, values, incremental)
-            self.restored: Operation = self._restore(graph, names, slices, reshape, sequential)
-
-    def _save(self, names: Tensor, slices: Tensor, values: Any, incremental: bool) -> Operation:
-        if incremental:
-            return make_op("_SaveBlocks", self.filename, self.base, names, slices, values, name="SaveBlocks")
-        return make_op("SaveV2", self.filename, names, slices, values, name="SaveV2")
-
-    def _restore(self, graph: Graph, names: Tensor, slices: Tensor, reshape: bool, sequential: bool) -> Operation:
-        wanted = [saved.variable.dtype for saved in self.variables]
-        values = make_list("RestoreV2", self.filename, names, slices, dtypes=wanted, name="RestoreV2")
-        assigned: list[Operation] = []
-        for (_, variable, part), value in zip(self.variables, values, strict=True):
-            if reshape and part is None:
-                value = make("Reshape", value, [d if d is not None else -1 for d in variable.dims])
-            waits = assigned[-1:] if sequential else []
-            with graph.control_dependencies(waits), graph.colocate_with(variable.handle.op):
-                assigned.append(make_op("AssignVariableOp", variable.handle, value, name="AssignVariableOp"))
-        return group(*assigned, name="restore_all") if assigned else no_op(name="restore_all")
-
-    def check(self, path: str, reshape: bool) -> None:
-        """Compare what the checkpoint holds with the variables, before any of them changes. Blocks on the file."""
-        check_saved(path, self.variables, reshape)

@@ -1,0 +1,80 @@
+"""The nodes of a saver in its graph: they save, restore, and hold a snapshot until it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aioflow.graph import dtypes
+from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.ops.apply import constant, make, make_list, make_op
+from aioflow.ops.core import group, identity, no_op, placeholder, placeholder_with_default
+from aioflow.train.saved_variables import Saved, check_saved
+
+__all__ = ["SaverNodes"]
+
+
+class SaverNodes:
+    """The nodes of one saver.
+
+    Attributes:
+        filename, base, key: Are fed: the checkpoint, the one that it may refer to, the name of a snapshot.
+        saved, restored: Write the checkpoint, read it back.
+        hold, written: Take a snapshot, write it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        variables: Sequence[Saved],
+        filename: str,
+        reshape: bool,
+        sequential: bool,
+        incremental: bool,
+    ) -> None:
+        self.variables = variables
+        graph: Graph = variables[0].variable.graph
+        with graph.as_default(), graph.control_dependencies(None), graph.name_scope(name) as scope:
+            default = placeholder_with_default(constant(filename, name="filename/input"), (), name="filename")
+            self.filename: Tensor = placeholder_with_default(default, (), name="Const")
+            self.base: Tensor = placeholder_with_default(constant("", name="base/input"), (), name="base")
+            self.key: Tensor = placeholder(dtypes.string, (), name="key")
+            names = constant([saved.name for saved in variables], dtypes.string)
+            slices = constant([saved.spec for saved in variables], dtypes.string)
+            values: Any = [_snapshot(saved.variable) for saved in variables]
+            save = self._save(names, slices, values, incremental)
+            with graph.control_dependencies([save]):
+                self.saved: Tensor = identity(self.filename, name="control_dependency")
+            holder = make("_SnapshotHolder", shared_name=scope, name="holder")
+            self.hold: Operation = make_op("_HoldTensors", holder, self.key, values, name="hold")
+            wanted = [saved.variable.dtype for saved in variables]
+            values = make_list("_HeldTensors", holder, self.key, dtypes=wanted, name="held")
+            self.written: Operation = self._save(names, slices, values, incremental)
+            self.restored: Operation = self._restore(graph, names, slices, reshape, sequential)
+
+    def _save(self, names: Tensor, slices: Tensor, values: Any, incremental: bool) -> Operation:
+        if incremental:
+            return make_op("_SaveBlocks", self.filename, self.base, names, slices, values, name="SaveBlocks")
+        return make_op("SaveV2", self.filename, names, slices, values, name="SaveV2")
+
+    def _restore(self, graph: Graph, names: Tensor, slices: Tensor, reshape: bool, sequential: bool) -> Operation:
+        wanted = [saved.variable.dtype for saved in self.variables]
+        values = make_list("RestoreV2", self.filename, names, slices, dtypes=wanted, name="RestoreV2")
+        assigned: list[Operation] = []
+        for (_, variable, part), value in zip(self.variables, values, strict=True):
+            if reshape and part is None:
+                value = make("Reshape", value, [d if d is not None else -1 for d in variable.dims])
+            waits = assigned[-1:] if sequential else []
+            with graph.control_dependencies(waits), graph.colocate_with(variable.handle.op):
+                assigned.append(make_op("AssignVariableOp", variable.handle, value, name="AssignVariableOp"))
+        return group(*assigned, name="restore_all") if assigned else no_op(name="restore_all")
+
+    def check(self, path: str, reshape: bool) -> None:
+        """Compare what the checkpoint holds with the variables, before any of them changes. Blocks on the file."""
+        check_saved(path, self.variables, reshape)
+
+
+def _snapshot(variable: Any) -> Tensor:
+    with variable.graph.colocate_with(variable.handle.op):
+        taken: Tensor = make("_SnapshotVariable", variable.handle, dtype=variable.dtype)
+        return taken
