@@ -55,6 +55,7 @@ from aioflow.ops.sparse.tensor import *
 from aioflow.ops.text.forms import *
 from aioflow.ops.text.strings import *
 from aioflow.ops.variables.collections import *
+from aioflow.ops.variables.getting import *
 from aioflow.ops.variables.initializers import *
 from aioflow.ops.variables.partitioned import *
 from aioflow.ops.variables.partitioners import *

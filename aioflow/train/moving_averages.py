@@ -12,8 +12,9 @@ from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.core import group
 from aioflow.ops.scoping import name_scope
+from aioflow.ops.variables.getting import get_variable
 from aioflow.ops.variables.initializers import zeros_initializer
-from aioflow.ops.variables.scope import get_variable, variable_scope
+from aioflow.ops.variables.scope import variable_scope
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.optimizer import cast_to
 from aioflow.train.slots import create_slot, filled_slot

@@ -12,7 +12,8 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.ops.apply import constant, convert_to_tensor, make
-from aioflow.ops.variables.scope import get_variable, variable_scope
+from aioflow.ops.variables.getting import get_variable
+from aioflow.ops.variables.scope import variable_scope
 from aioflow.ops.variables.slices import SaveSliceInfo
 from aioflow.ops.variables.variable import Variable
 

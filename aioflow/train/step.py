@@ -9,8 +9,8 @@ from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, GraphKeys, Tensor
+from aioflow.ops.variables.getting import get_variable
 from aioflow.ops.variables.initializers import zeros_initializer
-from aioflow.ops.variables.scope import get_variable
 from aioflow.ops.variables.variable import Variable
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from aioflow.errors import AbortedError, DataLossError, DeadlineExceededError, O
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_callable, check_text
 from aioflow.ops.core import placeholder
+from aioflow.ops.variables.getting import get_variable
 from aioflow.ops.variables.initializers import constant_initializer
-from aioflow.ops.variables.scope import get_variable
 from aioflow.train.coordinator import Coordinator
 from aioflow.train.monitored.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, called
 from aioflow.train.monitored.step_of_graph import required_global_step
