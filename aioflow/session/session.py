@@ -42,7 +42,7 @@ from aioflow.session.running import Running
 from aioflow.session.streaming import FeedSource, Stream
 from aioflow.session.time_limit import TimeLimit
 from aioflow.work.context_stack import Entry
-from aioflow.work.forking import check_process, generation, renew_in_child
+from aioflow.work.forking import check_process, generation, not_forked, renew_in_child
 from aioflow.work.stopping import Elsewhere
 
 if TYPE_CHECKING:
@@ -427,8 +427,9 @@ def _reach(target: str | Worker, config: SessionConfig) -> tuple[Cluster, SyncRu
         return LocalCluster(Worker(config)), SyncRunner()
     if target.partition("://")[0] not in _REMOTE:
         raise NotFoundError("no such session target", expected="'' or aioflow://host:port", actual=target)
-    from aioflow.net.loop_thread import LoopThread  # of `import aioflow`, all of `net` would be a tenth
-    from aioflow.net.remote_cluster import RemoteCluster
+    with not_forked():
+        from aioflow.net.loop_thread import LoopThread  # of `import aioflow`, all of `net` would be a tenth
+        from aioflow.net.remote_cluster import RemoteCluster
 
     return RemoteCluster(target), LoopThread()
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NoReturn
 
+from aioflow.work.forking import not_forked
+
 __all__ = ["Later", "load_later"]
 
 
@@ -33,7 +35,8 @@ class Later:
         home = self._homes.get(name)
         if home is None:
             self.refuse(name)
-        value = getattr(import_module(home), name)
+        with not_forked():
+            value = getattr(import_module(home), name)
         setattr(sys.modules[self._package], name, value)  # nobody asks here again
         return value
 
