@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import aioflow.net.remote_cluster
+import aioflow.net.server  # noqa: F401  # both before a simulation: what is loaded in one would read the real clocks
 from aioflow.testing.virtual_clock import VirtualClockLoop
 
 __all__ = ["clocks_of"]
