@@ -53,11 +53,15 @@ def _place(error: BaseException) -> str:
 
 
 def _is_unexplained(error: OpError) -> bool:
-    """Whether all that is said is what Python says of a slip, or NumPy of sizes and axes that nobody has checked."""
+    """Whether all that is said is what Python says of a slip, or NumPy of sizes and axes that nobody has checked.
+
+    A gradient function of the library has nothing to say but in errors of the tree.
+    """
     cause = error.__cause__
     if cause is None or isinstance(cause, OpError) or f"{type(cause).__name__}: {cause}" not in error.message:
         return False
     slip = isinstance(cause, LookupError | AttributeError | TypeError | AssertionError | ArithmeticError)
+    slip = slip or error.message.startswith("the gradient function of op")
     return slip or re.search(_UNCHECKED, str(cause)) is not None
 
 

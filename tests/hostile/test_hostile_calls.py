@@ -21,7 +21,7 @@ PARTS = 6  # so that each ends in time on a busy machine
 
 PLANTED = {
     "FaultyCrash": "crash -9",
-    "FaultyGradient": "bare KeyError",
+    "FaultyGradient": "unexplained NotFoundError",
     "FaultyHang": "hang",
     "FaultyHuge": "ResourceExhaustedError",
     "FaultyIndex": "unexplained InvalidArgumentError",
