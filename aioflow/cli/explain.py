@@ -28,6 +28,8 @@ from aioflow.compiler.place.strategies import STRATEGIES
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.errors import InvalidArgumentError, NotFoundError
 from aioflow.formats.files import file_errors
+from aioflow.graph.boundary import BOUNDARY
+from aioflow.graph.device_spec import DeviceSpec
 from aioflow.runtime.device_list import list_devices
 from aioflow.session.planner import cost_model
 from aioflow.train.graph_io import read_graph
@@ -38,6 +40,7 @@ _TASK: Final = "/job:localhost/replica:0/task:0"
 _TRACED: Final = 3
 _TIMED: Final = 7
 _MOST_DEVICES: Final = 1024  # of a type
+_NAMED: Final = 4  # devices in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,8 @@ def _explain(arguments: argparse.Namespace) -> Explanation:
     given: Path | None = arguments.calibration
     costs = cost_model(config, find_calibration() if given is None else read_calibration(given))
     step = _read(arguments.graph, arguments.fetch)
+    if arguments.target is None:
+        _check_jobs(step)
     graph = _optimized(step.request, not arguments.unoptimized)
     if not arguments.measure:
         return explain(graph, cluster, costs, arguments.strategy)
@@ -156,6 +161,23 @@ def _read(path: Path, names: Sequence[str]) -> _Step:
     placeholders = [name for name, node in unfed.nodes.items() if node.op == "Placeholder"]
     feeds = tuple(graph.get_operation_by_name(name).outputs[0] for name in placeholders)
     return _Step(graph, StepRequest(feeds, tuple(tensors), tuple(targets)))
+
+
+def _check_jobs(step: _Step) -> None:
+    """Raise InvalidArgumentError where a node asks for a job: without a cluster there are none."""
+    own = DeviceSpec.from_string(_TASK)
+    asked: dict[str, str] = {}  # a node for each device
+    for name, node in prune(step.request).nodes.items():
+        spec = DeviceSpec.from_string(node.device)
+        if node.op not in BOUNDARY and not DeviceSpec(spec.job, spec.replica, spec.task).matches(own):
+            asked.setdefault(node.device, name)
+    if asked:
+        some = ", ".join(f"{device} (node {name!r})" for device, name in list(asked.items())[:_NAMED])
+        raise InvalidArgumentError(
+            f"nodes ask for {some}, and without --target there is no cluster",
+            expected="--target aioflow://HOST:PORT, a running server of the cluster",
+            actual="no --target",
+        )
 
 
 def _optimized(request: StepRequest, optimize: bool) -> ClientGraph:

@@ -179,3 +179,17 @@ def test_a_device_count_has_a_type_and_a_number(saved: Path, capsys: pytest.Capt
     with pytest.raises(SystemExit):
         run(saved, "--fetch", "total", "--device-count", count)
     assert "CPU=4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["/job:ps", "/job:ps/task:0/device:CPU:0", "/task:1"])
+def test_a_graph_of_a_cluster_needs_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str], device: str) -> None:
+    with af.Graph().as_default() as graph:
+        x = af.placeholder("float32", [None], name="x")
+        with af.device(device):
+            af.square(x, name="far")
+    path = write_graph(graph, tmp_path, "graph.json")
+    assert run(path, "--fetch", "far") == 2
+    error = capsys.readouterr().err
+    assert "--target aioflow://HOST:PORT" in error
+    assert f"{device} (node 'far')" in error
+    assert len(error.splitlines()) == 1
