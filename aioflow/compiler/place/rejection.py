@@ -15,7 +15,8 @@ from aioflow.kernels.registry import KERNELS
 
 __all__ = ["conflict", "rejection"]
 
-_LISTED: Final = 8  # members that an error names
+_LISTED: Final = 8  # members, or tasks, that an error names
+_ALONE: Final = "/job:localhost/task:0"  # a session without a cluster
 
 
 def rejection(members: Sequence[Node], wanted: Mapping[str, DeviceSpec], cluster: ClusterView) -> OpError:
@@ -29,13 +30,14 @@ def rejection(members: Sequence[Node], wanted: Mapping[str, DeviceSpec], cluster
     """
     reasons: list[str] = []
     lacking: tuple[Node, str] | None = None
-    for name in cluster.devices:
+    homebound = next((m for m in members if traits_of(m.op).stays_home), None)
+    for name in _offered(cluster, homebound):
         spec = DeviceSpec.from_string(name)
         asking = next((m for m in members if m.name in wanted and not wanted[m.name].matches(spec)), None)
         if asking is not None:
-            reasons.append(f"  {name}: node {asking.name!r} asks for {wanted[asking.name]}{_line(asking)}")
+            who = f"{name} (this program, with its Python functions)" if name == cluster.own else name
+            reasons.append(f"  {who}: node {asking.name!r} asks for {wanted[asking.name]}{_line(asking)}")
             continue
-        homebound = next((m for m in members if traits_of(m.op).stays_home), None)
         if homebound is not None and cluster.home is not None and name not in cluster.home:
             reasons.append(
                 f"  {name}: node {homebound.name!r} calls a Python function, and that task is in another process than "
@@ -67,7 +69,7 @@ def conflict(
         f"{wanted[one.name]} and {wanted[other.name]}"
     )
     reasons = []
-    for name in cluster.devices:
+    for name in _offered(cluster):
         spec = DeviceSpec.from_string(name)
         node = next(m for m in (one, other) if not wanted[m.name].matches(spec))
         reasons.append(f"  {name}: node {node.name!r} asks for {wanted[node.name]}{_line(node)}")
@@ -79,10 +81,28 @@ def conflict(
 def _refused(
     text: str, node: Node, wanted: DeviceSpec | None, cluster: ClusterView, soft_helps: bool = True
 ) -> OpError:
+    asked = wanted or DeviceSpec.from_string(node.device)
+    return InvalidArgumentError(text, expected=_possible(asked, cluster, soft_helps), actual=str(asked)).at(
+        node.name, node.op, node.source
+    )
+
+
+def _offered(cluster: ClusterView, homebound: Node | None = None) -> list[str]:
+    """The devices that may be asked for. The client's own is there for what can be nowhere else."""
+    return [name for name in cluster.devices if homebound or name != cluster.own] or list(cluster.devices)
+
+
+def _possible(asked: DeviceSpec, cluster: ClusterView, soft_helps: bool) -> str:
+    """What may be asked for instead, where the devices have been listed already."""
+    specs = [DeviceSpec.from_string(name) for name in _offered(cluster)]
+    if not any(DeviceSpec(asked.job, asked.replica, asked.task).matches(spec) for spec in specs):
+        tasks = list(dict.fromkeys(f"/job:{spec.job}/task:{spec.task}" for spec in specs))
+        if tasks == [_ALONE]:
+            return f"a device of {_ALONE}; the tasks of a cluster are those of a Session('aioflow://HOST:PORT')"
+        more = f" and {len(tasks) - _LISTED} more" if len(tasks) > _LISTED else ""
+        return f"a task of the cluster: {', '.join(tasks[:_LISTED])}{more}"
     way_out = ", or SessionConfig(allow_soft_placement=True)" if soft_helps and not cluster.allow_soft_placement else ""
-    return InvalidArgumentError(
-        text, expected=f"one of {list(cluster.devices)}{way_out}", actual=str(wanted) if wanted else node.device
-    ).at(node.name, node.op, node.source)
+    return f"one of these devices{way_out}"
 
 
 def _unimplemented(text: str, node: Node, device_type: str) -> OpError:

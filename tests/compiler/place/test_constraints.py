@@ -468,11 +468,51 @@ def test_the_error_of_a_request_lists_every_device_and_why_not() -> None:
     assert text.splitlines() == [
         "cannot assign a device for operation 'a'",
         *(f"  {device}: node 'a' asks for /device:GPU:7 (user.py:12 in f)" for device in ALL),
-        f"  expected: one of {list(ALL)}, or SessionConfig(allow_soft_placement=True)",
+        "  expected: one of these devices, or SessionConfig(allow_soft_placement=True)",
         "  actual:   /device:GPU:7",
         "  node:     'a' (op Identity)",
         "  created:  user.py:12 in f",
     ]
+
+
+CLIENT = "/job:client/replica:0/task:0/device:CPU:0"
+
+
+def of_a_cluster(*nodes: Node) -> list[str]:
+    """The lines of the error for nodes of a client of a cluster."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        feasible_groups(
+            ClientGraph({n.name: n for n in nodes}, 0, 0),
+            ClusterView((PS, WORKER, CLIENT), home=frozenset({CLIENT}), own=CLIENT),
+        )
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize("wrong", ["/job:chief", "/job:worker/task:3"])
+def test_the_error_of_a_wrong_task_names_those_of_the_cluster(wrong: str) -> None:
+    """Each device once, without the client's own, which is no place for ordinary nodes; soft placement is no help."""
+    assert of_a_cluster(node("a", device=wrong, line=3)) == [
+        "cannot assign a device for operation 'a'",
+        *(f"  {device}: node 'a' asks for {wrong} (user.py:3 in f)" for device in (PS, WORKER)),
+        "  expected: a task of the cluster: /job:ps/task:0, /job:worker/task:0",
+        f"  actual:   {wrong}",
+        "  node:     'a' (op Identity)",
+        "  created:  user.py:3 in f",
+    ]
+
+
+def test_the_error_of_a_wrong_task_without_a_cluster_says_how_to_use_one() -> None:
+    text = refused(node("a", device="/job:ps"))
+    assert "expected: a device of /job:localhost/task:0; " in text
+    assert "Session('aioflow://HOST:PORT')" in text
+    assert "allow_soft_placement" not in text
+
+
+def test_the_error_of_a_python_function_says_whose_device_the_clients_is() -> None:
+    with kernels([*KERNEL_TABLE, ("PyFunc", "CPU", None, 0)]):
+        lines = of_a_cluster(node("a", "PyFunc", device="/job:ps"))
+    assert any(line.startswith(f"  {CLIENT} (this program, ") and "asks for /job:ps" in line for line in lines)
+    assert any(line.startswith(f"  {PS}: ") and "calls a Python function" in line for line in lines)
 
 
 def test_the_error_of_a_group_names_for_each_device_the_member_that_rejects_it() -> None:
