@@ -249,3 +249,44 @@ async def test_an_update_of_a_few_rows_takes_memory_for_those(build: Any) -> Non
             )
         finally:
             tracemalloc.stop()
+
+
+async def test_a_fetch_or_feed_of_the_whole_says_what_to_fetch_instead() -> None:
+    v = af.get_variable("v", initializer=values(), partitioner=THREE)
+    one, line = af.constant(1.0), v._get_variable_list()[0].op.source
+    async with af.Session() as session:
+        calls: list[tuple[Any, Any]] = [(v, None), ([one, v], None), ({"v": v}, None), (one, {v: values()})]
+        for fetches, feeds in calls:
+            with pytest.raises(DTypeError, match="'v' is no element of the graph") as caught:
+                await session.run(fetches, feeds)
+            text = str(caught.value)
+            for said in ("list(v) for its 3 parts", "as_tensor()", "assign(value)", str(line)):
+                assert said in text
+
+
+@pytest.mark.parametrize("strategy", ["div", "mod"])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("bad", [7, -1, 2**31 - 1])
+async def test_an_id_without_a_row_is_named_as_it_was_given(strategy: str, dtype: str, bad: int) -> None:
+    v = af.get_variable("v", initializer=values(), partitioner=THREE)
+    ids = af.placeholder(dtype, [2, None])
+    rows = af.nn.embedding_lookup(v, ids, partition_strategy=strategy)
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        with pytest.raises(InvalidArgumentError, match="the table 'v', which has 7 rows") as caught:
+            await session.run(rows, {ids: [[0, 6, 1], [2, bad, 3]]})
+    error = caught.value
+    assert f"id {bad} " in error.message
+    assert (error.expected, error.actual) == ("0 <= id < 7", bad)
+    assert error.source is not None
+    assert error.source.filename == __file__
+
+
+async def test_an_id_without_a_row_in_a_list_of_tables() -> None:
+    tables = [af.get_variable(name, initializer=values(rows=2)) for name in ("a", "b")]
+    sparse_ids = af.SparseTensor([[0, 0], [0, 1]], af.constant([1, 4], "int64"), [1, 2])
+    rows = af.nn.embedding_lookup_sparse(tables, sparse_ids, None, combiner="sum")
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        with pytest.raises(InvalidArgumentError, match="id 4 is not in the table 'a, b', which has 4 rows"):
+            await session.run(rows)

@@ -13,6 +13,7 @@ import aioflow as af
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
 from aioflow.kernels.io.tensor_parts import JoinedRows, whole_tensors
+from tests.net.clusters import cluster
 
 TABLE = np.arange(20, dtype=np.float32).reshape(10, 2)
 
@@ -183,3 +184,26 @@ def test_parts_are_joined_as_they_are_read() -> None:
         assert joined.rows(start, stop).flags.c_contiguous
         joined.release(stop)
     assert middle.released == 3
+
+
+async def test_restoring_into_other_parts_of_tasks_that_hold_the_old_ones_says_how_to_drop_them(tmp_path: Path) -> None:
+    async def step(parts: int, clear: bool) -> Any:
+        with af.Graph().as_default(), af.device("/job:ps"):
+            table = partitioned("t", parts, initial=TABLE) if parts == 2 else partitioned("t", parts)
+            saver, whole = af.train.Saver(), table.as_tensor()
+            async with af.Session(server.target) as session:
+                if clear:
+                    await session.clear()
+                if parts == 2:
+                    await session.run(af.global_variables_initializer())
+                    return await saver.save(session, tmp_path / "model")
+                await saver.restore(session, tmp_path / "model")
+                return await session.run(whole)
+
+    async with cluster("ps") as (server,):
+        await step(2, clear=False)
+        with pytest.raises(InvalidArgumentError, match="variable t/part_0 exists with a different shape") as caught:
+            await step(3, clear=False)
+        assert "`await session.clear()`" in caught.value.message
+        assert (caught.value.expected, caught.value.actual) == ("(4, 2)", "(5, 2)")
+        np.testing.assert_array_equal(await step(3, clear=True), TABLE)

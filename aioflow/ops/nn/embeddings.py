@@ -13,8 +13,11 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
+from aioflow.graph.opdef import define_op, not_differentiable
 from aioflow.graph.shapes import Dims, merge_dims, num_elements
+from aioflow.graph.traits import Effect, passes_on
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
+from aioflow.ops.core import unchanged
 from aioflow.ops.math.segment import segment_sum
 from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.forms import sparse_fill_empty_rows, sparse_reshape, sparse_retain
@@ -23,6 +26,17 @@ from aioflow.ops.sparse.tensor import SparseTensor
 __all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup_sparse"]
 
 _COMBINERS: Final = ("mean", "sqrtn", "sum")
+
+# Behind it nobody can say which id was wrong: a part knows its rows by other numbers.
+define_op(
+    "AioflowCheckedIds",
+    "ids: Tids",
+    "checked: Tids",
+    ["Tids: {int32, int64}", "table: string", "rows: int >= 1"],
+    shape=unchanged,
+    traits=passes_on(effect=Effect.FAILS),
+)
+not_differentiable("AioflowCheckedIds")
 
 
 def embedding_lookup(
@@ -76,7 +90,8 @@ def _rows(table: Any, ids: Tensor, name: str | None = None) -> Tensor:
 def _partitioned_rows(tables: list[Any], ids: Tensor, strategy: str) -> Tensor:
     count = len(tables)
     is_vector = ids.dims is not None and len(ids.dims) == 1
-    flat = ids if is_vector else make("Reshape", ids, [-1])
+    numbers = _checked(tables, ids)
+    flat = numbers if is_vector else make("Reshape", numbers, [-1])
     if strategy == "mod":
         part, row = make("FloorMod", flat, count), make("FloorDiv", flat, count)
     elif strategy == "div":
@@ -97,6 +112,23 @@ def _partitioned_rows(tables: list[Any], ids: Tensor, strategy: str) -> Tensor:
         result = make("Reshape", result, make("ConcatV2", [make("Shape", ids), _row_shape(found[0], row_dims)], 0))
     result.set_shape(None if ids.dims is None or row_dims is None else ids.dims + row_dims)
     return result
+
+
+def _checked(tables: list[Any], ids: Tensor) -> Tensor:
+    """The ids, each of which has a row, where the number of rows is known."""
+    sizes = [_first_size(table) for table in tables]
+    rows = sum(size for size in sizes if size is not None)
+    if None in sizes or rows == 0 or ids.dtype not in (dtypes.int32, dtypes.int64):
+        return ids
+    result: Tensor = make("AioflowCheckedIds", ids, table=_name_of(tables), rows=rows)
+    return result
+
+
+def _name_of(tables: list[Any]) -> str:
+    """The name of the whole; of tables that are not the parts of one, all names."""
+    parts = [t._get_save_slice_info() if hasattr(t, "sparse_read") else None for t in tables]
+    names = [getattr(t, "name", "") if part is None else part.full_name for t, part in zip(tables, parts, strict=True)]
+    return ", ".join(dict.fromkeys(name.removesuffix(":0") for name in names if name))
 
 
 def _row_shape(rows: Tensor, dims: Dims) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.dtypes import DType
@@ -93,6 +93,16 @@ class PartitionedVariable(TensorOperators):
             f"<aioflow.PartitionedVariable {self._name!r} shape={format_dims(self._dims)} dtype={self._dtype.name} "
             f"partitions={self._partitions}>"
         )
+
+    def _as_graph_element(self) -> NoReturn:
+        """For a fetch or a feed: it is several variables, and joining them takes nodes that a run may not add."""
+        first = self._variable_list[0].op
+        raise DTypeError(
+            f"the partitioned variable {self._name!r} is no element of the graph: it can be neither fetched nor fed",
+            expected=f"list({self._name}) for its {len(self)} parts, or a tensor of the whole that is made before the "
+            "run, by `as_tensor()`; to set it, a run of `assign(value)`",
+            actual=repr(self),
+        ).at(first.name, first.type, first.source)
 
     def _get_variable_list(self) -> list[Variable]:
         return self._variable_list

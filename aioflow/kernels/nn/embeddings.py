@@ -1,0 +1,28 @@
+"""The kernel that checks the ids of a lookup in a table in parts, before the parts know them by other numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.array.scatter import in_bounds
+from aioflow.kernels.registry import Binding, binder
+
+__all__: list[str] = []
+
+
+@binder("AioflowCheckedIds", synchronises=True)
+def checked_ids(binding: Binding) -> Callable[[Any], Any]:
+    xp, table, rows = binding.xp, binding.attrs["table"], binding.attrs["rows"]
+
+    def checked(ids: Any) -> Any:
+        given = xp.asarray(ids)
+        if in_bounds(xp, given, rows):
+            return ids
+        bad = int(given[(given < 0) | (given >= rows)][0])
+        raise InvalidArgumentError(
+            f"id {bad} is not in the table {table!r}, which has {rows} rows", expected=f"0 <= id < {rows}", actual=bad
+        )
+
+    return checked
