@@ -51,7 +51,10 @@ def write_graph(
 
 
 def read_graph(path: str | os.PathLike[str]) -> GraphDef:
-    """The graph definition in a file that `write_graph` wrote, in either form. Blocks on the disk.
+    """The graph definition in a file that `write_graph` wrote, in either form. Blocks on the disk or the network.
+
+    Args:
+        path: A path, or the URL of a file in a store.
 
     Raises:
         NotFoundError: there is no such file.
@@ -59,12 +62,12 @@ def read_graph(path: str | os.PathLike[str]) -> GraphDef:
         InvalidArgumentError: it holds something else.
         ResourceExhaustedError: it is larger than any graph definition.
     """
-    file = Path(path)
-    with file_errors(file):
-        size = file.stat().st_size
-        if size > _MAX_BYTES:
-            raise ResourceExhaustedError(f"{file} is too large", expected=f"at most {_MAX_BYTES} bytes", actual=size)
-        data = file.read_bytes()
+    store, name = store_of(path)
+    file = store.path(name)
+    size = store.size(name)
+    if size is not None and size > _MAX_BYTES:
+        raise ResourceExhaustedError(f"{file} is too large", expected=f"at most {_MAX_BYTES} bytes", actual=size)
+    data = store.read(name)
     try:
         return GraphDef.from_bytes(data) if data.startswith(MAGIC) else GraphDef.from_json(data)
     except OpError as error:

@@ -239,3 +239,36 @@ async def test_a_supervisor_goes_on_from_a_store(monkeypatch: pytest.MonkeyPatch
                 assert int(await session.run(update)) == reached
                 await supervisor.saver.save(session, supervisor.save_path, global_step=reached)
     assert listing(f"file://{tmp_path}") == []  # no folder of that name
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_a_graph_is_read_from_where_it_was_written(graph: af.Graph, place: str, as_text: bool) -> None:
+    af.constant(1.0, name="c")
+    path = af.train.write_graph(graph, place, "graph", as_text)
+    assert af.train.read_graph(path) == graph.as_graph_def()
+    assert af.train.read_graph(f"{place}/graph") == graph.as_graph_def()
+    with pytest.raises(NotFoundError, match="none"):
+        af.train.read_graph(f"{place}/none")
+
+
+async def test_traces_go_to_a_store(place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    update = af.train.get_or_create_global_step().assign_add(1, read_value=False)
+    async with af.train.MonitoredSession(hooks=[af.train.ProfilerHook(save_steps=2, output_dir=place)]) as session:
+        for _ in range(5):
+            await session.run(update)
+    assert listing(place) == ["timeline-2.json", "timeline-4.json"]
+    assert listing(f"file://{tmp_path}/empty") == []  # no folder of that name
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda url: af.train.read_graph(f"{url}/graph.json"),
+        lambda url: af.train.write_graph(af.Graph(), url, "graph.json"),
+    ],
+)
+def test_a_graph_at_a_url_of_an_unknown_kind_is_refused(call: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="nowhere"):
+        call("nowhere://folder")

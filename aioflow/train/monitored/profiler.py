@@ -10,7 +10,7 @@ from typing import Any, Final
 from aioflow.config import RunOptions, TraceLevel
 from aioflow.errors import UnimplementedError
 from aioflow.formats.files import file_errors
-from aioflow.formats.temporary_files import write_atomically
+from aioflow.formats.stores import is_url, joined, local_path, store_of
 from aioflow.graph.default_graph import default_graph
 from aioflow.train.monitored.chrome_trace import chrome_trace
 from aioflow.train.monitored.session_run_hook import (
@@ -33,7 +33,7 @@ class ProfilerHook(SessionRunHook):
 
     Args:
         save_steps, save_secs: How often; exactly one is given. The first run is not traced.
-        output_dir: Folder of the files; made if it is missing.
+        output_dir: Folder of the files, or the URL of one in a store, as for checkpoints; made if it is missing.
         show_dataflow: Draw arrows from each node to those that read it.
         show_memory: Not supported: runs record how large outputs are, not how long they live.
     """
@@ -48,7 +48,7 @@ class ProfilerHook(SessionRunHook):
     ) -> None:
         if show_memory:
             raise UnimplementedError("the life of values is not recorded", expected="show_memory=False", actual=True)
-        self._folder = Path(output_dir)
+        self._folder = output_dir
         self._show_dataflow = show_dataflow
         self._timer = SecondOrStepTimer(every_secs=save_secs, every_steps=save_steps)
 
@@ -73,12 +73,15 @@ class ProfilerHook(SessionRunHook):
             step = int(await run_context.session.run(self._step))
             if self._timer.should_trigger_for_step(step):  # else a run beside this one has written its own
                 self._timer.update_last_triggered_step(step)
-                await in_thread(self._write, self._folder / f"timeline-{step}.json", run_values.run_metadata.step_stats)
+                place = joined(self._folder, f"timeline-{step}.json")
+                await in_thread(self._write, place, run_values.run_metadata.step_stats)
         self._next_step = step + 1
 
-    def _write(self, path: Path, step_stats: Any) -> None:
+    def _write(self, place: str, step_stats: Any) -> None:
         trace = chrome_trace(step_stats, self._graph if self._show_dataflow else None)
-        with file_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(trace).encode())
-        _LOGGER.info("wrote the times of a step to %s", path)
+        if not is_url(place):
+            with file_errors(place):
+                local_path(place).parent.mkdir(parents=True, exist_ok=True)
+        store, name = store_of(place)
+        store.put(name, json.dumps(trace).encode())
+        _LOGGER.info("wrote the times of a step to %s", place)
