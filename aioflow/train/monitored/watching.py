@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +13,8 @@ from aioflow.errors import InvalidArgumentError, UnimplementedError, UnknownName
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph
+from aioflow.ops.variables.variable import Variable
+from aioflow.session.fetches import fetch_key
 from aioflow.train.monitored.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
@@ -21,11 +23,13 @@ from aioflow.train.monitored.session_run_hook import (
 )
 from aioflow.train.monitored.step_of_graph import required_global_step
 from aioflow.train.monitored.timers import HookTimer, NeverTriggerTimer, SecondOrStepTimer
+from aioflow.train.monitored.updates import trains_without
 
 __all__ = ["LoggingTensorHook", "NanLossDuringTrainingError", "NanTensorHook", "StepCounterHook"]
 
 _LOGGER: Final = logging.getLogger("aioflow.train")
 _WARNINGS: Final = 5
+_PATIENCE: Final = 20  # runs, as in TensorFlow: of several training steps that take turns one may count
 
 
 class LoggingTensorHook(SessionRunHook):
@@ -165,12 +169,14 @@ class StepCounterHook(SessionRunHook):
         if summary_writer is not None:
             raise UnimplementedError("there are no summaries", expected="summary_writer=None", actual=summary_writer)
         self._timer = SecondOrStepTimer(every_steps=every_n_steps, every_secs=every_n_secs)
-        self._before: Any = None
+        self._before: int | None = None
+        self._standing = 0
         self._warned = 0
 
     def begin(self) -> None:
         """Find the global step."""
         self._step = required_global_step(self)
+        self._trained: dict[Hashable, Variable | None] = {}  # what runs change that leave the step as it is
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetch it."""
@@ -186,7 +192,27 @@ class StepCounterHook(SessionRunHook):
                 if seconds is not None and steps is not None:
                     speed = steps / seconds if seconds > 0 else float("inf")
                     _LOGGER.info("%s/sec: %g", self._step.op.name, speed)
-        if stale == self._before and self._warned < _WARNINGS:
+        self._watch(stale, run_context.original_args.fetches)
+
+    def _watch(self, step: int, fetches: Any) -> None:
+        """Warn where run after run trains and the step stands still. Others may grow it: see `trains_without`."""
+        if step != self._before:
+            self._before, self._standing = step, 0
+            return
+        if self._warned == _WARNINGS:
+            return
+        key = fetch_key(fetches)
+        if key not in self._trained:
+            self._trained[key] = trains_without(self._step, fetches)
+        trained = self._trained[key]
+        if trained is None:
+            return
+        self._standing += 1
+        if self._standing == _PATIENCE:
+            self._standing = 0
             self._warned += 1
-            _LOGGER.warning("the global step does not grow, it is still %d: is it given to `minimize`?", stale)
-        self._before = stale
+            _LOGGER.warning(
+                "the global step does not grow: it is still %d after %d more runs that change %s. Is it given to the "
+                "optimizer? minimize(loss, global_step=train.get_or_create_global_step())",
+                step, _PATIENCE, trained.op.name,
+            )  # fmt: skip

@@ -68,13 +68,80 @@ def test_tensors_every_so_many_seconds(caplog: pytest.LogCaptureFixture) -> None
     assert logged(caplog, hooks, 9) == ["a = 0", "a = 4 (8.000 sec)", "a = 8 (8.000 sec)"]
 
 
-async def test_a_step_that_does_not_grow_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if "does not grow" in r.getMessage()]
+
+
+def descent(**more: Any) -> af.Operation:
+    """A training step of a variable "w"."""
+    w = af.get_variable("w", [2], initializer=af.zeros_initializer())
+    return af.train.GradientDescentOptimizer(0.1).minimize(af.reduce_sum(w), **more)
+
+
+async def test_a_training_step_that_never_grows_the_global_step_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     af.train.get_or_create_global_step()
-    one = af.constant(1.0)
+    train = descent()
     async with af.train.MonitoredSession(hooks=[af.train.StepCounterHook()]) as session:
         for _ in range(20):
-            await session.run(one)
-    assert len([r for r in caplog.records if "does not grow" in r.getMessage()]) == 5
+            await session.run(train)
+        assert warnings_of(caplog) == []
+        await session.run({"train": [train]})
+        (text,) = warnings_of(caplog)
+        for _ in range(200):
+            await session.run([train, train.name])
+    for said in (
+        "still 0",
+        "20 more runs that change w",
+        "minimize(loss, global_step=train.get_or_create_global_step())",
+    ):
+        assert said in text
+    assert len(warnings_of(caplog)) == 5
+
+
+async def test_a_step_that_grows_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor are runs that evaluate, training steps of which one counts, or one that grows it in a branch."""
+    step = af.train.get_or_create_global_step()
+    often = descent()
+    with af.variable_scope("other"):
+        counts = descent(global_step=step)
+    now = af.placeholder("bool", [])
+    with af.control_dependencies([often]):
+        sometimes = af.cond(now, lambda: step.assign_add(1).read_value(), step.read_value)
+    evaluated = [af.reduce_sum(v) for v in af.trainable_variables()]
+    async with af.train.MonitoredSession(hooks=[af.train.StepCounterHook()]) as session:
+        for turn in range(60):
+            await session.run(counts if turn % 10 == 0 else often)
+        for _ in range(60):
+            await session.run(evaluated)
+        for _ in range(60):
+            await session.run(sometimes, {now: False})
+    assert warnings_of(caplog) == []
+
+
+@pytest.mark.parametrize("needed", [2, 40])
+async def test_a_replica_whose_gradients_are_dropped_is_not_warned_of(
+    caplog: pytest.LogCaptureFixture, needed: int
+) -> None:
+    """One replica plays all: each step has tokens for three backup workers more, whose gradients come too late."""
+    step = af.train.get_or_create_global_step()
+    optimizer = af.train.SyncReplicasOptimizer(af.train.GradientDescentOptimizer(0.1), needed, needed + 3)
+    w = af.get_variable("w", [2], initializer=af.zeros_initializer())
+    train = optimizer.minimize(af.reduce_sum(w), global_step=step)
+    hooks = [optimizer.make_session_run_hook(is_chief=True, num_tokens=needed), af.train.StepCounterHook()]
+    stood = 0
+    async with asyncio.timeout(60), af.train.MonitoredSession(hooks=hooks) as session:
+        while await session.run_step_fn(reading(step)) < 2:
+            await session.run(train)
+            stood += 1
+    assert stood >= 2 * needed
+    assert warnings_of(caplog) == []
+
+
+def reading(step: Any) -> Callable[[Any], Any]:
+    async def read(step_context: Any) -> int:
+        return int(await step_context.session.run(step))
+
+    return read
 
 
 async def test_concurrent_runs_log_once(caplog: pytest.LogCaptureFixture) -> None:

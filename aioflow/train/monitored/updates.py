@@ -1,0 +1,45 @@
+"""Which variables a run changes, as the graph tells: a run that trains a model is known by that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from aioflow.graph.dtypes import resource
+from aioflow.graph.graph import Graph, GraphKeys, Operation
+from aioflow.graph.traits import Effect
+from aioflow.ops.variables.variable import Variable
+from aioflow.session.fetches import FetchMapper
+
+__all__ = ["trains_without"]
+
+
+def trains_without(step: Variable, fetches: Any) -> Variable | None:
+    """A trainable variable that a run of `fetches` changes, where it does not change `step`; None where there is none.
+
+    Gradients that are handed to somebody else, who applies them, change nothing here; nor do runs that evaluate.
+    """
+    graph: Graph = step.graph
+    asked = FetchMapper(graph, fetches)
+    changed = set(_changed([*(tensor.op for tensor in asked.tensors), *asked.targets]))
+    if step.handle.op in changed:
+        return None
+    trainable = graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)
+    return next((variable for variable in trainable if variable.handle.op in changed), None)
+
+
+def _changed(ends: Iterable[Operation]) -> Iterator[Operation]:
+    """The nodes that made the handles of what is changed by the nodes that `ends` need."""
+    for op in _reached(ends, lambda op: [*(tensor.op for tensor in op.inputs), *op.waits_for]):
+        if op.op_def.traits.effect is Effect.CHANGES:
+            yield from _reached([op], lambda op: [tensor.op for tensor in op.inputs if tensor.dtype is resource])
+
+
+def _reached(ends: Iterable[Operation], sources: Callable[[Operation], Iterable[Operation]]) -> list[Operation]:
+    found = dict.fromkeys(ends)
+    waiting = list(found)
+    while waiting:
+        new = [op for op in sources(waiting.pop()) if op not in found]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    return list(found)
