@@ -181,6 +181,42 @@ async def test_the_styles_of_training_on_several_workers_run_as_one_program(
     assert (shape, count) == ("(64, 1)", "100")
 
 
+TRAINING_PAGE = ROOT / "docs" / "training.md"
+TRAINING = [code for _, code in _blocks(TRAINING_PAGE.read_text("utf-8"), "python")]
+SUPERVISED, *PIECES, OLDER = TRAINING
+
+
+def test_the_supervised_program_shows_its_progress_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    _, logged = _output(SUPERVISED, tmp_path)
+    assert re.findall(r"saved step (\d+)", logged) == ["0", "4", "8", "10"]
+    assert logged.count("loss = ") == 2
+    _, logged = _output(SUPERVISED, tmp_path)
+    assert "restoring run/supervised/model.ckpt-10" in logged
+    assert "loss = " not in logged
+
+
+def test_the_older_program_stops_at_its_step(tmp_path: Path) -> None:
+    assert _output(OLDER, tmp_path) == ("", "")
+    assert (tmp_path / "run" / "older" / "checkpoint").is_file()
+
+
+async def test_checkpoints_and_looks_into_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = compile("\n\n".join(PIECES), "training.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    async with asyncio.timeout(SECONDS):
+        await eval(code, {})
+    kept, stored, *seen = capsys.readouterr().out.splitlines()
+    assert kept == f"{[f'run/beside/model-{n}' for n in (20, 30)]} run/beside/model-30"
+    assert stored == "[('global_step', []), ('table', [20000, 64])]"
+    shown = next(code for _, code in _blocks(TRAINING_PAGE.read_text("utf-8"), "") if "Dequeue" in code).splitlines()
+    assert [re.sub(r"\d\.\d+ s", "", line) for line in seen] == [re.sub(r"\d\.\d+ s", "", line) for line in shown]
+    sizes = {p.name.split(".")[0]: p.stat().st_size for p in (tmp_path / "run/incremental").glob("*.blocks")}
+    assert sizes["model-1"] > 20_000 * 64 * 4
+    assert sizes["model-2"] < 2 * 128 * 1024
+
+
 def test_what_is_compatible_is_said_as_it_is() -> None:
     text = compatibility.DOCUMENT.read_text(encoding="utf-8")
     assert text == compatibility.written(text), "python -m tests.compatibility writes it anew"
