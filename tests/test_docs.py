@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import codeop
 import os
 import re
 import socket
@@ -215,6 +216,29 @@ async def test_checkpoints_and_looks_into_a_session(
     sizes = {p.name.split(".")[0]: p.stat().st_size for p in (tmp_path / "run/incremental").glob("*.blocks")}
     assert sizes["model-1"] > 20_000 * 64 * 4
     assert sizes["model-2"] < 2 * 128 * 1024
+
+
+PASTED = {
+    "training": PIECES,
+    "distributed": [
+        code
+        for _, code in _blocks((ROOT / "docs" / "distributed.md").read_text("utf-8"), "python")
+        if "asyncio.run(" not in code
+    ],
+}
+
+
+@pytest.mark.parametrize("page", PASTED)
+def test_the_pieces_can_be_pasted_into_an_interpreter(page: str) -> None:
+    """It reads line by line, so that a block must end with an empty line, and have none inside."""
+    complete = codeop.CommandCompiler()
+    complete.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    lines: list[str] = []
+    for line in ["", *"\n\n".join(PASTED[page]).splitlines(), ""]:
+        lines.append(line)
+        if complete("\n".join(lines), page) is not None:
+            lines.clear()
+    assert not "".join(lines)
 
 
 def test_what_is_compatible_is_said_as_it_is() -> None:
