@@ -196,6 +196,14 @@ def test_the_supervised_program_shows_its_progress_and_goes_on_from_its_checkpoi
     assert "loss = " not in logged
 
 
+def test_the_simulated_cluster_does_what_the_page_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "simulation.md").read_text("utf-8")
+    ((_, code),) = _blocks(page, "python")
+    printed, logged = _output(code, tmp_path)
+    assert f"prints `{printed.strip()}`" in page
+    assert logged == ""
+
+
 def test_the_older_program_stops_at_its_step(tmp_path: Path) -> None:
     assert _output(OLDER, tmp_path) == ("", "")
     assert (tmp_path / "run" / "older" / "checkpoint").is_file()
