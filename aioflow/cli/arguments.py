@@ -10,7 +10,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, NoReturn
 
-__all__ = ["Parser", "add_imports", "count", "file", "output_file", "port", "positive", "seconds", "up_to"]
+from aioflow.formats.stores import is_url
+
+__all__ = [
+    "Parser",
+    "add_imports",
+    "count",
+    "file",
+    "output_file",
+    "port",
+    "positive",
+    "seconds",
+    "stored_file",
+    "up_to",
+]
 
 _WRONG: Final = 2
 
@@ -91,6 +104,11 @@ def file(text: str) -> Path:
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError(f"{text!r} is not a name")
     return Path(text)
+
+
+def stored_file(text: str) -> str:
+    """The path of a file, or its URL in a store."""
+    return text if is_url(text) else str(file(text))
 
 
 def output_file(text: str) -> Path:

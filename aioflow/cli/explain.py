@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from statistics import median
 from time import perf_counter
 from typing import Any, Final
@@ -15,7 +15,7 @@ import numpy as np
 
 # The whole package: that is what registers the ops and the portable kernels.
 import aioflow as af
-from aioflow.cli.arguments import add_imports, file, output_file
+from aioflow.cli.arguments import add_imports, file, output_file, stored_file
 from aioflow.cli.backends import load_backends
 from aioflow.cli.program import run
 from aioflow.compiler.ir import ClientGraph
@@ -56,7 +56,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "explain", help="show where the nodes of a saved graph would run, and the step that is predicted"
     )
-    parser.add_argument("graph", type=file, help="a file of aioflow.train.write_graph")
+    parser.add_argument("graph", type=stored_file, help="a file of aioflow.train.write_graph, or its URL in a store")
     parser.add_argument("--fetch", nargs="+", required=True, metavar="NAME", help="tensors (x:0) and operations (x)")
     parser.add_argument(
         "--device-count", nargs="+", type=_count, default=[("CPU", 1)], metavar="TYPE=N", help="default: CPU=1"
@@ -95,8 +95,9 @@ def _run(arguments: argparse.Namespace) -> int:
         _find_devices(counts)
     found = _explain(arguments)
     if arguments.svg is not None:
+        picture = found.to_svg(f"{PurePath(arguments.graph).name}: predicted step")
         with file_errors(arguments.svg):
-            arguments.svg.write_text(found.to_svg(f"{arguments.graph.name}: predicted step"), encoding="utf-8")
+            arguments.svg.write_text(picture, encoding="utf-8")
     print(found)
     return 0
 
@@ -144,7 +145,7 @@ async def _devices_at(target: str) -> tuple[str, ...]:
         return tuple(session.list_devices())
 
 
-def _read(path: Path, names: Sequence[str]) -> _Step:
+def _read(path: str, names: Sequence[str]) -> _Step:
     definition = read_graph(path)
     graph = af.Graph()
     with graph.as_default():

@@ -193,3 +193,11 @@ def test_a_graph_of_a_cluster_needs_a_target(tmp_path: Path, capsys: pytest.Capt
     assert "--target aioflow://HOST:PORT" in error
     assert f"{device} (node 'far')" in error
     assert len(error.splitlines()) == 1
+
+
+def test_a_graph_in_a_store_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    with af.Graph().as_default() as graph:
+        af.square(af.placeholder("float32", [8], name="x"), name="y")
+    url = write_graph(graph, "memory://explained/run", "graph.json")
+    assert run(url, "--fetch", "y") == 0
+    assert "predicted step" in capsys.readouterr().out
