@@ -290,3 +290,14 @@ async def test_an_id_without_a_row_in_a_list_of_tables() -> None:
         await session.run(af.global_variables_initializer())
         with pytest.raises(InvalidArgumentError, match="id 4 is not in the table 'a, b', which has 4 rows"):
             await session.run(rows)
+
+
+async def test_of_tables_that_are_not_even_each_row_has_an_id() -> None:
+    """With "mod", row 2 of the second of two tables is number 5, also where the first has two rows only."""
+    tables = [af.constant(values(rows=2)), af.constant(100 + values(rows=3))]
+    ids = af.placeholder("int64", [None])
+    rows = af.nn.embedding_lookup(tables, ids)
+    async with af.Session() as session:
+        np.testing.assert_array_equal(await session.run(rows, {ids: [5, 0]}), [[104, 105], [0, 1]])
+        with pytest.raises(InvalidArgumentError, match="is not in"):
+            await session.run(rows, {ids: [4]})

@@ -115,10 +115,12 @@ def _partitioned_rows(tables: list[Any], ids: Tensor, strategy: str) -> Tensor:
 
 
 def _checked(tables: list[Any], ids: Tensor) -> Tensor:
-    """The ids, each of which has a row, where the number of rows is known."""
+    """The ids, each of which has a row, where the number of rows is known, and the tables are as even as can be."""
     sizes = [_first_size(table) for table in tables]
     rows = sum(size for size in sizes if size is not None)
-    if None in sizes or rows == 0 or ids.dtype not in (dtypes.int32, dtypes.int64):
+    each, extra = divmod(rows, len(tables))
+    even = [each + 1] * extra + [each] * (len(tables) - extra)
+    if sizes != even or rows == 0 or ids.dtype not in (dtypes.int32, dtypes.int64):
         return ids
     result: Tensor = make("AioflowCheckedIds", ids, table=_name_of(tables), rows=rows)
     return result
