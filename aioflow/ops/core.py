@@ -184,25 +184,26 @@ def group(*inputs: NodeLike | Sequence[Any] | None, name: str | None = None) -> 
     It is on the device that all of them ask for. Where these are several, each has a node of its own that waits for
     what is there, so that one message tells the others of all.
     """
-    elements = [e for e in _flatten(inputs) if e is not None]
-    graph = graph_of(elements)
-    by_device: dict[str, list[Any]] = {}
-    for element in elements:
-        by_device.setdefault(getattr(element, "op", element).device, []).append(element)
+    given = [e for e in _flatten(inputs) if e is not None]
+    graph = graph_of(given)
+    by_device: dict[str, list[Operation]] = {}
+    for element in map(graph.as_graph_element, given):
+        node = element.op if isinstance(element, Tensor) else element
+        by_device.setdefault(node.device, []).append(node)
     with graph.as_default():
         if len(by_device) == 1:
-            ((device, elements),) = by_device.items()
-            return _gate(graph, elements, device, name or "group_deps")
+            ((device, nodes),) = by_device.items()
+            return _gate(graph, nodes, device, name or "group_deps")
         with name_scope(name, "group_deps") as scope:
-            waited: list[Any] = []
+            waited: list[Operation] = []
             for device, there in by_device.items():
                 waited += there if device == "" or len(there) == 1 else [_gate(graph, there, device, None)]
             return _gate(graph, waited, "", scope)
 
 
-def _gate(graph: Graph, elements: Sequence[Any], device: str, name: str | None) -> Operation:
-    """A node on `device`, or where the scopes around say, that finishes when `elements` have."""
-    with graph.control_dependencies(elements), ExitStack() as stack:
+def _gate(graph: Graph, nodes: Sequence[Operation], device: str, name: str | None) -> Operation:
+    """A node on `device`, or where the scopes around say, that finishes when `nodes` have."""
+    with graph.control_dependencies(nodes), ExitStack() as stack:
         if device:
             stack.enter_context(graph.colocate_with(None))
             stack.enter_context(graph.device(None))
