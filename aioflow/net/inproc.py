@@ -7,6 +7,7 @@ it, that is where it and all arrays under it are read-only, and copied otherwise
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 from collections import deque
 from collections.abc import AsyncIterator
@@ -205,7 +206,8 @@ async def connect_inproc(place: str, options: CommOptions, peer: str) -> InprocC
     """
     listener = _LISTENERS.get(place)
     if listener is None or listener.loop is not asyncio.get_running_loop():
-        raise UnavailableError(f"nothing listens at inproc://{place} on this event loop")
+        refusal = ConnectionRefusedError(errno.ECONNREFUSED, "nothing listens there")
+        raise UnavailableError(f"nothing listens at inproc://{place} on this event loop") from refusal
     names = (peer, f"inproc://{place}#{next(_NUMBERS)}")
     ours, theirs = InprocComm.pair(names, (options, listener.options))
     listener.accept(theirs)

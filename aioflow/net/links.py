@@ -59,6 +59,7 @@ class Link:
         devices: Their full names, of who was there last; a task that has not been reached counts as one with a CPU.
         restarts: How many times another process was found at its end than before.
         is_told: Whether somebody has been told of the last of these.
+        is_known: Whether the task has been reached, so that a restart from now on is noticed.
     """
 
     def __init__(self, hub: Hub, address: str, task: str = "") -> None:
@@ -81,6 +82,10 @@ class Link:
         """Whether the task can be asked right now, as far as is known."""
         worker = self._session or self._worker
         return worker is not None and worker.is_open
+
+    @property
+    def is_known(self) -> bool:
+        return self._incarnation != 0
 
     @property
     def worker(self) -> RemoteWorker | WorkerSession:

@@ -10,7 +10,8 @@ report      what a step waits for: seconds, and rows of node and reason
 abort       stop a step and say when nothing of it is running any more, and whether it had begun
 deliver     a push, from worker to worker: a value for the rendezvous of a step
 settle      to the task that keeps them: where resources are; rows of container, name, request and device → devices
-holds       to the others: which device has them; rows of container and name → devices, or nothing
+holds       to the others: what they have, and are to have, of these; rows of container and name → rows as of settle
+claim       to those that are to have them: rows as of settle
 state       how the worker is
 reset       drop resources
 """
@@ -33,6 +34,7 @@ from aioflow.runtime.stats import NodeStats, StepStats
 
 __all__ = [
     "ABORT",
+    "CLAIM",
     "CLOCK",
     "DELIVER",
     "DEREGISTER",
@@ -77,6 +79,7 @@ ABORT: Final = "abort"
 DELIVER: Final = "deliver"
 SETTLE: Final = "settle"
 HOLDS: Final = "holds"
+CLAIM: Final = "claim"
 STATE: Final = "state"
 RESET: Final = "reset"
 

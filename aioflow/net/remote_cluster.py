@@ -8,7 +8,7 @@ step that needs it, which registers its parts again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from aioflow.checks.numbers import check_number
@@ -22,6 +22,7 @@ from aioflow.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from aioflow.graph.device_spec import task_of
 from aioflow.net.chance import fresh_number
 from aioflow.net.channel import Request
 from aioflow.net.client_task import ClientTask
@@ -31,7 +32,7 @@ from aioflow.net.homes import Resource, keeper_of
 from aioflow.net.links import Hub, Link
 from aioflow.net.messages import settings_of
 from aioflow.net.outbox import Parcel
-from aioflow.net.remote_step import RemoteStep, Way, outcomes
+from aioflow.net.remote_step import RemoteStep, Standing, Way, outcomes
 from aioflow.net.server import client_options, is_of_this_process, target_address
 from aioflow.runtime.cluster import Home
 from aioflow.runtime.worker import Worker, WorkerState
@@ -85,8 +86,8 @@ class RemoteCluster:
         self._links: dict[str, Link] = {}  # by task, that of the target first
         self._own: ClientTask | None = None
         self._settled: dict[Resource, str] = {}  # where resources are, as the whole cluster knows it
-        self._asked_after = 0  # restarts of the task that keeps it
-        self.on_move: Callable[[], None] = lambda: None
+        self._moves = 0  # how many times some were found elsewhere
+        self.on_move: list[Callable[[], Awaitable[None]]] = []
 
     @property
     def devices(self) -> Sequence[str]:
@@ -222,7 +223,7 @@ class RemoteCluster:
         """
         ways = [(self._way(part.task), part) for part in plan.parts.values()]
         ways.sort(key=lambda pair: is_of_this_process(pair[0].address))  # what goes far goes first
-        step = RemoteStep(ways, config, self._hub.timeout, self._hub.connections, self._after_restart)
+        step = RemoteStep(ways, config, self._hub.timeout, self._hub.connections, self._standing())
         await step.open()
         return step
 
@@ -234,34 +235,48 @@ class RemoteCluster:
         """
         new = {Resource(*key): device for key, device in homes.items() if key not in self._settled}
         if new:
-            try:
-                await self._keeper.open(self._hub.timeout)
-                await self._ask_keeper(new)
-            except _AWAY as error:
-                error.message += f"; {self._keeper.task} keeps where the variables of the cluster are"
-                raise
+            await self._ask_keeper(new)
         return {key: self._settled[Resource(*key)] for key in homes}
 
-    @property
-    def _keeper(self) -> Link:
-        return self._link(keeper_of(list(self._links)))
-
-    async def _ask_keeper(self, new: Mapping[Resource, str]) -> None:
-        """Ask of new resources, and of all where the keeper is another process: what it was told before is gone."""
-        restarts = self._keeper.restarts
-        asked = {**self._settled, **new} if restarts != self._asked_after else dict(new)
-        devices = await self._keeper.settle(list(asked), list(asked.values())) if asked else []
+    async def _ask_keeper(self, asked: Mapping[Resource, str]) -> None:
+        """Settle these resources, with tasks that are known: of what befalls those later this client will learn."""
+        keeper = self._link(keeper_of(list(self._links)))
+        try:
+            while True:
+                await keeper.open(self._hub.timeout)
+                devices = await keeper.settle(list(asked), list(asked.values()))
+                strange = [link for link in self._homes(devices) if not link.is_known]
+                if not strange:
+                    break
+                for link in strange:
+                    await link.open(self._hub.timeout)
+        except _AWAY as error:
+            if not keeper.is_open:
+                error.message += f"; {keeper.task} keeps where the variables of the cluster are"
+            raise
         known = dict(self._settled)
         self._settled.update(zip(asked, devices, strict=True))
-        self._asked_after = restarts
         if any(self._settled[resource] != device for resource, device in known.items()):
+            self._moves += 1
             self.pins.clear()
-            self.on_move()
+            for drop in self.on_move:
+                await drop()
 
-    async def _after_restart(self) -> None:
-        """A task was restarted: if it is the keeper, others may have told it first where resources are from now on."""
-        if self._keeper.restarts != self._asked_after:
-            await self._ask_keeper({})
+    def _homes(self, devices: Iterable[str]) -> list[Link]:
+        """The tasks that devices belong to."""
+        return [self._links[task] for task in dict.fromkeys(map(task_of, devices)) if task in self._links]
+
+    def _standing(self) -> Standing:
+        """What a step that is made now relies on."""
+        moves = self._moves
+        return Standing(self._settle_again, lambda: moves == self._moves)
+
+    async def _settle_again(self) -> None:
+        """Tasks were restarted: what was to be there may be elsewhere from now on, as others may have been quicker."""
+        lost = {link.task for link in self._links.values() if not link.is_told}
+        asked = {resource: device for resource, device in self._settled.items() if task_of(device) in lost}
+        if asked:
+            await self._ask_keeper(asked)
 
     async def reset(self, containers: Sequence[str] | None) -> None:
         """Drop the resources of the containers, or of all, on every worker that is there. Raises UnavailableError."""

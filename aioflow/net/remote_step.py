@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
-from aioflow.errors import OpError
+from aioflow.errors import AbortedError, ClosedSessionError, OpError
 from aioflow.net.client_task import ClientTask
 from aioflow.net.links import Link
 from aioflow.net.remote_worker import RemoteWorker
@@ -17,10 +18,22 @@ from aioflow.runtime.cluster import StepOfParts
 from aioflow.runtime.step import Step
 from aioflow.sync.background import Background
 
-__all__ = ["RemoteStep", "Way", "outcomes"]
+__all__ = ["RemoteStep", "Standing", "Way", "outcomes"]
 
 T = TypeVar("T")
 Way: TypeAlias = Link | ClientTask
+
+
+class Standing(NamedTuple):
+    """What a plan relies on.
+
+    Attributes:
+        settle: Called when another process has been found where one was before: finds out where resources are now.
+        holds: Whether they are where they were when the plan was made.
+    """
+
+    settle: Callable[[], Awaitable[None]]
+    holds: Callable[[], bool]
 
 
 class _Registered(NamedTuple):
@@ -38,7 +51,7 @@ class RemoteStep:
         parts: Each with the way to the worker that it is for; the remote ones first.
         patience: Seconds in which a worker must let itself be reached.
         background: Where parts are forgotten whose registration nobody waits for any more.
-        after_restart: Called when another process has been found where one was before.
+        standing: What the plan relies on.
     """
 
     def __init__(
@@ -47,9 +60,9 @@ class RemoteStep:
         config: SessionConfig,
         patience: float,
         background: Background,
-        after_restart: Callable[[], Awaitable[None]],
+        standing: Standing,
     ) -> None:
-        self._after_restart = after_restart
+        self._standing = standing
         self._parts = tuple(parts)
         self._config = config
         self._patience = patience
@@ -57,6 +70,8 @@ class RemoteStep:
         self._lock = asyncio.Lock()
         self._registered: Sequence[_Registered] = ()
         self._step = StepOfParts(())
+        self._running = 0
+        self._is_dropped = False
 
     def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
         """None: workers have to be waited for."""
@@ -74,28 +89,36 @@ class RemoteStep:
 
         Raises:
             OpError: one cannot, or cannot be reached; the first cause. What the others have prepared is forgotten.
-            AbortedError: one was restarted, and nobody has been told yet.
+            AbortedError: one was restarted, and nobody has been told yet; or resources are elsewhere than planned.
         """
         restarts = [way.restarts for way, _ in self._parts]
         async with self._lock:
             if not self._is_ready:
                 await _all(way.open(self._patience) for way, _ in self._parts)
                 if not all(way.is_told for way, _ in self._parts):
-                    await self._after_restart()
+                    await self._standing.settle()
                 for way, _ in self._parts:
                     way.tell()
+                self._require_standing()
                 await self._register()
+                self._require_standing()
         for (way, _), before in zip(self._parts, restarts, strict=True):
             if isinstance(way, Link) and way.restarts != before:
                 raise way.restarted()  # somebody else has been told meanwhile, but this step is an old one, too
 
+    def _require_standing(self) -> None:
+        if not self._standing.holds():
+            error = AbortedError("variables are on other tasks than they were when the step was planned")
+            error.may_have_been_applied = False
+            raise error
+
     async def _register(self) -> None:
-        await self.deregister()
+        await self._forget()
         done = await outcomes(self._prepare(way.worker, part) for way, part in self._parts)
         self._registered = [outcome for outcome in done if not isinstance(outcome, BaseException)]
         errors = [outcome for outcome in done if isinstance(outcome, BaseException)]
         if errors:
-            await self.deregister()
+            await self._forget()
             raise next((error for error in errors if isinstance(error, OpError)), errors[0])
         self._step = StepOfParts(self._registered)
 
@@ -129,6 +152,7 @@ class RemoteStep:
                 error says whether updates may have been made.
         """
         step.begun = set()
+        self._running += 1
         try:
             if not self._is_ready:
                 async with step.stoppable():
@@ -137,13 +161,27 @@ class RemoteStep:
         except OpError as error:
             step.account(error)
             raise
+        finally:
+            self._running -= 1
+            if self._is_dropped and not self._running:
+                await self._forget()
 
     async def deregister(self) -> None:
-        """Let the workers forget their parts; a step that is running goes on."""
+        """Let the workers forget their parts, when no step is running any more. Nobody waits for them to do so."""
+        self._is_dropped = True
+        if not self._running:
+            await self._forget()
+
+    async def _forget(self) -> None:
         registered, self._registered = self._registered, ()
-        for known in registered:
-            if known.worker.is_open:
-                await known.worker.deregister(known.handle)
+        if registered:
+            with suppress(ClosedSessionError):  # then they forget everything with the connections
+                await self._background.start(_deregister(registered))
+
+
+async def _deregister(parts: Sequence[_Registered]) -> None:
+    """Tell each worker; one who does not hear it forgets its part with the connection."""
+    await outcomes(known.worker.deregister(known.handle) for known in parts if known.worker.is_open)
 
 
 async def outcomes(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:

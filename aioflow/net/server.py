@@ -28,7 +28,7 @@ from aioflow.net.addresses import PortReservation, split_address, split_host
 from aioflow.net.channel import Channel
 from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address, parse_task
 from aioflow.net.comm import CommOptions
-from aioflow.net.homes import Homes
+from aioflow.net.homes import Holdings, Homes
 from aioflow.net.messages import Hello, settings_document
 from aioflow.net.outbox import Outbox
 from aioflow.net.task_worker import Push, TaskWorker, WorkerSession
@@ -82,7 +82,7 @@ class Server:
 
     Attributes:
         worker: Owns the devices and the variables on them.
-        homes: Where the resources of the cluster are, if this is the task that keeps that.
+        homes: Where the resources of the cluster are, if this is the task that keeps that; and those that are here.
         cluster: The cluster; a port 0 of this task is replaced by a free port, which is kept for it.
 
     Raises:
@@ -114,7 +114,7 @@ class Server:
         self._process = generation()
         self._config = config or SessionConfig()
         self.worker = Worker(self._config, self._task.name)
-        self.homes = Homes(self.worker, self._others, self._reach)
+        self.homes = Homes(Holdings(self.worker), self._others, self._reach)
         self._background = Background()
         self._home: object = None
         self._tasks: TaskWorker | None = None

@@ -20,9 +20,10 @@ from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.net.channel import Channel, Reply, Request, Service, Taker
 from aioflow.net.comm import Comm
 from aioflow.net.errors_codec import decode_error
-from aioflow.net.homes import Homes, Resource, pack_texts, unpack_texts
+from aioflow.net.homes import Homes, pack_texts, resource_rows, unpack_texts
 from aioflow.net.messages import (
     ABORT,
+    CLAIM,
     CLOCK,
     DELIVER,
     DEREGISTER,
@@ -173,6 +174,7 @@ class _Client:
             ABORT: self._abort,
             SETTLE: self._settle,
             HOLDS: self._holds,
+            CLAIM: self._claim,
             STATE: self._state,
             RESET: self._reset,
         }
@@ -295,14 +297,17 @@ class _Client:
         return Reply(Aborted(await self._session.abort(asked.step, error))._asdict())
 
     async def _settle(self, request: Request) -> Reply:
-        rows = unpack_texts(request.tensors, 4)
-        resources = [Resource(*row[:3]) for row in rows]
-        devices = await self._homes.settle(resources, [device for *_, device in rows])
+        rows = resource_rows(request.tensors)
+        devices = await self._homes.settle([resource for resource, _ in rows], [device for _, device in rows])
         return Reply({}, [pack_texts([[device] for device in devices])] if devices else [])
 
     async def _holds(self, request: Request) -> Reply:
         names = [(container, name) for container, name in unpack_texts(request.tensors, 2)]
-        return Reply({}, [pack_texts([[device] for device in self._homes.held(names)])] if names else [])
+        found = self._homes.holdings.look_up(names, self.channel.comm.peer_incarnation)
+        return Reply({}, [pack_texts([[*resource, device] for resource, device in found])] if found else [])
+
+    async def _claim(self, request: Request) -> None:
+        self._homes.holdings.claim(dict(resource_rows(request.tensors)), self.channel.comm.peer_incarnation)
 
     async def _state(self, request: Request) -> Reply:
         state = await self._session.state()

@@ -6,7 +6,7 @@ A plan is registered once, part by part, and a step is then one call of every wo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from aioflow.compiler.ir import Part, Plan, worth_a_thread
@@ -111,11 +111,16 @@ class LocalStep:
     def __init__(self, worker: Worker, handle: int) -> None:
         self._worker = worker
         self._handle = handle
-        self.run_inline = worker.executable(handle).run_inline
+        self._executable = worker.executable(handle)
+        self.run_inline = self._executable.run_inline
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
-        """Run one step; returns the fetches in order. Raises OpError."""
-        return await self._worker.run(self._handle, feeds, step)
+        """Run one step, also where the plan was forgotten after it had been looked up; returns the fetches in order.
+
+        Raises:
+            OpError: as of `Worker.run`.
+        """
+        return await self._worker.execute(self._executable, feeds, step)
 
     async def deregister(self) -> None:
         """Forget the plan; a step that is running goes on."""
@@ -141,8 +146,8 @@ class Cluster(Protocol):
     def own(self) -> str:
         """The device of the client itself, for what has to be in this process; "" where no other is elsewhere."""
 
-    on_move: Callable[[], None]
-    """Called when resources are elsewhere than before: plans that were made are wrong."""
+    on_move: list[Callable[[], Awaitable[None]]]
+    """Each is awaited when resources are elsewhere than before: plans that were made are wrong."""
 
     settings: SessionConfig | None
     """Of whom `connect` has reached, for the session to take up."""
@@ -194,7 +199,7 @@ class LocalCluster:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.on_move: Callable[[], None] = lambda: None
+        self.on_move: list[Callable[[], Awaitable[None]]] = []
         self.settings: SessionConfig | None = None
 
     def background(self, session: int) -> Background:

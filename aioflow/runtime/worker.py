@@ -144,7 +144,10 @@ class Worker:
             InvalidArgumentError: `feeds` are not those of the whole step.
             OpError: a kernel failed or the step was stopped; the first cause, with its node.
         """
-        executable = self.executable(handle)
+        return await self.execute(self.executable(handle), feeds, step)
+
+    async def execute(self, executable: Executable | PartExecutable, feeds: Sequence[Any], step: Step) -> list[Any]:
+        """`run` for who has the registered part, which may have been forgotten meanwhile."""
         if len(feeds) != executable.feeds:
             raise InvalidArgumentError("wrong number of feeds", expected=executable.feeds, actual=len(feeds))
         self._running[step] = None

@@ -152,6 +152,7 @@ class PartialRuns:
         self._steps = steps
         self._runs: dict[str, _PartialRun] = {}
         self._prepared: dict[Hashable, _Prepared] = {}
+        cluster.on_move.append(self.drop)
 
     async def begin(self, request: StepRequest, mutations: int, probe: Probe | None) -> str:
         """Start the step; returns the handle for `advance`."""
@@ -166,6 +167,13 @@ class PartialRuns:
         handle = f"partial_run_{self._session}_{next(_IDS)}"
         self._runs[handle] = run
         return handle
+
+    async def drop(self) -> None:
+        """Forget all set-ups, and have the workers forget them: they are to be planned anew. What runs goes on."""
+        dropped = list(self._prepared.values())
+        self._prepared.clear()
+        for prepared in dropped:
+            await prepared.registered.deregister()
 
     async def _remember(self, key: Hashable, made: _Prepared) -> _Prepared:
         """Keep a set-up, or use the equal one that somebody else has compiled meanwhile."""

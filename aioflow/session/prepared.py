@@ -144,7 +144,14 @@ class StepCache:
         self._config = config
         self._preparing: dict[Hashable, asyncio.Future[PreparedStep]] = {}
         self._growth = _GrowthWatch(graph)
-        cluster.on_move = self.steps.clear
+        cluster.on_move.append(self.drop)
+
+    async def drop(self) -> None:
+        """Forget all steps, and have the workers forget them: they are to be planned anew."""
+        dropped = list(self.steps.values())
+        self.steps.clear()
+        for prepared in dropped:
+            await prepared.registered.deregister()
 
     async def prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
         """The step of a signature: compile it, unless it is known, or somebody is compiling it already."""
@@ -162,10 +169,9 @@ class StepCache:
         try:
             prepared = await self._compile(fetches, feeds)
             self._growth.note()
-            while len(self.steps) >= self._config.plan_cache_size:
-                oldest = next(iter(self.steps))
-                await self.steps.pop(oldest).registered.deregister()
+            before = self.steps.pop(key, None)
             self.steps[key] = prepared
+            await self._make_room([] if before is None else [before])
             return prepared
         except asyncio.CancelledError as error:
             error.add_note(f"aioflow: a step for {names_of(fetches)} was cancelled while it was being compiled")
@@ -173,6 +179,13 @@ class StepCache:
         finally:
             del self._preparing[key]
             turn.cancel()
+
+    async def _make_room(self, stale: list[PreparedStep]) -> None:
+        """Drop what is out of date, and the oldest of too many."""
+        while len(self.steps) > self._config.plan_cache_size:
+            stale.append(self.steps.pop(next(iter(self.steps))))
+        for prepared in stale:
+            await prepared.registered.deregister()
 
     async def _compile(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
         mutations = self._graph.mutations

@@ -20,7 +20,7 @@ from aioflow.errors import (
 )
 from aioflow.net import homes
 from aioflow.net.cluster_spec import free_addresses
-from aioflow.net.homes import Homes, Resource, pack_texts, unpack_texts
+from aioflow.net.homes import Holdings, Homes, Resource, pack_texts, unpack_texts
 from aioflow.net.server import Server
 from aioflow.runtime.worker import Worker
 from tests.net.clusters import cluster
@@ -88,6 +88,40 @@ async def test_who_was_there_before_the_restart_of_that_task_learns_what_others_
             assert places(old, made[0]) == places(new, made[1])
 
 
+class Fed:
+    """A graph with a variable, and the value that it gets."""
+
+    def __init__(self) -> None:
+        with af.Graph().as_default() as self.graph:
+            self.value = af.placeholder("float32", [1])
+            self.v = af.Variable(self.value, name="v")
+
+    async def place(self, session: af.Session) -> None:
+        """Have the session place the variable, and not make it."""
+        with pytest.raises(af.errors.OpError):
+            await session.run(self.v.initializer, {self.value: "no number"})
+
+    async def make(self, session: af.Session, value: float) -> None:
+        await session.run(self.v.initializer, {self.value: [value]})
+
+
+async def test_what_is_placed_and_not_made_stays_there_when_the_task_that_keeps_where_is_restarted() -> None:
+    """The steps of the first client do not touch that task, so that it does not even learn of the restart."""
+    ports = free_addresses(3)
+    spec = {"chief": ports[:1], "worker": ports[1:]}
+    first, second = Fed(), Fed()
+    async with Server(spec, "worker", 0) as one, Server(spec, "worker", 1) as two, AsyncExitStack() as stack:
+        async with Server(spec, "chief", 0):
+            old = await stack.enter_async_context(af.Session(one.target, graph=first.graph))
+            await first.place(old)
+        async with Server(spec, "chief", 0), af.Session(two.target, graph=second.graph) as new:
+            await second.place(new)
+            await first.make(old, 1.0)
+            assert (await new.run(second.v)).tolist() == [1.0]
+            await second.make(new, 2.0)
+            assert (await old.run(first.v)).tolist() == [2.0]
+
+
 async def test_what_asks_for_its_place_needs_nobody_who_keeps_it() -> None:
     ports = free_addresses(2)
     spec = {"chief": ports[:1], "worker": ports[1:]}
@@ -118,25 +152,59 @@ async def test_what_soft_placement_has_moved_is_in_one_place() -> None:
         assert (await two.run(made[1])).tolist() == [1.0]
 
 
+def homes_of_two(error: af.errors.OpError) -> Homes:
+    """Of a cluster whose other task cannot be called."""
+
+    @asynccontextmanager
+    async def reach(task: str) -> AsyncIterator[Any]:
+        if task:
+            raise error
+        yield
+
+    return Homes(Holdings(Worker()), lambda: ["other"], reach)
+
+
 async def test_who_is_there_and_silent_may_have_what_is_asked_for() -> None:
-    """A task that is away has nothing; for one that does not answer nothing is decided."""
-
-    def reach(error: af.errors.OpError) -> Any:
-        @asynccontextmanager
-        async def reached(task: str) -> AsyncIterator[Any]:
-            if task:
-                raise error
-            yield None
-
-        return reached
-
+    """A task where nobody listens has nothing; for one that does not answer, or is not heard, nothing is decided."""
     names = [Resource("", "v", "")]
-    away = Homes(Worker(), lambda: ["other"], reach(UnavailableError("nobody")))
-    assert await away.settle(names, ["/cpu:0"]) == ["/cpu:0"]
-    silent = Homes(Worker(), lambda: ["other"], reach(DeadlineExceededError("silence")))
-    for _ in range(2):
-        with pytest.raises(DeadlineExceededError, match="silence"):
-            await silent.settle(names, ["/cpu:0"])
+    refused = UnavailableError("nobody")
+    refused.__cause__ = ConnectionRefusedError()
+    assert await homes_of_two(refused).settle(names, ["/cpu:0"]) == ["/cpu:0"]
+    for error in (DeadlineExceededError("silence"), UnavailableError("silence: the connection was lost")):
+        silent = homes_of_two(error)
+        for _ in range(2):
+            with pytest.raises(type(error), match="silence"):
+                await silent.settle(names, ["/cpu:0"])
+
+
+def test_what_a_task_is_to_have_is_what_the_last_who_asked_says() -> None:
+    """What one who keeps where resources are has sent before its end may come after its successor has asked."""
+    worker = Worker()
+    (device,) = worker.devices
+    v, w = Resource("", "v", ""), Resource("c", "w", "/job:localhost")
+    holdings = Holdings(worker)
+    holdings.claim({v: device}, keeper=1)
+    assert holdings.look_up([("", "v"), ("c", "w")], keeper=2) == [(v, device)]
+    with pytest.raises(af.errors.AbortedError):
+        holdings.claim({w: device}, keeper=1)
+    assert holdings.look_up([("c", "w")], keeper=2) == []
+    holdings.claim({w: device}, keeper=2)
+    assert holdings.look_up([("c", "w")], keeper=2) == [(w, device)]
+
+
+def test_a_task_is_to_have_only_what_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker()
+    (device,) = worker.devices
+    holdings = Holdings(worker)
+    with pytest.raises(af.errors.NotFoundError, match="no such device"):
+        holdings.claim({Resource("", "v", ""): f"{device}0"})
+    with pytest.raises(InvalidArgumentError, match="malformed device name"):
+        holdings.claim({Resource("", "v", "garbage///"): device})
+    monkeypatch.setattr(homes, "_MOST", 1)
+    with pytest.raises(ResourceExhaustedError):
+        holdings.claim({Resource("", "a", ""): device, Resource("", "b", ""): device})
+    assert holdings.look_up([("", "a"), ("", "b"), ("", "v")]) == []
+    holdings.claim({Resource("", "a", ""): device, Resource("", "a", "/cpu:0"): device})
 
 
 async def test_each_task_may_have_one_of_its_own() -> None:
@@ -168,7 +236,7 @@ async def test_a_malformed_place_is_nobody_elses() -> None:
 
 async def test_the_table_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(homes, "_MOST", 2)
-    table = Homes(Worker(), tuple, lambda task: pytest.fail(task))
+    table = Homes(Holdings(Worker()), tuple, lambda task: pytest.fail(task))
     names = [Resource("", name, "") for name in "abc"]
     assert await table.settle(names[:2], ["/cpu:0", "/cpu:1"]) == ["/cpu:0", "/cpu:1"]
     assert await table.settle(names[:2], ["/cpu:3", "/cpu:1"]) == ["/cpu:0", "/cpu:1"]

@@ -17,7 +17,7 @@ from unittest import mock
 from aioflow import kernels
 from aioflow.errors import OpError, UnavailableError
 from aioflow.formats import checkpoint
-from aioflow.net import links, outbox, remote_step, remote_worker, step_table, task_worker, worker_service
+from aioflow.net import homes, links, outbox, remote_step, remote_worker, step_table, task_worker, worker_service
 from aioflow.net.channel import Channel
 from aioflow.net.heartbeat import Heartbeat
 from aioflow.net.tcp import TcpComm
@@ -227,6 +227,13 @@ def value_for_another_iteration() -> AbstractContextManager[Any]:
     return replaced(Rendezvous, "deliver", change)
 
 
+def home_not_written_down() -> AbstractContextManager[Any]:
+    async def claim(*asked: Any) -> None:
+        """Only the keeper knows."""
+
+    return mock.patch.object(homes.Homes, "_claim", claim)
+
+
 PLANTS: Final[Mapping[str, Plant]] = {
     "a wake-up of a lane is lost, one of five": lost_wake_up,
     "a part counts as registered with a restarted task": stale_registration,
@@ -246,6 +253,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "calls wait on when their connection has ended": calls_that_outlive_their_connection,
     "a checkpoint counts as written, although the disk has failed": disk_error_swallowed,
     "one value of thirty is that of the step before": value_for_another_iteration,
+    "only the keeper knows where a variable is to be": home_not_written_down,
 }
 
 
@@ -262,6 +270,7 @@ _WITNESSES: Final[Mapping[Plant, Sequence[str]]] = {
     waiter_leaked: ("queueing",),
     disk_error_swallowed: ("saving",),
     heartbeat_that_never_fires: ("vanishing",),
+    home_not_written_down: ("settling",),
 }
 
 

@@ -23,6 +23,7 @@ ORDINARY = {
     "programs": 10,
     "queueing": 30,
     "restarting": 20,
+    "settling": 20,
     "synchronous": 20,
     "vanishing": 10,
 }
