@@ -33,7 +33,7 @@ meaning the class derives from it too, so that published code with `except Value
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 __all__ = [
     "AbortedError",
@@ -220,6 +220,13 @@ class FailedPreconditionError(OpError, RuntimeError):
 
 class ClosedSessionError(FailedPreconditionError):
     """The session has been closed."""
+
+    @classmethod
+    def refusing(cls) -> Self:
+        """For a step that is not begun on that account."""
+        error = cls("attempted to use a closed Session", expected="an open session", actual="closed")
+        error.may_have_been_applied = False
+        return error
 
 
 class NoSessionError(FailedPreconditionError, InvalidArgumentError):

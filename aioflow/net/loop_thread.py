@@ -48,7 +48,7 @@ class LoopThread:
         with self._lock:
             if self._closed:
                 coroutine.close()
-                raise ClosedSessionError("attempted to use a closed Session", expected="an open session")
+                raise ClosedSessionError.refusing()
             if self._thread is None:
                 self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name=_NAME, daemon=True)
                 self._thread.start()

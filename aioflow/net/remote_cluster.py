@@ -8,7 +8,8 @@ step that needs it, which registers its parts again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from aioflow.checks.numbers import check_number
@@ -48,6 +49,16 @@ _AWAY: Final = (UnavailableError, DeadlineExceededError)
 
 def _random_step() -> int:
     return fresh_number(_STEP_BITS)
+
+
+@contextmanager
+def _before_the_step() -> Iterator[None]:
+    """What fails here lets no step begin."""
+    try:
+        yield
+    except OpError as error:
+        error.may_have_been_applied = False
+        raise
 
 
 class RemoteCluster:
@@ -149,7 +160,8 @@ class RemoteCluster:
                 if not self._links:
                     self._loop = asyncio.get_running_loop()  # again: who held the lock may have given up
                     try:
-                        self._links = await self._find_all()
+                        with _before_the_step():
+                            self._links = await self._find_all()
                     except BaseException:
                         self._loop = None
                         raise
@@ -224,7 +236,8 @@ class RemoteCluster:
         ways = [(self._way(part.task), part) for part in plan.parts.values()]
         ways.sort(key=lambda pair: is_of_this_process(pair[0].address))  # what goes far goes first
         step = RemoteStep(ways, config, self._hub.timeout, self._hub.connections, self._standing())
-        await step.open()
+        with _before_the_step():
+            await step.open()
         return step
 
     async def settle(self, homes: Mapping[Home, str]) -> Mapping[Home, str]:
@@ -235,7 +248,8 @@ class RemoteCluster:
         """
         new = {Resource(*key): device for key, device in homes.items() if key not in self._settled}
         if new:
-            await self._ask_keeper(new)
+            with _before_the_step():
+                await self._ask_keeper(new)
         return {key: self._settled[Resource(*key)] for key in homes}
 
     async def _ask_keeper(self, asked: Mapping[Resource, str]) -> None:

@@ -59,7 +59,7 @@ class SyncRunner:
         with self._lock:
             if self._closed:
                 coroutine.close()
-                raise ClosedSessionError("attempted to use a closed Session", expected="an open session")
+                raise ClosedSessionError.refusing()
             if self._runner is None:
                 self._runner = asyncio.Runner()
             return self._runner.run(coroutine, context=copy_context())

@@ -206,7 +206,7 @@ class Session:
     def _check_open(self) -> None:
         check_process(self._process, "the session")
         if self._closed:
-            raise ClosedSessionError("attempted to use a closed Session", expected="an open session", actual="closed")
+            raise ClosedSessionError.refusing()
 
     def list_devices(self) -> list[str]:
         """Full names of the devices that the session can use; of a cluster, once the session is entered or used."""

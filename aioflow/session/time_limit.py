@@ -61,7 +61,9 @@ class TimeLimit:
             expected=f"at most {self._seconds} s",
             actual="stopped",
         )
-        if self.step is not None:
+        if self.step is None:
+            error.may_have_been_applied = False
+        else:
             self.step.account(error)
         return error
 

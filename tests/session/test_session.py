@@ -221,6 +221,19 @@ async def test_the_plan_cache_is_bounded() -> None:
         assert (await session.worker.state()).registered <= 4
 
 
+async def test_a_step_that_is_compiled_again_leaves_nothing_of_before() -> None:
+    v = af.Variable(1.0)
+    use = v + 1.0
+    async with af.Session() as session:
+        await session.run(v.initializer)
+        await session.run(use)
+        before = (await session.worker.state()).registered
+        for _ in range(3):
+            use.op.add_control_input(af.no_op())
+            assert await session.run(use) == 2.0
+        assert (await session.worker.state()).registered == before
+
+
 async def test_full_trace_gives_the_time_of_every_node() -> None:
     x = af.placeholder("float32", [None], name="x")
     y = af.tanh(af.add(x, 1.0, name="sum"), name="curve")
