@@ -131,9 +131,8 @@ class Homes:
         """
         for name in {*(resource.request for resource in resources), *devices}:
             DeviceSpec.from_string(name)
-        new = [name for name in dict.fromkeys(resource[:2] for resource in resources) if name not in self._known]
-        _require_room(self._known, new)
-        if new:
+        while new := [name for name in dict.fromkeys(r[:2] for r in resources) if name not in self._known]:
+            _require_room(self._known, new)
             self._learn(new, await self._look_up(new))
         settled = [self._settled(*pair) for pair in zip(resources, devices, strict=True)]
         try:

@@ -8,7 +8,7 @@ step that needs it, which registers its parts again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -258,8 +258,9 @@ class RemoteCluster:
         try:
             while True:
                 await keeper.open(self._hub.timeout)
+                known = {link.task: link.restarts for link in self._links.values() if link.is_known}
                 devices = await keeper.settle(list(asked), list(asked.values()))
-                strange = [link for link in self._homes(devices) if not link.is_known]
+                strange = [link for link in self._homes(devices) if known.get(link.task) != link.restarts]
                 if not strange:
                     break
                 for link in strange:
@@ -268,9 +269,11 @@ class RemoteCluster:
             if not keeper.is_open:
                 error.message += f"; {keeper.task} keeps where the variables of the cluster are"
             raise
-        known = dict(self._settled)
+        moved = any(
+            self._settled.get(resource, device) != device for resource, device in zip(asked, devices, strict=True)
+        )
         self._settled.update(zip(asked, devices, strict=True))
-        if any(self._settled[resource] != device for resource, device in known.items()):
+        if moved:
             self._moves += 1
             self.pins.clear()
             for drop in self.on_move:
@@ -285,10 +288,9 @@ class RemoteCluster:
         moves = self._moves
         return Standing(self._settle_again, lambda: moves == self._moves)
 
-    async def _settle_again(self) -> None:
-        """Tasks were restarted: what was to be there may be elsewhere from now on, as others may have been quicker."""
-        lost = {link.task for link in self._links.values() if not link.is_told}
-        asked = {resource: device for resource, device in self._settled.items() if task_of(device) in lost}
+    async def _settle_again(self, tasks: Collection[str]) -> None:
+        """They were restarted: what was to be there may be elsewhere from now on, as others may have been quicker."""
+        asked = {resource: device for resource, device in self._settled.items() if task_of(device) in tasks}
         if asked:
             await self._ask_keeper(asked)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -28,11 +28,11 @@ class Standing(NamedTuple):
     """What a plan relies on.
 
     Attributes:
-        settle: Called when another process has been found where one was before: finds out where resources are now.
+        settle: Called with tasks that were restarted: finds out where resources that were there are from now on.
         holds: Whether they are where they were when the plan was made.
     """
 
-    settle: Callable[[], Awaitable[None]]
+    settle: Callable[[Collection[str]], Awaitable[None]]
     holds: Callable[[], bool]
 
 
@@ -95,8 +95,8 @@ class RemoteStep:
         async with self._lock:
             if not self._is_ready:
                 await _all(way.open(self._patience) for way, _ in self._parts)
-                if not all(way.is_told for way, _ in self._parts):
-                    await self._standing.settle()
+                if restarted := [way.task for way, _ in self._parts if not way.is_told]:
+                    await self._standing.settle(restarted)
                 for way, _ in self._parts:
                     way.tell()
                 self._require_standing()
