@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from aioflow.checks.numbers import check_number
-from aioflow.errors import DeadlineExceededError
+from aioflow.errors import DeadlineExceededError, InvalidArgumentError
 
 __all__ = ["Patience", "delays"]
 
@@ -27,11 +27,16 @@ class Patience:
     """Counts failures in a row, and ends them.
 
     Args:
-        limit: Seconds from the first failure to the last attempt.
+        limit: Seconds from the first failure to the last attempt; 0 for one attempt at once.
+
+    Raises:
+        InvalidArgumentError: the limit is less than 0, or NaN.
     """
 
     def __init__(self, limit: float) -> None:
         check_number(limit, "the time limit of a recovery", "a number of seconds")
+        if limit < 0:
+            raise InvalidArgumentError("the time limit of a recovery is negative", expected="at least 0", actual=limit)
         self._limit = limit
         self.succeeded()
 

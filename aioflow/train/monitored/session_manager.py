@@ -110,8 +110,9 @@ class SessionManager:
 
         Raises:
             FailedPreconditionError: something has no value after that; the error names it.
-            InvalidArgumentError: a directory and a checkpoint are given.
+            InvalidArgumentError: a directory and a checkpoint are given; `max_wait_secs` is NaN.
         """
+        check_number(max_wait_secs, "max_wait_secs", "a number of seconds")
         source = _Restoring(saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs)
         async with _closed_on_error(self._session(master, config)) as session:
             if not await self._restore(session, source):
@@ -143,6 +144,7 @@ class SessionManager:
         config: SessionConfig | None = None,
     ) -> tuple[Session, bool]:
         """A session, and whether its variables were restored. Arguments as those of `prepare_session`."""
+        check_number(max_wait_secs, "max_wait_secs", "a number of seconds")
         source = _Restoring(saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs)
         async with _closed_on_error(self._session(master, config)) as session:
             restored = await self._restore(session, source)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from aioflow.checks.numbers import check_seconds
 from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError
 from aioflow.runtime.worker import Worker
@@ -77,8 +78,9 @@ def MonitoredTrainingSession(
 
     Raises:
         InvalidArgumentError: checkpoints both by steps and by seconds; or an `input` on a worker whose position would
-            be in no checkpoint.
+            be in no checkpoint; or a time limit is NaN, or that of a recovery less than 0.
     """
+    check_seconds(max_wait_secs, "max_wait_secs")
     scaffold = scaffold or Scaffold()
     chosen = hooks_of(hooks, "hooks")
     creator: SessionCreator

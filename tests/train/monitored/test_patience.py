@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from aioflow.errors import DeadlineExceededError, DTypeError, UnavailableError
+from aioflow.errors import DeadlineExceededError, DTypeError, InvalidArgumentError, UnavailableError
 from aioflow.train.monitored.patience import Patience, delays
 
 
@@ -47,3 +47,10 @@ def test_the_limit_is_an_error_that_names_the_last_one() -> None:
 def test_a_limit_is_a_number() -> None:
     with pytest.raises(DTypeError):
         Patience("long")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", [-1, -0.5, float("-inf"), float("nan")])
+def test_a_limit_that_no_recovery_can_have_is_refused(limit: float) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Patience(limit)
+    assert Patience(0).failed(0.0, UnavailableError("gone"), "it") == 0.0

@@ -186,3 +186,22 @@ async def test_no_checkpoint_in_time_means_the_initializers(tmp_path: Path) -> N
         "", v.initializer, af.train.Saver(), tmp_path, wait_for_checkpoint=True, max_wait_secs=0.01
     ) as session:
         assert await session.run(v) == 3
+
+
+async def test_a_time_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
+    """It is neither over nor in the future: who waits until then waits for good."""
+    v, nan = af.Variable(3.0, name="v"), float("nan")
+    sessions, saver = manager(), af.train.Saver()
+    for waiting in (
+        sessions.prepare_session("", v.initializer, saver, tmp_path, wait_for_checkpoint=True, max_wait_secs=nan),
+        sessions.recover_session("", saver, tmp_path, wait_for_checkpoint=True, max_wait_secs=nan),
+        sessions.wait_for_session("", max_wait_secs=nan),
+        af.train.Supervisor(logdir=tmp_path).prepare_or_wait_for_session(wait_for_checkpoint=True, max_wait_secs=nan),
+    ):
+        with pytest.raises(InvalidArgumentError, match="max_wait_secs"):
+            await asyncio.wait_for(waiting, 60)
+    for is_chief in (True, False):
+        with pytest.raises(InvalidArgumentError, match="max_wait_secs"):
+            af.train.MonitoredTrainingSession(is_chief=is_chief, max_wait_secs=nan)
+        with pytest.raises(InvalidArgumentError, match="negative"):
+            af.train.MonitoredTrainingSession(is_chief=is_chief, max_recovery_secs=-1)
