@@ -5,7 +5,8 @@ server of the same process, which is used without one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,7 +22,7 @@ from aioflow.net.transports import connect
 from aioflow.runtime.worker import WorkerState
 from aioflow.sync.background import Background
 
-__all__ = ["Hub", "Link"]
+__all__ = ["Hub", "Link", "within"]
 
 _PAUSE: Final = 0.05  # seconds between attempts to connect
 
@@ -110,20 +111,15 @@ class Link:
             raise UnavailableError(f"{self.task} has not been reached")
         return await self._worker.settle(resources, devices)
 
-    async def state(self) -> WorkerState:
-        """How the worker is, within the time that a task has to let itself be reached.
+    async def state(self, seconds: float) -> WorkerState:
+        """How the worker is, within so many seconds.
 
         Raises:
             OpError: it cannot be reached, or does not answer.
         """
-        try:
-            async with asyncio.timeout(self._hub.timeout):
-                await self.open(0.0)
-                return await self.worker.state()
-        except TimeoutError as error:
-            if isinstance(error, DeadlineExceededError):
-                raise
-            raise DeadlineExceededError(f"{self.task} has not answered within {self._hub.timeout:g} s") from error
+        async with within(seconds, self.task):
+            await self.open(0.0)
+            return await self.worker.state()
 
     def tell(self) -> None:
         """Raises AbortedError, once: the task was restarted."""
@@ -223,6 +219,18 @@ class Link:
         session, self._session, self._server = self._session, None, None
         if session is not None:
             await session.close()
+
+
+@asynccontextmanager
+async def within(seconds: float, peer: str) -> AsyncIterator[None]:
+    """A block that takes no longer. Raises DeadlineExceededError, which names the peer."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        if isinstance(error, DeadlineExceededError):
+            raise
+        raise DeadlineExceededError(f"{peer} has not answered within {seconds:g} s") from error
 
 
 async def _hold(channel: Channel, opened: asyncio.Future[None]) -> None:

@@ -30,7 +30,7 @@ from aioflow.net.client_task import ClientTask
 from aioflow.net.cluster_spec import ClusterSpec, comm_address
 from aioflow.net.comm import CommOptions
 from aioflow.net.homes import Resource, keeper_of
-from aioflow.net.links import Hub, Link
+from aioflow.net.links import Hub, Link, within
 from aioflow.net.messages import settings_of
 from aioflow.net.outbox import Parcel
 from aioflow.net.remote_step import RemoteStep, Standing, Way, outcomes
@@ -142,11 +142,14 @@ class RemoteCluster:
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    async def connect(self) -> None:
+    async def connect(self, others: bool = True) -> None:
         """Find out who is in the cluster, unless that is known.
 
         A task that is not there yet counts as one with a CPU; it must be there when a plan first needs it. Where this
         fails or is cancelled, no connection is left open.
+
+        Args:
+            others: Whether to wait for the tasks beside the target, which are known by name in any case.
 
         Raises:
             UnavailableError, DeadlineExceededError: the target cannot be reached.
@@ -161,7 +164,7 @@ class RemoteCluster:
                     self._loop = asyncio.get_running_loop()  # again: who held the lock may have given up
                     try:
                         with _before_the_step():
-                            self._links = await self._find_all()
+                            self._links = await self._find_all(others)
                     except BaseException:
                         self._loop = None
                         raise
@@ -179,7 +182,7 @@ class RemoteCluster:
         self._require_loop()
         return self._step_ids()
 
-    async def _find_all(self) -> dict[str, Link]:
+    async def _find_all(self, wait: bool) -> dict[str, Link]:
         target = Link(self._hub, self._address)
         links = [target]
         try:
@@ -190,7 +193,7 @@ class RemoteCluster:
             spec = ClusterSpec({job: dict(tasks) for job, tasks in hello.cluster.items()})
             others = [task for task in spec.tasks() if task.name != hello.task]
             links += [Link(self._hub, comm_address(spec.task_address(*task)), task.name) for task in others]
-            for outcome in await outcomes(link.open(0.0) for link in links[1:]):
+            for outcome in await outcomes(link.open(0.0) for link in links[1:] if wait):
                 if isinstance(outcome, BaseException) and not isinstance(outcome, _AWAY):
                     raise outcome
         except BaseException:
@@ -301,10 +304,15 @@ class RemoteCluster:
             if link.is_open:
                 await link.worker.reset(containers)
 
-    async def health(self) -> Mapping[str, WorkerState | OpError]:
-        """As of `Cluster.health`. Raises UnavailableError: the target has never been reached."""
-        await self.connect()
-        found = await outcomes(link.state() for link in self._links.values())
+    async def health(self, seconds: float) -> Mapping[str, WorkerState | OpError]:
+        """As of `Cluster.health`. Raises UnavailableError, DeadlineExceededError: the target has never been reached."""
+        check_number(seconds, "the time limit of an answer", "a number of seconds", above=0)
+        clock = asyncio.get_running_loop().time
+        until = clock() + seconds
+        async with within(seconds, self._target):
+            await self.connect(others=False)
+        left = max(0.0, until - clock())
+        found = await outcomes(link.state(left) for link in self._links.values())
         health: dict[str, WorkerState | OpError] = {}
         for task, outcome in zip(self._links, found, strict=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, OpError):

@@ -178,8 +178,8 @@ class Cluster(Protocol):
     async def reset(self, containers: Sequence[str] | None) -> None:
         """Drop the resources of the containers, or of all, on every worker."""
 
-    async def health(self) -> Mapping[str, WorkerState | OpError]:
-        """For each task how its worker is, or why nobody knows."""
+    async def health(self, seconds: float) -> Mapping[str, WorkerState | OpError]:
+        """For each task how its worker is, or why nobody knows, after so many seconds at the most."""
 
     def forget(self, session: int) -> None:
         """The session runs no more steps."""
@@ -221,7 +221,7 @@ class LocalCluster:
         """Drop the resources of the containers, or of all."""
         self.worker.reset(containers)
 
-    async def health(self) -> Mapping[str, WorkerState | OpError]:
+    async def health(self, seconds: float) -> Mapping[str, WorkerState | OpError]:
         """How the worker is."""
         return {task_of(next(iter(self.worker.devices))): await self.worker.state()}
 

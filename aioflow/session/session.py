@@ -212,10 +212,10 @@ class Session:
         """Full names of the devices that the session can use; of a cluster, once the session is entered or used."""
         return list(self._cluster.devices)
 
-    async def health(self) -> Mapping[str, WorkerState | OpError]:
-        """For each task how its worker is, or the error that says why nobody knows; all are asked at once."""
+    async def health(self, timeout: float = 1.0) -> Mapping[str, WorkerState | OpError]:
+        """For each task how its worker is, or why that is not known after `timeout` seconds; all are asked at once."""
         self._check_open()
-        return await self._cluster.health()
+        return await self._cluster.health(timeout)
 
     def reset(self, containers: Sequence[str] | None = None) -> None:
         """Drop the variables and other resources of the containers, or of all; of a local session, see `clear`."""

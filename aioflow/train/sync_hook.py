@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.graph.graph import Operation, Tensor
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from aioflow.session.session import Session
 
 __all__ = ["Preparation", "SyncReplicasHook"]
+
+_PATIENCE: Final = 2.0  # seconds; who is silent for longer is dead to his peers, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,6 @@ class SyncReplicasHook(SessionRunHook):
             return None
 
         async def health() -> Mapping[str, WorkerState | OpError]:
-            return tasks_without(nodes.shared, await session.health())
+            return tasks_without(nodes.shared, await session.health(_PATIENCE))
 
         return Watch(nodes.replicas, session, self._health or health)

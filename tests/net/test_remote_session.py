@@ -29,7 +29,6 @@ from aioflow.net.comm import CommOptions
 from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.net.server import Server
 from aioflow.runtime.step import Step
-from aioflow.runtime.worker import WorkerState
 from aioflow.sync.background import Background
 from tests.net.clusters import cluster, inproc
 from tests.runtime.flow_programs import random_flow_program
@@ -629,25 +628,6 @@ def test_a_step_on_two_workers_gives_what_it_gives_on_one_device(seed: int, kind
 @pytest.mark.parametrize("seed", range(6))
 async def test_so_it_does_over_tcp(seed: int) -> None:
     await same_bits(seed, ("loops", "plain", "branches")[seed % 3], ("strands", "reference")[seed // 3], tcp=True)
-
-
-async def test_the_health_of_a_cluster() -> None:
-    """Who is there, who is not, and who is there again."""
-    ports = free_addresses(2)
-    spec = {"ps": ports[:1], "worker": ports[1:]}
-    async with Server(spec, "worker", 0) as worker, af.Session(worker.target) as session:
-        for _ in range(2):
-            health = await session.health()
-            assert isinstance(health[TASKS[0]], af.errors.UnavailableError)
-            assert TASKS[0] in str(health[TASKS[0]])
-            async with Server(spec, "ps", 0):
-                health = await session.health()
-                assert list(health) == [TASKS[1], TASKS[0]]
-                for task, state in health.items():
-                    assert isinstance(state, WorkerState)
-                    assert state.devices == (f"{task}/device:CPU:0",)
-    async with af.Session() as session:
-        assert list(await session.health()) == ["/job:localhost/replica:0/task:0"]
 
 
 async def test_who_asks_for_the_clients_own_task_when_the_session_is_closed_is_told_so() -> None:
