@@ -7,9 +7,10 @@ resource writes it down: a keeper that has been restarted looks up what the othe
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -18,35 +19,25 @@ from aioflow.errors import (
     DataLossError,
     NotFoundError,
     OpError,
-    ResourceExhaustedError,
     UnavailableError,
 )
 from aioflow.graph.arrays import Array
 from aioflow.graph.device_spec import DeviceSpec, task_of
 from aioflow.net.channel import Channel
+from aioflow.net.home_rows import Resource, check_home, check_homes, check_places, pack_rows, read_homes, size_of
+from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.messages import CLAIM, HOLDS
+from aioflow.net.quota import Quota
 from aioflow.runtime.worker import Worker
 
 __all__ = ["Holdings", "Homes", "Resource", "keeper_of", "pack_texts", "unpack_texts"]
 
-_MOST: Final = 1_000_000
 _SECONDS: Final = 2.0  # for another task to say what it has, and to be there where it is to have something
 _PAUSE: Final = 0.05  # seconds between attempts to reach it
+_ANSWERS: Final = 64  # resources of one name that one task may have, on average
 
 Reach: TypeAlias = Callable[[str], AbstractAsyncContextManager[Channel]]
 Name: TypeAlias = tuple[str, str]  # container and name of resources
-
-
-class Resource(NamedTuple):
-    """What names a resource, and where it may be.
-
-    Attributes:
-        request: The device that its user asks for, in part: resources of one name in two such places are two.
-    """
-
-    container: str
-    name: str
-    request: str
 
 
 def keeper_of(tasks: Sequence[str]) -> str:
@@ -58,10 +49,17 @@ class Holdings:
     """What one task has, or has been told that it will have.
 
     It remembers who has asked last: what another process of the keeper's task had sent before, and comes late, is void.
+
+    Args:
+        worker: Its own.
+        limits: Of what is kept.
     """
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, limits: Limits = DEFAULT_LIMITS) -> None:
         self._worker = worker
+        self._limits = limits
+        self._room = _room(limits)
+        self.task = task_of(next(iter(worker.devices)))
         self._claimed: dict[Name, dict[str, str]] = {}  # devices by what was asked for
         self._keeper = 0
 
@@ -99,7 +97,10 @@ class Holdings:
             DeviceSpec.from_string(resource.request)
             if device not in self._worker.devices:
                 raise NotFoundError("no such device", expected=f"one of {list(self._worker.devices)}", actual=device)
-        _require_room(self._claimed, (resource[:2] for resource in homes))
+        new = [resource for resource in homes if resource.request not in self._claimed.get(resource[:2], ())]
+        for name, count in Counter(resource[:2] for resource in new).items():
+            check_places(Resource(*name, ""), count + len(self._claimed.get(name, ())), self._limits)
+        self._room.take(len(new), sum(size_of(resource, homes[resource]) for resource in new))
         for resource, device in homes.items():
             self._claimed.setdefault(resource[:2], {})[resource.request] = device
 
@@ -111,9 +112,18 @@ class Homes:
         holdings: Its own.
         others: The names of the other tasks.
         reach: Opens a channel to one of them.
+        limits: Of what is kept, and of one message.
     """
 
-    def __init__(self, holdings: Holdings, others: Callable[[], Sequence[str]], reach: Reach) -> None:
+    def __init__(
+        self,
+        holdings: Holdings,
+        others: Callable[[], Sequence[str]],
+        reach: Reach,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self._limits = limits
+        self._room = _room(limits)
         self.holdings = holdings
         self._others = others
         self._reach = reach
@@ -124,17 +134,17 @@ class Homes:
         """The devices of the resources, which are those proposed where nobody has decided otherwise. Their tasks know.
 
         Raises:
-            ResourceExhaustedError: there are too many.
-            InvalidArgumentError: a request or a device is malformed; nothing is decided then.
+            ResourceExhaustedError: there are too many, or a name is too long; nothing is decided then.
+            InvalidArgumentError: a request or a device is malformed, or of no task of the cluster; nor is it then.
             DeadlineExceededError, UnavailableError: a task does not say what it has, and may have something; nothing is
                 decided then. Or one that is to have a resource is not there.
         """
-        for name in {*(resource.request for resource in resources), *devices}:
-            DeviceSpec.from_string(name)
-        while new := [name for name in dict.fromkeys(r[:2] for r in resources) if name not in self._known]:
-            _require_room(self._known, new)
-            self._learn(new, await self._look_up(new))
-        settled = [self._settled(*pair) for pair in zip(resources, devices, strict=True)]
+        await check_homes(resources, devices, {self.holdings.task, *self._others()}, self._limits, self._places)
+        fresh = {r: size_of(r, d) for r, d in zip(resources, devices, strict=True) if r not in self._decided}
+        with self._room.reserved(len(fresh), sum(fresh.values())):
+            while new := [name for name in dict.fromkeys(r[:2] for r in resources) if name not in self._known]:
+                self._learn(new, await self._look_up(new))
+            settled = [self._settled(*pair) for pair in zip(resources, devices, strict=True)]
         try:
             await self._claim(dict(zip(resources, settled, strict=True)))
         except AbortedError:  # they have been asked by a predecessor, late; they are asked again next time
@@ -143,12 +153,21 @@ class Homes:
             raise
         return settled
 
+    def _places(self, name: Name) -> int:
+        return len(self._known.get(name, ()))
+
     def _learn(self, names: Sequence[Name], found: Sequence[tuple[Resource, str]]) -> None:
         for name in names:
             self._known.setdefault(name, [])
         for resource, device in sorted(found, key=lambda row: (row[0].request != row[1], row)):  # first what exists
-            self._decided.setdefault(resource, device)
+            if resource not in self._decided:
+                self._decide(resource, device)
             self._note(resource, device)
+
+    def _decide(self, resource: Resource, device: str) -> str:
+        self._room.add(1, size_of(resource, device))
+        self._decided[resource] = device
+        return device
 
     def _note(self, resource: Resource, device: str) -> None:
         known = self._known[resource[:2]]
@@ -160,24 +179,29 @@ class Homes:
         if decided is None:
             asked = DeviceSpec.from_string(resource.request)
             found = (home for home in self._known[resource[:2]] if asked.matches(DeviceSpec.from_string(home)))
-            decided = self._decided[resource] = next(found, device)
+            decided = self._decide(resource, next(found, device))
             self._note(resource, decided)
         return decided
 
     async def _look_up(self, names: Sequence[Name]) -> list[tuple[Resource, str]]:
         """What all tasks have of these names, or are to have."""
         found = self.holdings.look_up(names)
-        message = pack_texts(names)
+        message = await pack_rows(names)
+        asked, most = set(names), len(names) * _ANSWERS
 
         async def ask(task: str) -> None:
             try:
                 async with self._reach(task) as channel:
-                    reply = await channel.call(HOLDS, {}, [message], timeout=_SECONDS)
+                    reply = await channel.call(HOLDS, {}, message, timeout=_SECONDS)
             except UnavailableError as error:
                 if not _is_refusal(error):  # who is there, and says nothing, may have it
                     raise
             else:
-                found.extend(resource_rows(reply.tensors) if reply.tensors else [])
+                rows = await read_homes(reply.tensors, self._limits, most) if reply.tensors else []
+                for resource, device in rows:
+                    check_home(device, {task})
+                    DeviceSpec.from_string(resource.request)
+                found.extend(row for row in rows if row[0][:2] in asked)
 
         await self._of_each(self._others(), ask)
         return found
@@ -222,10 +246,8 @@ class Homes:
             raise errors[0]
 
 
-def _require_room(table: Mapping[Name, object], names: Iterable[Name]) -> None:
-    new = sum(name not in table for name in set(names))
-    if len(table) + new > _MOST:
-        raise ResourceExhaustedError("resources of a cluster", expected=f"at most {_MOST}", actual=len(table) + new)
+def _room(limits: Limits) -> Quota:
+    return Quota("resources of a cluster", limits.resources, limits.resource_bytes)
 
 
 def _is_refusal(error: BaseException) -> bool:
@@ -233,11 +255,6 @@ def _is_refusal(error: BaseException) -> bool:
     while error.__cause__ is not None:
         error = error.__cause__
     return isinstance(error, ConnectionRefusedError)
-
-
-def resource_rows(tensors: Sequence[Array]) -> list[tuple[Resource, str]]:
-    """The resources in a message, each with its device. Raises DataLossError."""
-    return [(Resource(*row[:3]), row[3]) for row in unpack_texts(tensors, 4)]
 
 
 def pack_texts(rows: Sequence[Sequence[str]]) -> Array:

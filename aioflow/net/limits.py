@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
+from aioflow.checks.numbers import check_whole
 from aioflow.errors import InvalidArgumentError
 
 __all__ = ["DEFAULT_LIMITS", "Limits"]
@@ -14,7 +16,8 @@ _MOST_HEADER_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one connection. Both ends have their own: a message is checked where it is sent and where it arrives.
+    """Bounds of one connection, and of what a worker keeps for all of them. Both ends have their own: a message is
+    checked where it is sent and where it arrives.
 
     Attributes:
         header_bytes: The encoded header of a message; at most 1 MiB, since decoding one can take 75 times its size.
@@ -27,6 +30,15 @@ class Limits:
             stops the sender. What is held is at most this and one message.
         open_requests: Requests of one peer that have not been answered.
         plan_bytes: The nodes of one plan.
+        parts: Parts that one client has registered and not deregistered.
+        part_bytes: The nodes and constants of those parts, as they came.
+        early_bytes: Values that one connection has brought for steps that have not begun here.
+        all_early_bytes: Those of all connections of a worker.
+        name_bytes: The name of a container, a resource, a device or a task, in UTF-8.
+        rows: Resources of one message that asks where they are.
+        resources: Resources whose places a worker keeps for the cluster.
+        resource_bytes: Their names and places.
+        places: Devices on which resources of one name are.
     """
 
     header_bytes: int = 64 << 10
@@ -38,8 +50,19 @@ class Limits:
     unread_bytes: int = 64 << 20
     open_requests: int = 1024
     plan_bytes: int = 64 << 20
+    parts: int = 4096
+    part_bytes: int = 8 << 30
+    early_bytes: int = 1 << 30
+    all_early_bytes: int = 4 << 30
+    name_bytes: int = 4096
+    rows: int = 1 << 14
+    resources: int = 1 << 18
+    resource_bytes: int = 64 << 20
+    places: int = 1024
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            check_whole(getattr(self, field.name), f"Limits.{field.name}", 0)
         if not 0 < self.header_bytes <= _MOST_HEADER_BYTES:
             raise InvalidArgumentError(
                 "header_bytes is out of range", expected=f"1..{_MOST_HEADER_BYTES}", actual=self.header_bytes

@@ -114,7 +114,8 @@ class Server:
         self._process = generation()
         self._config = config or SessionConfig()
         self.worker = Worker(self._config, self._task.name)
-        self.homes = Homes(Holdings(self.worker), self._others, self._reach)
+        limits = self._options.limits
+        self.homes = Homes(Holdings(self.worker, limits), self._others, self._reach, limits)
         self._background = Background()
         self._home: object = None
         self._tasks: TaskWorker | None = None

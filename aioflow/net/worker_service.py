@@ -20,7 +20,8 @@ from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.net.channel import Channel, Reply, Request, Service, Taker
 from aioflow.net.comm import Comm
 from aioflow.net.errors_codec import decode_error
-from aioflow.net.homes import Homes, pack_texts, resource_rows, unpack_texts
+from aioflow.net.home_rows import pack_rows, read_homes, read_rows
+from aioflow.net.homes import Homes, pack_texts
 from aioflow.net.messages import (
     ABORT,
     CLAIM,
@@ -297,17 +298,19 @@ class _Client:
         return Reply(Aborted(await self._session.abort(asked.step, error))._asdict())
 
     async def _settle(self, request: Request) -> Reply:
-        rows = resource_rows(request.tensors)
+        rows = await read_homes(request.tensors, self.channel.comm.limits)
         devices = await self._homes.settle([resource for resource, _ in rows], [device for _, device in rows])
-        return Reply({}, [pack_texts([[device] for device in devices])] if devices else [])
+        return Reply({}, await pack_rows([[device] for device in devices]))
 
     async def _holds(self, request: Request) -> Reply:
-        names = [(container, name) for container, name in unpack_texts(request.tensors, 2)]
+        rows = await read_rows(request.tensors, 2, self.channel.comm.limits)
+        names = [(container, name) for container, name in rows]
         found = self._homes.holdings.look_up(names, self.channel.comm.peer_incarnation)
-        return Reply({}, [pack_texts([[*resource, device] for resource, device in found])] if found else [])
+        return Reply({}, await pack_rows([(*resource, device) for resource, device in found]))
 
     async def _claim(self, request: Request) -> None:
-        self._homes.holdings.claim(dict(resource_rows(request.tensors)), self.channel.comm.peer_incarnation)
+        rows = await read_homes(request.tensors, self.channel.comm.limits)
+        self._homes.holdings.claim(dict(rows), self.channel.comm.peer_incarnation)
 
     async def _state(self, request: Request) -> Reply:
         state = await self._session.state()

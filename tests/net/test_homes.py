@@ -18,13 +18,14 @@ from aioflow.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from aioflow.net import homes
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.homes import Holdings, Homes, Resource, pack_texts, unpack_texts
+from aioflow.net.limits import Limits
 from aioflow.net.server import Server
 from aioflow.runtime.worker import Worker
 from tests.net.clusters import cluster
 
+LOCAL = "/job:localhost/replica:0/task:0/device:CPU:0"
 TASKS = [f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(3)]
 
 
@@ -169,12 +170,12 @@ async def test_who_is_there_and_silent_may_have_what_is_asked_for() -> None:
     names = [Resource("", "v", "")]
     refused = UnavailableError("nobody")
     refused.__cause__ = ConnectionRefusedError()
-    assert await homes_of_two(refused).settle(names, ["/cpu:0"]) == ["/cpu:0"]
+    assert await homes_of_two(refused).settle(names, [LOCAL]) == [LOCAL]
     for error in (DeadlineExceededError("silence"), UnavailableError("silence: the connection was lost")):
         silent = homes_of_two(error)
         for _ in range(2):
             with pytest.raises(type(error), match="silence"):
-                await silent.settle(names, ["/cpu:0"])
+                await silent.settle(names, [LOCAL])
 
 
 def test_what_a_task_is_to_have_is_what_the_last_who_asked_says() -> None:
@@ -192,19 +193,25 @@ def test_what_a_task_is_to_have_is_what_the_last_who_asked_says() -> None:
     assert holdings.look_up([("c", "w")], keeper=2) == [(w, device)]
 
 
-def test_a_task_is_to_have_only_what_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_is_to_have_only_what_it_has_room_for() -> None:
     worker = Worker()
     (device,) = worker.devices
-    holdings = Holdings(worker)
+    holdings = Holdings(worker, Limits(resources=2, places=2))
     with pytest.raises(af.errors.NotFoundError, match="no such device"):
         holdings.claim({Resource("", "v", ""): f"{device}0"})
     with pytest.raises(InvalidArgumentError, match="malformed device name"):
         holdings.claim({Resource("", "v", "garbage///"): device})
-    monkeypatch.setattr(homes, "_MOST", 1)
-    with pytest.raises(ResourceExhaustedError):
-        holdings.claim({Resource("", "a", ""): device, Resource("", "b", ""): device})
+    for many in (
+        {Resource("", name, ""): device for name in "abc"},
+        {Resource("", "a", request): device for request in ("", "/cpu:0", "/job:localhost")},
+    ):
+        with pytest.raises(ResourceExhaustedError):
+            holdings.claim(many)
     assert holdings.look_up([("", "a"), ("", "b"), ("", "v")]) == []
-    holdings.claim({Resource("", "a", ""): device, Resource("", "a", "/cpu:0"): device})
+    for _ in range(3):
+        holdings.claim({Resource("", "a", ""): device, Resource("", "a", "/cpu:0"): device})
+    with pytest.raises(ResourceExhaustedError):
+        holdings.claim({Resource("", "b", ""): device})
 
 
 async def test_each_task_may_have_one_of_its_own() -> None:
@@ -226,22 +233,12 @@ async def test_each_task_may_have_one_of_its_own() -> None:
 
 
 async def test_a_malformed_place_is_nobody_elses() -> None:
-    async with cluster("worker") as (server,):
+    async with cluster("worker", "worker") as (server, _):
         v = Resource("", "v", "")
         for resource, device in ((v, "garbage///"), (Resource("", "v", "/job:%%%"), TASKS[0])):
             with pytest.raises(InvalidArgumentError, match="malformed device name"):
                 await server.homes.settle([v, resource], [TASKS[0], device])
         assert await server.homes.settle([v], [TASKS[1]]) == [TASKS[1]], "nothing was decided before"
-
-
-async def test_the_table_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(homes, "_MOST", 2)
-    table = Homes(Holdings(Worker()), tuple, lambda task: pytest.fail(task))
-    names = [Resource("", name, "") for name in "abc"]
-    assert await table.settle(names[:2], ["/cpu:0", "/cpu:1"]) == ["/cpu:0", "/cpu:1"]
-    assert await table.settle(names[:2], ["/cpu:3", "/cpu:1"]) == ["/cpu:0", "/cpu:1"]
-    with pytest.raises(ResourceExhaustedError):
-        await table.settle(names, ["/cpu:0"] * 3)
 
 
 def test_texts_cross() -> None:

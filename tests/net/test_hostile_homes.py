@@ -1,0 +1,173 @@
+"""What a peer may say of where resources are: of this cluster, so much and so long, and without holding the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aioflow.errors import InvalidArgumentError, OpError, ResourceExhaustedError
+from aioflow.net.channel import Channel, Reply, Request
+from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.homes import Holdings, Homes, Resource, pack_texts, unpack_texts
+from aioflow.net.limits import Limits
+from aioflow.net.messages import CLAIM, HOLDS, SETTLE
+from aioflow.net.server import Server
+from aioflow.net.transports import connect, listen
+from aioflow.runtime.worker import Worker
+from tests.net.clusters import inproc
+
+TASK = "/job:ps/replica:0/task:0"
+DEVICE = f"{TASK}/device:CPU:0"
+
+
+@asynccontextmanager
+async def stranger(limits: Limits) -> AsyncIterator[tuple[Server, Channel]]:
+    """A server of these limits, and a connection whose own end has none of them."""
+    async with Server({"ps": inproc(1)}, "ps", 0, options=CommOptions(limits=limits, heartbeat=5.0)) as server:
+        comm = await connect(server.target.removeprefix("aioflow://"), 5.0, CommOptions(heartbeat=5.0))
+        async with Channel(comm) as channel:
+            yield server, channel
+
+
+async def settled(channel: Channel, *rows: list[str]) -> list[str]:
+    reply = await channel.call(SETTLE, {}, [pack_texts(rows)], timeout=60)
+    return [device for (device,) in unpack_texts(reply.tensors, 1, len(rows))]
+
+
+async def refusal(channel: Channel, *rows: list[str]) -> OpError:
+    with pytest.raises(OpError) as raised:
+        await settled(channel, *rows)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        *("/job:nobody/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:1/device:CPU:0", "/cpu:0", ""),
+        *(TASK, f"{TASK}/device:CPU:*", "/job:ps/task:0/device:CPU:0", f"{TASK}/device:CPU:{'9' * 5000}"),
+    ],
+)
+async def test_a_resource_is_on_a_device_of_the_cluster(device: str) -> None:
+    async with stranger(Limits()) as (_, channel):
+        error = await refusal(channel, ["", "v", "", device])
+        assert isinstance(error, InvalidArgumentError | ResourceExhaustedError)
+        assert error.expected
+        assert error.actual
+        assert await settled(channel, ["", "v", "", DEVICE]) == [DEVICE], "nothing was decided"
+
+
+@pytest.mark.parametrize("column", range(4))
+async def test_a_name_has_a_length(column: int) -> None:
+    async with stranger(Limits(name_bytes=100)) as (_, channel):
+        row = ["", "v", "", DEVICE]
+        row[column] = "n" * 101
+        error = await refusal(channel, ["", "u", "", DEVICE], row)
+        assert isinstance(error, ResourceExhaustedError)
+        assert ("100" in str(error.expected), error.actual) == (True, "101")
+        for kind, asked in ((HOLDS, ["", "n" * 101]), (CLAIM, row)):
+            with pytest.raises(ResourceExhaustedError, match="too long"):
+                await channel.call(kind, {}, [pack_texts([asked])], timeout=60)
+
+
+async def test_a_message_and_a_table_have_an_end() -> None:
+    async with stranger(Limits(rows=4, resources=6, resource_bytes=1000, places=3)) as (_, channel):
+        rows = [["", name, "", DEVICE] for name in "abcdefgh"]
+        assert isinstance(await refusal(channel, *rows[:5]), ResourceExhaustedError)
+        for kind, asked in ((HOLDS, [["", name] for name in "abcde"]), (CLAIM, rows[:5])):
+            with pytest.raises(ResourceExhaustedError, match="one message"):
+                await channel.call(kind, {}, [pack_texts(asked)], timeout=60)
+        assert await settled(channel, *rows[:4]) == [DEVICE] * 4
+        assert isinstance(await refusal(channel, *rows[4:7]), ResourceExhaustedError)
+        assert await settled(channel, *rows[:4]) == [DEVICE] * 4, "what is known costs nothing more"
+        assert await settled(channel, *rows[4:6]) == [DEVICE] * 2
+        assert isinstance(await refusal(channel, rows[6]), ResourceExhaustedError)
+    async with stranger(Limits(resource_bytes=1000)) as (_, channel):
+        await settled(channel, ["", "a" * 700, "", DEVICE])
+        error = await refusal(channel, ["", "b" * 300, "", DEVICE])
+        assert isinstance(error, ResourceExhaustedError)
+        assert "1000 bytes" in str(error.expected)
+    async with stranger(Limits(places=3)) as (_, channel):
+        places = [["", "v", f"/device:CPU:{i}", f"{TASK}/device:CPU:{i}"] for i in range(4)]
+        assert isinstance(await refusal(channel, *places), ResourceExhaustedError)
+        assert len(await settled(channel, *places[:3])) == 3
+        assert isinstance(await refusal(channel, places[3]), ResourceExhaustedError)
+
+
+async def test_those_who_ask_at_once_share_the_room() -> None:
+    """Each waits for the others of the cluster before it is kept."""
+    go_on = asyncio.Event()
+
+    @asynccontextmanager
+    async def reach(task: str) -> AsyncIterator[Any]:
+        await go_on.wait()
+        if task:
+            raise InvalidArgumentError("it says nothing")
+        yield None
+
+    table = Homes(Holdings(Worker(task=TASK)), lambda: ["silent"], reach, Limits(resources=3))
+    async with asyncio.TaskGroup() as tg:
+        first = tg.create_task(outcome(table, "ab"))
+        second = tg.create_task(outcome(table, "cd"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        go_on.set()
+    assert {type(first.result()), type(second.result())} == {InvalidArgumentError, ResourceExhaustedError}
+    assert table._room.taken == (0, 0), "what was not kept takes no room"
+
+
+async def outcome(table: Homes, names: str) -> OpError | None:
+    try:
+        await table.settle([Resource("", name, "") for name in names], [DEVICE] * len(names))
+    except OpError as error:
+        return error
+    return None
+
+
+async def test_what_another_task_says_it_has_is_its_own() -> None:
+    async def holds(request: Request) -> Reply:
+        return Reply({}, [pack_texts([["", "v", "", "/job:elsewhere/replica:0/task:0/device:CPU:0"]])])
+
+    async def serve(comm: Comm) -> None:
+        async with Channel(comm, {HOLDS: holds}) as channel:
+            await channel.wait_ended()
+
+    (address,) = inproc(1)
+
+    @asynccontextmanager
+    async def reach(task: str) -> AsyncIterator[Channel]:
+        async with Channel(await connect(address, 5.0)) as channel:
+            yield channel
+
+    async with listen(address, serve):
+        table = Homes(Holdings(Worker(task=TASK)), lambda: ["/job:ps/replica:0/task:1"], reach)
+        with pytest.raises(InvalidArgumentError, match="cannot be there"):
+            await table.settle([Resource("", "v", "")], [DEVICE])
+
+
+async def test_a_large_message_does_not_hold_the_loop() -> None:
+    """Measured by how often the loop comes round, which is no matter of the machine."""
+    limits = Limits()
+    rows = np.empty((limits.rows, 4), object)
+    rows[:, 0] = rows[:, 2] = b""
+    rows[:, 1] = [b"v%d" % i for i in range(limits.rows)]
+    rows[:, 3] = DEVICE.encode()
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with stranger(limits) as (_, channel), asyncio.TaskGroup() as tg:
+        counter = tg.create_task(count())
+        for kind, columns in ((SETTLE, 4), (HOLDS, 2)):
+            turns = 0
+            await channel.call(kind, {}, [rows[:, :columns]], timeout=60)
+            assert turns > limits.rows / 1024
+        counter.cancel()
