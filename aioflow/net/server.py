@@ -179,7 +179,7 @@ class Server:
     async def _serve(self, ready: asyncio.Future[None]) -> None:
         try:
             async with Outbox(self._reach) as outbox:
-                self._tasks = TaskWorker(self.worker, outbox.push, self._is_task)
+                self._tasks = TaskWorker(self.worker, outbox.push, self._is_task, self._options.limits)
                 service = WorkerService(self._tasks, self.hello, self.homes)
                 async with listen(self._address, service.serve, self._options):
                     ready.set_result(None)

@@ -1,7 +1,8 @@
 """The steps that a worker takes part in, by their ids, without I/O.
 
 Values for a step may come before the step itself is begun here, and go on coming after it has ended: the first are kept
-for a while, the others are dropped. The ids of steps that have ended are remembered, the latest hundred thousand.
+for a while, within limits, the others are dropped. The ids of steps that have ended are remembered, the latest hundred
+thousand.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aioflow.errors import AbortedError, CancelledError, OpError
+from aioflow.net.early_values import EarlyValues
+from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.outbox import Parcel
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
 
 __all__ = ["JointStep", "StepTable"]
 
-_MOST_EARLY: Final = 1024
 _MOST_ENDED: Final = 100_000
 _EARLY_SECONDS: Final = 60.0
+_MOST_TEXT: Final = 400  # letters of an error that is kept for a step which may never begin
 
 
 class JointStep:
@@ -68,10 +71,12 @@ class StepTable:
 
     Args:
         make: Makes the rendezvous of a step; it gets the id of the step.
+        limits: Of the values that come before their steps.
     """
 
-    def __init__(self, make: Callable[[int], Rendezvous]) -> None:
+    def __init__(self, make: Callable[[int], Rendezvous], limits: Limits = DEFAULT_LIMITS) -> None:
         self._make = make
+        self._values = EarlyValues(limits)
         self._loop = asyncio.get_running_loop()
         self._steps: dict[int, JointStep] = {}
         self._early: dict[int, JointStep] = {}
@@ -80,6 +85,11 @@ class StepTable:
 
     def __len__(self) -> int:
         return len(self._steps)
+
+    @property
+    def early_bytes(self) -> int:
+        """What the values take that came before their steps."""
+        return self._values.total
 
     def get(self, id: int) -> JointStep | None:
         """The step, unless it has not begun or has ended."""
@@ -93,7 +103,8 @@ class StepTable:
             meets: Whether anything is sent or received in it.
 
         Raises:
-            OpError: it has been aborted before, or took so long to begin that it has been given up.
+            OpError: it has been aborted before, or took so long to begin that it has been given up, or values for it
+                have been dropped.
         """
         if id in self._ended or id in self._steps:
             error = self._ended.get(id)
@@ -103,6 +114,7 @@ class StepTable:
             joint = JointStep(id, self._make(id) if meets else None)
         if joint.timer is not None:
             joint.timer.cancel()
+            self._values.remove(id)
         joint.step = step
         joint.peers = peers
         self._steps[id] = joint
@@ -116,22 +128,37 @@ class StepTable:
         self._forget(joint.id, None)
         joint.end()
 
-    def deliver(self, id: int, edge: str, tag: str, value: Any) -> None:
+    def deliver(self, id: int, edge: str, tag: str, value: Any, source: Any = None) -> None:
         """A value for a step has come; nothing is done for one that has ended.
+
+        Args:
+            source: The connection that has brought it, which `lose` will be told of; None for this process.
 
         Raises:
             InternalError: it has come twice.
         """
-        joint = self._steps.get(id) or self._early.get(id)
+        joint = self._steps.get(id)
+        if joint is not None:
+            if joint.rendezvous is not None:  # otherwise nobody asks for it
+                joint.rendezvous.deliver(edge, tag, value)
+        elif id not in self._ended:
+            self._deliver_early(id, edge, tag, value, source)
+
+    def _deliver_early(self, id: int, edge: str, tag: str, value: Any, source: Any) -> None:
+        joint = self._early.get(id)
         if joint is None:
-            if id in self._ended:
-                return
             joint = self._early[id] = JointStep(id, self._make(id))
-            joint.timer = self._loop.call_later(_EARLY_SECONDS, self._give_up, id)
-            if len(self._early) > _MOST_EARLY:
-                self._give_up(next(iter(self._early)))
-        if joint.rendezvous is not None:  # otherwise nobody asks for it
+            joint.timer = self._loop.call_later(_EARLY_SECONDS, self._give_up, id, _never_came(id))
+        if joint.rendezvous is not None:
             joint.rendezvous.deliver(edge, tag, value)
+            self._values.add(source, id, edge, tag, value)
+        while (excess := self._values.excess(source)) is not None:
+            self._give_up(*excess)
+
+    def lose(self, source: Any) -> None:
+        """A connection has gone: what it has brought for steps that have not begun is dropped, and they will not."""
+        for id in self._values.steps_of(source):
+            self._give_up(id, AbortedError("values for the step came by a connection that has gone since", actual=id))
 
     def has_begun(self, id: int) -> bool:
         """Whether the step is running here, or has run."""
@@ -143,18 +170,18 @@ class StepTable:
         if joint is not None:
             joint.fail(error)
         elif id not in self._ended:
-            self._drop_early(id)
-            self._forget(id, error)
+            self._give_up(id, _shortened(error))
         return joint
 
-    def _give_up(self, id: int) -> None:
+    def _give_up(self, id: int, error: OpError) -> None:
         self._drop_early(id)
-        self._forget(id, AbortedError("values for the step came, and then the step did not", actual=id))
+        self._forget(id, error)
 
     def _drop_early(self, id: int) -> None:
         joint = self._early.pop(id, None)
         if joint is not None and joint.timer is not None:
             joint.timer.cancel()
+            self._values.remove(id)
 
     def _forget(self, id: int, error: OpError | None) -> None:
         self._ended[id] = error
@@ -166,3 +193,14 @@ class StepTable:
         """Drop what came early."""
         for id in list(self._early):
             self._drop_early(id)
+
+
+def _never_came(id: int) -> OpError:
+    return AbortedError("values for the step came, and then the step did not", actual=id)
+
+
+def _shortened(error: OpError) -> OpError:
+    """What is kept of an error that a peer has sent, perhaps many of them."""
+    texts = (error.message, error.node, error.op_type, error.expected, error.actual)
+    message, node, op_type, expected, actual = (None if text is None else str(text)[:_MOST_TEXT] for text in texts)
+    return type(error)(message or "", node=node, op_type=op_type, expected=expected, actual=actual)

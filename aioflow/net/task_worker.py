@@ -11,15 +11,16 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
-from aioflow.errors import CancelledError, InvalidArgumentError, NotFoundError, OpError
+from aioflow.errors import CancelledError, DataLossError, InvalidArgumentError, NotFoundError, OpError
 from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.device_spec import task_of
 from aioflow.net.channel import Request
+from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.messages import Deliver, from_wire, parse
 from aioflow.net.outbox import Parcel
 from aioflow.net.step_table import JointStep, StepTable
@@ -33,7 +34,8 @@ __all__ = ["Push", "TaskWorker", "WorkerSession"]
 
 Push: TypeAlias = Callable[[Parcel], None]
 
-_owner_of: Final = cache(task_of)
+_NAMES: Final = 4096  # a cluster has fewer devices; what a peer makes up does not stay for good
+_owner_of: Final = lru_cache(_NAMES)(task_of)
 
 
 class TaskWorker:
@@ -43,15 +45,22 @@ class TaskWorker:
         worker: What runs the parts.
         push: Takes values to other tasks; from any thread.
         is_task: Whether a task is one of the cluster; otherwise it is that of the client whose step it is.
+        limits: Of what peers send.
     """
 
-    def __init__(self, worker: Worker, push: Push, is_task: Callable[[str], bool] = lambda _: True) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        push: Push,
+        is_task: Callable[[str], bool] = lambda _: True,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
         self.worker = worker
         self._push = push
-        self._is_task = cache(is_task)
+        self._is_task = lru_cache(_NAMES)(is_task)
         self._devices = frozenset(worker.devices)
         self._sessions = itertools.count(-1, -1)  # below those of sessions in this process
-        self.steps = StepTable(self._rendezvous)
+        self.steps = StepTable(self._rendezvous, limits)
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
         self._closed = False
@@ -83,11 +92,22 @@ class TaskWorker:
         self._closed = True
         self.steps.close()
 
-    def deliver(self, request: Request) -> None:
-        """A value for a step has come by a connection."""
+    def deliver(self, request: Request, source: Any = None) -> None:
+        """A value for a step has come by a connection.
+
+        Args:
+            source: As of `StepTable.deliver`.
+
+        Raises:
+            DataLossError: the message is malformed.
+        """
         asked = parse(Deliver, request.header)
+        if len(request.tensors) != (0 if asked.dead else 1):
+            raise DataLossError(
+                f"a malformed value from {request.peer}", expected="one tensor, or none of a dead one", actual=asked
+            )
         value = DEAD if asked.dead else from_wire(request.tensors[0])
-        self.steps.deliver(asked.step, asked.edge, asked.tag, value)
+        self.steps.deliver(asked.step, asked.edge, asked.tag, value, source)
 
     def take(self, parcel: Parcel) -> None:
         """A value for a step has come from within this process; from any thread."""

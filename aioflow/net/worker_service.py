@@ -179,16 +179,18 @@ class _Client:
             STATE: self._state,
             RESET: self._reset,
         }
-        takers: Mapping[str, Taker] = {DELIVER: worker.deliver}
+        takers: Mapping[str, Taker] = {DELIVER: partial(worker.deliver, source=self)}
         self.channel = Channel(comm, services, takers)
         self.outbox = Outbox(self._reach)
         self._session = worker.open_session(self._peers, self.outbox.push)
+        self._steps = worker.steps
 
     @asynccontextmanager
     async def _reach(self, task: str) -> AsyncIterator[Channel]:
         yield self.channel
 
     async def close(self) -> None:
+        self._steps.lose(self)
         try:
             await self._session.close()
         finally:
