@@ -31,7 +31,8 @@ class Limits:
         open_requests: Requests of one peer that have not been answered.
         plan_bytes: The nodes of one plan.
         parts: Parts that one client has registered and not deregistered.
-        part_bytes: The nodes and constants of those parts, as they came.
+        part_bytes: What those parts take: their constants, and four KiB for a node.
+        nodes: Nodes of one part.
         early_bytes: Values that one connection has brought for steps that have not begun here.
         all_early_bytes: Those of all connections of a worker.
         name_bytes: The name of a container, a resource, a device or a task, in UTF-8.
@@ -50,8 +51,9 @@ class Limits:
     unread_bytes: int = 64 << 20
     open_requests: int = 1024
     plan_bytes: int = 64 << 20
-    parts: int = 4096
+    parts: int = 1 << 14
     part_bytes: int = 8 << 30
+    nodes: int = 1 << 19
     early_bytes: int = 1 << 30
     all_early_bytes: int = 4 << 30
     name_bytes: int = 4096

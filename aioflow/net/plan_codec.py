@@ -216,6 +216,7 @@ def _require(condition: bool, what: str, actual: Any) -> None:
 class _Reader:
     def __init__(self, tensors: Sequence[Array], limits: Limits) -> None:
         self._limits = limits
+        self._nodes = 0
         self._tensors = [_constant(tensor) for tensor in tensors[1:]]
         size = max(tensors[0].nbytes, 1)
         self._unpacker = msgpack.Unpacker(
@@ -266,7 +267,12 @@ class _Reader:
         for number in (feeds, fetches):
             _require(type(number) is int and 0 <= number <= _MOST_FEEDS, "number of feeds or fetches", number)
         _require(isinstance(targets, list) and all(isinstance(t, str) for t in targets), "list of targets", targets)
-        _require(type(count) is int and 0 <= count <= self._limits.plan_bytes, "number of nodes", count)
+        _require(type(count) is int and count >= 0, "number of nodes", count)
+        self._nodes += count
+        if self._nodes > self._limits.nodes:
+            raise ResourceExhaustedError(
+                "nodes of a plan", expected=f"at most {self._limits.nodes}", actual=self._nodes
+            )
         records = [self._node_record() for _ in range(count)]
         names = [record[0] for record in records]
         nodes = {record[0]: self._node(record, names) for record in records}

@@ -46,6 +46,9 @@ class TaskWorker:
         push: Takes values to other tasks; from any thread.
         is_task: Whether a task is one of the cluster; otherwise it is that of the client whose step it is.
         limits: Of what peers send.
+
+    Attributes:
+        is_task: As above.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class TaskWorker:
     ) -> None:
         self.worker = worker
         self._push = push
-        self._is_task = lru_cache(_NAMES)(is_task)
+        self.is_task = lru_cache(_NAMES)(is_task)
         self._devices = frozenset(worker.devices)
         self._sessions = itertools.count(-1, -1)  # below those of sessions in this process
         self.steps = StepTable(self._rendezvous, limits)
@@ -73,7 +76,7 @@ class TaskWorker:
                 return  # it has ended
             task = _owner_of(to)
             parcel = Parcel(task, joint.peers.get(task, 0), step, edge, tag, value, joint.fail)
-            if self._is_task(task):
+            if self.is_task(task):
                 self._push(parcel)
             elif joint.back is not None:
                 joint.back(parcel)

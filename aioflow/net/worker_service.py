@@ -57,6 +57,7 @@ from aioflow.net.messages import (
 )
 from aioflow.net.outbox import Outbox
 from aioflow.net.plan_codec import decode_part
+from aioflow.net.quota import Quota
 from aioflow.net.task_worker import TaskWorker
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
@@ -64,6 +65,7 @@ from aioflow.work.threads import in_thread
 
 __all__ = ["WorkerService"]
 
+_NODE: Final = 4 << 10  # bytes that a node takes, with its kernel and its code
 _LARGE_PLAN: Final = 64 << 10  # bytes: a larger plan is decoded in a thread, so that the loop goes on
 _ANSWER_SECONDS: Final = 5.0  # for a client that is asked
 _LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop takes longer ones
@@ -72,11 +74,16 @@ _Succeed: TypeAlias = Callable[["_Client"], Awaitable[None]]
 
 
 class _Part:
-    """What must be known of a registered part to run it: which feeds go where, and whether values are checked."""
+    """What must be known of a registered part to run it: which feeds go where, and whether values are checked.
 
-    __slots__ = ("check_finite", "feeds", "specs", "total")
+    Args:
+        size: Bytes that it takes, by estimate.
+    """
 
-    def __init__(self, part: Part | None, check_finite: bool) -> None:
+    __slots__ = ("check_finite", "feeds", "size", "specs", "total")
+
+    def __init__(self, part: Part | None, check_finite: bool, size: int = 0) -> None:
+        self.size = size
         self.feeds = () if part is None else part.feeds
         self.specs = () if part is None else part.feed_specs
         self.total = 0 if part is None else part.all_feeds
@@ -184,6 +191,9 @@ class _Client:
         self.outbox = Outbox(self._reach)
         self._session = worker.open_session(self._peers, self.outbox.push)
         self._steps = worker.steps
+        self._is_task = worker.is_task
+        self._limits = comm.limits
+        self._quota = Quota("registered parts of one client", comm.limits.parts, comm.limits.part_bytes)
 
     @asynccontextmanager
     async def _reach(self, task: str) -> AsyncIterator[Channel]:
@@ -204,18 +214,25 @@ class _Client:
         asked = parse(Register, request.header)
         config = config_of(asked.config)
         tensors = list(request.tensors)
-        if sum(tensor.nbytes for tensor in tensors[:1]) > _LARGE_PLAN:
-            part = await in_thread(decode_part, asked.part, tensors, effects=False)
-        else:
-            part = decode_part(asked.part, tensors)
-        self._peers.update(asked.peers)
-        handle = await self._session.register(part, 0, config)
-        self._parts[handle] = _Part(part, config.check_finite)
+        size = sum(tensor.nbytes for tensor in tensors)
+        with self._quota.reserved(1, size):
+            if sum(tensor.nbytes for tensor in tensors[:1]) > _LARGE_PLAN:
+                part = await in_thread(decode_part, asked.part, tensors, self._limits, effects=False)
+            else:
+                part = decode_part(asked.part, tensors, self._limits)
+        size += part.size * _NODE
+        with self._quota.reserved(1, size):
+            handle = await self._session.register(part, 0, config)
+            self._quota.add(1, size)
+        self._peers.update((task, number) for task, number in asked.peers.items() if self._is_task(task))
+        self._parts[handle] = _Part(part, config.check_finite, size)
         return Reply({"handle": handle})
 
     async def _deregister(self, request: Request) -> None:
         handle = parse(Handle, request.header).handle
-        self._parts.pop(handle, None)
+        part = self._parts.pop(handle, None)
+        if part is not None:
+            self._quota.give(1, part.size)
         await self._session.deregister(handle)
 
     async def _run(self, request: Request) -> Reply:

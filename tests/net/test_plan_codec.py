@@ -179,6 +179,14 @@ def test_a_plan_over_the_limit_is_refused_at_both_ends() -> None:
         decode_part(*encode_part(part), small)
 
 
+def test_a_plan_has_no_more_nodes_than_there_may_be() -> None:
+    """Each takes a hundred times as much as the bytes that it comes in."""
+    header, tensors = encode_part(chain())
+    with pytest.raises(ResourceExhaustedError, match="nodes"):
+        decode_part(header, tensors, Limits(nodes=1))
+    assert decode_part(header, tensors, Limits(nodes=2)).size == 2
+
+
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -382,7 +390,7 @@ def test_altered_bytes_give_a_part_or_a_typed_error(seed: int, data: st.DataObje
 )
 def test_a_bomb_takes_little_memory(bomb: bytes) -> None:
     tracemalloc.start()
-    with pytest.raises(DataLossError):
+    with pytest.raises((DataLossError, ResourceExhaustedError)):
         decode_part({"plan": 1, "task": "t", "subgraphs": 1}, [np.frombuffer(bomb, np.uint8)])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
