@@ -5,6 +5,10 @@ and damage is noticed, and the places: runs of blocks that lie one after the oth
 new file, `PREFIX.TOKEN.blocks`, with what has changed, and refers to files of the checkpoint before it for the rest; so
 it needs no other manifest than its own. What is left of a file when nearly all of it has changed is written again.
 
+Several programs may write to one folder. Who writes holds the files that his manifest will refer to, and who deletes
+files looks for manifests that refer to them when he has them alone. Where there are no locks, a checkpoint whose base
+was deleted meanwhile is an error, and away.
+
 Everything here blocks: call it from a thread.
 """
 
@@ -20,7 +24,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from aioflow.errors import DataLossError, NotFoundError, OpError
+from aioflow.errors import AbortedError, DataLossError, NotFoundError, OpError
 from aioflow.formats.manifests import (
     MANIFEST,
     described,
@@ -62,20 +66,37 @@ def write_increment(store: Store, name: str, tensors: Mapping[str, Any], base: s
 
     Raises:
         InvalidArgumentError: a tensor has a dtype that cannot be stored.
+        AbortedError: another program has deleted what the checkpoint refers to.
     """
     _tidy(store, name)
     replaced = files_if_any(store, name)
-    files, known = _earlier(store, base)
-    fresh = f"{name}.{secrets.token_hex(6)}.blocks"
-    with store.creating(fresh) as upload:
-        writer = _Writer(upload.file, len(files))
-        entries = {n: writer.write(encode(n, v), described(v), known.get(n)) for n, v in sorted(tensors.items())}
-        if writer.offset:
-            upload.commit()
-            files = [*files, {"name": fresh, "size": writer.offset}]
-        content = {"version": 2, "block": _BLOCK, "step": step_of(name), "files": files, "tensors": entries}
-        store.put(name + MANIFEST, sealed(_compacted(content)))
+    with store.held(files_if_any(store, base) if base else [], alone=False) as there:
+        files, known = _earlier(store, base, there)
+        fresh = f"{name}.{secrets.token_hex(6)}.blocks"
+        with store.creating(fresh) as upload:
+            writer = _Writer(upload.file, len(files))
+            entries = {n: writer.write(encode(n, v), described(v), known.get(n)) for n, v in sorted(tensors.items())}
+            if writer.offset:
+                upload.commit()
+                files = [*files, {"name": fresh, "size": writer.offset}]
+            content = {"version": 2, "block": _BLOCK, "step": step_of(name), "files": files, "tensors": entries}
+            store.put(name + MANIFEST, sealed(_compacted(content)))
+        if not all(there.values()):
+            _require_files(store, name, content)
     forget_files(store, replaced)
+
+
+def _require_files(store: Store, name: str, content: Mapping[str, Any]) -> None:
+    """Take the checkpoint away again if somebody has deleted files of its base. Raises AbortedError then."""
+    for file in content["files"]:
+        if store.size(file["name"]) != file["size"]:
+            store.remove(name + MANIFEST)
+            forget_files(store, files_of(content))
+            raise AbortedError(
+                f"another program has deleted {store.path(file['name'])} while checkpoint {name} was written",
+                expected="a file of its base; only one program that deletes checkpoints of a folder",
+                actual="none",
+            )
 
 
 class _Writer:
@@ -146,8 +167,10 @@ def _compacted(content: dict[str, Any]) -> dict[str, Any]:
 # -- what is there already --------------------------------------------------------------------------------------------
 
 
-def _earlier(store: Store, base: str | None) -> tuple[list[dict[str, Any]], dict[str, _Known]]:
-    """The files of an earlier checkpoint, and its tensors; nothing where it is not whole."""
+def _earlier(
+    store: Store, base: str | None, there: Mapping[str, bool]
+) -> tuple[list[dict[str, Any]], dict[str, _Known]]:
+    """The files of an earlier checkpoint, and its tensors; nothing where it is not whole, or not among `there`."""
     if not base:
         return [], {}
     try:
@@ -156,7 +179,7 @@ def _earlier(store: Store, base: str | None) -> tuple[list[dict[str, Any]], dict
             return [], {}
         files_of(manifest)
         files = manifest["files"]
-        if any(store.size(file["name"]) != file["size"] for file in files):
+        if any(file["name"] not in there or store.size(file["name"]) != file["size"] for file in files):
             return [], {}
         known = {name: _known(entry) for name, entry in manifest["tensors"].items()}
         return files, _worth_keeping(files, known)
@@ -193,12 +216,18 @@ def files_if_any(store: Store, name: str) -> list[str]:
 
 
 def forget_files(store: Store, names: list[str]) -> None:
-    """Delete files, except those that a manifest of the folder refers to."""
-    referenced = referenced_files(store) if names else None
-    if referenced is not None:
-        for name in names:
-            if name not in referenced:
-                store.remove(name)
+    """Delete files, except those that a manifest of the folder refers to, or one that is being written will."""
+    _remove(store, names, certain=False)
+
+
+def _remove(store: Store, names: list[str], certain: bool) -> None:
+    """Delete what nothing refers to and nobody holds; `certain`: only where it can be told that nobody does."""
+    with store.held(names, alone=True) as mine:
+        referenced = referenced_files(store) if mine else None  # by now: nobody can begin to refer to them
+        if referenced is not None:
+            for name, is_told in mine.items():
+                if name not in referenced and (is_told or not certain):
+                    store.remove(name)
 
 
 def _tidy(store: Store, name: str) -> None:
@@ -209,9 +238,7 @@ def _tidy(store: Store, name: str) -> None:
     left = [file for file in store.names() if blocks.fullmatch(file)]
     referenced = referenced_files(store) if left else None
     if referenced is not None:
-        for file in left:
-            if file not in referenced and store.is_abandoned(file):
-                store.remove(file)
+        _remove(store, [file for file in left if file not in referenced], certain=True)
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
@@ -29,7 +29,7 @@ from aioflow.errors import (
 from aioflow.formats.files import file_errors
 from aioflow.formats.temporary_files import (
     flush_directory,
-    has_writer,
+    held,
     remove_abandoned,
     temporary_file,
     write_atomically,
@@ -94,8 +94,12 @@ class Store(Protocol):
     def remove_unfinished(self, names: str) -> None:
         """Delete what killed writers have left of files whose names match, where it is certain that they were."""
 
-    def is_abandoned(self, name: str) -> bool:
-        """Whether it is certain that nobody is about to refer to the file, which nothing refers to."""
+    def held(self, names: Iterable[str], *, alone: bool) -> AbstractContextManager[Mapping[str, bool]]:
+        """A block in which files do not disappear (or, `alone`, in which nobody makes sure that they do not).
+
+        Yields:
+            Those that are there, and that nobody holds alone (or at all); False where that cannot be told.
+        """
 
 
 class StoredFile:
@@ -222,8 +226,8 @@ class Folder:
     def remove_unfinished(self, names: str) -> None:
         remove_abandoned(self._path, names)
 
-    def is_abandoned(self, name: str) -> bool:
-        return has_writer(self._path / name) is False
+    def held(self, names: Iterable[str], *, alone: bool) -> AbstractContextManager[Mapping[str, bool]]:
+        return held(self._path, names, alone=alone)
 
 
 # -- elsewhere --------------------------------------------------------------------------------------------------------
@@ -333,8 +337,8 @@ class _Remote:
     def remove_unfinished(self, names: str) -> None:
         """There is nothing to tell whether their writers live."""
 
-    def is_abandoned(self, name: str) -> bool:
-        return False  # there are no locks: it may be another writer's, who is not yet done
+    def held(self, names: Iterable[str], *, alone: bool) -> AbstractContextManager[Mapping[str, bool]]:
+        return nullcontext(dict.fromkeys(names, False))  # there are no locks
 
 
 def _fsspec() -> Any:

@@ -3,7 +3,8 @@
 A process that is killed leaves the other name behind, and the next writer takes it away. Which of them belong to a
 writer that lives is told by a lock that each writer has on its own: it ends with the process, however that ends, and
 with the processes that were forked from it meanwhile. Where there are no locks (some network file systems), nothing is
-taken away; where an open file cannot be deleted (Windows), that tells as well.
+taken away; where an open file cannot be deleted (Windows), that tells as well. Files that others may refer to are held
+by the same locks, by who refers to them and by who deletes them.
 
 Everything here blocks on the disk: call it from a thread.
 """
@@ -13,8 +14,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +23,15 @@ from typing import Any, BinaryIO
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.files import file_errors
 
-__all__ = ["TemporaryFile", "flush_directory", "has_writer", "remove_abandoned", "temporary_file", "write_atomically"]
+__all__ = [
+    "TemporaryFile",
+    "flush_directory",
+    "has_writer",
+    "held",
+    "remove_abandoned",
+    "temporary_file",
+    "write_atomically",
+]
 
 locks: Any = None  # where the system has none, as on Windows
 with suppress(ImportError):
@@ -86,6 +95,33 @@ def has_writer(path: Path) -> bool | None:
     except OSError:
         return None
     return False
+
+
+@contextmanager
+def held(directory: Path, names: Iterable[str], *, alone: bool) -> Iterator[Mapping[str, bool]]:
+    """A block in which nobody else holds files of a directory, or nobody else holds them alone.
+
+    Yields:
+        Those files that are there and in nobody's hands; False where there are no locks to tell that.
+    """
+    with ExitStack() as stack:
+        found = {}
+        for name in names:
+            try:
+                file = stack.enter_context((directory / name).open("r+b" if alone else "rb"))
+                if locks is None:
+                    file.close()  # an open one could not be deleted
+                    found[name] = False
+                    continue
+                locks.flock(file, (locks.LOCK_EX if alone else locks.LOCK_SH) | locks.LOCK_NB)
+            except (BlockingIOError, FileNotFoundError):
+                continue
+            except OSError:
+                found[name] = False
+            else:
+                if os.fstat(file.fileno()).st_nlink:  # otherwise it was deleted just now
+                    found[name] = True
+        yield found
 
 
 def remove_abandoned(directory: Path, names: str) -> None:
