@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -35,6 +36,7 @@ from aioflow.train.checkpoint_state import (
 )
 from aioflow.train.saved_variables import saved_variables
 from aioflow.train.saver_nodes import SaverNodes
+from aioflow.train.unlisted import remove_unlisted, until_listed
 from aioflow.work.threads import in_thread
 
 if TYPE_CHECKING:
@@ -234,7 +236,8 @@ class Saver:
         return nodes
 
     async def _write(self, sess: Any, node: Any, feeds: dict[Any, Any], place: _Place) -> None:
-        async with self._turn:
+        retains = place.write_state and self._max_to_keep
+        async with self._turn, until_listed(place.prefix) if retains else nullcontext():
             nodes = self._built()
             if nodes is not None and self._incremental:
                 feeds = {**feeds, nodes.base: self._base}
@@ -269,6 +272,8 @@ class Saver:
     def _finish(self, place: _Place, doomed: Iterable[str]) -> None:
         if place.write_state:
             paths, times = [p for p, _ in self._kept], [t for _, t in self._kept]
+            if self._max_to_keep:
+                remove_unlisted(place.prefix, [place.prefix, *paths, *doomed], place.latest_filename)
             update_checkpoint_state(folder_of(place.prefix), place.prefix, paths, place.latest_filename, times)
         for old in doomed:  # after the state, which must not name what is gone
             remove_checkpoint(old)
