@@ -33,7 +33,7 @@ class Limits:
         parts: Parts that one client has registered and not deregistered.
         part_bytes: What those parts take: their constants, and four KiB for a node.
         nodes: Nodes of one part.
-        early_bytes: Values that one connection has brought for steps that have not begun here.
+        early_bytes: Values that one connection has brought, and that no step has asked for yet.
         all_early_bytes: Those of all connections of a worker.
         name_bytes: The name of a container, a resource, a device or a task, in UTF-8.
         rows: Resources of one message that asks where they are.
@@ -54,8 +54,8 @@ class Limits:
     parts: int = 1 << 14
     part_bytes: int = 8 << 30
     nodes: int = 1 << 19
-    early_bytes: int = 1 << 30
-    all_early_bytes: int = 4 << 30
+    early_bytes: int = 2 << 30
+    all_early_bytes: int = 8 << 30
     name_bytes: int = 4096
     rows: int = 1 << 14
     resources: int = 1 << 18

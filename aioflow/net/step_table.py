@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aioflow.errors import AbortedError, CancelledError, OpError
-from aioflow.net.early_values import EarlyValues
+from aioflow.net.early_values import EarlyValues, size_of
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.outbox import Parcel
 from aioflow.runtime.rendezvous import Rendezvous
@@ -22,6 +22,7 @@ from aioflow.runtime.step import Step
 __all__ = ["JointStep", "StepTable"]
 
 _MOST_ENDED: Final = 100_000
+_MOST_EARLY: Final = 1024
 _EARLY_SECONDS: Final = 60.0
 _MOST_TEXT: Final = 400  # letters of an error that is kept for a step which may never begin
 
@@ -88,7 +89,7 @@ class StepTable:
 
     @property
     def early_bytes(self) -> int:
-        """What the values take that came before their steps."""
+        """What the values take that came before they were asked for, at the most."""
         return self._values.total
 
     def get(self, id: int) -> JointStep | None:
@@ -114,7 +115,6 @@ class StepTable:
             joint = JointStep(id, self._make(id) if meets else None)
         if joint.timer is not None:
             joint.timer.cancel()
-            self._values.remove(id)
         joint.step = step
         joint.peers = peers
         self._steps[id] = joint
@@ -123,6 +123,7 @@ class StepTable:
     def end(self, joint: JointStep) -> None:
         """Nothing of the step is running any more."""
         del self._steps[joint.id]
+        self._values.remove(joint.id)
         if joint.rendezvous is not None:
             joint.rendezvous.abort(CancelledError("the step has ended"))
         self._forget(joint.id, None)
@@ -139,8 +140,10 @@ class StepTable:
         """
         joint = self._steps.get(id)
         if joint is not None:
-            if joint.rendezvous is not None:  # otherwise nobody asks for it
-                joint.rendezvous.deliver(edge, tag, value)
+            meeting = joint.rendezvous  # without one nobody asks for it
+            if meeting is not None and meeting.deliver(edge, tag, value) and source is not None:
+                self._values.add(source, id, edge, tag, value)
+                self._make_room(source)
         elif id not in self._ended:
             self._deliver_early(id, edge, tag, value, source)
 
@@ -152,12 +155,32 @@ class StepTable:
         if joint.rendezvous is not None:
             joint.rendezvous.deliver(edge, tag, value)
             self._values.add(source, id, edge, tag, value)
+        if len(self._early) > _MOST_EARLY:
+            self._give_up(*self._values.excess_of_steps(self._early, _MOST_EARLY))
+        self._make_room(source)
+
+    def _make_room(self, source: Any) -> None:
         while (excess := self._values.excess(source)) is not None:
-            self._give_up(*excess)
+            id, error = excess
+            joint = self._steps.get(id)
+            if joint is None:
+                self._give_up(id, error)
+            elif not self._has_less(joint):
+                self._values.remove(id)
+                joint.fail(error)
+                if joint.rendezvous is not None:
+                    joint.rendezvous.abort(error)
+
+    def _has_less(self, joint: JointStep) -> bool:
+        """Whether a step that runs has asked for half of its values or more since they were counted."""
+        kept = () if joint.rendezvous is None else joint.rendezvous.kept()
+        size, counted = sum(size_of(*value) for value in kept), self._values.bytes_of(joint.id)
+        self._values.correct(joint.id, size)
+        return 2 * size <= counted
 
     def lose(self, source: Any) -> None:
         """A connection has gone: what it has brought for steps that have not begun is dropped, and they will not."""
-        for id in self._values.steps_of(source):
+        for id in self._early.keys() & set(self._values.steps_of(source)):
             self._give_up(id, AbortedError("values for the step came by a connection that has gone since", actual=id))
 
     def has_begun(self, id: int) -> bool:

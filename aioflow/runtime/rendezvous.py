@@ -74,22 +74,30 @@ class Rendezvous:
         else:
             self._push(name, tag, value, to)
 
-    def deliver(self, name: str, tag: str, value: Any) -> None:
-        """A value for a device of this worker has come, from it or from another one."""
+    def deliver(self, name: str, tag: str, value: Any) -> bool:
+        """A value for a device of this worker has come, from it or from another one; whether it is kept, since nobody
+        has asked for it yet.
+        """
         key = (name, tag)
         with self._lock:
             if self._error is not None:
-                return
+                return False
             take = self._waiting.pop(key, None)
             if take is None:
                 if key in self._values:
                     raise InternalError(f"the value of edge {name!r} was sent twice", expected="one Send", actual=tag)
                 self._values[key] = value
-                return
+                return True
         if threading.get_ident() == self._home:
             take(value)
         else:
             self._loop.call_soon_threadsafe(take, value, context=self._context)
+        return False
+
+    def kept(self) -> list[tuple[str, str, Any]]:
+        """Edge, tag and value of what nobody has asked for yet."""
+        with self._lock:
+            return [(*key, value) for key, value in self._values.items()]
 
     def receive(self, name: str, tag: str, take: Callable[[Any], None]) -> Any:
         """The value, or PENDING: then `take` is called with it on the step's loop, unless the step is aborted before.

@@ -18,7 +18,7 @@ from aioflow.net.errors_codec import encode_error
 from aioflow.net.limits import Limits
 from aioflow.net.messages import ABORT, DELIVER, STATE
 from aioflow.net.server import Server
-from aioflow.net.step_table import StepTable
+from aioflow.net.step_table import JointStep, StepTable
 from aioflow.net.transports import connect
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
@@ -32,6 +32,12 @@ HOSTILE, HONEST = "hostile", "honest"
 def table(**limits: int) -> StepTable:
     loop = asyncio.get_running_loop()
     return StepTable(lambda _: Rendezvous(loop, frozenset(["here"])), Limits(**limits))
+
+
+def running(steps: StepTable, step: int) -> JointStep:
+    joint = steps.get(step)
+    assert joint is not None
+    return joint
 
 
 def received(steps: StepTable, step: int, edge: str = "edge") -> Any:
@@ -96,7 +102,8 @@ async def test_memory_comes_back_with_the_end_of_a_connection() -> None:
     with pytest.raises(AbortedError, match="has gone"):
         steps.begin(0, Step(id=0), {})
     assert received(steps, 3) == 7.0
-    assert steps.early_bytes == 0, "what a step has begun with counts for it"
+    steps.end(running(steps, 3))
+    assert steps.early_bytes == 0
 
 
 def test_the_count_is_right_whatever_becomes_of_a_step() -> None:
@@ -106,7 +113,7 @@ def test_the_count_is_right_whatever_becomes_of_a_step() -> None:
             steps.deliver(step, "edge", "", np.zeros(MB, np.uint8), HOSTILE)
             steps.deliver(step, "other", "", np.zeros(MB, np.uint8), HONEST)
         assert steps.early_bytes > 8 * MB
-        steps.begin(0, Step(id=0), {})
+        steps.end(steps.begin(0, Step(id=0), {}))
         steps.abort(1, CancelledError("enough"))
         assert 4 * MB < steps.early_bytes < 5 * MB
         await asyncio.sleep(61)
@@ -117,6 +124,41 @@ def test_the_count_is_right_whatever_becomes_of_a_step() -> None:
         assert steps.early_bytes == 0
 
     run_virtual(scenario())
+
+
+async def test_a_step_that_runs_and_does_not_ask_is_given_up() -> None:
+    steps = table(early_bytes=4 * MB)
+    steps.deliver(1, "early", "", np.zeros(MB, np.uint8), HOSTILE)
+    step, honest = Step(id=1), Step(id=2)
+    steps.begin(1, step, {})
+    steps.begin(2, honest, {})
+    freed: list[int] = []
+    for edge in range(100):
+        value = np.zeros(MB, np.uint8)
+        weakref.finalize(value, freed.append, edge)
+        steps.deliver(1, f"edge_{edge}", "", value, HOSTILE)
+        del value
+        steps.deliver(2, f"edge_{edge}", "", np.float32(1.0), HOSTILE)
+        assert edge - len(freed) < 5
+        assert steps.early_bytes <= 4 * MB
+    assert isinstance(step.error, ResourceExhaustedError)
+    assert not honest.requested
+    steps.end(running(steps, 1))
+    steps.end(running(steps, 2))
+    assert steps.early_bytes == 0
+
+
+async def test_what_a_step_asks_for_late_does_not_add_up() -> None:
+    """Values that come a moment before they are asked for, for as long as it may run."""
+    steps = table(early_bytes=4 * MB)
+    step = Step(id=1)
+    rendezvous = steps.begin(1, step, {}).rendezvous
+    assert rendezvous is not None
+    for edge in range(100):
+        steps.deliver(1, f"edge_{edge}", "", np.zeros(MB, np.uint8), HONEST)
+        assert rendezvous.receive(f"edge_{edge}", "", lambda value: None).nbytes == MB
+        assert steps.early_bytes <= 4 * MB
+    assert not step.requested
 
 
 async def test_errors_of_steps_that_never_begin_are_kept_in_short() -> None:
