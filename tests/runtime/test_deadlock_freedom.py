@@ -91,15 +91,15 @@ class SlowRendezvous(Rendezvous):
         if chance().random() < 0.5:
             self._home = -1  # as if all values came from threads: the receiver is called in a later turn of the loop
 
-    def deliver(self, name: str, tag: str, value: Any) -> None:
+    def deliver(self, name: str, tag: str, value: Any) -> bool:
         source = chance()
         if source.random() < 0.4:
-            super().deliver(name, tag, value)
-        else:
-            self._loop.call_later(source.expovariate(500.0), super().deliver, name, tag, value)
+            return super().deliver(name, tag, value)
+        self._loop.call_later(source.expovariate(500.0), super().deliver, name, tag, value)
+        return False
 
     @property
-    def kept(self) -> int:
+    def left(self) -> int:
         """How many values lie here, and how many receivers wait."""
         return len(self._values) + len(self._waiting)
 
@@ -198,7 +198,7 @@ class Setup:
         """Assert that the steps have left nothing: no task, no call in a thread, no value, and nothing comes later."""
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert [t.inside for t in self.threads] == [0] * len(self.threads)
-        assert [m.kept for m in self.meetings] == [0] * len(self.meetings)
+        assert [m.left for m in self.meetings] == [0] * len(self.meetings)
         before = [t.calls for t in self.threads]
         await asyncio.sleep(1e3)
         assert [t.calls for t in self.threads] == before
