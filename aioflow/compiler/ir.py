@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from aioflow.errors import SourceLine
-from aioflow.graph.boundary import ARG, RETVAL
+from aioflow.graph.boundary import ARG, RETVAL, SEND
+from aioflow.graph.device_spec import task_of
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims
@@ -113,6 +114,12 @@ class Part:
         """Whether anything in it changes what other steps see."""
         found = (traits_of(node.op) for node in self.nodes())
         return any(traits.effect is Effect.CHANGES and traits.role is Role.KERNEL for traits in found)
+
+    @property
+    def destinations(self) -> frozenset[str]:
+        """The tasks that it sends to."""
+        sent = (task_of(node.attrs["recv_device"]) for node in self.nodes() if node.op == SEND)
+        return frozenset(sent) - {self.task}
 
     @property
     def size(self) -> int:

@@ -187,6 +187,11 @@ class Channel:
         else:
             await self.comm.send(message, urgent=True)
 
+    def notify(self, kind: str, header: Mapping[str, Any]) -> None:
+        """`push` a header for one who does not wait; where the connection has ended, nothing is done."""
+        if self._error is None:
+            self._group.create_task(self._deliver(_push(kind, header, ())))
+
     async def _deliver(self, message: Message) -> OpError | None:
         try:
             await self.comm.send(message, urgent=True)

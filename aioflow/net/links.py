@@ -13,8 +13,9 @@ from typing import Final
 from aioflow.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, UnavailableError
 from aioflow.net.channel import Channel, Reply, Request, Taker
 from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.errors_codec import decode_error
 from aioflow.net.homes import Resource
-from aioflow.net.messages import DELIVER, WANTED, Hello, Wanted, WhetherWanted, parse
+from aioflow.net.messages import ABORT, DELIVER, WANTED, Abort, Hello, Wanted, WhetherWanted, parse
 from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.server import Server, find_server
 from aioflow.net.task_worker import Push, WorkerSession
@@ -165,12 +166,13 @@ class Link:
 
     async def _connect(self, patience: float) -> Hello:
         comm = await self._reach(patience)
-        channel = Channel(comm, {WANTED: self._is_wanted}, {DELIVER: self._hub.on_deliver})
+        takers = {DELIVER: self._hub.on_deliver, ABORT: self._on_abort}
+        channel = Channel(comm, {WANTED: self._is_wanted}, takers)
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         options = self._hub.options
         worker = RemoteWorker(channel, self._hub.peers, patience=options.heartbeat * options.misses * 2 / 3)
         try:
-            holder = await self._hub.connections.start(_hold(channel, opened))
+            holder = await self._hub.connections.start(_hold(channel, opened, worker))
             holder.add_done_callback(lambda _: opened.cancel())
             await asyncio.wait([opened])
             if opened.cancelled():
@@ -211,6 +213,11 @@ class Link:
         step = parse(Wanted, request.header).step
         return Reply(WhetherWanted(self._worker is not None and self._worker.wants(step))._asdict())
 
+    def _on_abort(self, request: Request) -> None:
+        asked = parse(Abort, request.header)
+        if self._worker is not None:
+            self._worker.failed(asked.step, decode_error(asked.error, request.peer))
+
     async def close(self) -> None:
         """End what is left of the way."""
         if self._channel is not None:
@@ -233,12 +240,12 @@ async def within(seconds: float, peer: str) -> AsyncIterator[None]:
         raise DeadlineExceededError(f"{peer} has not answered within {seconds:g} s") from error
 
 
-async def _hold(channel: Channel, opened: asyncio.Future[None]) -> None:
-    """Keep a connection until it ends or this is cancelled."""
+async def _hold(channel: Channel, opened: asyncio.Future[None], worker: RemoteWorker) -> None:
+    """Keep a connection until it ends, which the worker's steps are told, or this is cancelled."""
     await channel.open()
     if not opened.done():
         opened.set_result(None)
     try:
-        await channel.wait_ended()
+        worker.ended(await channel.wait_ended())
     finally:
         await channel.close()

@@ -3,6 +3,9 @@
 A Send never waits, so values queue here. How many bytes of large values are handed to a connection at a time is
 bounded, others overtake them, and a value that cannot be delivered stops its step with an error that names
 the peer.
+
+What was written to a connection may be lost with it, and the part that has sent it has ended by then. So a value counts
+as sent until the peer has answered a question that was asked after it: a few questions a second, however many values.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -19,12 +22,13 @@ from typing import Any, Final, Self, TypeAlias
 from aioflow.errors import AbortedError, OpError, UnavailableError, UnknownError
 from aioflow.net.channel import Channel
 from aioflow.net.framing import CHUNK_BYTES
-from aioflow.net.messages import DELIVER, Deliver, to_wire_value
+from aioflow.net.messages import CLOCK, DELIVER, Deliver, to_wire_value
 from aioflow.runtime.frames import DEAD
 
 __all__ = ["Outbox", "Parcel", "Reach"]
 
 _IN_FLIGHT: Final = 64 << 20  # bytes
+_ASK_SECONDS: Final = 0.2  # between questions whether values have arrived
 
 Reach: TypeAlias = Callable[[str], AbstractAsyncContextManager[Channel]]
 
@@ -35,7 +39,7 @@ class Parcel:
 
     Attributes:
         task: Which task; incarnation: the number that its process had when the step was planned, 0 for any.
-        fail: Called on the outbox's event loop if the value cannot be delivered.
+        fail: Called on the outbox's event loop if the value cannot be delivered, or may not have been.
     """
 
     task: str
@@ -52,10 +56,13 @@ class Outbox:
 
     Args:
         reach: Opens a channel to a task by its name, for the time of a block.
+        confirms: Whether a value that was lost with its connection is to stop its step. It need not where the step
+            depends on that connection in any case.
     """
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: Reach, *, confirms: bool = False) -> None:
         self._reach = reach
+        self._confirms = confirms
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
         self._group = asyncio.TaskGroup()  # no task in it ever raises
@@ -76,7 +83,7 @@ class Outbox:
             if self._closed:
                 parcel.fail(UnavailableError("the server is closed"))
                 return
-            lane = self._lanes[parcel.task] = _Lane(parcel.task, self._reach)
+            lane = self._lanes[parcel.task] = _Lane(parcel.task, self._reach, self._confirms)
             self._tasks.append(self._group.create_task(lane.run()))
         lane.put(parcel)
 
@@ -96,9 +103,10 @@ class Outbox:
 class _Lane:
     """What goes to one task."""
 
-    def __init__(self, task: str, reach: Reach) -> None:
+    def __init__(self, task: str, reach: Reach, confirms: bool) -> None:
         self._task = task
         self._reach = reach
+        self._confirms = confirms
         self._small: deque[Parcel] = deque()
         self._large: deque[Parcel] = deque()
         self._in_flight = 0
@@ -106,6 +114,8 @@ class _Lane:
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None  # while there is one
         self._posting = False
+        self._sent: list[tuple[str, Callable[[OpError], None]]] = []  # edges that may not have arrived; whom to tell
+        self._has_sent = asyncio.Event()
 
     def put(self, parcel: Parcel) -> None:
         """One more."""
@@ -138,6 +148,7 @@ class _Lane:
             try:
                 async with self._reach(self._task) as channel:
                     await self._serve(channel)
+                    self._fail_sent(channel.error)
             except OpError as error:
                 self._fail_all(error)
 
@@ -145,6 +156,13 @@ class _Lane:
         for queue in (self._small, self._large):
             while queue:
                 queue.popleft().fail(error)
+
+    def _fail_sent(self, reason: OpError | None) -> None:
+        """The connection has ended: nobody knows what of the last values has arrived."""
+        sent, self._sent = self._sent, []
+        why = "" if reason is None else f": {reason.message}"
+        for edge, fail in sent:
+            fail(UnavailableError(f"the connection by which {edge} was sent to {self._task} was lost{why}"))
 
     async def _serve(self, channel: Channel) -> None:
         """Send until the connection has ended."""
@@ -157,19 +175,39 @@ class _Lane:
     async def _send_all(self, channel: Channel) -> None:
         async with asyncio.TaskGroup() as push_group:
             push_group.create_task(self._watch(channel))
+            confirming = push_group.create_task(self._confirm(channel)) if self._confirms else None
             while channel.error is None:
-                while self._small:
+                while self._small and channel.error is None:
                     await self._send(channel, self._small.popleft())
-                while self._large and self._in_flight < _IN_FLIGHT:
+                while self._large and self._in_flight < _IN_FLIGHT and channel.error is None:
                     parcel = self._large.popleft()
                     self._in_flight += _size(parcel.value)
                     push_group.create_task(self._send_large(channel, parcel))
                 if not self._small and channel.error is None:
                     await self._sleep()
+            if confirming is not None:
+                confirming.cancel()
 
     async def _watch(self, channel: Channel) -> None:
         await channel.wait_ended()
         self._wake()
+
+    async def _confirm(self, channel: Channel) -> None:
+        """Forget what has arrived."""
+        while True:
+            await self._has_sent.wait()
+            await asyncio.sleep(_ASK_SECONDS)
+            count = len(self._sent)
+            await self._ask(channel)
+            if channel.error is None:
+                del self._sent[:count]
+                if not self._sent:
+                    self._has_sent.clear()
+
+    async def _ask(self, channel: Channel) -> None:
+        """Returns when the peer has answered, and so has got all that was sent before, or the connection has ended."""
+        with suppress(OpError):
+            await channel.call(CLOCK, timeout=None)  # the end of the connection is its end, too
 
     async def _send_large(self, channel: Channel, parcel: Parcel) -> None:
         try:
@@ -179,29 +217,51 @@ class _Lane:
             self._wake()
 
     def _post(self, channel: Channel, parcel: Parcel) -> bool:
+        """Send it if that takes no waiting; returns whether it is done with."""
+        if not _is_meant(channel, parcel):
+            return False
         try:
-            self._require_meant(channel, parcel)
-            return channel.post(DELIVER, *_contents(parcel))
+            done = channel.post(DELIVER, *_contents(parcel))
         except Exception as error:
             self._failed(parcel, error)
             return True
+        if done:
+            self._has_gone(parcel)
+        return done
 
     async def _send(self, channel: Channel, parcel: Parcel) -> None:
+        if not _is_meant(channel, parcel):
+            await self._misaddressed(channel, parcel)
+            return
         try:
-            self._require_meant(channel, parcel)
             await channel.push(DELIVER, *_contents(parcel))
         except Exception as error:
             self._failed(parcel, error)
+        else:
+            self._has_gone(parcel)
 
-    def _require_meant(self, channel: Channel, parcel: Parcel) -> None:
-        if parcel.incarnation not in (0, channel.comm.peer_incarnation):
-            raise AbortedError(f"{self._task} was restarted since the step was planned")
+    def _has_gone(self, parcel: Parcel) -> None:
+        if self._confirms:
+            self._sent.append((parcel.edge, parcel.fail))
+            self._has_sent.set()
+
+    async def _misaddressed(self, channel: Channel, parcel: Parcel) -> None:
+        """A value is not for the process at the other end: one of them is there no more. Who answers is there."""
+        await self._ask(channel)
+        if channel.error is None:
+            parcel.fail(AbortedError(f"{self._task} was restarted since the step was planned"))
+        else:
+            self.put(parcel)  # for the next connection
 
     def _failed(self, parcel: Parcel, error: Exception) -> None:
         known = error if isinstance(error, OpError) else UnknownError(f"{type(error).__name__}: {error}")
         if not isinstance(known, (UnavailableError, AbortedError)):  # these name the task
             known.message = f"the value of {parcel.edge} cannot be sent to {self._task}: {known.message}"
         parcel.fail(known)
+
+
+def _is_meant(channel: Channel, parcel: Parcel) -> bool:
+    return parcel.incarnation in (0, channel.comm.peer_incarnation)
 
 
 def _contents(parcel: Parcel) -> tuple[dict[str, Any], tuple[Any, ...]]:

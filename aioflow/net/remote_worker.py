@@ -12,9 +12,8 @@ from typing import Any, Final, NamedTuple
 from aioflow.compiler.ir import Part, worth_a_thread
 from aioflow.config import SessionConfig
 from aioflow.errors import CancelledError, DataLossError, InvalidArgumentError, OpError, UnavailableError
-from aioflow.graph.boundary import SEND
-from aioflow.graph.device_spec import task_of
 from aioflow.net.channel import Channel, Reply
+from aioflow.net.comm import gone
 from aioflow.net.errors_codec import encode_error
 from aioflow.net.homes import Resource, pack_texts, unpack_texts
 from aioflow.net.messages import (
@@ -81,7 +80,8 @@ class RemoteWorker:
         self._timeout = timeout
         self._patience = patience
         self._parts: dict[int, _Registered] = {}
-        self._wanted: set[int] = set()
+        self._wanted: dict[int, Step] = {}
+        self._sent: dict[int, Step] = {}  # its part has ended, and what that has sent may not have arrived
         self._clock: tuple[float, float] | None = None  # when it was compared with ours, and how far it is ahead
 
     @property
@@ -106,11 +106,11 @@ class RemoteWorker:
             header, tensors = await in_thread(encode_part, part, effects=False)
         else:
             header, tensors = encode_part(part)
-        peers = {task: self._peers[task] for task in sorted(_destinations(part)) if task in self._peers}
+        peers = {task: self._peers[task] for task in sorted(part.destinations) if task in self._peers}
         document = {"part": header, "config": config_document(config), "peers": peers}
         reply = await self._channel.call(REGISTER, document, tensors, timeout=_REGISTER_SECONDS)
         handle = parse(Handle, reply.header).handle
-        self._parts[handle] = _Registered(part.all_feeds, part.feeds, part.changes)
+        self._parts[handle] = _Registered(part.all_feeds, part.feeds, part.changes, bool(part.destinations))
         return handle
 
     async def deregister(self, handle: int) -> None:
@@ -130,13 +130,13 @@ class RemoteWorker:
         """
         probe = step.probe.trace if isinstance(step.probe, FiniteProbe) else step.probe
         trace = probe if isinstance(probe, TraceProbe) else None
-        part = self._parts.get(handle, _Registered(len(feeds), (), False))  # the worker says that there is no such part
+        part = self._parts.get(handle) or _unknown(feeds)
         if len(feeds) != part.all_feeds:
             raise InvalidArgumentError("wrong number of feeds", expected=part.all_feeds, actual=len(feeds))
         tensors = [to_wire_value(feeds[index]) for index in part.feeds]
         wait = _Wait(self._channel.peer, partial(self.waiting, step.id))
         step.waiting[wait] = None
-        self._wanted.add(step.id)
+        self._wanted[step.id] = step
         if part.changes and step.begun is not None:
             step.begun.add(self._channel.peer)
         try:
@@ -149,13 +149,32 @@ class RemoteWorker:
             await self._stop(step)
             raise
         finally:
-            self._wanted.discard(step.id)
+            self._wanted.pop(step.id, None)
         del step.waiting[wait]
+        if part.sends:
+            self._sent[step.id] = step
+            step.releases.append(lambda: self._forget(step))
+            if self._channel.error is not None:
+                self.ended(gone(self._channel.peer, self._channel.error))
         return await self._fetches(reply, trace)
 
     def wants(self, step: int) -> bool:
         """Whether somebody still waits for a step there."""
         return step in self._wanted
+
+    def _forget(self, step: Step) -> None:
+        self._sent.pop(step.id, None)
+
+    def failed(self, step: int, error: OpError) -> None:
+        """Something that the worker's part of a step has sent cannot be delivered; that part may have ended."""
+        running = self._wanted.get(step) or self._sent.get(step)
+        if running is not None:
+            running.stop(error)
+
+    def ended(self, error: OpError) -> None:
+        """The connection has ended: what the worker has sent may not have arrived, and nobody will say so."""
+        for step in list(self._sent.values()):
+            step.stop(error)
 
     def _message(self, handle: int, step: Step, trace: TraceProbe | None) -> dict[str, Any]:
         """A `Run`."""
@@ -250,11 +269,21 @@ class RemoteWorker:
 
 
 class _Registered(NamedTuple):
-    """What must be known of a part to run it: how many feeds a step has, which of them it takes, what it does."""
+    """What must be known of a part to run it: how many feeds a step has, which of them it takes, what it does.
+
+    Attributes:
+        sends: Whether other tasks get something from it.
+    """
 
     all_feeds: int
     feeds: tuple[int, ...]
     changes: bool
+    sends: bool
+
+
+def _unknown(feeds: Sequence[Any]) -> _Registered:
+    """The worker says that there is no such part."""
+    return _Registered(len(feeds), (), changes=False, sends=False)
 
 
 class _Wait:
@@ -270,11 +299,6 @@ class _Wait:
     def describe(self) -> str:
         """What it waits for."""
         return "its part of the step"
-
-
-def _destinations(part: Part) -> set[str]:
-    """The tasks that a part sends to."""
-    return {task_of(node.attrs["recv_device"]) for node in part.nodes() if node.op == SEND} - {part.task}
 
 
 def _own(tensor: Any) -> Any:

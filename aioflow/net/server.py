@@ -178,7 +178,7 @@ class Server:
 
     async def _serve(self, ready: asyncio.Future[None]) -> None:
         try:
-            async with Outbox(self._reach) as outbox:
+            async with Outbox(self._reach, confirms=True) as outbox:
                 self._tasks = TaskWorker(self.worker, outbox.push, self._is_task, self._options.limits)
                 service = WorkerService(self._tasks, self.hello, self.homes)
                 async with listen(self._address, service.serve, self._options):

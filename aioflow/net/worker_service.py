@@ -19,7 +19,7 @@ from aioflow.errors import AbortedError, DeadlineExceededError, InvalidArgumentE
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.net.channel import Channel, Reply, Request, Service, Taker
 from aioflow.net.comm import Comm
-from aioflow.net.errors_codec import decode_error
+from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.home_rows import pack_rows, read_homes, read_rows
 from aioflow.net.homes import Homes, pack_texts
 from aioflow.net.messages import (
@@ -67,6 +67,7 @@ __all__ = ["WorkerService"]
 
 _NODE: Final = 4 << 10  # bytes that a node takes, with its kernel and its code
 _LARGE_PLAN: Final = 64 << 10  # bytes: a larger plan is decoded in a thread, so that the loop goes on
+_ERROR_BYTES: Final = 16 << 10
 _ANSWER_SECONDS: Final = 5.0  # for a client that is asked
 _LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop takes longer ones
 
@@ -74,13 +75,13 @@ _Succeed: TypeAlias = Callable[["_Client"], Awaitable[None]]
 
 
 class _Part:
-    """What must be known of a registered part to run it: which feeds go where, and whether values are checked.
+    """What must be known of a registered part to run it: which feeds go where, whether values are checked, or sent.
 
     Args:
         size: Bytes that it takes, by estimate.
     """
 
-    __slots__ = ("check_finite", "feeds", "size", "specs", "total")
+    __slots__ = ("check_finite", "feeds", "sends", "size", "specs", "total")
 
     def __init__(self, part: Part | None, check_finite: bool, size: int = 0) -> None:
         self.size = size
@@ -88,6 +89,7 @@ class _Part:
         self.specs = () if part is None else part.feed_specs
         self.total = 0 if part is None else part.all_feeds
         self.check_finite = check_finite
+        self.sends = part is not None and bool(part.destinations)
 
     def spread(self, tensors: Sequence[Any]) -> list[Any]:
         """The feeds of the whole step, of which the message has those of this part.
@@ -254,11 +256,25 @@ class _Client:
             raise
         finally:
             step.finish()
+        if part.sends:  # what it has sent may turn out later not to have arrived
+            self._follow(step)
         fetches = [to_wire_value(value) for value in values]
         if trace is None:
             return Reply(Ran(None, 0.0)._asdict(), fetches)
         devices, times = pack_stats(trace.stats())
         return Reply(Ran(devices, trace.origin)._asdict(), [*fetches, *times])
+
+    def _follow(self, step: Step) -> None:
+        """Tell the client if the step is stopped, though its part here has ended: the others' parts wait in vain."""
+
+        def tell() -> None:
+            step.watchers.clear()
+            if step.error is not None:
+                self.channel.notify(ABORT, {"step": step.id, "error": encode_error(step.error, _ERROR_BYTES)})
+
+        step.watchers.append(tell)
+        if step.requested:
+            tell()
 
     async def _require_wanted(self, asked: Run, late: float) -> None:
         """Raises AbortedError: the step has come so late that its client may have given it up, and it has.

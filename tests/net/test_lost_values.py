@@ -1,0 +1,100 @@
+"""A value that was lost between two workers stops its step, also where the part that has sent it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import pytest
+
+import aioflow as af
+from aioflow.testing.sim_cluster import SIMULATED, SimCluster
+from aioflow.testing.sim_net import SimNet, simulate
+
+Story: TypeAlias = Callable[["Steps", af.Session], Awaitable[None]]
+
+BOUND = 10.0  # virtual seconds in which a step that has lost a value must end
+
+
+class Steps:
+    """A client whose steps have a part at worker 0 and one at worker 1, which gets a value from it."""
+
+    def __init__(self, net: SimNet) -> None:
+        self.net = net
+        self.cluster = SimCluster(net, {"worker": 2})
+        self.graph = af.Graph()
+        with self.graph.as_default():
+            with af.device("/job:worker/task:0"):
+                self.fed = af.placeholder(af.float32, [])
+                made = self.fed + 1.0
+            with af.device("/job:worker/task:1"):
+                self.result = made * 2.0
+
+    async def play(self, story: Story) -> None:
+        """From a host of its own."""
+        await self.cluster.start()
+
+        async def client() -> None:
+            async with af.Session(self.cluster.target("worker0"), graph=self.graph, config=SIMULATED) as session:
+                assert await session.run(self.result, {self.fed: 1.0}) == 4.0
+                async with asyncio.timeout(BOUND):
+                    await story(self, session)
+
+        await self.net.host("client").call(client)
+        await self.cluster.stop()
+
+
+def play(story: Story, seed: int) -> None:
+    simulate(lambda net: Steps(net).play(story), seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("reset", [False, True])
+def test_between_workers_that_cannot_reach_one_another(reset: bool, seed: int) -> None:
+    async def story(steps: Steps, session: af.Session) -> None:
+        steps.net.partition("worker0", "worker1")
+        if reset:
+            asyncio.get_running_loop().call_later(1.0, lambda: steps.net.heal(reset=True))
+        with pytest.raises(af.errors.UnavailableError, match="worker/replica:0/task:1") as raised:
+            await session.run(steps.result, {steps.fed: 1.0})
+        assert not raised.value.may_have_been_applied  # there is nothing to apply
+        steps.net.heal()
+        assert await session.run(steps.result, {steps.fed: 2.0}) == 6.0
+
+    play(story, seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("silent", [False, True])
+def test_with_the_worker_that_has_sent_it(silent: bool, seed: int) -> None:
+    """Its part has ended when it dies, and the value cannot get through."""
+
+    async def story(steps: Steps, session: af.Session) -> None:
+        steps.net.partition("worker0", "worker1")
+        asyncio.get_running_loop().call_later(0.5, lambda: steps.net.crash("worker0", silent=silent))
+        with pytest.raises(af.errors.UnavailableError):
+            await session.run(steps.result, {steps.fed: 1.0})
+        steps.net.heal()
+        await steps.net.restart("worker0")
+        with pytest.raises(af.errors.AbortedError):
+            await session.run(steps.result, {steps.fed: 1.0})
+        assert await session.run(steps.result, {steps.fed: 2.0}) == 6.0
+
+    play(story, seed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_for_a_host_that_was_switched_off_for_a_moment_reaches_it(seed: int) -> None:
+    """Its peer still has the connection to its predecessor."""
+
+    async def again(steps: Steps) -> None:
+        async with af.Session(steps.cluster.target("worker1"), graph=steps.graph, config=SIMULATED) as session:
+            assert await session.run(steps.result, {steps.fed: 1.0}) == 4.0
+
+    async def story(steps: Steps, session: af.Session) -> None:
+        steps.net.crash("worker1", silent=True)
+        await steps.net.restart("worker1")
+        await steps.net.host("worker1").call(lambda: again(steps))
+
+    play(story, seed)
