@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -248,6 +248,7 @@ class _Client:
             if late > asked.patience:
                 await self._require_wanted(asked, late)
             step.holding = partial(self._holding, asked)
+            step.holds_after = monotonic() + asked.patience - self.channel.comm.silence
             if asked.seconds is not None:
                 _stop_after(asked.seconds, step)
             values = await self._session.run(asked.handle, part.spread(request.tensors), step)

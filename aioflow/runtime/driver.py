@@ -208,6 +208,7 @@ class Driver:
         self._pumping = False
         self._later: list[Coroutine[Any, Any, None]] = []
         self._begun: list[Coroutine[Any, Any, Any]] = []
+        self._held: list[tuple[_Arrival, Any]] = []  # what has come while the step may not go on
         self._group: asyncio.TaskGroup | None = None
         self._finished: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
@@ -363,11 +364,37 @@ class Driver:
         if value is PENDING:
             self._step.waiting[arrival] = None
         else:
-            arrival(value)
+            self._received(arrival, value)
 
     def received(self, arrival: _Arrival, value: Any) -> None:
         """What a Recv waited for has come."""
-        self._step.waiting.pop(arrival, None)
+        step = self._step
+        step.waiting.pop(arrival, None)
+        if self._held:
+            self._held.append((arrival, value))
+            return
+        hold = None if monotonic() < step.holds_after else step.hold()
+        if hold is None:
+            self._received(arrival, value)
+            return
+        self._held.append((arrival, value))
+        if inspect.iscoroutine(hold):
+            self._begun.append(hold)
+        self._start(self._go_on(hold, arrival.entry.bound))
+
+    async def _go_on(self, hold: Awaitable[None], bound: BoundNode) -> None:
+        """Await what holds the step, and hand on what has come until then; `bound` is who had to wait for it."""
+        try:
+            await hold
+        except Exception as error:
+            failure = kernel_error(error, bound.node)
+            self._step.stop(failure)
+            raise failure from failure.__cause__
+        held, self._held = self._held, []
+        for arrival, value in held:
+            self._received(arrival, value)
+
+    def _received(self, arrival: _Arrival, value: Any) -> None:
         if arrival.report is not None:
             arrival.report(arrival.entry.bound, (value,))
         if self._error is None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, NoReturn, Protocol, Self, cast
@@ -97,6 +98,7 @@ class Step:
         since: When it began, by the monotonic clock.
         deadline: When its caller gives up, by the clock of the event loop; None for never.
         holding: Asked when an async node has come to its end: what is to be awaited before the step goes on, or None.
+        holds_after: By the monotonic clock; before that `holding` need not be asked.
         begun: Of a step on several workers, where updates may have been made; None where nobody keeps account.
         left_behind: The nodes whose kernels did not stop when they were asked to, and that nobody waits for any more.
         releases: Called when it has ended.
@@ -112,6 +114,7 @@ class Step:
         "describe",
         "error",
         "holding",
+        "holds_after",
         "id",
         "left_behind",
         "probe",
@@ -134,6 +137,7 @@ class Step:
         self.deadline: float | None = None
         self.begun: set[str] | None = None
         self.holding: Callable[[], Awaitable[None] | None] | None = None
+        self.holds_after = inf
         self.left_behind: list[str] = []
         self.waiting: dict[Waiter, None] = {}
         self.watchers: list[Callable[[], None]] = []
@@ -185,10 +189,14 @@ class Step:
         release = getattr(result, "release", None)
         if release is not None:
             self.releases.append(partial(release, value))
-        hold = None if self.holding is None else self.holding()
+        hold = self.hold()
         if hold is not None:
             await hold
         return value
+
+    def hold(self) -> Awaitable[None] | None:
+        """What is to be awaited before the step goes on after a wait, or None."""
+        return None if self.holding is None or monotonic() < self.holds_after else self.holding()
 
     @property
     def seconds(self) -> float:

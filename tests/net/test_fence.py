@@ -69,6 +69,74 @@ def test_a_step_that_waited_does_not_go_on_for_a_client_that_cannot_be_heard() -
     assert may_have_been_applied
 
 
+async def half_open_receiver(net: SimNet, seconds: float, cut: bool) -> tuple[list[float], OpError | None]:
+    """A part waits for a value of another worker, which takes so long, while its client cannot be heard or can.
+
+    Returns:
+        What a friend reads, when the client knows how its step has ended and later; and how it has ended.
+    """
+    cluster = SimCluster(net, {"ps": 2})
+    await cluster.start()
+    graph = af.Graph()
+    with graph.as_default():
+        with af.device("/job:ps/task:0"):
+            fed = af.placeholder(af.float32, [])
+            made = fed + 1.0
+        with af.device("/job:ps/task:1"):
+            v = af.Variable(0.0, name="v")
+            add = af.assign_add(v, made).op
+            queue = af.FIFOQueue(3, [af.float32], shapes=[()], shared_name="queue")
+
+    async def client(ended: asyncio.Event) -> OpError | None:
+        session = af.Session(cluster.target("ps0"), graph=graph, config=SIMULATED)
+        try:
+            await session.run([v.initializer, queue.size()])
+            await session.run(add, {fed: -1.0})  # the workers are connected by it
+            net.slow("ps0", "ps1", seconds / net.link("ps0", "ps1").latency)
+            await session.run(add, {fed: 1.0})
+        except OpError as error:
+            return error
+        finally:
+            ended.set()
+            await session.close()
+        return None
+
+    async def friend() -> list[float]:
+        async with af.Session(cluster.target("ps1"), graph=graph, config=SIMULATED) as session:
+            values = []
+            for pause in (0.0, 10.0, 100.0):
+                await asyncio.sleep(pause)
+                values.append(float(await session.run(v)))
+            return values
+
+    ended = asyncio.Event()
+    async with asyncio.TaskGroup() as tg:
+        run = tg.create_task(net.host("client").call(lambda: client(ended)))
+        await asyncio.sleep(1.0)
+        if cut:
+            net.partition("client", "ps1")
+        await ended.wait()
+        values: list[float] = await net.host("friend").call(friend)
+        net.heal()
+    await cluster.stop()
+    return values, run.result()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_whose_value_has_come_late_does_not_go_on_for_a_client_that_cannot_be_heard(seed: int) -> None:
+    values, error = simulate(lambda net: half_open_receiver(net, 5.0, cut=True), seed)
+    assert isinstance(error, af.errors.UnavailableError)
+    assert error.may_have_been_applied
+    assert values == [0.0] * 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_whose_value_has_come_late_goes_on_for_a_client_that_waits(seed: int) -> None:
+    values, error = simulate(lambda net: half_open_receiver(net, 5.0, cut=False), seed)
+    assert error is None
+    assert values == [2.0] * 3
+
+
 async def late_step(net: SimNet, wanted: bool, seconds: float) -> OpError:
     """What a worker says of a late step, of a part that it does not know, where the answer takes so long."""
     cluster = SimCluster(net, {"ps": 1})
