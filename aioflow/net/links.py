@@ -16,6 +16,7 @@ from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.errors_codec import decode_error
 from aioflow.net.homes import Resource
 from aioflow.net.messages import ABORT, DELIVER, WANTED, Abort, Hello, Wanted, WhetherWanted, parse
+from aioflow.net.past_sessions import past_sessions
 from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.server import Server, find_server
 from aioflow.net.task_worker import Push, WorkerSession
@@ -154,7 +155,7 @@ class Link:
     async def _make(self, patience: float) -> Hello | None:
         if self.is_open:  # somebody else has made it meanwhile
             return None
-        await self.close()
+        await self._leave()
         server = find_server(self.address) if self._is_target else None
         return await (self._join(server) if server is not None else self._connect(patience))
 
@@ -177,12 +178,20 @@ class Link:
             await asyncio.wait([opened])
             if opened.cancelled():
                 raise UnavailableError("the session is closed")
-            hello = await worker.hello()
+            hello = await self._introduced(worker)
             self._met(hello, comm.peer_incarnation)
         except BaseException:
             comm.abort("the worker has not introduced itself")
             raise
         self._channel, self._worker = channel, worker
+        return hello
+
+    async def _introduced(self, worker: RemoteWorker) -> Hello:
+        past = past_sessions()
+        past.told(self.address, [self._hub.options.incarnation])  # one that could not be set up is tried again
+        ended = past.at(self.address)
+        hello = await worker.hello(ended)
+        past.told(self.address, ended)
         return hello
 
     async def _reach(self, patience: float) -> Comm:
@@ -219,7 +228,12 @@ class Link:
             self._worker.failed(asked.step, decode_error(asked.error, request.peer))
 
     async def close(self) -> None:
-        """End what is left of the way."""
+        """End what is left of the way, which is not made again."""
+        if self._incarnation and self._server is None:
+            past_sessions().add(self.address, self._hub.options.incarnation)
+        await self._leave()
+
+    async def _leave(self) -> None:
         if self._channel is not None:
             self._channel.comm.abort("the connection is not used any more")
             self._channel = self._worker = None

@@ -1,6 +1,6 @@
 """The messages of the worker service: the fields of each kind as a table, by which what arrives is checked.
 
-hello       who is there: the task, the cluster, the devices, the number of the process
+hello       which sessions of the client have ended → who is there: the task, the cluster, the devices, the settings
 register    a part of a plan, with the settings that matter to it → a handle
 deregister  forget a part
 run         one step of a part, with the feeds that it takes → its fetches, and times if it was traced
@@ -51,6 +51,7 @@ __all__ = [
     "Aborted",
     "Clock",
     "Deliver",
+    "Greeting",
     "Hello",
     "Register",
     "Run",
@@ -84,6 +85,16 @@ STATE: Final = "state"
 RESET: Final = "reset"
 
 STATS_TENSORS: Final = 4  # what `pack_stats` makes of the times of a step
+
+
+class Greeting(NamedTuple):
+    """What a client says of itself, if there is anything to say.
+
+    Attributes:
+        ended: The numbers of earlier sessions of its process, of which the worker need not have heard that they ended.
+    """
+
+    ended: list[int]
 
 
 class Hello(NamedTuple):
@@ -230,6 +241,10 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
+def _is_ints(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_int, value))
+
+
 def _is_numbers(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_is_int, value.values()))
 
@@ -239,6 +254,7 @@ def _is_optional_texts(value: Any) -> bool:
 
 
 _ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[Any], bool]]]] = {
+    Greeting: {"ended": _is_ints},
     Hello: {"task": _is_text, "cluster": _is_map, "devices": _is_texts, "settings": _is_map},
     Register: {"part": _is_map, "config": _is_map, "peers": _is_numbers},
     Handle: {"handle": _is_int},

@@ -89,9 +89,13 @@ class RemoteWorker:
         """Whether it can be asked, as far as is known."""
         return self._channel.error is None
 
-    async def hello(self) -> Hello:
-        """Who is there. Errors call the worker by the name of its task from now on."""
-        reply = await self._ask(HELLO, {})
+    async def hello(self, ended: Sequence[int] = ()) -> Hello:
+        """Who is there. Errors call the worker by the name of its task from now on.
+
+        Args:
+            ended: The numbers of sessions of which nothing is to be running there when this returns.
+        """
+        reply = await self._ask(HELLO, {"ended": list(ended)} if ended else {})
         hello = parse(Hello, reply.header)
         self._channel.comm.peer = hello.task
         return hello

@@ -40,6 +40,7 @@ from aioflow.net.messages import (
     Abort,
     Aborted,
     Clock,
+    Greeting,
     Handle,
     Hello,
     Ran,
@@ -71,7 +72,7 @@ _ERROR_BYTES: Final = 16 << 10
 _ANSWER_SECONDS: Final = 5.0  # for a client that is asked
 _LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop takes longer ones
 
-_Succeed: TypeAlias = Callable[["_Client"], Awaitable[None]]
+_Succeed: TypeAlias = Callable[["_Client", Sequence[int]], Awaitable[None]]
 
 
 class _Part:
@@ -143,24 +144,29 @@ class WorkerService:
             if self._clients.get(comm.peer_incarnation) is client:
                 del self._clients[comm.peer_incarnation]
 
-    async def _succeed(self, client: _Client) -> None:
-        """End the connection that the client had before, and wait until nothing of that one is running.
+    async def _succeed(self, client: _Client, ended: Sequence[int]) -> None:
+        """End the connection that the client had before, and those of sessions that have ended, and wait until nothing
+        of them is running.
 
-        The client has given it up, and this end cannot know where the network has not said so: a step that waits here
-        would go on, and be applied after all.
+        The client has given them up, and this end cannot know where the network has not said so: a step that waits
+        here, or computes, would go on, and be applied after all.
         """
         number = client.channel.comm.peer_incarnation
-        before, self._clients[number] = self._clients.get(number, client), client
-        if before is not client:
-            before.channel.comm.abort("its client has made another one")
-            await before.ended.wait()
+        before = [self._clients[other] for other in {number, *ended} if other in self._clients]
+        self._clients[number] = client
+        for other in before:
+            if other is not client:
+                other.channel.comm.abort("its client has made another one")
+        for other in before:
+            if other is not client:
+                await other.ended.wait()
 
 
 class _Client:
     """One connection.
 
     Args:
-        succeed: Ends the connection that the client had before.
+        succeed: Ends the connection that the client had before, and those of its sessions of these numbers.
 
     Attributes:
         outbox: Of values for the task that the client itself is.
@@ -209,7 +215,7 @@ class _Client:
             self.ended.set()
 
     async def _greet(self, request: Request) -> Reply:
-        await self._succeed(self)
+        await self._succeed(self, parse(Greeting, request.header).ended if request.header else ())
         return Reply(self._hello)
 
     async def _register(self, request: Request) -> Reply:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -12,6 +17,7 @@ from aioflow.net.channel import Channel, Reply, Request
 from aioflow.net.comm import CommOptions
 from aioflow.net.messages import RUN, WANTED
 from aioflow.net.transports import connect
+from aioflow.runtime.step import Step
 from aioflow.testing.sim_cluster import SIMULATED, SimCluster
 from aioflow.testing.sim_net import SimNet, simulate
 
@@ -169,3 +175,69 @@ def test_a_late_step_is_begun_if_its_client_says_in_time_that_it_waits(
     else:
         assert isinstance(error, AbortedError)
         assert not error.may_have_been_applied
+
+
+class SlowThreads:
+    """An executor in whose threads each call takes so long before its effects are made."""
+
+    seconds = 0.0
+
+    async def run(self, step: Step, function: Callable[..., Any], *args: Any) -> Any:
+        await asyncio.sleep(self.seconds)
+        if step.requested:
+            step.halt()
+        return function(*args)
+
+
+async def next_life(net: SimNet, seconds: float) -> float:
+    """A session ends while a step of its client computes that long, cut off from it; the next one begins from zero.
+
+    Returns:
+        What the variable is in the end.
+    """
+    cluster = SimCluster(net, {"ps": 1})
+    await cluster.start()
+    threads = SlowThreads()
+    for device in cluster.servers["ps0"].worker.devices.values():
+        device.backend = copy.copy(device.backend)
+        device.backend.executor = threads  # type: ignore[misc]  # read-only in the protocol
+    graph = af.Graph()
+    with graph.as_default(), af.device("/job:ps"):
+        v = af.Variable(0.0, name="v")
+        add = af.assign_add(v, 1.0).op
+
+    def session() -> af.Session:
+        return af.Session(cluster.target("ps0"), graph=graph, config=replace(SIMULATED, inline_budget=0.0))
+
+    async def client() -> float:
+        async with session() as first:
+            await first.run(v.initializer)
+            threads.seconds = seconds
+            process = net.host("client").process
+            ends = [] if process is None else list(process.ends)
+            asyncio.get_running_loop().call_later(0.01, net.partition, "client", "ps0")
+            with pytest.raises(af.errors.UnavailableError):
+                await first.run(add)
+        for end in ends:  # a system sends again what was lost, but may take longer for it than for a new connection
+            end.silent = True
+            end.out.drop()
+        threads.seconds = 0.0
+        asyncio.get_running_loop().call_later(0.1, net.heal)
+        while True:
+            try:
+                async with session() as second:
+                    await second.run(v.initializer)
+                    await asyncio.sleep(10.0)
+                    return float(await second.run(v))
+            except af.errors.UnavailableError:
+                pass  # it cannot be reached yet
+
+    last: float = await net.host("client").call(client)
+    await cluster.stop()
+    return last
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_step_of_a_session_is_applied_after_the_next_session_of_its_client_has_begun(seed: int) -> None:
+    ends = [simulate(partial(next_life, seconds=tenths / 10), seed) for tenths in range(10, 60)]
+    assert ends == [0.0] * len(ends)
