@@ -201,6 +201,8 @@ class Link:
             try:
                 peer = self.task or self.address
                 return await connect(self.address, self._hub.timeout, self._hub.options, peer=peer)
+            except DeadlineExceededError as error:  # not the caller's limit: nobody is there, whoever does not say so
+                raise UnavailableError(f"{peer} cannot be reached: {error.message}") from error
             except UnavailableError:
                 if clock() + _PAUSE > until:
                     raise

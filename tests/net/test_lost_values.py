@@ -98,3 +98,19 @@ def test_what_is_for_a_host_that_was_switched_off_for_a_moment_reaches_it(seed: 
         await steps.net.host("worker1").call(lambda: again(steps))
 
     play(story, seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_worker_that_does_not_answer_when_a_connection_is_made_again_is_unavailable(seed: int) -> None:
+    """And not a time limit of the caller's that has passed: sessions of training are made again after this."""
+
+    async def story(steps: Steps, session: af.Session) -> None:
+        steps.net.drop("client", "worker1")
+        steps.net.partition("client", "worker1")
+        await asyncio.sleep(0.1)
+        with pytest.raises(af.errors.UnavailableError, match="has not answered"):
+            await session.run(steps.result, {steps.fed: 1.0})
+        steps.net.heal()
+        assert await session.run(steps.result, {steps.fed: 2.0}) == 6.0
+
+    play(story, seed)
