@@ -336,7 +336,7 @@ class TcpComm(asyncio.BufferedProtocol):
 
 
 _MESSAGE_BYTES: Final = 512  # what a message without tensors takes, about
-_JOINED: Final = 256 << 10  # bytes; some transports join buffers, which is cheaper than another call up to about this
+_JOINED: Final = 1 << 20  # bytes; some transports join buffers, which is cheaper than another call up to about this
 
 
 class TcpListener:
