@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import msgpack
 
@@ -13,6 +13,8 @@ from aioflow.net.limits import Limits
 from aioflow.net.tensor_format import Buffer, TensorSpec, parse_spec
 
 __all__ = ["check_counts", "decode_header", "encode_header"]
+
+_NO_BYTES: Final = b"\xc4\x00"  # which is empty bytes, or part of something else; other bytes are over a limit
 
 
 def encode_header(specs: Sequence[TensorSpec], document: Mapping[str, Any], limits: Limits) -> bytes:
@@ -28,7 +30,8 @@ def encode_header(specs: Sequence[TensorSpec], document: Mapping[str, Any], limi
         raise InvalidArgumentError(f"the header of a message cannot be encoded: {error}") from error
     check_counts(len(header), len(specs), 0, limits)
     try:
-        unpacked = _unpack(header, limits)[1]  # the peer would close the connection over a header that it refuses
+        # The peer would close the connection over a header that it refuses. Keys of a map do not come twice here.
+        unpacked = _unpack(header, limits, _unique if _NO_BYTES in header else None)[1]
     except DataLossError as error:
         raise InvalidArgumentError(f"the header of a message is not a plain document: {error.message}") from error
     if type(unpacked) is not dict:
@@ -43,7 +46,7 @@ def decode_header(data: Buffer, limits: Limits) -> tuple[list[TensorSpec], dict[
         DataLossError: it is malformed, or holds anything but plain values.
         ResourceExhaustedError: a description is over a limit.
     """
-    decoded = _unpack(data, limits)
+    decoded = _unpack(data, limits, _unique)
     if not (isinstance(decoded, list) and len(decoded) == 2 and isinstance(decoded[0], list)):
         raise DataLossError("a malformed header", expected="tensors and a document", actual=type(decoded).__name__)
     if not isinstance(decoded[1], dict):
@@ -51,7 +54,7 @@ def decode_header(data: Buffer, limits: Limits) -> tuple[list[TensorSpec], dict[
     return [parse_spec(item, limits) for item in decoded[0]], decoded[1]
 
 
-def _unpack(data: Buffer, limits: Limits) -> Any:
+def _unpack(data: Buffer, limits: Limits, pairs: Callable[[list[tuple[Any, Any]]], Any] | None) -> Any:
     try:
         # A call is an unpacker of its own: nothing is left of one that failed.
         return msgpack.unpackb(
@@ -59,7 +62,7 @@ def _unpack(data: Buffer, limits: Limits) -> Any:
             raw=False,
             use_list=True,
             strict_map_key=True,
-            object_pairs_hook=_unique,
+            object_pairs_hook=pairs,
             ext_hook=_refuse_extension,
             max_bin_len=0,
             max_ext_len=0,

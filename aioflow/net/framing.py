@@ -15,7 +15,6 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from aioflow.errors import InvalidArgumentError
@@ -79,8 +78,7 @@ class Message(NamedTuple):
     tensors: Sequence[Any] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """A message, ready to be written.
 
     Attributes:
@@ -100,6 +98,13 @@ class Encoded:
     def is_whole(self) -> bool:
         """Whether it goes in one piece: one frame, or one and a chunk."""
         return self.size - len(self.header) <= CHUNK_BYTES
+
+    def whole(self) -> list[Buffer]:
+        """All of one that goes in one piece."""
+        buffers: list[Buffer] = [self.head]
+        for chunk in self.chunks():
+            buffers += chunk
+        return buffers
 
     def chunks(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[list[Buffer]]:
         """The CHUNK frames, each as the buffers to write one after the other."""

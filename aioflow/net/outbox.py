@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
@@ -127,8 +129,8 @@ class _Lane:
     def _post_small(self) -> None:
         """Send what goes at once; the rest is for the task that waits."""
         self._posting = False
-        while self._small and self._channel is not None and self._post(self._channel, self._small[0]):
-            self._small.popleft()
+        while self._small and self._channel is not None and self._post(self._channel):
+            pass
         if self._small or self._large:
             self._wake()
 
@@ -216,18 +218,19 @@ class _Lane:
             self._in_flight -= _size(parcel.value)
             self._wake()
 
-    def _post(self, channel: Channel, parcel: Parcel) -> bool:
-        """Send it if that takes no waiting; returns whether it is done with."""
-        if not _is_meant(channel, parcel):
+    def _post(self, channel: Channel) -> bool:
+        """Send small values if that takes no waiting; returns whether any is done with."""
+        meant = [_contents(parcel) for parcel in takewhile(partial(_is_meant, channel), self._small)]
+        if not meant:
             return False
         try:
-            done = channel.post(DELIVER, *_contents(parcel))
+            count = channel.post(DELIVER, meant)
         except Exception as error:
-            self._failed(parcel, error)
+            self._failed(self._small.popleft(), error)
             return True
-        if done:
-            self._has_gone(parcel)
-        return done
+        for _ in range(count):
+            self._has_gone(self._small.popleft())
+        return count > 0
 
     async def _send(self, channel: Channel, parcel: Parcel) -> None:
         if not _is_meant(channel, parcel):

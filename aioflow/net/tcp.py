@@ -12,7 +12,7 @@ import asyncio
 import errno
 import socket
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final, Self, cast
@@ -212,15 +212,27 @@ class TcpComm(asyncio.BufferedProtocol):
         if self._error is not None:
             raise gone(self.peer, self._error)
 
-    def post(self, message: Message) -> bool:
-        """Send a message that goes in one piece, unless something is in the way; see `Comm`."""
-        if not self._writing or self._turn.locked():
-            return False
-        encoded = encode(message, self.limits)
+    def post(self, messages: Sequence[Message]) -> int:
+        """Send messages that go in one piece, unless something is in the way; see `Comm`."""
         self._require_open()
-        if encoded.is_whole:
-            self._write_whole(encoded)
-        return encoded.is_whole
+        if not self._writing or self._turn.locked():
+            return 0
+        buffers: list[Buffer] = []
+        count = size = 0
+        for message in messages:
+            try:
+                encoded = encode(message, self.limits)
+            except OpError:
+                if not count:
+                    raise
+                break
+            if not encoded.is_whole or (count and size + encoded.size > _JOINED):
+                break
+            buffers += encoded.whole()
+            size += encoded.size
+            count += 1
+        self._write(buffers, size)
+        return count
 
     async def send(self, message: Message, *, urgent: bool = False) -> None:
         """Send a message; see `Comm`."""
@@ -228,7 +240,7 @@ class TcpComm(asyncio.BufferedProtocol):
         self._require_open()
         free = self._writing and not self._turn.locked()
         if (urgent and not encoded.payload) or (free and encoded.is_whole):
-            self._write_whole(encoded)
+            self._write(encoded.whole(), encoded.size)
             if not self._writing:
                 await self._written()
             return
@@ -236,16 +248,13 @@ class TcpComm(asyncio.BufferedProtocol):
             await self._written()
             self._require_open()
             if encoded.is_whole:
-                self._write_whole(encoded)
+                self._write(encoded.whole(), encoded.size)
             else:
                 await self._write_in_chunks(encoded)
             await self._written()
 
-    def _write_whole(self, encoded: Encoded) -> None:
-        buffers: list[Buffer] = [encoded.head]
-        for chunk in encoded.chunks():
-            buffers += chunk
-        if encoded.size <= _JOINED:
+    def _write(self, buffers: Sequence[Buffer], size: int) -> None:
+        if len(buffers) > 1 and size <= _JOINED:
             self._transport.writelines(buffers)
         else:
             for buffer in buffers:

@@ -25,6 +25,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 WIRE_DTYPES: Final = {d.name: d for d in ALL if d is string or d.is_numeric or d.is_bool}
 _OF_NUMPY: Final = {d.np_dtype: d for d in WIRE_DTYPES.values() if d is not string}
+_LITTLE_ENDIAN: Final = {d: d.np_dtype.newbyteorder("<") for d in _OF_NUMPY.values()}
 _LENGTH: Final = np.dtype("<u4")
 _MOST_BYTES: Final = 2**63 - 1
 _SMALL: Final = 1024  # bytes that are copied sooner than looked at
@@ -55,7 +56,7 @@ def to_wire(value: Any, limits: Limits) -> tuple[TensorSpec, Buffer]:
     dtype = _OF_NUMPY.get(array.dtype) or _OF_NUMPY.get(array.dtype.newbyteorder("="))
     if dtype is None:
         return _strings_to_wire(array, limits)
-    little = np.asarray(array, dtype=dtype.np_dtype.newbyteorder("<"), order="C")
+    little = np.asarray(array, dtype=_LITTLE_ENDIAN[dtype], order="C")
     if little.nbytes <= _SMALL:
         return TensorSpec(dtype, array.shape, little.nbytes), little.tobytes()
     return TensorSpec(dtype, array.shape, little.nbytes), little.reshape(-1).view(np.uint8).data
@@ -136,7 +137,7 @@ class Destination:
             if spec.dtype is string:
                 self.buffer = memoryview(bytearray(spec.nbytes))
                 return
-            self._array = RECEIVED.empty(spec.shape, spec.dtype.np_dtype.newbyteorder("<"))
+            self._array = RECEIVED.empty(spec.shape, _LITTLE_ENDIAN[spec.dtype])
         except MemoryError as error:
             raise ResourceExhaustedError(f"no memory for a tensor of {spec.nbytes} bytes") from error
         self.buffer = self._array.reshape(-1).view(np.uint8).data
