@@ -207,11 +207,11 @@ CHECKPOINT_ROWS: tuple[Callable[[], str], ...] = (
 def main() -> None:
     """Print the rounds of the chosen models."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpointing", description=__doc__)
-    parser.add_argument("models", nargs="*", default=["dense", "sparse"], choices=["dense", "sparse"])
+    parser.add_argument("models", nargs="*", help="dense, sparse, or both")
     parser.add_argument("--rounds", type=int, default=_ROUNDS)
     parser.add_argument("--incremental", action="store_true")
     arguments = parser.parse_args()
-    for name in arguments.models:
+    for name in arguments.models or ["dense", "sparse"]:
         print(measure(name, arguments.incremental, arguments.rounds, partial(print, flush=True)), flush=True)
 
 
