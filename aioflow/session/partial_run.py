@@ -186,7 +186,8 @@ class PartialRuns:
         return prepared
 
     async def _prepare(self, request: StepRequest) -> _Prepared:
-        plan = await planned(self._planner, request, _NODES, asks=False, meeting=_with_exchanges)
+        meeting = partial(_with_exchanges, own=self._cluster.own)
+        plan = await planned(self._planner, request, _NODES, asks=False, meeting=meeting)
         needs = _feeds_needed(plan)
         registered = await self._cluster.register(plan, self._session, self._config)
         return _Prepared(registered, tuple(needs[i] for i in range(len(request.fetches))))
@@ -322,17 +323,19 @@ def _upstream_feeds(
     return frozenset(found)
 
 
-def _with_exchanges(graph: ClientGraph) -> ClientGraph:
-    """The graph with nodes that meet the caller in the place of feeds and fetches."""
-    nodes = {name: _exchange(node) for name, node in graph.nodes.items()}
+def _with_exchanges(graph: ClientGraph, own: str) -> ClientGraph:
+    """The graph with nodes that meet the caller in the place of feeds and fetches, on `own` where it has a device."""
+    nodes = {name: _exchange(node, own) for name, node in graph.nodes.items()}
     return ClientGraph(nodes, 0, 0, graph.targets)
 
 
-def _exchange(node: Node) -> Node:
+def _exchange(node: Node, own: str) -> Node:
+    device = own or node.device
     if node.op == ARG:
         (spec,) = node.outputs
         attrs = {"dtype": spec.dtype, "shape": spec.dims, "index": node.attrs["index"]}
-        return replace(node, op=PARTIAL_FEED, attrs=attrs)
+        return replace(node, op=PARTIAL_FEED, attrs=attrs, device=device)
     if node.op == RETVAL:
-        return replace(node, op=PARTIAL_FETCH, attrs={"T": node.attrs["T"], "index": node.attrs["index"]})
+        attrs = {"T": node.attrs["T"], "index": node.attrs["index"]}
+        return replace(node, op=PARTIAL_FETCH, attrs=attrs, device=device)
     return node

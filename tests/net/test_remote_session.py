@@ -645,3 +645,16 @@ async def test_who_asks_for_the_clients_own_task_when_the_session_is_closed_is_t
         for _ in range(2):
             assert isinstance(await failure(own.open(1.0)), af.errors.AbortedError)
     await background.close()
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["inproc", "tcp"])
+async def test_a_partial_run_fetches_from_another_server_of_this_process(graph: af.Graph, tcp: bool) -> None:
+    async with cluster("worker", "worker", tcp=tcp) as servers:
+        with af.device("/job:worker/task:1"):
+            x = af.placeholder(af.float32, [])
+            doubled = x + x
+            more = doubled + 1
+        async with asyncio.timeout(60), af.Session(servers[0].target, graph=graph) as session:
+            handle = await session.partial_run_setup([doubled, more], [x])
+            assert await session.partial_run(handle, doubled, {x: 3.0}) == 6
+            assert await session.partial_run(handle, more) == 7
