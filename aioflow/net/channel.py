@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
@@ -150,7 +150,7 @@ class Channel:
             if _takes_turns(message):
                 sending = self._group.create_task(self._deliver(message))
                 await self._delivered(sending)
-            elif not self.comm.post((message,)):
+            elif not self.comm.post(message):
                 await self.comm.send(message, urgent=True)
             return await answer
         finally:
@@ -165,17 +165,14 @@ class Channel:
             await asyncio.wait([sending])  # a CANCEL that overtakes its request would be forgotten
         await self._deliver(Message(Kind.CANCEL, number))
 
-    def post(self, kind: str, contents: Iterable[tuple[Mapping[str, Any], Sequence[Any]]]) -> int:
-        """As `push` of headers with their tensors, as far as these need not wait; returns how many were sent.
-
-        The tensors must never change.
+    def post(self, kind: str, header: Mapping[str, Any] | None = None, tensors: Sequence[Any] = ()) -> bool:
+        """As `push`, unless it would have to wait; returns whether it was sent. The tensors must never change.
 
         Raises:
             UnavailableError: the connection has ended.
-            OpError: the first cannot be sent.
         """
         self._require_open()
-        return self.comm.post([_push(kind, *content) for content in contents])
+        return self.comm.post(_push(kind, header, tensors))
 
     async def push(self, kind: str, header: Mapping[str, Any] | None = None, tensors: Sequence[Any] = ()) -> None:
         """Send to a service of the peer without an answer; returns when the tensors are on their way.

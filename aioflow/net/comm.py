@@ -10,12 +10,12 @@ The contract, which `aioflow.testing.check_comm` holds every transport to:
   which names the peer: an abort, a dead process, silence.
 - A malformed or over-long message ends the connection that it came by with the error that says what was wrong.
 - Cancelling `receive` loses nothing. Cancelling `send` between the chunks of a large message aborts the connection.
-- `post` sends what needs no waiting, without a task and all at once; the sender must not change the arrays afterwards.
+- `post` sends what needs no waiting, without a task; the sender must not change the arrays afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
@@ -85,11 +85,13 @@ class Comm(Protocol):
     def since(self, beat: int) -> float:
         """Seconds since this end sent the heartbeat of that number; infinitely many if it is not one of the last."""
 
-    def post(self, messages: Sequence[Message]) -> int:
-        """Send messages whose arrays never change, as far as they need not wait; returns how many were sent.
+    def post(self, message: Message) -> bool:
+        """Send a message whose arrays never change, unless it would have to wait; returns whether it was sent.
+
+        What is posted in one turn of the event loop may go together at its end.
 
         Raises:
-            As `send`, because of the first message. Those before one that cannot be sent are sent.
+            As `send`.
         """
 
     async def send(self, message: Message, *, urgent: bool = False) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import errno
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Self
@@ -64,20 +64,12 @@ class InprocComm:
         """0: nothing is ever on its way; see `Comm`."""
         return 0.0
 
-    def post(self, messages: Sequence[Message]) -> int:
-        """Send messages while the peer has room; see `Comm`."""
-        count = 0
-        for message in messages:
-            if self._other._inbox.full:
-                break
-            try:
-                self._send(message)
-            except OpError:
-                if not count:
-                    raise
-                break
-            count += 1
-        return count
+    def post(self, message: Message) -> bool:
+        """Send a message, unless the peer has no room; see `Comm`."""
+        if self._other._inbox.full:
+            return False
+        self._send(message)
+        return True
 
     async def send(self, message: Message, *, urgent: bool = False) -> None:
         """Send a message; see `Comm`."""

@@ -19,7 +19,8 @@ from aioflow.net.messages import ABORT, DELIVER, WANTED, Abort, Hello, Wanted, W
 from aioflow.net.past_sessions import past_sessions
 from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.server import Server, find_server
-from aioflow.net.task_worker import Push, WorkerSession
+from aioflow.net.step_table import Origin
+from aioflow.net.task_worker import WorkerSession
 from aioflow.net.transports import connect
 from aioflow.runtime.worker import WorkerState
 from aioflow.sync.background import Background
@@ -36,7 +37,7 @@ class Hub:
     Attributes:
         options: Of the connections.
         timeout: Seconds in which a task that is needed must let itself be reached.
-        back: Takes a value that a server of this process sends to the client's own task.
+        origin: The client, for a server of this process.
         on_deliver: Takes one that comes by a connection.
         peers: For each task the number of its process; the links keep it up to date.
         connections: Holds the connections.
@@ -44,7 +45,7 @@ class Hub:
 
     options: CommOptions
     timeout: float
-    back: Push
+    origin: Origin
     on_deliver: Taker
     peers: dict[str, int] = field(default_factory=dict)
     connections: Background = field(default_factory=Background)
@@ -105,6 +106,11 @@ class Link:
             raise UnavailableError(f"there is no connection to {self.task}")
         return self._channel
 
+    @property
+    def connection(self) -> Channel | None:
+        """The connection, if there is one."""
+        return self._channel
+
     async def settle(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
         """As `Homes.settle`, of the task at the end. Raises UnavailableError."""
         if self._server is not None:
@@ -160,7 +166,7 @@ class Link:
         return await (self._join(server) if server is not None else self._connect(patience))
 
     async def _join(self, server: Server) -> Hello:
-        self._session, self._server = await server.open_session(self._hub.peers, self._hub.back), server
+        self._session, self._server = await server.open_session(self._hub.peers, self._hub.origin), server
         hello = server.hello()
         self._met(hello, server.incarnation)
         return hello

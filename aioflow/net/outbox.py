@@ -16,8 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
-from functools import partial
-from itertools import takewhile
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
@@ -42,6 +40,7 @@ class Parcel:
     Attributes:
         task: Which task; incarnation: the number that its process had when the step was planned, 0 for any.
         fail: Called on the outbox's event loop if the value cannot be delivered, or may not have been.
+        connection: Finds the one that the client of the step has to the task, if the client is on this loop, too.
     """
 
     task: str
@@ -51,6 +50,7 @@ class Parcel:
     tag: str
     value: Any
     fail: Callable[[OpError], None]
+    connection: Callable[[str], Channel | None] | None = None
 
 
 class Outbox:
@@ -80,6 +80,8 @@ class Outbox:
             self._loop.call_soon_threadsafe(self._put, parcel)
 
     def _put(self, parcel: Parcel) -> None:
+        if _goes_with_its_step(parcel):
+            return
         lane = self._lanes.get(parcel.task)
         if lane is None:
             if self._closed:
@@ -115,22 +117,14 @@ class _Lane:
         self._awake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None  # while there is one
-        self._posting = False
         self._sent: list[tuple[str, Callable[[OpError], None]]] = []  # edges that may not have arrived; whom to tell
         self._has_sent = asyncio.Event()
 
     def put(self, parcel: Parcel) -> None:
         """One more."""
         (self._large if _size(parcel.value) > CHUNK_BYTES else self._small).append(parcel)
-        if not self._posting:  # soon, since the time that it takes is not that of the kernel which sends
-            self._posting = True
-            self._loop.call_soon(self._post_small)
-
-    def _post_small(self) -> None:
-        """Send what goes at once; the rest is for the task that waits."""
-        self._posting = False
-        while self._small and self._channel is not None and self._post(self._channel):
-            pass
+        while self._small and self._channel is not None and self._post(self._channel, self._small[0]):
+            self._small.popleft()
         if self._small or self._large:
             self._wake()
 
@@ -218,19 +212,18 @@ class _Lane:
             self._in_flight -= _size(parcel.value)
             self._wake()
 
-    def _post(self, channel: Channel) -> bool:
-        """Send small values if that takes no waiting; returns whether any is done with."""
-        meant = [_contents(parcel) for parcel in takewhile(partial(_is_meant, channel), self._small)]
-        if not meant:
+    def _post(self, channel: Channel, parcel: Parcel) -> bool:
+        """Send a small value if that takes no waiting; returns whether it is done with."""
+        if not _is_meant(channel, parcel):
             return False
         try:
-            count = channel.post(DELIVER, meant)
+            done = channel.post(DELIVER, *_contents(parcel))
         except Exception as error:
-            self._failed(self._small.popleft(), error)
+            _fail(parcel, error)
             return True
-        for _ in range(count):
-            self._has_gone(self._small.popleft())
-        return count > 0
+        if done:
+            self._has_gone(parcel)
+        return done
 
     async def _send(self, channel: Channel, parcel: Parcel) -> None:
         if not _is_meant(channel, parcel):
@@ -239,7 +232,7 @@ class _Lane:
         try:
             await channel.push(DELIVER, *_contents(parcel))
         except Exception as error:
-            self._failed(parcel, error)
+            _fail(parcel, error)
         else:
             self._has_gone(parcel)
 
@@ -256,11 +249,24 @@ class _Lane:
         else:
             self.put(parcel)  # for the next connection
 
-    def _failed(self, parcel: Parcel, error: Exception) -> None:
-        known = error if isinstance(error, OpError) else UnknownError(f"{type(error).__name__}: {error}")
-        if not isinstance(known, (UnavailableError, AbortedError)):  # these name the task
-            known.message = f"the value of {parcel.edge} cannot be sent to {self._task}: {known.message}"
-        parcel.fail(known)
+
+def _fail(parcel: Parcel, error: Exception) -> None:
+    known = error if isinstance(error, OpError) else UnknownError(f"{type(error).__name__}: {error}")
+    if not isinstance(known, (UnavailableError, AbortedError)):  # these name the task
+        known.message = f"the value of {parcel.edge} cannot be sent to {parcel.task}: {known.message}"
+    parcel.fail(known)
+
+
+def _goes_with_its_step(parcel: Parcel) -> bool:
+    """Send a value by the connection by which the step has gone there, and whose end is the end of the step."""
+    channel = None if parcel.connection is None else parcel.connection(parcel.task)
+    if channel is None or channel.error is not None or not _is_meant(channel, parcel):
+        return False
+    try:
+        return _size(parcel.value) <= CHUNK_BYTES and channel.post(DELIVER, *_contents(parcel))
+    except Exception as error:
+        _fail(parcel, error)
+        return True
 
 
 def _is_meant(channel: Channel, parcel: Parcel) -> bool:

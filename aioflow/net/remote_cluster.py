@@ -25,7 +25,7 @@ from aioflow.errors import (
 )
 from aioflow.graph.device_spec import task_of
 from aioflow.net.chance import fresh_number
-from aioflow.net.channel import Request
+from aioflow.net.channel import Channel, Request
 from aioflow.net.client_task import ClientTask
 from aioflow.net.cluster_spec import ClusterSpec, comm_address
 from aioflow.net.comm import CommOptions
@@ -35,6 +35,7 @@ from aioflow.net.messages import settings_of
 from aioflow.net.outbox import Parcel
 from aioflow.net.remote_step import RemoteStep, Standing, Way, outcomes
 from aioflow.net.server import client_options, is_of_this_process, target_address
+from aioflow.net.step_table import Origin
 from aioflow.runtime.cluster import Home
 from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.sync.background import Background
@@ -91,7 +92,8 @@ class RemoteCluster:
         self._step_ids = step_ids
         self.pins: dict[str, str] = {}
         self.settings: SessionConfig | None = None
-        self._hub = Hub(options or client_options(), timeout, self._take, self._deliver)
+        origin = Origin(self._take, self._connection)
+        self._hub = Hub(options or client_options(), timeout, origin, self._deliver)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connecting = asyncio.Lock()
         self._links: dict[str, Link] = {}  # by task, that of the target first
@@ -224,6 +226,10 @@ class RemoteCluster:
 
     def _take(self, parcel: Parcel) -> None:
         self._client.take(parcel)
+
+    def _connection(self, task: str) -> Channel | None:
+        link = self._links.get(task)
+        return None if link is None else link.connection
 
     def _deliver(self, request: Request) -> None:
         self._client.deliver(request)

@@ -31,7 +31,8 @@ from aioflow.net.comm import CommOptions
 from aioflow.net.homes import Holdings, Homes
 from aioflow.net.messages import Hello, settings_document
 from aioflow.net.outbox import Outbox
-from aioflow.net.task_worker import Push, TaskWorker, WorkerSession
+from aioflow.net.step_table import Origin
+from aioflow.net.task_worker import TaskWorker, WorkerSession
 from aioflow.net.transports import connect, listen
 from aioflow.net.worker_service import WorkerService
 from aioflow.runtime.worker import Worker
@@ -237,16 +238,16 @@ class Server:
         home = _home()
         return not self._closing.is_set() and (self._home is home or (self._home is None and self._starts_itself))
 
-    async def open_session(self, peers: Mapping[str, int], back: Push | None = None) -> WorkerSession:
+    async def open_session(self, peers: Mapping[str, int], origin: Origin | None = None) -> WorkerSession:
         """The worker for a client in this process; starts the server if need be.
 
         Args:
-            peers, back: As of `TaskWorker.open_session`.
+            peers, origin: As of `TaskWorker.open_session`.
         """
         await self.start()
         if self._tasks is None:
             raise FailedPreconditionError(f"the server of {self.task} has been stopped")
-        return self._tasks.open_session(peers, back)
+        return self._tasks.open_session(peers, origin)
 
     async def join(self) -> None:
         """Serve until the server is stopped; if this is cancelled, stop it."""

@@ -10,21 +10,34 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aioflow.errors import AbortedError, CancelledError, OpError
+from aioflow.net.channel import Channel
 from aioflow.net.early_values import EarlyValues, size_of
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.outbox import Parcel
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
 
-__all__ = ["JointStep", "StepTable"]
+__all__ = ["JointStep", "Origin", "StepTable"]
 
 _MOST_ENDED: Final = 100_000
 _MOST_EARLY: Final = 1024
 _EARLY_SECONDS: Final = 60.0
 _MOST_TEXT: Final = 400  # letters of an error that is kept for a step which may never begin
+
+
+class Origin(NamedTuple):
+    """The client of a step, as the worker knows it.
+
+    Attributes:
+        take: Takes values to the task that the client itself is; from any thread.
+        connection: As of `Parcel`.
+    """
+
+    take: Callable[[Parcel], None]
+    connection: Callable[[str], Channel | None] | None = None
 
 
 class JointStep:
@@ -34,10 +47,10 @@ class JointStep:
         rendezvous: None where nothing is sent or received.
         step: What runs here; None before it has begun.
         peers: For each task that it sends to, the number of the process that it is meant for.
-        back: Takes values to the client's own task.
+        origin: Its client, where that is known.
     """
 
-    __slots__ = ("_ended", "_over", "back", "id", "peers", "rendezvous", "step", "timer")
+    __slots__ = ("_ended", "_over", "id", "origin", "peers", "rendezvous", "step", "timer")
 
     def __init__(self, id: int, rendezvous: Rendezvous | None) -> None:
         self.id = id
@@ -46,7 +59,7 @@ class JointStep:
         self._ended: asyncio.Event | None = None
         self.step: Step | None = None
         self.peers: Mapping[str, int] = {}
-        self.back: Callable[[Parcel], None] | None = None
+        self.origin: Origin | None = None
         self.timer: asyncio.TimerHandle | None = None
 
     def fail(self, error: OpError) -> None:

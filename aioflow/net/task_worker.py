@@ -23,7 +23,7 @@ from aioflow.net.channel import Request
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.messages import Deliver, from_wire, parse
 from aioflow.net.outbox import Parcel
-from aioflow.net.step_table import JointStep, StepTable
+from aioflow.net.step_table import JointStep, Origin, StepTable
 from aioflow.runtime.cluster import register
 from aioflow.runtime.frames import DEAD
 from aioflow.runtime.rendezvous import Rendezvous
@@ -74,12 +74,13 @@ class TaskWorker:
             joint = self.steps.get(step)
             if joint is None:
                 return  # it has ended
-            task = _owner_of(to)
-            parcel = Parcel(task, joint.peers.get(task, 0), step, edge, tag, value, joint.fail)
+            task, origin = _owner_of(to), joint.origin
+            connection = None if origin is None else origin.connection
+            parcel = Parcel(task, joint.peers.get(task, 0), step, edge, tag, value, joint.fail, connection)
             if self.is_task(task):
                 self._push(parcel)
-            elif joint.back is not None:
-                joint.back(parcel)
+            elif origin is not None:
+                origin.take(parcel)
             else:
                 joint.fail(NotFoundError("a value is sent to a task that is not in the cluster", actual=task))
 
@@ -125,14 +126,14 @@ class TaskWorker:
         except OpError as error:
             parcel.fail(error)
 
-    def open_session(self, peers: Mapping[str, int] | None = None, back: Push | None = None) -> WorkerSession:
+    def open_session(self, peers: Mapping[str, int] | None = None, origin: Origin | None = None) -> WorkerSession:
         """What one client gets.
 
         Args:
             peers: For each task the number of its process, as the client knows it.
-            back: Takes values to the task that the client itself is; from any thread.
+            origin: The client.
         """
-        return WorkerSession(self, next(self._sessions), {} if peers is None else peers, back)
+        return WorkerSession(self, next(self._sessions), {} if peers is None else peers, origin)
 
 
 class _Handle(NamedTuple):
@@ -146,11 +147,11 @@ class WorkerSession:
     """What a worker is to one client (`runtime.worker.WorkerAPI`). `close` must follow.
 
     Args:
-        peers, back: As of `TaskWorker.open_session`; `peers` is read at each step.
+        peers, origin: As of `TaskWorker.open_session`; `peers` is read at each step.
     """
 
-    def __init__(self, owner: TaskWorker, number: int, peers: Mapping[str, int], back: Push | None) -> None:
-        self._back = back
+    def __init__(self, owner: TaskWorker, number: int, peers: Mapping[str, int], origin: Origin | None) -> None:
+        self._origin = origin
         self._closed = False
         self._owner = owner
         self._worker = owner.worker
@@ -201,7 +202,7 @@ class WorkerSession:
                 raise InvalidArgumentError("a step in which values are sent has no number", expected="> 0", actual=0)
             return await self._worker.run(handle, feeds, step)
         joint = self._owner.steps.begin(step.id, step, self._peers, known.meets)
-        joint.back = self._back
+        joint.origin = self._origin
         if known.changes and step.begun is not None:
             step.begun.add(self._owner.task)
         self._running[joint] = None

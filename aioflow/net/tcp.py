@@ -1,9 +1,10 @@
 """Comms over TCP, of this machine's loopback only: "tcp://127.0.0.1:2222", port 0 for any.
 
-The protocol receives into buffers that the decoder names: within a large tensor, its own memory. The
-transport has a high-water mark of zero, so that `send` knows when the system has everything. What is not long goes to
-it at once, in one call of the system; of a long message one buffer at a time, so that none is joined with others, and
-after every chunk the event loop gets its turn, and small messages with it.
+The protocol receives into buffers that the decoder names: within a large tensor, its own memory. The transport has a
+high-water mark of zero, so that `send` knows when the system has everything. What is not long goes to it at once, in
+one call of the system, with whatever else was posted in the same turn of the event loop. A long message goes one
+buffer at a time, so that none is joined with others, and after every chunk the loop gets its turn, and small messages
+with it.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class TcpComm(asyncio.BufferedProtocol):
         self._turn = asyncio.Lock()  # of who sends in order
         self._writing = True
         self._writers: deque[asyncio.Future[None]] = deque()
+        self._posted: list[Buffer] = []
+        self._posted_bytes = 0
         self._inherited = Inherited()
 
     # ── what asyncio calls ──
@@ -212,32 +215,34 @@ class TcpComm(asyncio.BufferedProtocol):
         if self._error is not None:
             raise gone(self.peer, self._error)
 
-    def post(self, messages: Sequence[Message]) -> int:
-        """Send messages that go in one piece, unless something is in the way; see `Comm`."""
+    def post(self, message: Message) -> bool:
+        """Send a message that goes in one piece, unless something is in the way; see `Comm`."""
         self._require_open()
         if not self._writing or self._turn.locked():
-            return 0
-        buffers: list[Buffer] = []
-        count = size = 0
-        for message in messages:
-            try:
-                encoded = encode(message, self.limits)
-            except OpError:
-                if not count:
-                    raise
-                break
-            if not encoded.is_whole or (count and size + encoded.size > _JOINED):
-                break
-            buffers += encoded.whole()
-            size += encoded.size
-            count += 1
-        self._write(buffers, size)
-        return count
+            return False
+        encoded = encode(message, self.limits)
+        if not encoded.is_whole:
+            return False
+        if self._posted_bytes + encoded.size > _JOINED:
+            self._write_posted()
+        if not self._posted:
+            self._loop.call_soon(self._write_posted)
+        self._posted += encoded.whole()
+        self._posted_bytes += encoded.size
+        return True
+
+    def _write_posted(self) -> None:
+        """Hand over what was posted in this turn of the event loop."""
+        buffers, size = self._posted, self._posted_bytes
+        self._posted, self._posted_bytes = [], 0
+        if buffers and self._error is None:
+            self._write(buffers, size)
 
     async def send(self, message: Message, *, urgent: bool = False) -> None:
         """Send a message; see `Comm`."""
         encoded = encode(message, self.limits)
         self._require_open()
+        self._write_posted()
         free = self._writing and not self._turn.locked()
         if (urgent and not encoded.payload) or (free and encoded.is_whole):
             self._write(encoded.whole(), encoded.size)
@@ -317,6 +322,7 @@ class TcpComm(asyncio.BufferedProtocol):
             async with asyncio.timeout(self._options.close_timeout):
                 async with self._turn:
                     if self._error is None:
+                        self._write_posted()
                         self._transport.write(_CLOSE)
                         self._end(UnavailableError(f"the connection to {self.peer} is closed"), None)
                         self._resume_reading()  # up to the peer's end of file; what comes is dropped

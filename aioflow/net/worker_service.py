@@ -59,6 +59,7 @@ from aioflow.net.messages import (
 from aioflow.net.outbox import Outbox
 from aioflow.net.plan_codec import decode_part
 from aioflow.net.quota import Quota
+from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import TaskWorker
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
@@ -197,7 +198,7 @@ class _Client:
         takers: Mapping[str, Taker] = {DELIVER: partial(worker.deliver, source=self)}
         self.channel = Channel(comm, services, takers)
         self.outbox = Outbox(self._reach)
-        self._session = worker.open_session(self._peers, self.outbox.push)
+        self._session = worker.open_session(self._peers, Origin(self.outbox.push))
         self._steps = worker.steps
         self._is_task = worker.is_task
         self._limits = comm.limits
