@@ -259,11 +259,15 @@ class TcpComm(asyncio.BufferedProtocol):
             await self._written()
 
     def _write(self, buffers: Sequence[Buffer], size: int) -> None:
+        stream = self._transport
         if len(buffers) > 1 and size <= _JOINED:
-            self._transport.writelines(buffers)
+            stream.writelines(buffers)
+            if self._writing and stream.get_write_buffer_size():
+                # `writelines` of asyncio before 3.12.9 and 3.13.2 pauses nobody (CVE-2024-12254); this does.
+                stream.set_write_buffer_limits(high=0)
         else:
             for buffer in buffers:
-                self._transport.write(buffer)
+                stream.write(buffer)
 
     async def _write_in_chunks(self, encoded: Encoded) -> None:
         self._transport.write(encoded.head)
