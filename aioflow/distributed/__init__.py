@@ -1,4 +1,6 @@
-"""What the tasks of a cluster do together without a parameter server: the public namespace `aioflow.distributed`."""
+"""What the tasks of a cluster do together without a parameter server, and how one finds out which it is: the public
+namespace `aioflow.distributed`.
+"""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
@@ -9,7 +11,17 @@ from aioflow.work.later import load_later as _load_later
 if _TYPE_CHECKING:
     from aioflow.distributed.across import all_reduce_across as all_reduce_across
     from aioflow.distributed.ring import all_reduce as all_reduce
+    from aioflow.net.cluster_sources.sources import ClusterTask as ClusterTask
+    from aioflow.net.cluster_sources.this_task import cluster_task as cluster_task
 
-__all__ = ["all_reduce", "all_reduce_across"]
+__all__ = ["ClusterTask", "all_reduce", "all_reduce_across", "cluster_task"]
 
-_load_later(__name__, {"all_reduce": "aioflow.distributed.ring", "all_reduce_across": "aioflow.distributed.across"})
+_load_later(
+    __name__,
+    {
+        "ClusterTask": "aioflow.net.cluster_sources.sources",
+        "all_reduce": "aioflow.distributed.ring",
+        "all_reduce_across": "aioflow.distributed.across",
+        "cluster_task": "aioflow.net.cluster_sources.this_task",
+    },
+)

@@ -1,0 +1,136 @@
+"""A cluster that Slurm has started: which hosts, how many tasks on each, and which of them this is, from its variables.
+
+Ranks go through the hosts in their order, as `srun` distributes them unless it is told otherwise; the tasks of one host
+have ports one after another. The first ranks are the tasks of the first job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from aioflow.checks.brief import brief
+from aioflow.checks.numbers import check_whole
+from aioflow.errors import InvalidArgumentError
+from aioflow.net.cluster_sources.environment import environment_number
+from aioflow.net.cluster_sources.host_ranges import expand_hostlist
+from aioflow.net.cluster_sources.sources import Source
+
+__all__ = ["FIRST_PORT", "parse_jobs", "slurm"]
+
+FIRST_PORT: Final = 8888
+_RANK: Final = "SLURM_PROCID"
+_NODE: Final = "SLURM_NODEID"
+# Those of a step are believed before those of the whole job, of which a step may be a part.
+_HOSTS: Final = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+_COUNT: Final = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
+_PER_HOST: Final = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+_MOST_PORT: Final = 65535
+_MOST_TASKS: Final = 1 << 16
+_TIMES: Final = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
+
+
+def parse_jobs(text: str) -> dict[str, int]:
+    """How many tasks each job has, of "ps=1,worker=3". Raises InvalidArgumentError."""
+    jobs: dict[str, int] = {}
+    for part in text.split(","):
+        job, equals, count = part.partition("=")
+        if not (job and equals and re.fullmatch(r"[0-9]{1,5}", count)) or job in jobs:
+            raise InvalidArgumentError(
+                "not the jobs of a cluster", expected="JOB=COUNT[,…], each job once", actual=brief(text)
+            )
+        jobs[job] = int(count)
+    return jobs
+
+
+def slurm(jobs: Mapping[str, int], environment: Mapping[str, str], port: int = FIRST_PORT) -> Source:
+    """The cluster, and this process's place in it.
+
+    Args:
+        jobs: For each job the number of its tasks, in the order in which they get their ranks.
+        port: Of the first task of each host.
+
+    Raises:
+        InvalidArgumentError: Slurm has not started this, has started more or fewer tasks than the jobs have, or has not
+            distributed them host by host; or its variables are malformed.
+    """
+    for job, count in jobs.items():
+        check_whole(count, f"the number of tasks of {job}", 0)
+    rank = environment_number(environment, _RANK)
+    places = _places(environment, port)
+    if sum(jobs.values()) != len(places) or rank >= len(places):
+        raise InvalidArgumentError(
+            "the jobs do not have as many tasks as Slurm has started",
+            expected=f"{len(places)} tasks, of which this is {rank}",
+            actual=", ".join(f"{job}={count}" for job, count in jobs.items()),
+        )
+    if environment.get(_NODE) and environment_number(environment, _NODE) != places[rank][0]:
+        raise InvalidArgumentError(
+            "Slurm has not distributed its tasks host by host: srun --distribution=block does",
+            expected=f"rank {rank} on node {places[rank][0]}",
+            actual=f"{_NODE}={environment[_NODE]}",
+        )
+    addresses = iter([address for _, address in places])
+    cluster = {job: [next(addresses) for _ in range(count)] for job, count in jobs.items()}
+    for job, count in jobs.items():
+        if rank < count:
+            return Source(lambda _: "Slurm", cluster, job, rank)
+        rank -= count
+    raise InvalidArgumentError("there are no jobs", expected="JOB=COUNT[,…]", actual=dict(jobs))
+
+
+def _places(environment: Mapping[str, str], port: int) -> list[tuple[int, str]]:
+    """For each rank the number of its host, and its address."""
+    name, text = _first(environment, _HOSTS)
+    hosts = expand_hostlist(text)
+    counts = _counts(environment, len(hosts))
+    if max(counts) + port - 1 > _MOST_PORT:
+        raise InvalidArgumentError("there are no such ports", expected=f"at most {_MOST_PORT}", actual=port)
+    if len(counts) != len(hosts):
+        raise InvalidArgumentError(
+            f"{name} does not have as many hosts as there are numbers of tasks", expected=len(counts), actual=len(hosts)
+        )
+    return [
+        (number, f"{host}:{port + local}")
+        for number, (host, count) in enumerate(zip(hosts, counts, strict=True))
+        for local in range(count)
+    ]
+
+
+def _counts(environment: Mapping[str, str], hosts: int) -> list[int]:
+    """How many tasks each host has; where Slurm does not say, as evenly as it can be."""
+    if any(environment.get(name) for name in _PER_HOST):
+        name, text = _first(environment, _PER_HOST)
+        return _times(name, text)
+    total = environment_number(environment, _first(environment, _COUNT)[0])
+    _require_few(total, str(total))
+    return [total // hosts + (number < total % hosts) for number in range(hosts)]
+
+
+def _times(name: str, text: str) -> list[int]:
+    """The numbers of "2(x3),1"."""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = _TIMES.fullmatch(part)
+        if match is None:
+            raise InvalidArgumentError(f"{name} is malformed", expected="such as 2(x3),1", actual=brief(text))
+        times = int(match[2] or 1)
+        _require_few(len(counts) + times, text)
+        counts += [int(match[1])] * times
+        _require_few(sum(counts), text)
+    return counts
+
+
+def _require_few(count: int, text: str) -> None:
+    if count > _MOST_TASKS:
+        raise InvalidArgumentError("too many tasks", expected=f"at most {_MOST_TASKS}", actual=brief(text))
+
+
+def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str]:
+    for name in names:
+        if environment.get(name):
+            return name, environment[name].strip()
+    raise InvalidArgumentError(
+        "Slurm has not started this process, or does not say so", expected=" or ".join(names), actual="not set"
+    )

@@ -1,0 +1,93 @@
+"""The cluster in a TOML file:
+
+    job = "worker"
+    task = "auto"
+
+    [cluster]
+    ps = ["ps.example:2222"]
+    worker = "worker-{0..3}.example:2222"
+
+or, in the place of `[cluster]`, `[slurm]` with `jobs = {ps = 1, worker = 3}` and `port`. What is in `[worker]` are
+options of `python -m aioflow.worker`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from aioflow.checks.brief import brief
+from aioflow.checks.numbers import check_whole
+from aioflow.errors import InvalidArgumentError, NotFoundError
+from aioflow.net.cluster_sources.slurm import FIRST_PORT
+from aioflow.net.cluster_sources.sources import AUTO, Given
+
+__all__ = ["ClusterFile", "parse_toml", "read_toml"]
+
+_KEYS: Final = ("cluster", "job", "task", "slurm", "worker")
+_SLURM: Final = ("jobs", "port")
+_MOST_BYTES: Final = 4 << 20
+
+
+class ClusterFile(NamedTuple):
+    """What a file says.
+
+    Attributes:
+        given: Of the cluster and the task.
+        worker: The options of a worker.
+    """
+
+    given: Given
+    worker: Mapping[str, Any]
+
+
+def read_toml(path: Path) -> ClusterFile:
+    """What is in a file.
+
+    Raises:
+        NotFoundError: there is none that can be read.
+        InvalidArgumentError: as of `parse_toml`.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
+    return parse_toml(str(path), data)
+
+
+def parse_toml(name: str, data: bytes) -> ClusterFile:
+    """What the bytes of a file say. Raises InvalidArgumentError, which names the file and the key."""
+    if len(data) > _MOST_BYTES:
+        raise InvalidArgumentError(f"{name} is too long", expected=f"at most {_MOST_BYTES} bytes", actual=len(data))
+    try:
+        document = tomllib.loads(data.decode())
+    except (ValueError, RecursionError) as error:  # of which those of Unicode and TOML are kinds
+        raise InvalidArgumentError(f"{name} is not TOML: {error}") from error
+    _require_known(name, document, _KEYS)
+    cluster, slurm, worker = (_table(name, document, key) for key in ("cluster", "slurm", "worker"))
+    _require_known(f"{name}: [slurm]", slurm or {}, _SLURM)
+    jobs = None if slurm is None else _table(f"{name}: [slurm]", {"jobs": {}, **slurm}, "jobs")
+    port = (slurm or {}).get("port", FIRST_PORT)
+    check_whole(port, f"{name}: [slurm]: port", 1)
+    job, task = document.get("job"), document.get("task")
+    if job is not None and not isinstance(job, str):
+        raise InvalidArgumentError(f"{name}: job", expected="the name of a job", actual=brief(job))
+    if task not in (None, AUTO):
+        check_whole(task, f"{name}: task", 0)
+    return ClusterFile(Given(lambda _: name, cluster, job, task, jobs, port), worker or {})
+
+
+def _table(name: str, document: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    found = document.get(key)
+    if found is not None and not isinstance(found, dict):
+        raise InvalidArgumentError(f"{name}: {key}", expected="a table", actual=brief(found))
+    return found
+
+
+def _require_known(name: str, document: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    for key in document:
+        if key not in keys:
+            raise InvalidArgumentError(f"{name} has an unknown key", expected=" or ".join(keys), actual=brief(key))
