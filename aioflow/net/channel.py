@@ -73,6 +73,9 @@ class Channel:
         takers: Of pushes alone, by kind: functions that never wait. They are called as soon as the push has arrived.
 
     The comm's `Limits.open_requests` bounds the calls that wait here, and the requests of the peer that are served.
+
+    Attributes:
+        in_order: Whether the peer has ended the connection when it had done all that it was asked to.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Channel:
         self._calls: dict[int, asyncio.Future[Reply]] = {}
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._pushes: set[asyncio.Task[None]] = set()
+        self.in_order = False
         self._error: OpError | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._broken = False  # whether what arrives is not looked at any more
@@ -230,6 +234,7 @@ class Channel:
             self._break(error, error.message)
 
     def _on_end(self, error: OpError | None) -> None:
+        self.in_order = error is None and self._error is None
         self._finish(error or UnavailableError(f"{self.peer} has closed the connection"))
 
     def _break(self, error: OpError, reason: str) -> None:
@@ -338,6 +343,15 @@ class Channel:
                 answer.set_exception(gone(self.peer, error))
         for task in self._serving.values():  # nobody waits for their answers; what was pushed is still taken
             task.cancel()
+
+    async def answered(self) -> None:
+        """Wait until what the peer has asked by now has its answers."""
+        if self._serving:
+            await asyncio.wait(list(self._serving.values()))
+
+    def end(self, reason: str) -> None:
+        """Serve no more, and let `wait_ended` return; whoever opened the channel closes it then."""
+        self._finish(UnavailableError(reason))
 
     async def open(self) -> None:
         """Begin to read; `close` must follow."""

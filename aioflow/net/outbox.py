@@ -91,6 +91,11 @@ class Outbox:
             self._tasks.append(self._group.create_task(lane.run()))
         lane.put(parcel)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that was put in has arrived; if nothing is confirmed, whether it is on its way."""
+        return all(lane.is_empty for lane in self._lanes.values())
+
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
         return self
@@ -119,6 +124,11 @@ class _Lane:
         self._channel: Channel | None = None  # while there is one
         self._sent: list[tuple[str, Callable[[OpError], None]]] = []  # edges that may not have arrived; whom to tell
         self._has_sent = asyncio.Event()
+
+    @property
+    def is_empty(self) -> bool:
+        """As of `Outbox`."""
+        return not (self._small or self._large or self._in_flight or self._sent)
 
     def put(self, parcel: Parcel) -> None:
         """One more."""

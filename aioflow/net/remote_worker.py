@@ -176,8 +176,11 @@ class RemoteWorker:
             running.stop(error)
 
     def ended(self, error: OpError) -> None:
-        """The connection has ended: what the worker has sent may not have arrived, and nobody will say so."""
-        for step in list(self._sent.values()):
+        """The connection has ended: what the worker has sent may not have arrived, and nobody will say so.
+
+        One who says goodbye has waited for that before.
+        """
+        for step in () if self._channel.in_order else list(self._sent.values()):
             step.stop(error)
 
     def _message(self, handle: int, step: Step, trace: TraceProbe | None) -> dict[str, Any]:

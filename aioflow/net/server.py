@@ -13,9 +13,11 @@ import weakref
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self
 
+from aioflow.checks.numbers import check_number
 from aioflow.config import SessionConfig
 from aioflow.errors import (
     AlreadyExistsError,
@@ -31,6 +33,8 @@ from aioflow.net.comm import CommOptions
 from aioflow.net.homes import Holdings, Homes
 from aioflow.net.messages import Hello, settings_document
 from aioflow.net.outbox import Outbox
+from aioflow.net.server_status import Activity, ServerStatus
+from aioflow.net.serving import Serving
 from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import TaskWorker, WorkerSession
 from aioflow.net.transports import connect, listen
@@ -119,7 +123,8 @@ class Server:
         self.homes = Homes(Holdings(self.worker, limits), self._others, self._reach, limits)
         self._background = Background()
         self._home: object = None
-        self._tasks: TaskWorker | None = None
+        self._serving: Serving | None = None
+        self._since = monotonic()
         self._ready: asyncio.Future[None] | None = None
         self._closing = asyncio.Event()
         self._ended = asyncio.Event()
@@ -180,8 +185,9 @@ class Server:
     async def _serve(self, ready: asyncio.Future[None]) -> None:
         try:
             async with Outbox(self._reach, confirms=True) as outbox:
-                self._tasks = TaskWorker(self.worker, outbox.push, self._is_task, self._options.limits)
-                service = WorkerService(self._tasks, self.hello, self.homes)
+                tasks = TaskWorker(self.worker, outbox.push, self._is_task, self._options.limits)
+                service = WorkerService(tasks, self.hello, self.homes)
+                self._serving = Serving(tasks, outbox, service)
                 async with listen(self._address, service.serve, self._options):
                     ready.set_result(None)
                     await self._closing.wait()
@@ -193,8 +199,8 @@ class Server:
         """It listens no more, or was cancelled before it began to."""
         if self._ready is not None and not self._ready.done():
             self._ready.cancel()
-        if self._tasks is not None:
-            self._tasks.close()
+        if self._serving is not None:
+            self._serving.tasks.close()
         self._ended.set()
         self._leave()
 
@@ -245,17 +251,41 @@ class Server:
             peers, origin: As of `TaskWorker.open_session`.
         """
         await self.start()
-        if self._tasks is None:
+        if self._serving is None:
             raise FailedPreconditionError(f"the server of {self.task} has been stopped")
-        return self._tasks.open_session(peers, origin)
+        return self._serving.tasks.open_session(peers, origin)
 
     async def join(self) -> None:
-        """Serve until the server is stopped; if this is cancelled, stop it."""
+        """Serve until the server has been stopped, or drained; if this is cancelled, stop it."""
         check_process(self._process, f"the server of {self.task}")
-        if self._starts_itself:
+        if self._starts_itself and not self._closing.is_set():
             await self.start()
         try:
             await self._ended.wait()
+        finally:
+            await self.stop()
+
+    def status(self) -> ServerStatus:
+        """How it is, and what runs on it. Call on its event loop."""
+        serving = None if self._ended.is_set() else self._serving
+        activity = Activity() if serving is None else serving.activity()
+        state = "ended" if self._ended.is_set() else "begins" if serving is None else serving.state
+        return ServerStatus(
+            self.task, self.target, state, monotonic() - self._since, tuple(self.worker.devices), activity
+        )
+
+    async def drain(self, seconds: float) -> None:
+        """Begin no more steps, wait for those that run, and stop the server. A step that is refused ends with an
+        UnavailableError by which nothing was applied.
+
+        Args:
+            seconds: For the steps that run; after that they are stopped, with an UnavailableError, too.
+        """
+        check_number(seconds, "the time for the steps that run", "a number of seconds")
+        check_process(self._process, f"the server of {self.task}")
+        try:
+            if self._serving is not None and not self._closing.is_set():
+                await self._serving.drain(seconds)
         finally:
             await self.stop()
 
@@ -266,8 +296,9 @@ class Server:
         if self._process != generation():
             return
         self._closing.set()
-        if self._ready is not None:
-            await self._ended.wait()
+        if self._ready is None:
+            self._ended.set()
+        await self._ended.wait()
         await self._background.close()
         self._leave()
         self._reservation = None

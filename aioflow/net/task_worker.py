@@ -19,6 +19,7 @@ from aioflow.config import SessionConfig
 from aioflow.errors import CancelledError, DataLossError, InvalidArgumentError, NotFoundError, OpError
 from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.device_spec import task_of
+from aioflow.net.admission import Admission
 from aioflow.net.channel import Request
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.messages import Deliver, from_wire, parse
@@ -49,6 +50,7 @@ class TaskWorker:
 
     Attributes:
         is_task: As above.
+        admission: Of the steps of all clients.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class TaskWorker:
         self._home = threading.get_ident()
         self._closed = False
         self.task = _owner_of(next(iter(worker.devices)))
+        self.admission = Admission(self.task)
 
     def _rendezvous(self, step: int) -> Rendezvous:
         def push(edge: str, tag: str, value: Any, to: str) -> None:
@@ -187,6 +190,7 @@ class WorkerSession:
 
         Raises:
             NotFoundError: this client has registered no such part.
+            UnavailableError: the worker is about to end, and begins no more steps.
             InvalidArgumentError: the step has no number, and something is sent or received in it.
             OpError: a kernel failed, or the step was stopped; the first cause.
         """
@@ -197,6 +201,17 @@ class WorkerSession:
             )
         if step.requested:
             step.halt()
+        admission = self._owner.admission
+        admission.begin(step)
+        failed = True
+        try:
+            fetches = await self._run(known, handle, feeds, step)
+            failed = False
+            return fetches
+        finally:
+            admission.end(step, failed)
+
+    async def _run(self, known: _Handle, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
         if not step.id:
             if known.meets:
                 raise InvalidArgumentError("a step in which values are sent has no number", expected="> 0", actual=0)

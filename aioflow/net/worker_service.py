@@ -132,18 +132,44 @@ class WorkerService:
         self._worker = worker
         self._hello = hello
         self._homes = homes
+        self._connected: dict[_Client, None] = {}
         self._clients: dict[int, _Client] = {}  # those that have introduced themselves, by their numbers
 
     async def serve(self, comm: Comm) -> None:
         """Serve one connection until it ends."""
         client = _Client(self._worker, self._hello(), self._homes, comm, self._succeed)
+        self._connected[client] = None
         try:
             async with client.outbox, client.channel:
                 await client.channel.wait_ended()
         finally:
+            del self._connected[client]
             await client.close()
             if self._clients.get(comm.peer_incarnation) is client:
                 del self._clients[comm.peer_incarnation]
+
+    @property
+    def connections(self) -> int:
+        """How many are served."""
+        return len(self._connected)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no values are left that go to clients' own tasks."""
+        return all(client.outbox.is_empty for client in self._connected)
+
+    async def answered(self) -> None:
+        """Wait until all that was asked by now has its answer."""
+        for client in list(self._connected):
+            await client.channel.answered()
+
+    async def say_goodbye(self) -> None:
+        """End all connections in order, and wait until they have."""
+        clients = list(self._connected)
+        for client in clients:
+            client.channel.end("the server has ended")
+        for client in clients:
+            await client.ended.wait()
 
     async def _succeed(self, client: _Client, ended: Sequence[int]) -> None:
         """End the connection that the client had before, and those of sessions that have ended, and wait until nothing

@@ -163,6 +163,11 @@ class Worker:
             running.stop(error)
         return bool(found)
 
+    @property
+    def registered(self) -> int:
+        """How many parts are registered."""
+        return len(self._executables)
+
     def reset(self, containers: Sequence[str] | None = None) -> None:
         """Drop the resources of the containers, or of all."""
         for device in self.devices.values():
@@ -171,4 +176,4 @@ class Worker:
 
     async def state(self) -> WorkerState:
         """How the worker is."""
-        return WorkerState(tuple(self.devices), len(self._executables), len(self._running))
+        return WorkerState(tuple(self.devices), self.registered, len(self._running))

@@ -181,10 +181,10 @@ async def stranger(**limits: int) -> AsyncIterator[tuple[StepTable, Channel]]:
     options = CommOptions(limits=Limits(**limits), heartbeat=5.0)
     async with Server({"ps": inproc(1)}, "ps", 0, options=options) as server, asyncio.timeout(60):
         comm = await connect(server.target.removeprefix("aioflow://"), 5.0, CommOptions(heartbeat=5.0))
-        assert server._tasks is not None
+        assert server._serving is not None
         async with Channel(comm) as channel:
-            yield server._tasks.steps, channel
-        while server._tasks.steps.early_bytes:  # noqa: ASYNC110  # until that end has noticed, too
+            yield server._serving.tasks.steps, channel
+        while server._serving.tasks.steps.early_bytes:  # noqa: ASYNC110  # until that end has noticed, too
             await asyncio.sleep(0)
 
 

@@ -84,6 +84,34 @@ def test_with_the_worker_that_has_sent_it(silent: bool, seed: int) -> None:
     play(story, seed)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("heals", [False, True])
+def test_with_a_worker_that_drains(heals: bool, seed: int) -> None:
+    """It waits until what it has sent has arrived, for as long as it may, and says goodbye only then."""
+
+    async def story(steps: Steps, session: af.Session) -> None:
+        steps.net.partition("worker0", "worker1")
+        server = steps.cluster.servers["worker0"]
+        async with asyncio.TaskGroup() as tg:
+            running = tg.create_task(result(steps, session))
+            await asyncio.sleep(0.3)
+            assert not server.status().activity.running
+            draining = tg.create_task(steps.net.host("worker0").call(lambda: server.drain(1.0)))
+            await asyncio.sleep(0.2)
+            assert not draining.done()
+            if heals:
+                steps.net.heal()
+        assert isinstance(running.result(), float if heals else af.errors.UnavailableError)
+
+    async def result(steps: Steps, session: af.Session) -> object:
+        try:
+            return float(await session.run(steps.result, {steps.fed: 1.0}))
+        except af.errors.OpError as error:
+            return error
+
+    play(story, seed)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_what_is_for_a_host_that_was_switched_off_for_a_moment_reaches_it(seed: int) -> None:
     """Its peer still has the connection to its predecessor."""

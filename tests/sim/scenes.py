@@ -230,7 +230,7 @@ class Stage:
 async def remains(server: Any) -> list[str]:
     """What a server still has of its clients."""
     state = await server.worker.state()
-    steps = server._tasks.steps
+    steps = server._serving.tasks.steps
     found = {
         "registered parts": state.registered,
         "running steps": state.running,

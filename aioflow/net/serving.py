@@ -1,0 +1,87 @@
+"""What a server has while it listens, and how it comes to its end in order: no step begins, those that run have their
+time, what they have sent arrives, what was asked is answered, and only then are the connections ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from itertools import islice
+from typing import Final
+
+from aioflow.errors import UnavailableError
+from aioflow.net.outbox import Outbox
+from aioflow.net.server_status import Activity, RunningStep
+from aioflow.net.task_worker import TaskWorker
+from aioflow.net.worker_service import WorkerService
+from aioflow.runtime.step import Step
+
+__all__ = ["Serving"]
+
+_LOOK_SECONDS: Final = 0.05  # between looks whether values have arrived, which peers confirm a few times a second
+_GOODBYE_SECONDS: Final = 2.0  # for answers to arrive, beyond the time of the steps
+_MOST_STEPS: Final = 100  # that are described one by one
+_MOST_WAITS: Final = 20  # of each
+
+
+class Serving:
+    """The parts of a server that listens.
+
+    Attributes:
+        tasks: Its worker.
+    """
+
+    def __init__(self, tasks: TaskWorker, outbox: Outbox, service: WorkerService) -> None:
+        self.tasks = tasks
+        self._outbox = outbox
+        self._service = service
+
+    @property
+    def state(self) -> str:
+        """ "serves", or "drains" if no more steps begin."""
+        return "serves" if self.tasks.admission.is_open else "drains"
+
+    def activity(self) -> Activity:
+        """What runs, and how much there has been."""
+        admission = self.tasks.admission
+        running = list(admission.running)
+        return Activity(
+            connections=self._service.connections,
+            parts=self.tasks.worker.registered,
+            running=len(running),
+            begun=admission.begun,
+            failed=admission.failed,
+            refused=admission.refused,
+            early_bytes=self.tasks.steps.early_bytes,
+            steps=tuple(map(_described, running[:_MOST_STEPS])),
+        )
+
+    async def drain(self, seconds: float) -> None:
+        """Begin no more steps, and end all connections when those that run have ended; after so many seconds, stop
+        them.
+        """
+        admission = self.tasks.admission
+        admission.close()
+        in_order = True
+        try:
+            async with asyncio.timeout(seconds):
+                await admission.idle()
+                await self._settled()
+        except TimeoutError:
+            in_order = False
+            admission.stop(UnavailableError(f"{self.tasks.task} ends, and the step has not ended within {seconds:g} s"))
+            await admission.idle()
+        with suppress(TimeoutError):  # whoever does not listen is left
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                await self._service.answered()
+                if in_order:  # a goodbye says that all values have arrived
+                    await self._service.say_goodbye()
+
+    async def _settled(self) -> None:
+        while not (self._outbox.is_empty and self._service.is_quiet):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _described(step: Step) -> RunningStep:
+    waits = (f"{wait.node} on {wait.describe()}" for wait in islice(step.waiting, _MOST_WAITS))
+    return RunningStep(step.id, step.seconds, tuple(waits))

@@ -1,0 +1,183 @@
+"""A server that drains: no step begins, those that run have their time, and clients are told what they may rely on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import aioflow as af
+from aioflow.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnavailableError
+from aioflow.net.server import Server
+from tests.net.clusters import cluster
+
+SECONDS = 60.0
+
+
+async def failure(run: Awaitable[Any]) -> OpError:
+    with pytest.raises(OpError) as raised:
+        await run
+    return raised.value
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+class Gate:
+    """A value that the client's own task gives when it is told to."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self.value = af.py_coroutine(self._pass, [], af.float32, shapes=[])
+
+    async def _pass(self) -> float:
+        await self._open.wait()
+        return 40.0
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+async def test_a_step_that_runs_ends_and_none_begins(tcp: bool) -> None:
+    gate = Gate()
+    with af.device("/job:ps"):
+        v = af.Variable(1.0)
+        late = v.assign_add(gate.value)
+        one = v.assign_add(1.0)
+    async with (
+        cluster("ps", "worker", tcp=tcp) as (ps, worker),
+        asyncio.timeout(SECONDS),
+        af.Session(worker.target) as session,
+        asyncio.TaskGroup() as tg,
+    ):
+        await session.run(v.initializer)
+        await session.run(one)
+        running = tg.create_task(session.run(late))
+        await until(lambda: ps.status().activity.running == 1)
+        draining = tg.create_task(ps.drain(SECONDS))
+        await until(lambda: ps.status().state == "drains")
+        refused = await failure(session.run(one))
+        assert isinstance(refused, UnavailableError)
+        assert f"{ps.task} is about to end" in refused.message
+        assert not refused.may_have_been_applied
+        assert ps.status().activity.refused == 1
+        assert not draining.done()
+        gate.open()
+        assert await running == 42.0
+        await draining
+        assert ps.status().state == "ended"
+
+
+async def test_a_step_that_takes_longer_is_stopped() -> None:
+    with af.device("/job:ps"):
+        queue = af.FIFOQueue(1, [af.float32], shapes=[()])
+        element = queue.dequeue()
+    async with (
+        cluster("ps", "worker", tcp=True) as (ps, worker),
+        asyncio.timeout(SECONDS),
+        af.Session(worker.target) as session,
+        asyncio.TaskGroup() as tg,
+    ):
+        running = tg.create_task(failure(session.run(element)))
+        await until(lambda: ps.status().activity.running == 1)
+        await ps.drain(0.0)
+        error = await running
+        assert isinstance(error, UnavailableError)
+        assert f"{ps.task} ends, and the step has not ended within 0 s" in error.message
+        assert (ps.status().state, ps.status().activity.running) == ("ended", 0)
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+async def test_what_a_part_has_sent_arrives_after_its_worker_has_gone(tcp: bool) -> None:
+    """The part at the first worker has ended, that at the second waits for something else besides. A worker that is
+    simply stopped costs the step.
+    """
+    gate = Gate()
+    with af.device("/job:first"):
+        v = af.Variable([1.0, 1.0])
+        sent = v.assign_add([1.0, 1.0])
+    with af.device("/job:second"):
+        result = sent + gate.value
+    async with (
+        cluster("first", "second", "third", tcp=tcp) as (first, second, third),
+        asyncio.timeout(SECONDS),
+        af.Session(third.target) as session,
+        asyncio.TaskGroup() as tg,
+    ):
+        await session.run(v.initializer)
+        begun = first.status().activity.begun
+        running = tg.create_task(session.run(result))
+        await until(lambda: first.status().activity.begun > begun and not first.status().activity.running)
+        assert second.status().activity.running == 1
+        await first.drain(SECONDS)
+        gate.open()
+        assert (await running).tolist() == [42.0, 42.0]
+
+
+async def test_a_session_in_the_same_process_is_refused_too() -> None:
+    async with cluster("ps") as (ps,), af.Session(ps.target) as session, asyncio.timeout(SECONDS):
+        with af.device("/job:ps"):
+            gate = Gate()
+            waits, quick = gate.value + 1.0, af.random.uniform([])
+        async with asyncio.TaskGroup() as tg:
+            running = tg.create_task(session.run(waits))
+            await until(lambda: ps.status().activity.running == 1)
+            tg.create_task(ps.drain(SECONDS))
+            await until(lambda: ps.status().state == "drains")
+            error = await failure(session.run(quick))
+            assert isinstance(error, UnavailableError)
+            assert not error.may_have_been_applied
+            gate.open()
+            assert await running == 41.0
+
+
+async def test_join_ends_with_the_drain() -> None:
+    server = Server.create_local_server()
+    async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tg:
+        joining = tg.create_task(server.join())
+        await until(lambda: server.status().state == "serves")
+        await server.drain(SECONDS)
+        await joining
+    await server.drain(SECONDS)
+    await asyncio.wait_for(server.join(), SECONDS)
+    assert isinstance(await failure(server.start()), FailedPreconditionError)
+
+
+async def test_one_that_has_not_begun_just_ends() -> None:
+    server = Server.create_local_server()
+    assert server.status().state == "begins"
+    await server.drain(SECONDS)
+    assert server.status().state == "ended"
+    await asyncio.wait_for(server.join(), SECONDS)
+    assert isinstance(await failure(server.start()), FailedPreconditionError)
+
+
+async def test_a_drain_that_is_cancelled_ends_at_once() -> None:
+    with af.device("/job:ps"):
+        element = af.FIFOQueue(1, [af.float32], shapes=[()]).dequeue()
+    async with (
+        cluster("ps", "worker") as (ps, worker),
+        asyncio.timeout(SECONDS),
+        af.Session(worker.target) as session,
+        asyncio.TaskGroup() as tg,
+    ):
+        running = tg.create_task(failure(session.run(element)))
+        await until(lambda: ps.status().activity.running == 1)
+        draining = tg.create_task(ps.drain(SECONDS))
+        await until(lambda: ps.status().state == "drains")
+        draining.cancel()
+        assert isinstance(await running, OpError)
+        await asyncio.wait([draining])
+        assert ps.status().state == "ended"
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), "soon", None])
+async def test_the_time_is_a_number(seconds: Any) -> None:
+    async with cluster("ps") as (ps,):
+        assert isinstance(await failure(ps.drain(seconds)), InvalidArgumentError)
+        assert ps.status().state == "serves"
