@@ -1,0 +1,89 @@
+"""A page that says how a server is, over HTTP at a port of the loopback, for probes and collectors of metrics.
+
+A connection is one request. It has a few seconds and a few KiB, whatever it does with them, and there are only so many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final, cast
+
+from aioflow.net.server_status import ServerStatus
+from aioflow.net.status_http import answer
+
+__all__ = ["serve_status"]
+
+_HOST: Final = "127.0.0.1"
+_SECONDS: Final = 5.0  # of one connection
+_MOST: Final = 32  # connections at a time
+
+
+@asynccontextmanager
+async def serve_status(
+    status: Callable[[], ServerStatus], port: int = 0, seconds: float = _SECONDS, most: int = _MOST
+) -> AsyncIterator[str]:
+    """Serve `/`, `/health` and `/metrics` while the block runs, which gets the URL.
+
+    Args:
+        status: How the server is.
+        port: Of the loopback; 0 is a free one.
+        seconds: That a connection may take, with all that it does.
+        most: Connections at a time; one more is ended at once.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    loop = asyncio.get_running_loop()
+    connections: set[asyncio.Transport] = set()
+    listener = await loop.create_server(lambda: _Connection(status, connections, seconds, most), _HOST, port)
+    try:
+        yield f"http://{_HOST}:{listener.sockets[0].getsockname()[1]}/"
+    finally:
+        listener.close()
+        for transport in list(connections):
+            transport.abort()
+        await listener.wait_closed()
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(
+        self, status: Callable[[], ServerStatus], connections: set[asyncio.Transport], seconds: float, most: int
+    ) -> None:
+        self._status = status
+        self._connections = connections
+        self._seconds = seconds
+        self._most = most
+        self._received = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._answered = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if len(self._connections) >= self._most:
+            self._transport.abort()
+            return
+        self._connections.add(self._transport)
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answered or self._transport is None:
+            return  # nobody asked for more
+        self._received += data
+        found = answer(self._received, self._status)
+        if found is not None:
+            self._answered = True
+            self._received.clear()
+            self._transport.write(found)
+            self._transport.write_eof()  # and the peer ends it: who closes with something unread loses the answer
+
+    def eof_received(self) -> None:
+        """The transport closes, when all has been written."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._connections.discard(self._transport)

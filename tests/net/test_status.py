@@ -1,0 +1,200 @@
+"""The status page of a server: what it says, that it is Prometheus' format, and that no request costs much."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import aioflow as af
+from aioflow.net.server import Server
+from aioflow.net.server_status import Activity, RunningStep, ServerStatus
+from aioflow.net.status_http import MOST_BYTES, answer
+from aioflow.net.status_page import serve_status
+from aioflow.net.status_text import as_metrics, as_text
+from tests.net.clusters import cluster
+
+SECONDS = 60.0
+TASK = "/job:ps/replica:0/task:0"
+
+
+def status(state: str = "serves", **activity: Any) -> ServerStatus:
+    return ServerStatus(TASK, "aioflow://127.0.0.1:1", state, 1.5, (f"{TASK}/device:CPU:0",), Activity(**activity))
+
+
+def asked(request: bytes, now: ServerStatus | None = None) -> tuple[int, dict[str, str], str]:
+    """The status, the headers and the body of the answer to a whole request."""
+    found = answer(request, lambda: now or status())
+    assert found is not None
+    head, _, body = found.decode().partition("\r\n\r\n")
+    first, *headers = head.split("\r\n")
+    version, code, _ = first.split(" ", 2)
+    assert version == "HTTP/1.0"
+    named = dict(header.split(": ", 1) for header in headers)
+    assert int(named["Content-Length"]) == len(body.encode()) or request.startswith(b"HEAD")
+    return int(code), named, body
+
+
+# ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("state", "code"), [("begins", 503), ("serves", 200), ("drains", 503), ("ended", 503)])
+def test_health_is_whether_steps_are_taken(state: str, code: int) -> None:
+    assert asked(b"GET /health HTTP/1.1\r\n\r\n", status(state))[::2] == (code, f"{state}\n")
+    assert f'aioflow_ready{{task="{TASK}"}} {int(state == "serves")}\n' in as_metrics(status(state))
+
+
+SAMPLE = re.compile(r'([a-z_]+)\{task="((?:[^"\\\n]|\\[\\"n])*)"\} (-?[0-9.e+-]+)')
+
+
+def test_metrics_are_in_the_format_of_prometheus() -> None:
+    code, headers, body = asked(b"GET /metrics HTTP/1.0\n\n", status(begun=1_234_567_890_123, running=2))
+    assert code == 200
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert body.endswith("\n")
+    values: dict[str, str] = {}
+    for help_line, type_line, sample in zip(*[iter(body.splitlines())] * 3, strict=True):
+        found = SAMPLE.fullmatch(sample)
+        assert found, sample
+        assert help_line.startswith(f"# HELP {found[1]} ")
+        assert type_line == f"# TYPE {found[1]} {'counter' if found[1].endswith('_total') else 'gauge'}"
+        assert found[2] == TASK
+        values[found[1]] = found[3]
+    assert values["aioflow_steps_begun_total"] == "1234567890123"
+    assert values["aioflow_steps_running"] == "2"
+    assert values["aioflow_uptime_seconds"] == "1.5"
+
+
+def test_the_text_names_what_runs_and_nothing_that_a_terminal_obeys() -> None:
+    step = RunningStep(7, 2.0, ("dequeue on the queue q", "x" * 10_000, "evil\x1b[2J\nstate  serves on it"))
+    text = as_text(status(running=3, steps=(step, RunningStep(0, 1.0, ()))))
+    assert "step 7 has been running for 2.000 s\n    waits for dequeue on the queue q\n" in text
+    assert "a step of this task alone has been running for 1.000 s\n  and 1 more\n" in text
+    assert "\x1b" not in text
+    assert len(text.splitlines()) == 13
+    assert len(text) < 2000
+
+
+# ── hostile requests ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "code"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 200),
+        (b"GET /metrics?x=1 HTTP/1.1\n\n", 200),
+        (b"HEAD / HTTP/1.1\r\n\r\n", 200),
+        (b"GET /.. HTTP/1.1\r\n\r\n", 404),
+        (b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc", 405),
+        (b"GET / HTTP/2.0\r\n\r\n", 400),
+        (b"GET http://other/ HTTP/1.1\r\n\r\n", 400),
+        (b"\r\n\r\n", 400),
+        (b"\xff\xfe\0 / HTTP/1.1\r\n\r\n", 400),
+        (b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * MOST_BYTES, 431),
+        (b"a" * MOST_BYTES, 431),
+    ],
+)
+def test_answers(request_bytes: bytes, code: int) -> None:
+    assert asked(request_bytes)[0] == code
+
+
+def test_what_is_not_whole_is_waited_for() -> None:
+    request = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+    assert [answer(request[:n], status) for n in range(len(request))] == [None] * len(request)
+
+
+@given(st.binary(max_size=300) | st.builds(b"".join, st.lists(st.sampled_from([b"GET ", b"/", b" HTTP/1.1", b"\n"]))))
+@example(b"\n\n")
+def test_any_bytes_are_waited_for_or_answered_once(data: bytes) -> None:
+    found = answer(data, status)
+    assert found is None or found.startswith(b"HTTP/1.0 ")
+
+
+# ── over a connection ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fetched(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=SECONDS) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+async def test_a_client_sees_the_steps_that_run() -> None:
+    with af.device("/job:ps"):
+        element = af.FIFOQueue(1, [af.float32], shapes=[()], name="q").dequeue(name="take")
+    async with (
+        cluster("ps", "worker") as (ps, worker),
+        asyncio.timeout(SECONDS),
+        serve_status(ps.status) as url,
+        af.Session(worker.target) as session,
+        asyncio.TaskGroup() as tg,
+    ):
+        assert await asyncio.to_thread(fetched, f"{url}health") == (200, "serves\n")
+        running = tg.create_task(session.run(element))
+        while not any(step.waiting for step in ps.status().activity.steps):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        code, text = await asyncio.to_thread(fetched, url)
+        assert code == 200
+        assert "1 running, 1 begun" in text
+        assert "waits for take on" in text
+        running.cancel()
+        await asyncio.wait([running])
+        await ps.stop()
+        assert await asyncio.to_thread(fetched, f"{url}health") == (503, "ended\n")
+        assert (await asyncio.to_thread(fetched, f"{url}nothing"))[0] == 404
+
+
+async def test_connections_have_an_end_and_a_number() -> None:
+    """Those that say nothing are ended; while there are too many, one more is ended at once."""
+    server = Server.create_local_server()
+    async with asyncio.timeout(SECONDS), serve_status(server.status, seconds=0.3, most=2) as url:
+        port = int(url.rstrip("/").rpartition(":")[2])
+        loop = asyncio.get_running_loop()
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        since = loop.time()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await ended(reader) == b""
+        assert loop.time() - since < 0.3
+        for still, _ in silent:
+            assert await ended(still) == b""
+        for each in (writer, *(out for _, out in silent)):
+            each.close()
+        assert (await asyncio.to_thread(fetched, f"{url}health"))[0] == 503
+    await server.stop()
+
+
+async def test_an_answer_arrives_though_more_was_sent() -> None:
+    server = Server.create_local_server()
+    async with asyncio.timeout(SECONDS), serve_status(server.status) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rstrip("/").rpartition(":")[2]))
+        writer.write(b"a" * (1 << 20))
+        assert (await ended(reader)).startswith(b"HTTP/1.0 431")
+        writer.close()
+    await server.stop()
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the connection ends, one way or another."""
+    with suppress(ConnectionError):
+        return await reader.read()
+    return b""
+
+
+async def test_a_port_that_is_taken_is_an_error() -> None:
+    server = Server.create_local_server()
+    async with serve_status(server.status) as url:
+        with pytest.raises(OSError, match="in use"):
+            async with serve_status(server.status, int(url.rstrip("/").rpartition(":")[2])):
+                pass
+    await server.stop()
