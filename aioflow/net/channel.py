@@ -75,7 +75,7 @@ class Channel:
     The comm's `Limits.open_requests` bounds the calls that wait here, and the requests of the peer that are served.
 
     Attributes:
-        in_order: Whether the peer has ended the connection when it had done all that it was asked to.
+        in_order: Whether the peer has said goodbye (`end`): what has no answer has not been begun, and will not be.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class Channel:
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._pushes: set[asyncio.Task[None]] = set()
         self.in_order = False
+        self._deaf = False  # whether requests are taken no more
         self._error: OpError | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._broken = False  # whether what arrives is not looked at any more
@@ -244,6 +245,8 @@ class Channel:
         self.comm.abort(reason)
 
     def _on_request(self, message: Message) -> None:
+        if self._deaf:
+            return
         number = message.request
         if number in self._serving:
             raise DataLossError(f"{self.peer} has used a number for two requests", actual=number)
@@ -340,7 +343,10 @@ class Channel:
         self._ended.set_result(None)
         for answer in self._calls.values():
             if not answer.done():
-                answer.set_exception(gone(self.peer, error))
+                lost = gone(self.peer, error)
+                if self.in_order:
+                    lost.may_have_been_applied = False
+                answer.set_exception(lost)
         for task in self._serving.values():  # nobody waits for their answers; what was pushed is still taken
             task.cancel()
 
@@ -349,8 +355,12 @@ class Channel:
         if self._serving:
             await asyncio.wait(list(self._serving.values()))
 
-    def end(self, reason: str) -> None:
-        """Serve no more, and let `wait_ended` return; whoever opened the channel closes it then."""
+    async def end(self, reason: str) -> None:
+        """Take no more requests, answer those that are served, and let `wait_ended` return: whoever opened the channel
+        closes it then, by which the peer knows.
+        """
+        self._deaf = True
+        await self.answered()
         self._finish(UnavailableError(reason))
 
     async def open(self) -> None:

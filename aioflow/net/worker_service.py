@@ -167,7 +167,7 @@ class WorkerService:
         """End all connections in order, and wait until they have."""
         clients = list(self._connected)
         for client in clients:
-            client.channel.end("the server has ended")
+            await client.channel.end("the server has ended")
         for client in clients:
             await client.ended.wait()
 

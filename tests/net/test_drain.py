@@ -11,6 +11,8 @@ import pytest
 import aioflow as af
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnavailableError
 from aioflow.net.server import Server
+from aioflow.testing.sim_cluster import SIMULATED, SimCluster
+from aioflow.testing.sim_net import SimNet, simulate
 from tests.net.clusters import cluster
 
 SECONDS = 60.0
@@ -117,6 +119,47 @@ async def test_what_a_part_has_sent_arrives_after_its_worker_has_gone(tcp: bool)
         await first.drain(SECONDS)
         gate.open()
         assert (await running).tolist() == [42.0, 42.0]
+
+
+@pytest.mark.blocks_loop("a simulation runs without a stop")
+@pytest.mark.parametrize("seed", range(5))
+def test_a_step_that_was_not_taken_was_not_applied(seed: int) -> None:
+    """Also one that is on its way when the worker says goodbye, and has no answer."""
+    with af.Graph().as_default() as graph, af.device("/job:worker/task:1"):
+        v = af.Variable(0.0)
+        one = v.assign_add(1.0)
+
+    async def main(net: SimNet) -> None:
+        servers = SimCluster(net, {"worker": 2})
+        await servers.start()
+        server = servers.servers["worker1"]
+        results: list[float] = []
+        errors: list[OpError] = []
+
+        async def steps(session: af.Session) -> None:
+            while not errors or "about to end" in errors[-1].message:
+                try:
+                    results.append(float(await session.run(one)))
+                except OpError as error:
+                    errors.append(error)
+
+        async def client() -> None:
+            async with af.Session(servers.target("worker0"), graph=graph, config=SIMULATED) as session:
+                await session.run(v.initializer)
+                async with asyncio.TaskGroup() as tg:
+                    for _ in range(8):
+                        tg.create_task(steps(session))
+                    await asyncio.sleep(0.1)
+                    tg.create_task(net.host("worker1").call(lambda: server.drain(SECONDS)))
+
+        async with asyncio.timeout(SECONDS):
+            await net.host("client").call(client)
+        assert sorted(results) == [float(n + 1) for n in range(len(results))]
+        assert len(errors) >= 8
+        assert {(type(error), error.may_have_been_applied) for error in errors} == {(UnavailableError, False)}
+        await servers.stop()
+
+    simulate(main, seed)
 
 
 async def test_a_session_in_the_same_process_is_refused_too() -> None:
