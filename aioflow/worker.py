@@ -6,18 +6,18 @@ python -m aioflow.worker --cluster ps=127.0.0.1:2222 --cluster worker=127.0.0.1:
 from __future__ import annotations
 
 import asyncio
-import signal
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
-import aioflow
-from aioflow.cli.arguments import Parser, add_imports, count, positive
-from aioflow.cli.cluster import parse_cluster
-from aioflow.cli.program import Stopped, loop_factory, run, run_command, run_demo
+from aioflow.cli.program import Stopped, loop_factory, run, run_command, run_demo, say
+from aioflow.cli.worker_options import WorkerOptions, make_parser, parse_options
 from aioflow.config import SessionConfig
 from aioflow.net.server import Server
+from aioflow.net.status_page import serve_status
 
 __all__ = ["loop_factory", "main"]
 
@@ -34,33 +34,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: Sequence[str]) -> int:
-    parser = Parser(prog=_PROGRAM, description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--version", action="version", version=f"aioflow {aioflow.__version__}")
-    parser.add_argument(
-        "--cluster",
-        action="append",
-        required=True,
-        metavar="JOB=HOST:PORT[,…]",
-        help="the tasks of a job; once per job",
-    )
-    parser.add_argument("--job", help="the job of this task")
-    parser.add_argument("--task", type=count, help="its number in the job")
-    parser.add_argument("--cpus", type=positive, default=1, help="CPU devices (default %(default)s)")
-    add_imports(parser)
-    options = parser.parse_args(given)
+    parser = make_parser(_PROGRAM, (__doc__ or "").partition("\n")[0])
+    options = parse_options(parser, given, os.environ)
+    task = options.task
+    if not task.is_told_by("--"):
+        say(_PROGRAM, str(task))
     config = SessionConfig(device_count={"CPU": options.cpus})
-    server = Server(parse_cluster(options.cluster), options.job, options.task, config=config)
+    server = Server(task.cluster, task.job_name, task.task_index, config=config)
+    told = asyncio.Event()
     try:
-        run(_serve(server))
+        run(_serve(server, options, told), on_terminate=told.set)
     except Stopped as stopped:  # which is how a worker ends, so there is nothing to say
-        return 0 if stopped.number == signal.SIGTERM else stopped.status
+        return stopped.status
     return 0
 
 
-async def _serve(server: Server) -> None:
-    async with server:
+async def _serve(server: Server, options: WorkerOptions, told: asyncio.Event) -> None:
+    """Serve until somebody is told to end, and then until no step runs."""
+    async with AsyncExitStack() as stack:
+        page = None
+        if options.status_port is not None:
+            page = await stack.enter_async_context(serve_status(server.status, options.status_port))
+        await stack.enter_async_context(server)
         print(f"{server.task} serves at {server.target}", flush=True)
-        await asyncio.Event().wait()  # until it is cancelled
+        if page is not None:
+            print(f"{server.task} says how it is at {page}", flush=True)
+        await told.wait()
+        await server.drain(options.drain_seconds)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ __all__ = [
     "count",
     "file",
     "output_file",
+    "patience",
     "port",
     "positive",
     "seconds",
@@ -90,13 +91,25 @@ def _number(text: str, least: int, most: int | None) -> int:
 
 def seconds(text: str) -> float:
     """A time that is positive and ends."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _real(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return value
+
+
+def patience(text: str) -> float:
+    """A time that ends; 0 is none."""
+    value = _real(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
+
+
+def _real(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def file(text: str) -> Path:

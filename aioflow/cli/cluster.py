@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.net.cluster_spec import ClusterSpec
 
 __all__ = ["parse_cluster"]
 
 
-def parse_cluster(jobs: Sequence[str]) -> ClusterSpec:
-    """The cluster of "ps=host:port,host:port" and so on. Raises InvalidArgumentError."""
+def parse_cluster(jobs: Sequence[str]) -> dict[str, list[str]]:
+    """The addresses of each job, of "ps=host:port,host:port" and so on. Raises InvalidArgumentError."""
     found: dict[str, list[str]] = {}
     for text in jobs:
         job, equals, addresses = text.partition("=")
@@ -24,4 +23,4 @@ def parse_cluster(jobs: Sequence[str]) -> ClusterSpec:
                 actual=text,
             )
         found[job] = addresses.split(",")
-    return ClusterSpec(found)
+    return found

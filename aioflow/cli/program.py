@@ -26,6 +26,7 @@ __all__ = [
     "run",
     "run_command",
     "run_demo",
+    "say",
 ]
 
 T = TypeVar("T")
@@ -60,21 +61,21 @@ def run_command(name: str, command: Callable[[], int]) -> int:
         finally:
             sys.stdout.flush()  # here, where it can still be said that it failed
     except KeyboardInterrupt:
-        _say(name, "interrupted")
+        say(name, "interrupted")
         return Stopped(signal.SIGINT).status
     except Stopped as stopped:
-        _say(name, f"stopped by {stopped}")
+        say(name, f"stopped by {stopped}")
         return stopped.status
     except BrokenPipeError:  # whoever reads the output has enough of it
         return _BROKEN_PIPE
     except (OpError, OSError) as error:
-        _say(name, _in_one_line(error))
+        say(name, _in_one_line(error))
         return _WRONG
     except ExceptionGroup as group:
         mistakes, others = group.split((OpError, OSError))
         if others is not None or mistakes is None:
             raise
-        _say(name, _in_one_line(_first(mistakes)))
+        say(name, _in_one_line(_first(mistakes)))
         return _WRONG
     finally:
         _give_up_broken_output()
@@ -100,7 +101,8 @@ def _open_what_was_closed() -> None:
             setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
 
 
-def _say(name: str, line: str) -> None:
+def say(name: str, line: str) -> None:
+    """One line on the error output."""
     with suppress(OSError):  # there is nobody to tell
         print(f"{name}: {line}", file=sys.stderr, flush=True)
 
@@ -138,14 +140,18 @@ def _give_up_broken_output() -> None:
 # ── coroutines as programs ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
+def run(main: Coroutine[Any, Any, T], on_terminate: Callable[[], object] | None = None) -> T:
     """Run a coroutine to its end in the fastest loop there is. SIGINT and SIGTERM cancel it; a second one kills it.
+
+    Args:
+        on_terminate: Called on the event loop at the first SIGTERM, which then does not count: the coroutine ends in
+            its own time, and is cancelled by the next signal.
 
     Raises:
         Stopped: a signal came, and the coroutine has ended because of it.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_until_stopped(main))
+        return runner.run(_until_stopped(main, on_terminate))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -157,11 +163,16 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _until_stopped(main: Coroutine[Any, Any, T]) -> T:
+async def _until_stopped(main: Coroutine[Any, Any, T], on_terminate: Callable[[], object] | None) -> T:
     received: list[int] = []
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def stop(number: int, _: FrameType | None) -> None:
+        nonlocal on_terminate
+        if number == signal.SIGTERM and on_terminate is not None and not received:
+            loop.call_soon_threadsafe(on_terminate)
+            on_terminate = None
+            return
         received.append(number)
         if len(received) > 1 or task is None:
             raise KeyboardInterrupt
@@ -193,6 +204,6 @@ def run_demo(module: str, arguments: Sequence[str], name: str) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "aioflow":
             raise
-        _say(name, f"the demo needs {error.name}, which is not installed: pip install 'aioflow[demo]'")
+        say(name, f"the demo needs {error.name}, which is not installed: pip install 'aioflow[demo]'")
         return _WRONG
     return status

@@ -21,7 +21,7 @@ from aioflow.cli.arguments import Parser, up_to
 from aioflow.cli.cluster import parse_cluster
 from aioflow.cli.program import Stopped, run
 from aioflow.demo.cluster_worker import BATCH, Result, evaluate, train_alone, train_as_worker
-from aioflow.net.cluster_spec import free_addresses
+from aioflow.net.cluster_spec import ClusterSpec, free_addresses
 
 __all__ = ["main", "run_demo"]
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.cluster is None:
         return run(run_demo(options.steps, options.workers))
     with suppress(Stopped):  # the demo that has started it says so
-        run(train_as_worker(parse_cluster(options.cluster), options.task, options.steps))
+        run(train_as_worker(ClusterSpec(parse_cluster(options.cluster)), options.task, options.steps))
     return 0
 
 

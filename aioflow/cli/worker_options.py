@@ -1,0 +1,130 @@
+"""The options of `python -m aioflow.worker`, from the command line, and what it leaves out from a file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
+
+import aioflow
+from aioflow.checks.brief import brief
+from aioflow.cli.arguments import Parser, add_imports, count, file, patience, port, positive, up_to
+from aioflow.cli.cluster import parse_cluster
+from aioflow.errors import InvalidArgumentError
+from aioflow.net.cluster_sources.slurm import FIRST_PORT, parse_jobs
+from aioflow.net.cluster_sources.sources import AUTO, ClusterTask, Given
+from aioflow.net.cluster_sources.this_task import find_task
+from aioflow.net.cluster_sources.toml_file import read_toml
+
+__all__ = ["WorkerOptions", "make_parser", "parse_options"]
+
+DRAIN_SECONDS: Final = 10.0
+
+
+class WorkerOptions(NamedTuple):
+    """What a worker is told.
+
+    Attributes:
+        task: Which one it is, of which cluster.
+        cpus: How many CPU devices it has.
+        status_port: Where it says how it is; None for nowhere.
+        drain_seconds: How long it waits for its steps when it is to end.
+    """
+
+    task: ClusterTask
+    cpus: int
+    status_port: int | None
+    drain_seconds: float
+
+
+# What holds where neither the command line nor the file says otherwise.
+_DEFAULTS: Final[Mapping[str, Any]] = {"cpus": 1, "status_port": None, "drain_seconds": DRAIN_SECONDS}
+
+
+def make_parser(program: str, description: str) -> Parser:
+    """The parser of the command line. What is not given has no attribute in its result."""
+    parser = Parser(prog=program, description=description, argument_default=argparse.SUPPRESS)
+    parser.add_argument("--version", action="version", version=f"aioflow {aioflow.__version__}")
+    which = parser.add_argument_group("which task of which cluster", "by default as --config or TF_CONFIG say")
+    which.add_argument("--config", type=file, metavar="FILE", help="a TOML file; the other options override it")
+    which.add_argument(
+        "--cluster",
+        action="append",
+        metavar="JOB=HOST:PORT[,…]",
+        help="the tasks of a job; once per job. Ranges: 'worker=job-{0..3}.svc:2222'",
+    )
+    which.add_argument("--job", help="the job of this task")
+    which.add_argument(
+        "--task", type=_task, help="its number in the job; auto: JOB_COMPLETION_INDEX (Kubernetes) or SLURM_PROCID"
+    )
+    which.add_argument("--slurm", metavar="JOB=COUNT[,…]", help="the cluster is what Slurm has started: ps=1,worker=3")
+    which.add_argument(
+        "--slurm-port", type=up_to(65535), metavar="PORT", help=f"of each host's first task ({FIRST_PORT})"
+    )
+    _add_settings(parser)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    """What `[worker]` may have, too."""
+    parser.add_argument("--cpus", type=positive, help=f"CPU devices ({_DEFAULTS['cpus']})")
+    parser.add_argument("--status-port", type=port, metavar="PORT", help="serve /health and /metrics here; 0: any port")
+    parser.add_argument(
+        "--drain-seconds", type=patience, metavar="SECONDS", help=f"for steps at SIGTERM ({DRAIN_SECONDS:g})"
+    )
+    add_imports(parser)
+
+
+def _task(text: str) -> int | str:
+    return AUTO if text == AUTO else count(text)
+
+
+def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerOptions:
+    """What the command line says, and where it does not, its file and the environment.
+
+    Raises:
+        InvalidArgumentError, NotFoundError: as of `cluster_task`; or a setting of the file is wrong.
+    """
+    flags = vars(parser.parse_args(arguments))
+    jobs = flags.get("slurm")
+    given = [
+        Given(
+            "--{}".format,
+            parse_cluster(flags["cluster"]) if "cluster" in flags else None,
+            flags.get("job"),
+            flags.get("task"),
+            None if jobs is None else parse_jobs(jobs),
+            flags.get("slurm_port", FIRST_PORT),
+        )
+    ]
+    settings: Mapping[str, Any] = {}
+    if "config" in flags:
+        found = read_toml(flags["config"])
+        settings = _settings_of_file(flags["config"], found.worker)
+        given.append(found.given)
+    task = find_task(given, environment)
+    chosen = {name: flags.get(name, settings.get(name, default)) for name, default in _DEFAULTS.items()}
+    return WorkerOptions(task, **chosen)
+
+
+class _FileParser(argparse.ArgumentParser):
+    """Reads the options that a file has."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidArgumentError(f"{self.prog}: {message}")
+
+
+def _settings_of_file(path: Path, worker: Mapping[str, Any]) -> Mapping[str, Any]:
+    name = f"{path}: [worker]"
+    parser = _FileParser(prog=name, argument_default=argparse.SUPPRESS, allow_abbrev=False, add_help=False)
+    _add_settings(parser)
+    return vars(parser.parse_args([text for key, value in worker.items() for text in _as_options(name, key, value)]))
+
+
+def _as_options(name: str, key: str, value: Any) -> Iterator[str]:
+    """A setting as it would be on the command line."""
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, bool) or not isinstance(one, str | int | float):
+            raise InvalidArgumentError(f"{name}: {key}", expected="a text, a number, or a list", actual=brief(value))
+        yield f"--{key}={one}"

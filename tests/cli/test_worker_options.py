@@ -1,0 +1,136 @@
+"""What `python -m aioflow.worker` is told: its command line, its file, its environment, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioflow.cli.worker_options import WorkerOptions, make_parser, parse_options
+from aioflow.errors import InvalidArgumentError
+from aioflow.worker import main
+
+CLUSTER = ["--cluster", "ps=127.0.0.1:1", "--cluster", "worker=127.0.0.1:{2..5}"]
+FILE = """
+job = "worker"
+task = 3
+
+[cluster]
+worker = "127.0.0.1:{2..5}"
+
+[worker]
+cpus = 4
+status-port = 9090
+drain-seconds = 2.5
+import = ["json", "math"]
+"""
+
+
+def parsed(*arguments: str, environment: dict[str, str] | None = None) -> WorkerOptions:
+    return parse_options(make_parser("worker", "A worker."), arguments, environment or {})
+
+
+def task(options: WorkerOptions) -> tuple[str, int]:
+    return options.task.job_name, options.task.task_index
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "cluster.toml"
+    path.write_text(FILE)
+    return str(path)
+
+
+def test_the_command_line_says_all() -> None:
+    options = parsed(*CLUSTER, "--job", "worker", "--task", "2", "--cpus", "2", "--drain-seconds", "0")
+    assert task(options) == ("worker", 2)
+    assert options.task.cluster.task_address("worker", 2) == "127.0.0.1:4"
+    assert options[1:] == (2, None, 0.0)
+    assert options.task.is_told_by("--")
+
+
+def test_a_file_says_all(file: str) -> None:
+    options = parsed("--config", file)
+    assert task(options) == ("worker", 3)
+    assert options[1:] == (4, 9090, 2.5)
+
+
+def test_the_command_line_overrides_the_file_and_its_cluster_as_a_whole(file: str) -> None:
+    options = parsed("--config", file, *CLUSTER, "--task", "1", "--cpus", "1", "--status-port", "0")
+    assert task(options) == ("worker", 1)
+    assert options.task.cluster.jobs == ["ps", "worker"]
+    assert options[1:] == (1, 0, 2.5)
+    assert options.task.came_from == {"cluster": "--cluster", "job": file, "task": "--task"}
+
+
+def test_the_environment_says_what_is_left(file: str) -> None:
+    document = {"cluster": {"worker": ["127.0.0.1:7", "127.0.0.1:8"]}, "task": {"type": "worker", "index": 1}}
+    environment = {"TF_CONFIG": json.dumps(document), "JOB_COMPLETION_INDEX": "2"}
+    assert task(parsed(environment=environment)) == ("worker", 1)
+    assert parsed(environment=environment)[1:] == (1, None, 10.0)
+    assert task(parsed("--config", file, "--task", "auto", environment=environment)) == ("worker", 2)
+
+
+def test_slurm_says_where_its_tasks_are() -> None:
+    environment = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "2", "SLURM_PROCID": "1"}
+    options = parsed("--slurm", "ps=1,worker=1", "--slurm-port", "7000", environment=environment)
+    assert task(options) == ("worker", 0)
+    assert options.task.cluster.as_dict() == {"ps": ["n1:7000"], "worker": ["n2:7000"]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ("cpus = 0", "'0' is not a number of at least 1"),
+        ("cpus = true", "cpus"),
+        ("cpu = 1", "unrecognized arguments: --cpu=1"),
+        ("cluster = 'a=b:1'", "unrecognized arguments: --cluster"),
+        ("config = 'other.toml'", "unrecognized arguments: --config"),
+        ("help = 1", "unrecognized arguments: --help"),
+        ("status-port = 99999", "from 0 to 65535"),
+        ("drain-seconds = -1", "'-1' is not a number of seconds"),
+        ("drain-seconds = nan", "'nan' is not a number of seconds"),
+        ("import = 'no_such_module'", "No module named 'no_such_module'"),
+        ("import = [['json']]", "import"),
+        ("'' = 1", "unrecognized arguments"),
+    ],
+)
+def test_a_wrong_setting_of_the_file_is_named_with_it(tmp_path: Path, settings: str, says: str) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(f"[cluster]\na = '127.0.0.1:1'\n[worker]\n{settings}\n")
+    with pytest.raises(InvalidArgumentError) as raised:
+        parsed("--config", str(path))
+    assert "cluster.toml: [worker]" in raised.value.message
+    assert says in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--slurm", "ps"], "JOB=COUNT"),
+        (["--slurm", "ps=1,ps=2"], "JOB=COUNT"),
+        (["--slurm", "ps=1"], "SLURM_PROCID"),
+        ([*CLUSTER, "--slurm", "ps=1"], "two clusters"),
+        ([*CLUSTER, "--job", "worker", "--task", "auto"], "JOB_COMPLETION_INDEX"),
+        ([*CLUSTER, "--job", "worker", "--task", "x"], "'x' is not a number"),
+        ([*CLUSTER, "--job", "worker"], "task None (not given)"),
+        (["--cluster", "ps=127.0.0.1:{1..0}"], "runs backwards"),
+        (["--cluster", "ps=127.0.0.1:{1..99999}"], "too many"),
+        (["--config", "missing.toml"], "missing.toml cannot be read"),
+        ([*CLUSTER, "--drain-seconds", "inf"], "'inf' is not a number of seconds"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TF_CONFIG", "JOB_COMPLETION_INDEX", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    try:
+        status: Any = main(arguments)
+    except SystemExit as stopped:
+        status = stopped.code
+    [line] = capsys.readouterr().err.splitlines()
+    assert status == 2
+    assert says in line

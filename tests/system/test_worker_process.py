@@ -1,0 +1,133 @@
+"""A worker as a process: told by its environment which it is, asked how it is, and ended by signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+import aioflow as af
+from aioflow.errors import OpError, UnavailableError
+from aioflow.net.cluster_spec import free_addresses
+from tests.processes import SECONDS, program_on_loop
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
+TASK: Final = "/job:worker/replica:0/task:0"
+
+
+class Running(NamedTuple):
+    """A worker that serves."""
+
+    process: asyncio.subprocess.Process
+    target: str
+    page: str
+
+    async def health(self) -> tuple[int, str]:
+        return await asyncio.to_thread(fetched, f"{self.page}health")
+
+    async def until(self, text: str) -> None:
+        """Until its page says so."""
+        while text not in (await asyncio.to_thread(fetched, self.page))[1]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def fetched(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=SECONDS) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@asynccontextmanager
+async def worker(*arguments: str) -> AsyncIterator[Running]:
+    [address] = free_addresses(1)
+    cluster = {"cluster": {"worker": [address]}, "task": {"type": "worker", "index": 0}}
+    command = ["-m", "aioflow.worker", "--status-port", "0", *arguments]
+    environment = os.environ | {"TF_CONFIG": json.dumps(cluster)}
+    async with program_on_loop(*command, env=environment, stderr=asyncio.subprocess.PIPE) as process:
+        if process.stdout is None:
+            raise AssertionError("there is no output")
+        async with asyncio.timeout(SECONDS):
+            ready = (await process.stdout.readline()).decode()
+            page = (await process.stdout.readline()).decode()
+        assert ready == f"{TASK} serves at aioflow://{address}\n"  # a promise of docs/cluster.md
+        assert page.startswith(f"{TASK} says how it is at http://127.0.0.1:")
+        yield Running(process, ready.split()[-1], page.split()[-1])
+
+
+async def failure(session: af.Session, fetches: Any) -> OpError:
+    with pytest.raises(OpError) as raised:
+        await session.run(fetches)
+    return raised.value
+
+
+async def test_a_worker_that_is_told_to_end_lets_steps_end() -> None:
+    begun, opened = asyncio.Event(), asyncio.Event()
+
+    async def gate() -> float:
+        begun.set()
+        await opened.wait()
+        return 40.0
+
+    value = af.py_coroutine(gate, [], af.float32, shapes=[])
+    with af.device("/job:worker"):
+        v = af.Variable(1.0)
+        late = v.assign_add(value)
+        one = v.assign_add(1.0)
+    async with asyncio.timeout(SECONDS), worker() as served, af.Session(served.target) as session:
+        await session.run(v.initializer)
+        assert await served.health() == (200, "serves\n")
+        async with asyncio.TaskGroup() as tg:
+            running = tg.create_task(session.run(late))
+            await begun.wait()
+            await served.until("1 running")
+            served.process.terminate()
+            await served.until("drains")
+            assert (await served.health())[0] == 503
+            refused = await failure(session, one)
+            assert isinstance(refused, UnavailableError)
+            assert not refused.may_have_been_applied
+            opened.set()
+            assert await running == 41.0
+        _, errors = await served.process.communicate()
+        assert served.process.returncode == 0
+        [line] = errors.decode().splitlines()
+        assert line.endswith("job worker, task 0 (cluster from TF_CONFIG, job from TF_CONFIG, task from TF_CONFIG)")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "more", "status"),
+    [("0", [], 0), ("1000", [signal.SIGTERM], 143), ("1000", [signal.SIGINT], 130)],
+    ids=["in no time", "SIGTERM again", "SIGINT after it"],
+)
+async def test_a_step_that_does_not_end_is_stopped(seconds: str, more: Sequence[signal.Signals], status: int) -> None:
+    with af.device("/job:worker"):
+        element = af.FIFOQueue(1, [af.float32], shapes=[()]).dequeue()
+    async with (
+        asyncio.timeout(SECONDS),
+        worker("--drain-seconds", seconds) as served,
+        af.Session(served.target) as session,
+        asyncio.TaskGroup() as tg,
+    ):
+        running = tg.create_task(failure(session, element))
+        await served.until("waits for")
+        served.process.terminate()
+        for number in more:
+            await served.until("drains")
+            served.process.send_signal(number)
+        error = await running
+        assert isinstance(error, UnavailableError)
+        _, errors = await served.process.communicate()
+        assert served.process.returncode == status
+        assert b"Traceback" not in errors

@@ -1,0 +1,141 @@
+"""docs/cluster.md: its program runs, its files are what they are said to be, its commands name tasks that exist."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from aioflow.cli.worker_options import WorkerOptions, make_parser, parse_options
+from aioflow.net.cluster_sources.toml_file import parse_toml
+from tests.processes import SECONDS
+
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "cluster.md"
+TEXT: Final = PAGE.read_text(encoding="utf-8")
+BLOCKS: Final = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+COMMANDS: Final = [
+    line.partition("-m aioflow.worker ")[2]
+    for language, block in BLOCKS
+    for line in block.splitlines()
+    if language in ("sh", "ini") and "-m aioflow.worker " in line
+]
+
+
+def blocks(language: str) -> list[str]:
+    return [block for of, block in BLOCKS if of == language]
+
+
+def told(arguments: list[str], environment: dict[str, str], folder: Path) -> WorkerOptions:
+    """What a worker makes of them; its file is the one of the page."""
+    [file] = blocks("toml")
+    (folder / "cluster.toml").write_text(file, encoding="utf-8")
+    here = [str(folder / "cluster.toml") if word.endswith("cluster.toml") else word for word in arguments]
+    return parse_options(make_parser("worker", ""), here, environment)
+
+
+def test_the_file_is_one() -> None:
+    [file] = blocks("toml")
+    assert parse_toml("cluster.toml", file.encode()).worker == {"cpus": 2, "drain-seconds": 30}
+
+
+def test_the_table_has_all_keys_of_a_file() -> None:
+    keys = re.findall(r"^\| (`.*?) \|", TEXT, re.MULTILINE)
+    documented = set(re.findall(r"`\[?(\w+)\]?`", " ".join(keys)))
+    assert documented == {"job", "task", "cluster", "slurm", "worker"}
+
+
+def test_the_options_of_a_worker_are_named() -> None:
+    """In the text or an example."""
+    options = set(re.findall(r"--[a-z-]+", make_parser("worker", "").format_help()))
+    page = set(re.findall(r"--[a-z-]+", TEXT)) | {f"--{name}" for name in re.findall(r"`([a-z-]+)`", TEXT)}
+    assert options - page <= {"--version", "--help"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_names_a_task(command: str, tmp_path: Path) -> None:
+    hosts = {"SLURM_JOB_NODELIST": "n[1-5]", "SLURM_TASKS_PER_NODE": "1(x5)", "SLURM_NODEID": "4", "SLURM_PROCID": "4"}
+    found = told(shlex.split(command.replace("%i", "3")), hosts if "--slurm" in command else {}, tmp_path)
+    assert found.task.task_index in found.task.cluster.task_indices(found.task.job_name)
+    if "--slurm" in command:
+        assert found.task.cluster.as_dict()["ps"] == ["n1:8888"]
+        assert (found.task.job_name, found.task.task_index) == ("worker", 3)
+
+
+def test_there_is_a_command_in_every_section() -> None:
+    assert len(COMMANDS) >= 6
+    for name in ("## One process", "## Several processes", "## systemd", "## Five machines with Slurm"):
+        section = TEXT.partition(name)[2].partition("\n## ")[0]
+        assert "-m aioflow.worker" in section, name
+
+
+def test_the_unit_gives_the_worker_longer_than_it_takes(tmp_path: Path) -> None:
+    [unit] = blocks("ini")
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read_string(unit)
+    assert set(parser.sections()) == {"Unit", "Service", "Install"}
+    arguments = parser["Service"]["ExecStart"].partition("aioflow.worker ")[2].replace("%i", "0").split()
+    options = told(arguments, {}, tmp_path)
+    assert float(parser["Service"]["TimeoutStopSec"]) > options.drain_seconds
+
+
+def test_the_arguments_of_the_pods_name_all_tasks_once(tmp_path: Path) -> None:
+    [manifest] = blocks("yaml")
+    tasks: list[tuple[str, int]] = []
+    clusters = set()
+    for document in manifest.split("---\n")[1:]:
+        arguments = re.findall(r"^ +- (--\S+)$", document, re.MULTILINE)
+        [completions] = re.findall(r"^  completions: (\d+)$", document, re.MULTILINE)
+        for index in range(int(completions)):
+            options = told(arguments, {"JOB_COMPLETION_INDEX": str(index)}, tmp_path)
+            tasks.append((options.task.job_name, options.task.task_index))
+            clusters.add(json.dumps(options.task.cluster.as_dict()))
+            [name] = re.findall(r"^metadata:\n  name: (\S+)$", document, re.MULTILINE)
+            address = options.task.cluster.task_address(*tasks[-1])
+            assert address == f"{name}-{index}.training:2222"  # as Kubernetes calls the pod
+    assert len(clusters) == 1
+    assert sorted(tasks) == [("ps", 0), *(("worker", n) for n in range(4))]
+
+
+def test_the_manifest_is_yaml() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is of the extra `test`")
+    [manifest] = blocks("yaml")
+    service, *jobs = yaml.safe_load_all(manifest)
+    assert service["spec"]["clusterIP"] == "None"
+    for job in jobs:
+        spec = job["spec"]
+        assert spec["completionMode"] == "Indexed"
+        assert spec["completions"] == spec["parallelism"]
+        pod = spec["template"]["spec"]
+        assert pod["subdomain"] == service["metadata"]["name"]
+        labels = spec["template"]["metadata"]["labels"]
+        assert service["spec"]["selector"].items() <= labels.items()
+        [container] = pod["containers"]
+        assert container["command"] == ["python", "-m", "aioflow.worker"]
+    probe = container["readinessProbe"]["exec"]["command"]
+    compile(probe[-1], "the probe", "exec")
+    assert any(argument.startswith("--status-port=9090") for argument in container["args"])
+
+
+def test_the_program_finds_its_task(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    [program] = blocks("python")
+    file.write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(file)], capture_output=True, text=True, check=True, timeout=SECONDS
+    )
+    assert done.stdout == "job local, task 0 (cluster from cluster, job from the cluster, task from the cluster) 42.0\n"
+    assert done.stderr == ""
+
+
+def test_the_line_on_the_error_output_is_the_one_that_is_shown(tmp_path: Path) -> None:
+    shown = next(block for block in blocks("") if "cluster from" in block)
+    options = told(["--config", "cluster.toml", "--job", "worker", "--task", "3"], {}, tmp_path)
+    said = str(options.task).replace(str(tmp_path / "cluster.toml"), "cluster.toml")
+    assert shown == f"python -m aioflow.worker: {said}\n"
