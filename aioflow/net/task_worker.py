@@ -203,30 +203,30 @@ class WorkerSession:
             step.halt()
         admission = self._owner.admission
         admission.begin(step)
+        joint = None
         failed = True
         try:
-            fetches = await self._run(known, handle, feeds, step)
+            if step.id:
+                joint = self._begin(step, known)
+            elif known.meets:
+                raise InvalidArgumentError("a step in which values are sent has no number", expected="> 0", actual=0)
+            fetches = await self._worker.run(handle, feeds, step)
             failed = False
             return fetches
         finally:
+            if joint is not None:
+                self._running.pop(joint, None)
+                self._owner.steps.end(joint)
             admission.end(step, failed)
 
-    async def _run(self, known: _Handle, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
-        if not step.id:
-            if known.meets:
-                raise InvalidArgumentError("a step in which values are sent has no number", expected="> 0", actual=0)
-            return await self._worker.run(handle, feeds, step)
+    def _begin(self, step: Step, known: _Handle) -> JointStep:
         joint = self._owner.steps.begin(step.id, step, self._peers, known.meets)
         joint.origin = self._origin
         if known.changes and step.begun is not None:
             step.begun.add(self._owner.task)
         self._running[joint] = None
         step.rendezvous = joint.rendezvous
-        try:
-            return await self._worker.run(handle, feeds, step)
-        finally:
-            self._running.pop(joint, None)
-            self._owner.steps.end(joint)
+        return joint
 
     def waiting(self, step: int) -> Sequence[tuple[str, float, str]]:
         """What a step waits for here, as `StuckStep.waiting`."""
