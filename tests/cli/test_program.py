@@ -218,6 +218,8 @@ def graph_file(tmp_path: Path) -> str:
         ("worker", "--cluster ps=127.0.0.1:2222 --job ps --task 0 --cpus 0", "'0' is not a number of at least 1"),
         ("worker", "--cluster ps=192.0.2.1:2222 --job ps --task 0", "loopback"),
         ("worker", "--cluster ps=127.0.0.1:TAKEN --job ps --task 0", "TAKEN"),
+        ("worker", "--cluster ps=127.0.0.1:0 --status-port TAKEN", "TAKEN"),
+        ("worker", "--cluster ps=127.0.0.1:0 --status-port 99999", "'99999' is not a number from 0 to 65535"),
         ("worker", "demo --steps -3", "'-3' is not a number"),
         ("worker", "demo extra", "unrecognized arguments: extra"),
     ],
