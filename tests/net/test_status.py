@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+import struct
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -128,6 +132,8 @@ def fetched(url: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+    except OSError:
+        return 0, "all places are taken"
 
 
 async def test_a_client_sees_the_steps_that_run() -> None:
@@ -182,6 +188,33 @@ async def test_an_answer_arrives_though_more_was_sent() -> None:
         assert (await ended(reader)).startswith(b"HTTP/1.0 431")
         writer.close()
     await server.stop()
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_connections_that_are_reset_leave_nothing(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """More of them than there are places, at once and after a request: others are answered as before."""
+    failures: list[object] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        server = Server.create_local_server()
+        async with asyncio.timeout(SECONDS), serve_status(server.status, seconds=SECONDS, most=4) as url:
+            await asyncio.to_thread(reset, int(url.rstrip("/").rpartition(":")[2]), 30)
+            while (await asyncio.to_thread(fetched, f"{url}health")) != (503, "begins\n"):
+                pass
+        await server.stop()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
+    assert failures == []
+
+
+def reset(port: int, count: int) -> None:
+    for number in range(count):
+        with socket.create_connection(("127.0.0.1", port)) as client, suppress(ConnectionError):
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if number % 2:
+                client.sendall(b"GET / HTTP/1.0\r\n\r\n")
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:

@@ -12,7 +12,7 @@ from typing import Final
 
 from aioflow.checks.brief import brief
 from aioflow.checks.numbers import check_whole
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.net.cluster_sources.environment import environment_number
 from aioflow.net.cluster_sources.host_ranges import expand_hostlist
 from aioflow.net.cluster_sources.sources import Source
@@ -55,6 +55,9 @@ def slurm(jobs: Mapping[str, int], environment: Mapping[str, str], port: int = F
         InvalidArgumentError: Slurm has not started this, has started more or fewer tasks than the jobs have, or has not
             distributed them host by host; or its variables are malformed.
     """
+    if not isinstance(jobs, Mapping):
+        raise DTypeError("not the jobs of a cluster", expected="{job: count}", actual=brief(jobs))
+    check_whole(port, "the first port of Slurm's tasks", 1)
     for job, count in jobs.items():
         check_whole(count, f"the number of tasks of {job}", 0)
     rank = environment_number(environment, _RANK)

@@ -178,7 +178,13 @@ def test_a_wrong_slurm_is_explained(environment: dict[str, str], says: str) -> N
     assert says in refused(slurm_jobs=JOBS, environment={**SLURM, **environment})
 
 
+@pytest.mark.parametrize("jobs", [["ps"], 3, {"ps": -1}, {"ps": "3"}, {"ps": 10**9}, {}])
+def test_jobs_that_are_none_are_refused(jobs: Any) -> None:
+    assert refused(slurm_jobs=jobs, environment=SLURM)
+
+
 def test_ports_end() -> None:
+    assert "port" in refused(slurm_jobs=JOBS, slurm_port=0, environment=SLURM)
     assert "ports" in refused(slurm_jobs=JOBS, slurm_port=65535, environment=SLURM)
 
 
