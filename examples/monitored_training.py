@@ -96,7 +96,7 @@ async def main(kill: bool = True) -> Report:
         )
         source = af.train.SeekableFeeds(lambda start: model.batches(training, start))
         async with AsyncExitStack() as servers:
-            server = await servers.enter_async_context(parameter_server(address))
+            server = await servers.enter_async_context(parameter_server(address, folder))
             async with af.train.MonitoredTrainingSession(
                 f"aioflow://{address}",
                 checkpoint_dir=Path(folder),
@@ -111,7 +111,7 @@ async def main(kill: bool = True) -> Report:
                         server.kill()
                         await server.wait()
                         print(f"the server was killed at step {step}", flush=True)
-                        server = await servers.enter_async_context(parameter_server(address))
+                        server = await servers.enter_async_context(parameter_server(address, folder))
     accuracy, steps, counted, weights = final.final_ops_values
     restored = restores.steps[-1] if len(restores.steps) > 1 else None
     if restored is not None:
@@ -122,9 +122,10 @@ async def main(kill: bool = True) -> Report:
 
 
 @asynccontextmanager
-async def parameter_server(address: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process that serves at this address until the block ends."""
+async def parameter_server(address: str, folder: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that serves at this address until the block ends, and may write checkpoints to that folder."""
     arguments = ["-m", "aioflow.worker", "--cluster", f"ps={address}", "--job", "ps", "--task", "0"]
+    arguments += ["--allow-dir", folder]
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
     try:
         if process.stdout is not None:

@@ -17,6 +17,7 @@ import socket
 import tempfile
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import numpy as np
 
@@ -71,7 +72,8 @@ async def train(cluster: Mapping[str, list[str]], steps: int, rng: np.random.Gen
         async with AsyncExitStack() as running:
             for task in (0, 1):
                 await running.enter_async_context(af.train.Server(cluster, "ps", task))
-            worker = await running.enter_async_context(af.train.Server(cluster, "worker", 0))
+            task_0 = af.train.Server(cluster, "worker", 0, allow_dirs=[Path(path).parent])  # it writes the checkpoint
+            worker = await running.enter_async_context(task_0)
             session = await running.enter_async_context(af.Session(worker.target))
             await session.run(af.global_variables_initializer())
             step = session.make_callable([model.loss, model.train], [model.pairs])

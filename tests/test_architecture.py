@@ -56,6 +56,16 @@ BLAS_NAME: Final = re.compile(rf"^(np|numpy)\.({_BLAS})$|^(?!xp\.|products\.|(.*
 BLAS_IMPORT: Final = re.compile(rf"^from numpy import .*\b({_BLAS})\b|numpy\.(linalg|matlib)")
 BLAS_LIBRARY: Final = re.compile(r"scipy(?!\.special\b)(\.\w+)*")  # of SciPy, the special functions call no BLAS
 LIBRARIES: Final = ast.Import | ast.ImportFrom | ast.Constant
+FILE_LIBRARIES: Final = ("fsspec", "glob", "mmap", "pathlib", "shutil", "sqlite3", "tempfile")
+FILE_CALL: Final = re.compile(
+    r"^(io\.)?open$|^os\.(?!fsencode|fsdecode|fspath|urandom|cpu_count|environ)|^(np|numpy)\.(load|save|savez|\w+txt)$"
+    r"|(^|\.)(Path|fromfile|tofile|memmap|open_memmap|(read|write)_(text|bytes))$"
+)
+# What opens a file of `formats` whose name it is given.
+TAKES_FOLDERS: Final = (
+    *("CheckpointReader", "write_checkpoint", "read_whole", "write_whole", "store_of", "store_at", "Folder"),
+    *("WholeFile", "TextLines", "TFRecords", "FixedLengthRecords", "RecordFile", "open_stream", "TensorFile"),
+)
 PRINTS: Final = ("aioflow.cli", "aioflow.__main__", "aioflow.demo", "aioflow.worker")
 
 KERNEL_FILES: Final = ("aioflow_numpy.fused_blocks",)  # besides those that register some
@@ -339,6 +349,27 @@ def libraries(node: ast.Import | ast.ImportFrom | ast.Constant) -> list[str]:
     return [node.value] if isinstance(node.value, str) else []
 
 
+def kernels_open_no_files(modules: Modules) -> Iterator[str]:
+    """What opens a file is in `formats`, and a kernel hands it the folders in which the worker's files may be."""
+    kernels = {n: m for n, m in modules.items() if n.startswith("aioflow.kernels.") or registers_kernels(m)}
+    for module in kernels.values():
+        for node, target in imports(module, modules):
+            if target.partition(".")[0] in FILE_LIBRARIES:
+                yield module.at(node, f"imports {target}")
+    for module, call in calls(kernels):
+        if FILE_CALL.search(ast.unparse(call.func)):
+            yield module.at(call, f"{ast.unparse(call.func)} opens a file")
+        if opens_anywhere(call):
+            yield module.at(call, f"{ast.unparse(call)} without the folders that are allowed")
+
+
+def opens_anywhere(call: ast.Call) -> bool:
+    """Whether what takes folders is called, or handed on to be called, without them."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    opens = any(ast.unparse(name) in TAKES_FOLDERS for name in (call.func, *given))
+    return opens and not any("folders" in ast.unparse(value) for value in given)
+
+
 def op_names(modules: Modules) -> Iterator[str]:
     """What must be known of an op stands on its definition or its kernel; nobody keeps a list of names elsewhere.
 
@@ -410,6 +441,7 @@ RULES: Final[tuple[Rule, ...]] = (
     prints,
     unsafe_calls,
     products,
+    kernels_open_no_files,
     op_names,
     boundary_names,
 )
@@ -461,6 +493,14 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
     (products, {"aioflow.a": "np.linalg.inv(a)\nf = np.linalg\nrng.multivariate_normal(m, c)\nnp.einsum(e, a, b)"}, 4),
     (products, {"aioflow_numpy.a": "from numpy import matmul as m\nimport numpy.linalg\nfrom scipy import linalg"}, 3),
     (products, {"aioflow.a": "import scipy\nimport scipy.linalg as l\nimport_module('scipy.sparse')"}, 3),
+    (kernels_open_no_files, {"aioflow.kernels.io.a": "import glob\nfrom pathlib import Path\nimport fsspec.core"}, 3),
+    (kernels_open_no_files, {"aioflow.kernels.a": "open(x)\nos.open(x, 0)\nos.path.exists(x)\nnp.fromfile(x)"}, 4),
+    (kernels_open_no_files, {"aioflow_numpy.a": "@kernel('Add')\ndef f(x, y):\n    return x.tofile('y')"}, 1),
+    (
+        kernels_open_no_files,
+        {"aioflow.kernels.a": "read_whole(path)\nCheckpointReader(prefix)\nTextLines(work, 0)\nf(read_whole, x)"},
+        4,
+    ),
     (op_names, {"aioflow.compiler.a": "CHEAP = ('Add', 'Sub', 'Mul', 'Neg')"}, 1),
     (
         op_names,
@@ -489,6 +529,9 @@ RIGHT: Final[tuple[tuple[Rule, dict[str, str]], ...]] = (
         products,
         {"aioflow.a": "import scipy.special\nfrom scipy import special\nf(import_module('scipy.special'), 'SciPy')"},
     ),
+    (kernels_open_no_files, {"aioflow.kernels.a": "_pillow().open(BytesIO(data))\nread_whole(folders.file(path))"}),
+    (kernels_open_no_files, {"aioflow.kernels.a": "partial(TextLines, skip=0, folders=binding.folders)"}),
+    (kernels_open_no_files, {"aioflow.formats.a": "open(x)", "aioflow_numpy.blas": "open('/proc/cpuinfo')"}),
     (products, {"aioflow.testing.a": "a @ b", "aioflow_cupy.a": "a @ b"}),
     (sizes, {"aioflow.a": 'def f():\n    """' + "\n" * FUNCTION_LINES + '    """\n    pass\n'}),
 )

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import aioflow
 from aioflow.checks.brief import brief
-from aioflow.cli.arguments import Parser, add_imports, count, file, patience, port, positive, up_to
+from aioflow.cli.arguments import Parser, add_imports, count, file, patience, port, positive, stored_file, up_to
 from aioflow.cli.cluster import parse_cluster
 from aioflow.errors import InvalidArgumentError
 from aioflow.net.cluster_sources.slurm import FIRST_PORT, parse_jobs
@@ -28,18 +28,20 @@ class WorkerOptions(NamedTuple):
     Attributes:
         task: Which one it is, of which cluster.
         cpus: How many CPU devices it has.
+        allow_dir: The folders in which graphs may open files.
         status_port: Where it says how it is; None for nowhere.
         drain_seconds: How long it waits for its steps when it is to end.
     """
 
     task: ClusterTask
     cpus: int
+    allow_dir: Sequence[str]
     status_port: int | None
     drain_seconds: float
 
 
 # What holds where neither the command line nor the file says otherwise.
-_DEFAULTS: Final[Mapping[str, Any]] = {"cpus": 1, "status_port": None, "drain_seconds": DRAIN_SECONDS}
+_DEFAULTS: Final[Mapping[str, Any]] = {"cpus": 1, "allow_dir": (), "status_port": None, "drain_seconds": DRAIN_SECONDS}
 
 
 def make_parser(program: str, description: str) -> Parser:
@@ -69,6 +71,13 @@ def make_parser(program: str, description: str) -> Parser:
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     """What `[worker]` may have, too."""
     parser.add_argument("--cpus", type=positive, help=f"CPU devices ({_DEFAULTS['cpus']})")
+    parser.add_argument(
+        "--allow-dir",
+        action="append",
+        type=stored_file,
+        metavar="FOLDER",
+        help="a folder, or its URL in a store, where graphs may read and write files: there are no others; once for each",
+    )
     parser.add_argument("--status-port", type=port, metavar="PORT", help="serve /health and /metrics here; 0: any port")
     parser.add_argument(
         "--drain-seconds", type=patience, metavar="SECONDS", help=f"for steps at SIGTERM ({DRAIN_SECONDS:g})"

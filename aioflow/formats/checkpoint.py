@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import DataLossError, NotFoundError, OpError
+from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.formats.files import file_errors
 from aioflow.formats.increments import BlockFiles, files_if_any, forget_files, write_increment
 from aioflow.formats.manifests import MANIFEST, described, family_of, files_of, read_manifest, sealed, step_of
@@ -54,7 +55,9 @@ def _named(prefix: str, suffix: str) -> Path:
     return Path(prefix + suffix)
 
 
-def write_checkpoint(prefix: str, tensors: Mapping[str, Any], base: str | None = None) -> None:
+def write_checkpoint(
+    prefix: str, tensors: Mapping[str, Any], base: str | None = None, folders: AllowedFolders = ANYWHERE
+) -> None:
     """Write a checkpoint, replacing one of the same prefix. Missing directories are made.
 
     Args:
@@ -62,6 +65,7 @@ def write_checkpoint(prefix: str, tensors: Mapping[str, Any], base: str | None =
         tensors: Arrays, or what is read row by row (`Rows`).
         base: For a checkpoint in blocks: the prefix of an earlier one, what has not changed since which is not written
             again, or "" for none.
+        folders: Where it may be.
 
     What killed processes have left of checkpoints of this prefix, at whatever step, is taken away.
 
@@ -69,19 +73,21 @@ def write_checkpoint(prefix: str, tensors: Mapping[str, Any], base: str | None =
         PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
         InvalidArgumentError: a tensor has a dtype that cannot be stored.
     """
-    store, name = store_of(prefix)
+    store, name = store_of(prefix, folders)
     arrays = {key: value if hasattr(value, "rows") else np.asarray(value) for key, value in tensors.items()}
     if base is not None:
-        write_increment(store, name, arrays, _in_same_folder(prefix, base))
+        write_increment(store, name, arrays, _in_same_folder(store, base, folders))
     elif is_url(prefix):
         _write_streamed(store, name, arrays)
     else:
         _write_file(store.path(name), arrays)
 
 
-def _in_same_folder(prefix: str, base: str) -> str | None:
-    (here, _), (there, name) = store_of(prefix), store_of(base)
-    return name if base and here.path("") == there.path("") else None
+def _in_same_folder(here: Store, base: str, folders: AllowedFolders) -> str | None:
+    if not base:
+        return None
+    there, name = store_of(base, folders)
+    return name if here.path("") == there.path("") else None
 
 
 def _write_file(prefix: str, arrays: Mapping[str, Any]) -> None:
@@ -161,19 +167,24 @@ def _matches(file: TensorFile, manifest: Mapping[str, Any]) -> bool:
 class CheckpointReader:
     """Reads a checkpoint by its prefix, or any plain `.safetensors` file by its full name.
 
+    Args:
+        folders: Where its files may be.
+
     Raises:
+        PermissionDeniedError: it is somewhere else.
         NotFoundError: there is no such checkpoint.
         DataLossError: a file is truncated or altered; the error names it.
     """
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, folders: AllowedFolders = ANYWHERE) -> None:
         self.prefix = prefix
         self.step: int | None = None
         self._file: TensorFile | BlockFiles
         with file_errors(Path(prefix)):
-            store, name = store_of(prefix)
+            store, name = store_of(prefix, folders)
             if prefix.endswith(_DATA) and store.size(name + MANIFEST) is None:
-                self._file = TensorFile(Path(store.path(name)) if not is_url(prefix) else StoredFile(store, name))
+                local = None if is_url(prefix) else Path(folders.file(store.path(name)))
+                self._file = TensorFile(local or StoredFile(store, name))
                 return
             manifest = read_manifest(store, name)
             if manifest["version"] == 2:
@@ -181,7 +192,7 @@ class CheckpointReader:
             elif is_url(prefix):
                 self._file = _streamed_file(store, name, manifest)
             else:
-                self._file = _data_file(store.path(name), manifest)
+                self._file = _data_file(store.path(name), manifest, folders)
         self.step = manifest["step"]
 
     def names(self) -> list[str]:
@@ -221,12 +232,12 @@ class CheckpointReader:
             return self._file.read(name)
 
 
-def _data_file(prefix: str, manifest: Mapping[str, Any]) -> TensorFile:
+def _data_file(prefix: str, manifest: Mapping[str, Any], folders: AllowedFolders) -> TensorFile:
     """The data file that the manifest vouches for."""
     failure: OpError | None = None
     for suffix in (_DATA, _PENDING, _DATA):  # a writer may be renaming the second to the first just now
         try:
-            file = TensorFile(_named(prefix, suffix))
+            file = TensorFile(Path(folders.file(prefix + suffix)))
         except (NotFoundError, DataLossError) as error:
             failure = failure if failure is not None and isinstance(error, NotFoundError) else error
             continue

@@ -21,9 +21,9 @@ from aioflow.errors import (
     ResourceExhaustedError,
     UnknownError,
 )
-from aioflow.work.stopping import checkpoint, claim
+from aioflow.work.stopping import blocks, checkpoint, claim
 
-__all__ = ["PIECE", "file_errors", "path_text", "read_whole"]
+__all__ = ["PIECE", "file_errors", "path_text", "read_whole", "write_whole"]
 
 PIECE: Final = 1 << 20  # bytes that are read or written at a time
 
@@ -68,6 +68,8 @@ def file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise InvalidArgumentError("not a file name", expected="no NUL byte", actual=repr(path))
     try:
         yield
+    except OpError:  # one of them may be an OSError, too
+        raise
     except OSError as error:
         kind = _KINDS.get(error.errno or 0, UnknownError)
         raise kind(f"{error.strerror or error}: {error.filename or path}") from error
@@ -98,3 +100,16 @@ def read_whole(path: str) -> bytes:
             contents.write(piece)
             checkpoint()
     return contents.getvalue()
+
+
+def write_whole(path: str, contents: bytes) -> None:
+    """Write a file, or replace it, piece by piece; missing folders are made.
+
+    Raises:
+        PermissionDeniedError, FailedPreconditionError, …: it cannot be written.
+    """
+    with file_errors(path):
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(path, "wb") as file:
+            for part in blocks(len(contents), PIECE):
+                file.write(memoryview(contents)[part])

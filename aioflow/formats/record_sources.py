@@ -10,6 +10,7 @@ import zlib
 from typing import Any, Final, Protocol, TypeAlias
 
 from aioflow.errors import DataLossError
+from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.formats.files import file_errors, path_text, read_whole
 from aioflow.formats.tfrecord import ByteStream, RecordFile, open_stream
 from aioflow.work.stopping import checkpoint, claim
@@ -49,15 +50,16 @@ class IdentityRecord:
 class WholeFile:
     """The file's contents, under its name."""
 
-    def __init__(self, work: bytes) -> None:
+    def __init__(self, work: bytes, folders: AllowedFolders = ANYWHERE) -> None:
         self._work: bytes | None = work
+        self._folders = folders
 
     def next(self) -> Record | None:
         """The one record, and then None."""
         work = self._work
         if work is None:
             return None
-        contents = read_whole(path_text(work))
+        contents = read_whole(self._folders.file(path_text(work)))
         self._work = None
         return work, contents
 
@@ -68,8 +70,9 @@ class WholeFile:
 class TextLines:
     """The lines after the first `skip`, without their ends, under "name:line", counted from one."""
 
-    def __init__(self, work: bytes, skip: int) -> None:
+    def __init__(self, work: bytes, skip: int, folders: AllowedFolders = ANYWHERE) -> None:
         self._file: Any = None
+        self._folders = folders
         self._work = work
         self._path = path_text(work)
         self._skip = skip
@@ -80,7 +83,7 @@ class TextLines:
         """The next line, or None at the end."""
         with file_errors(self._path):
             if self._file is None:
-                self._file = open(self._path, "rb")  # noqa: SIM115 (closed by `close`)
+                self._file = open(self._folders.file(self._path), "rb")  # noqa: SIM115 (closed by `close`)
             while (line := self._line()) is not None:
                 self._number += 1
                 if self._number > self._skip:
@@ -111,7 +114,8 @@ class TextLines:
 class TFRecords:
     """The records of a TFRecord file, under "name:byte"."""
 
-    def __init__(self, work: bytes, compression: str) -> None:
+    def __init__(self, work: bytes, compression: str, folders: AllowedFolders = ANYWHERE) -> None:
+        self._folders = folders
         self._work = work
         self._compression = compression
         self._file: RecordFile | None = None
@@ -119,7 +123,7 @@ class TFRecords:
     def next(self) -> Record | None:
         """The next record, or None at the end."""
         if self._file is None:
-            self._file = RecordFile(path_text(self._work), self._compression)
+            self._file = RecordFile(self._folders.file(path_text(self._work)), self._compression)
         start = self._file.offset
         record = self._file.read()
         return None if record is None else (b"%b:%d" % (self._work, start), record)
@@ -138,7 +142,17 @@ class FixedLengthRecords:
     "name:number", counted from zero. A piece that is cut short at the end is left out.
     """
 
-    def __init__(self, work: bytes, header: int, record: int, footer: int, hop: int, compression: str) -> None:
+    def __init__(
+        self,
+        work: bytes,
+        header: int,
+        record: int,
+        footer: int,
+        hop: int,
+        compression: str,
+        folders: AllowedFolders = ANYWHERE,
+    ) -> None:
+        self._folders = folders
         self._stream: ByteStream | None = None
         self._work = work
         self._path = path_text(work)
@@ -153,7 +167,7 @@ class FixedLengthRecords:
     def next(self) -> Record | None:
         """The next record, or None at the end."""
         if self._stream is None:
-            self._stream = open_stream(self._path, self._compression)
+            self._stream = open_stream(self._folders.file(self._path), self._compression)
         if not self._fill(self._stream):
             return None
         found = b"%b:%d" % (self._work, self._number), bytes(self._window[: self._size])

@@ -10,7 +10,6 @@ Everything here blocks: call it from a thread.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -26,6 +25,7 @@ from aioflow.errors import (
     UnimplementedError,
     UnknownError,
 )
+from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders, is_url, local_path
 from aioflow.formats.files import file_errors
 from aioflow.formats.temporary_files import (
     flush_directory,
@@ -37,8 +37,6 @@ from aioflow.formats.temporary_files import (
 
 __all__ = ["Folder", "Store", "StoredFile", "Upload", "is_url", "joined", "local_path", "store_at", "store_of"]
 
-_URL: Final = re.compile(r"([a-z][a-z0-9+.-]+)(?:::|://)")
-_PATH: Final = re.compile(r"(?:file|local)://")
 _KINDS: Final[dict[type[Exception], type[OpError]]] = {
     FileNotFoundError: NotFoundError,
     FileExistsError: AlreadyExistsError,
@@ -117,28 +115,23 @@ class StoredFile:
         return self._store.path(self._name)
 
 
-def is_url(path: str) -> bool:
-    """Whether this names something that is not on this machine."""
-    return _URL.match(path) is not None and _PATH.match(path) is None
-
-
-def local_path(path: str | os.PathLike[str]) -> Path:
-    """A path of this machine, which may be given as a URL."""
-    return Path(_PATH.sub("", os.fspath(path), count=1))
-
-
-def store_of(path: str | os.PathLike[str]) -> tuple[Store, str]:
+def store_of(path: str | os.PathLike[str], folders: AllowedFolders = ANYWHERE) -> tuple[Store, str]:
     """The folder of a file, and the file's name in it.
 
+    Args:
+        folders: Where the files of that folder may be.
+
     Raises:
+        PermissionDeniedError: not there.
         UnimplementedError: `fsspec`, or what it needs for this kind of URL, is not installed.
     """
     text = os.fspath(path)
     if is_url(text):
+        folders.check_url(text)
         folder, _, name = text.rpartition("/")
         return store_at(folder), name
     local = local_path(text)
-    return Folder(local.parent), local.name
+    return Folder(Path(folders.file(str(local.parent), text)), folders), local.name
 
 
 def store_at(folder: str | os.PathLike[str]) -> Store:
@@ -172,22 +165,23 @@ class _FolderUpload:
 class Folder:
     """A `Store` on this machine."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, folders: AllowedFolders = ANYWHERE) -> None:
         self._path = path
+        self._folders = folders  # a link in this one may lead elsewhere
 
     def path(self, name: str) -> str:
         return str(self._path / name)
 
     def read(self, name: str) -> bytes:
         with file_errors(self._path / name):
-            return (self._path / name).read_bytes()
+            return Path(self._folders.file(self.path(name))).read_bytes()
 
     def put(self, name: str, data: bytes) -> None:
         write_atomically(self._path / name, data)
 
     def open(self, name: str) -> BinaryIO:
         with file_errors(self._path / name):
-            return (self._path / name).open("rb")
+            return open(self._folders.file(self.path(name)), "rb")
 
     @contextmanager
     def creating(self, name: str) -> Iterator[Upload]:

@@ -1,9 +1,10 @@
 """The kernel registry, keyed by op, device type and dtypes.
 
 A kernel body is an ordinary function. Its parameters follow the op's signature, one per input (a sequence for a
-sequence input); keyword-only parameters are attributes of the op; a first parameter called `xp` gets the backend's
-array namespace. `kernel` registers a body, `binder` a function that returns the body for one node (for kernels that
-specialise on attributes, constants, resources or random state), `elementwise` a whole table of ufuncs.
+sequence input); keyword-only parameters are attributes of the op, but for `folders`: those in which the kernel may open
+files. A first parameter called `xp` gets the backend's array namespace. `kernel` registers a body, `binder` a function
+that returns the body for one node (for kernels that specialise on attributes, constants, resources or random state),
+`elementwise` a whole table of ufuncs.
 
 A value at run time is an array of the backend or, on the CPU, a NumPy scalar in the place of a 0-d array.
 """
@@ -19,6 +20,7 @@ from importlib import import_module
 from typing import Any, Final, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, UnimplementedError
+from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.graph.dtypes import DType, as_dtype, resource, string, variant
 from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import Dims
@@ -42,6 +44,7 @@ __all__ = [
 ANY_DEVICE: Final = "*"
 HOST: Final = "CPU"  # the device type whose arrays are NumPy's, in the host's memory
 _HANDLES: Final = frozenset({resource, variant})
+_FOLDERS: Final = "folders"
 Converter: TypeAlias = Callable[[Any], Any]
 Body: TypeAlias = Callable[..., Any]
 T = TypeVar("T")
@@ -100,6 +103,7 @@ class Binding:
         backend: The backend of its device.
         resources: The device's resource manager.
         state: The session's table of kernel state by node name; use `shared`.
+        folders: Where the worker's graphs may open files. Whatever a kernel opens, it asks them for.
     """
 
     name: str
@@ -113,6 +117,7 @@ class Binding:
     backend: ArrayBackend
     resources: Any
     state: dict[str, Any]
+    folders: AllowedFolders = ANYWHERE
 
     @property
     def xp(self) -> Any:
@@ -165,6 +170,7 @@ class KernelDef:
         synchronises: The body looks at a value (a size that depends on values, a check), so the host waits there for a
             device that computes ahead, and what it is part of cannot be captured.
         host_results: The outputs are in host memory, wherever the inputs are.
+        opens_files: It opens or lists files whose names it is given: those that are in `Binding.folders`, no others.
     """
 
     op: str
@@ -188,6 +194,7 @@ class KernelDef:
     acts_itself: bool = False
     synchronises: bool = False
     host_results: bool = False
+    opens_files: bool = False
 
     def accepts(self, device_type: str, attrs: Mapping[str, Any]) -> bool:
         """Whether the kernel serves a node with these attributes on that kind of device."""
@@ -347,6 +354,7 @@ class KernelOptions(TypedDict, total=False):
     acts_itself: bool
     synchronises: bool
     host_results: bool
+    opens_files: bool
 
 
 def kernel(
@@ -370,6 +378,8 @@ def kernel(
     _require_op(op)
 
     def register(body: Body) -> Body:
+        if _FOLDERS in inspect.signature(body).parameters:
+            options["opens_files"] = True
         _register(
             KernelDef(
                 op,
@@ -467,7 +477,8 @@ def _misfit(op: str, message: str, expected: str, actual: Any) -> InvalidArgumen
 def _bind_body(op: str, body: Body) -> Callable[[Binding], Body]:
     parameters = list(inspect.signature(body).parameters.values())
     takes_xp = bool(parameters) and parameters[0].name == "xp"
-    attrs = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    attrs = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != _FOLDERS]
+    takes_folders = any(p.name == _FOLDERS for p in parameters)
     positional = [p for p in parameters[takes_xp:] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     given_names = [p.name for p in positional if p.default is p.empty]
     op_def = OPS.get(op)
@@ -486,6 +497,8 @@ def _bind_body(op: str, body: Body) -> Callable[[Binding], Body]:
     def bind(binding: Binding) -> Body:
         first = (binding.xp,) if takes_xp else ()
         given = {name: binding.attrs[name] for name in attrs}
+        if takes_folders:
+            given[_FOLDERS] = binding.folders
         return partial(body, *first, **given) if first or given else body
 
     return bind

@@ -18,7 +18,7 @@ from aioflow.net.homes import Resource
 from aioflow.net.messages import ABORT, DELIVER, WANTED, Abort, Hello, Wanted, WhetherWanted, parse
 from aioflow.net.past_sessions import past_sessions
 from aioflow.net.remote_worker import RemoteWorker
-from aioflow.net.server import Server, find_server
+from aioflow.net.server import Server, find_server, own_server
 from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import WorkerSession
 from aioflow.net.transports import connect
@@ -76,6 +76,7 @@ class Link:
         self._is_target = not task
         self._lock = asyncio.Lock()
         self._incarnation = 0
+        self._opens_files = False
         self._channel: Channel | None = None
         self._worker: RemoteWorker | None = None
         self._server: Server | None = None
@@ -86,6 +87,12 @@ class Link:
         """Whether the task can be asked right now, as far as is known."""
         worker = self._session or self._worker
         return worker is not None and worker.is_open
+
+    @property
+    def opens_files(self) -> bool:
+        """Whether graphs may open any files on it, as far as is known."""
+        here = own_server(self.address)  # which may have been given a folder since
+        return self._opens_files if here is None else bool(here.worker.folders)
 
     @property
     def is_known(self) -> bool:
@@ -177,7 +184,8 @@ class Link:
         channel = Channel(comm, {WANTED: self._is_wanted}, takers)
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         options = self._hub.options
-        worker = RemoteWorker(channel, self._hub.peers, patience=options.heartbeat * options.misses * 2 / 3)
+        patience = options.heartbeat * options.misses * 2 / 3
+        worker = RemoteWorker(channel, self._hub.peers, patience=patience)
         try:
             holder = await self._hub.connections.start(_hold(channel, opened, worker))
             holder.add_done_callback(lambda _: opened.cancel())
@@ -224,6 +232,7 @@ class Link:
             self.is_told = False
         self.task, self._incarnation = hello.task, incarnation
         self.devices = tuple(hello.devices)
+        self._opens_files = hello.files
         self._hub.peers[hello.task] = incarnation
 
     async def _is_wanted(self, request: Request) -> Reply:

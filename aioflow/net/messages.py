@@ -102,13 +102,14 @@ class Hello(NamedTuple):
 
     Attributes:
         task: Its full name. cluster: As `ClusterSpec.as_dict`, but tasks as [index, address]. devices: Full names.
-        settings: As of `settings_document`.
+        settings: As of `settings_document`. files: Whether graphs may open any files on it.
     """
 
     task: str
     cluster: dict[str, list[Any]]
     devices: list[str]
     settings: dict[str, Any]
+    files: bool
 
 
 class Register(NamedTuple):
@@ -255,7 +256,7 @@ def _is_optional_texts(value: Any) -> bool:
 
 _ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[Any], bool]]]] = {
     Greeting: {"ended": _is_ints},
-    Hello: {"task": _is_text, "cluster": _is_map, "devices": _is_texts, "settings": _is_map},
+    Hello: {"task": _is_text, "cluster": _is_map, "devices": _is_texts, "settings": _is_map, "files": _is_bool},
     Register: {"part": _is_map, "config": _is_map, "peers": _is_numbers},
     Handle: {"handle": _is_int},
     Run: {

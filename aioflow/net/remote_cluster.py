@@ -8,6 +8,7 @@ step that needs it, which registers its parts again.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -34,7 +35,7 @@ from aioflow.net.links import Hub, Link, within
 from aioflow.net.messages import settings_of
 from aioflow.net.outbox import Parcel
 from aioflow.net.remote_step import RemoteStep, Standing, Way, outcomes
-from aioflow.net.server import client_options, is_of_this_process, target_address
+from aioflow.net.server import client_options, is_of_this_process, own_server, target_address
 from aioflow.net.step_table import Origin
 from aioflow.runtime.cluster import Home
 from aioflow.runtime.worker import Worker, WorkerState
@@ -124,6 +125,11 @@ class RemoteCluster:
         return frozenset(device for devices in (*here, self._client.devices) for device in devices)
 
     @property
+    def files(self) -> frozenset[str]:
+        """The devices of the tasks on which graphs may open any files."""
+        return frozenset(name for link in self._links.values() if link.opens_files for name in link.devices)
+
+    @property
     def own(self) -> str:
         """The client's own device."""
         return self._client.devices[0]
@@ -134,6 +140,12 @@ class RemoteCluster:
         raise UnimplementedError(
             "the workers of the session are in other processes", expected="a local session", actual=self._target
         )
+
+    def keep_checkpoints_in(self, folder: str | os.PathLike[str]) -> None:
+        """Let the target open files of that folder, if it is a server of this program."""
+        server = own_server(self._address)
+        if server is not None:
+            server.worker.folders.allow(folder)
 
     def background(self, session: int) -> Background:
         """Tasks of the session that run here."""

@@ -9,8 +9,9 @@ Only loopback addresses are served, since nobody proves who they are.
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from time import monotonic
@@ -26,6 +27,7 @@ from aioflow.errors import (
     OpError,
     UnimplementedError,
 )
+from aioflow.formats.allowed_folders import AllowedFolders
 from aioflow.net.addresses import PortReservation, split_address, split_host
 from aioflow.net.channel import Channel
 from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address, parse_task
@@ -43,7 +45,7 @@ from aioflow.runtime.worker import Worker
 from aioflow.sync.background import Background
 from aioflow.work.forking import check_process, generation
 
-__all__ = ["Server", "client_options", "find_server", "is_of_this_process", "target_address"]
+__all__ = ["Server", "client_options", "find_server", "is_of_this_process", "own_server", "target_address"]
 
 _TARGET: Final = "aioflow"
 _HEARTBEAT: Final = 0.45  # seconds
@@ -84,6 +86,9 @@ class Server:
             target where they have none of their own.
         start: Whether a session in this process, or `join`, starts it by itself. `async with` always does.
         options: Of the connections to it.
+        allow_dirs: The folders, and URLs of folders of stores, in which graphs may open files on this task: whoever can
+            reach the server can then read and write there. None by default but the `checkpoint_dir` of monitored
+            sessions, supervisors and session managers of this program whose target it is.
 
     Attributes:
         worker: Owns the devices and the variables on them.
@@ -106,6 +111,7 @@ class Server:
         start: bool = True,
         *,
         options: CommOptions | None = None,
+        allow_dirs: Iterable[str | os.PathLike[str]] = (),
     ) -> None:
         if protocol not in (None, _TARGET):
             raise UnimplementedError("no such protocol", expected=_TARGET, actual=protocol)
@@ -118,7 +124,7 @@ class Server:
         self._starts_itself = start
         self._process = generation()
         self._config = config or SessionConfig()
-        self.worker = Worker(self._config, self._task.name)
+        self.worker = Worker(self._config, self._task.name, AllowedFolders(allow_dirs))
         limits = self._options.limits
         self.homes = Homes(Holdings(self.worker, limits), self._others, self._reach, limits)
         self._background = Background()
@@ -156,7 +162,8 @@ class Server:
             job: [[index, self.cluster.task_address(job, index)] for index in self.cluster.task_indices(job)]
             for job in self.cluster.jobs
         }
-        return Hello(self._task.name, jobs, list(self.worker.devices), settings_document(self._config))
+        worker = self.worker
+        return Hello(self._task.name, jobs, list(worker.devices), settings_document(self._config), bool(worker.folders))
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -346,10 +353,15 @@ def find_server(address: str) -> Server | None:
     return None
 
 
-def is_of_this_process(address: str) -> bool:
-    """Whether the server at the address of a comm lives in this process, on whatever event loop."""
+def own_server(address: str) -> Server | None:
+    """The server of this process at the address of a comm, on whatever event loop, if there is one."""
     server = _SERVERS.get(address)
     process: object = None
     with suppress(RuntimeError):  # no loop is running here
         process = getattr(asyncio.get_running_loop(), "process", None)
-    return server is not None and (process is None or server._home is process)
+    return server if server is not None and (process is None or server._home is process) else None
+
+
+def is_of_this_process(address: str) -> bool:
+    """Whether the server at the address of a comm lives in this process, on whatever event loop."""
+    return own_server(address) is not None

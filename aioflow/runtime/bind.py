@@ -14,6 +14,7 @@ from aioflow.errors import (
     ResourceExhaustedError,
     UnknownError,
 )
+from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.graph.boundary import BOUNDARY
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.graph.signature.arguments import per_argument, places
@@ -190,18 +191,34 @@ class LiftedLoop(BoundNode):
         return tuple(self.node.inputs[i] for i in sorted(self.kept))
 
 
-def bind_graph(graph: ClientGraph, backend: ArrayBackend, resources: Any, state: dict[str, Any]) -> list[BoundNode]:
+def bind_graph(
+    graph: ClientGraph,
+    backend: ArrayBackend,
+    resources: Any,
+    state: dict[str, Any],
+    folders: AllowedFolders = ANYWHERE,
+) -> list[BoundNode]:
     """Every node that computes, bound to its kernel, in topological order.
+
+    Args:
+        folders: Where the nodes may open files.
 
     Raises:
         UnimplementedError: there is no kernel for a node on this kind of device.
         InvalidArgumentError: a kernel cannot be bound to such attributes.
     """
     working = (node for node in batches(graph.nodes.values(), 64) if not _is_interpreted(node))
-    return [_bind(node, graph, backend, resources, state) for node in working]
+    return [_bind(node, graph, backend, resources, state, folders) for node in working]
 
 
-def _bind(node: Node, graph: ClientGraph, backend: ArrayBackend, resources: Any, state: dict[str, Any]) -> BoundNode:
+def _bind(
+    node: Node,
+    graph: ClientGraph,
+    backend: ArrayBackend,
+    resources: Any,
+    state: dict[str, Any],
+    folders: AllowedFolders,
+) -> BoundNode:
     specs = [graph.spec(edge) for edge in node.inputs]
     binding = Binding(
         node.name,
@@ -215,6 +232,7 @@ def _bind(node: Node, graph: ClientGraph, backend: ArrayBackend, resources: Any,
         backend,
         resources,
         state,
+        folders,
     )
     try:
         kernel, call = backend.bind(KERNELS.get(node.op, backend.device_type, node.attrs), binding)

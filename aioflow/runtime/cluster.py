@@ -6,6 +6,7 @@ A plan is registered once, part by part, and a step is then one call of every wo
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -143,6 +144,10 @@ class Cluster(Protocol):
         """The devices in this process, if not all are."""
 
     @property
+    def files(self) -> frozenset[str] | None:
+        """The devices on which files may be opened, if not on all."""
+
+    @property
     def own(self) -> str:
         """The device of the client itself, for what has to be in this process; "" where no other is elsewhere."""
 
@@ -155,6 +160,9 @@ class Cluster(Protocol):
     @property
     def worker(self) -> Worker:
         """The one worker, of this process. Raises UnimplementedError where there are others."""
+
+    def keep_checkpoints_in(self, folder: str | os.PathLike[str]) -> None:
+        """The program keeps its checkpoints there: its own server may open files of that folder."""
 
     def background(self, session: int) -> Background:
         """Where the tasks of a session belong that outlive a step."""
@@ -195,12 +203,17 @@ class LocalCluster:
     """The cluster of one in-process worker."""
 
     home = None
+    files = None
     own = ""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.on_move: list[Callable[[], Awaitable[None]]] = []
         self.settings: SessionConfig | None = None
+
+    def keep_checkpoints_in(self, folder: str | os.PathLike[str]) -> None:
+        """The worker may open files of that folder, if not all."""
+        self.worker.folders.allow(folder)
 
     def background(self, session: int) -> Background:
         """The worker has it, with what nodes keep for the session."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from aioflow.compiler.ir import ClientGraph
 from aioflow.config import SessionConfig
+from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.graph.boundary import RECV
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import ArrayBackend
@@ -167,18 +168,20 @@ def make_executable(
     config: SessionConfig,
     capture: Capture | None = None,
     alone: bool = True,
+    folders: AllowedFolders = ANYWHERE,
 ) -> Executable:
     """Bind the kernels of a subgraph, and choose how it is run.
 
     Args:
         capture: As `BackendDevice.captured`, where the device has it.
         alone: Whether the worker has no other subgraph of the step.
+        folders: Where its nodes may open files.
 
     Raises:
         UnimplementedError: there is no kernel for a node on this kind of device.
         InvalidArgumentError: a kernel cannot be bound to such attributes.
     """
-    bound = bind_graph(graph, backend, resources, state)
+    bound = bind_graph(graph, backend, resources, state, folders)
     if config.executor == "reference":
         if Reference.can_run(graph):
             return PlainExecutable(graph, bound, executor, config)

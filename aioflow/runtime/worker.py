@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
+from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.runtime.device import make_devices
 from aioflow.runtime.executable import Executable, make_executable
 from aioflow.runtime.host_copies import with_host_copies
@@ -61,19 +62,24 @@ class Worker:
 
     Args:
         task: The name that its devices begin with.
+        folders: Where its graphs may open files.
 
     Attributes:
         devices: By their full names.
         process: The `generation` of the process that it was made in.
+        folders: As above.
         pins: The device of each node that keeps state, by name: later steps find it there.
     """
 
-    def __init__(self, config: SessionConfig | None = None, task: str = LOCAL_TASK) -> None:
+    def __init__(
+        self, config: SessionConfig | None = None, task: str = LOCAL_TASK, folders: AllowedFolders = ANYWHERE
+    ) -> None:
         settings = config or SessionConfig()
         self.process = generation()
         if settings.switch_interval is not None:
             lower_switch_interval(settings.switch_interval)
         self.devices = {device.name: device for device in make_devices(settings, task)}
+        self.folders = folders
         self.pins: dict[str, str] = {}
         self._handles = itertools.count(1)
         self._executables: dict[int, Executable | PartExecutable] = {}
@@ -107,7 +113,7 @@ class Worker:
             capture = None if device.is_host else backend.captured  # Python's own form is the one that costs least
             alone = len(part.subgraphs) == 1
             made[name] = make_executable(
-                graph, backend, device.resources, state, backend.executor, settings, capture, alone
+                graph, backend, device.resources, state, backend.executor, settings, capture, alone, self.folders
             )
         executable = next(iter(made.values())) if len(made) == 1 else PartExecutable(made)
         with acting():

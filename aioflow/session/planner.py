@@ -82,7 +82,8 @@ class Planner:
     def _view(self, pins: Mapping[str, str]) -> ClusterView:
         cluster = self._cluster
         devices = (*cluster.devices, cluster.own) if cluster.own else tuple(cluster.devices)
-        return ClusterView(devices, self._config.allow_soft_placement, pins, cluster.home, cluster.own)
+        soft = self._config.allow_soft_placement
+        return ClusterView(devices, soft, pins, cluster.home, cluster.own, cluster.files)
 
     def _plan(self, request: StepRequest, options: CompileOptions, asks: bool, pins: Mapping[str, str]) -> Plan:
         view = self._view(pins)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import NoneType, TracebackType
@@ -405,6 +406,13 @@ class Session:
         _require_tensors(mapper)
         limit = timeout if timeout is not None else self.config.operation_timeout
         return await self._partial_runs.advance(handle, mapper, dict(zip(fed, feeds.values(), strict=True)), limit)
+
+
+def keep_checkpoints_in(folder: str | os.PathLike[str], session: Session) -> None:
+    """The program keeps its checkpoints there, in a folder or at the URL of one. If the target of the session is a
+    server of this program, that may open them from now on, for whoever can reach it.
+    """
+    session._cluster.keep_checkpoints_in(folder)
 
 
 def _check_arguments(target: Any, graph: Any, config: Any) -> None:

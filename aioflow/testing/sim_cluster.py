@@ -30,7 +30,7 @@ def host_of(task: Task) -> str:
 
 
 class SimCluster:
-    """The servers of a cluster, each on a host of its own.
+    """The servers of a cluster, each on a host of its own, on whose disk graphs may open files.
 
     Args:
         jobs: How many tasks each job has.
@@ -81,7 +81,10 @@ class SimCluster:
         self._ready[host.name] = asyncio.Event()
 
         async def serve() -> None:
-            server = Server(self.spec, task.job, task.number, config=self._config, options=self._options)
+            disks = [] if host.disk is None else [host.disk]
+            server = Server(
+                self.spec, task.job, task.number, config=self._config, options=self._options, allow_dirs=disks
+            )
             chance = self._net.random(f"threads {host.name}")
             for device in server.worker.devices.values():
                 device.backend = copy.copy(device.backend)

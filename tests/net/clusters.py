@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import aioflow as af
 from aioflow.net.cluster_spec import free_addresses
@@ -19,7 +20,9 @@ def inproc(count: int) -> list[str]:
 
 
 @asynccontextmanager
-async def cluster(*jobs: str, tcp: bool = False, config: af.SessionConfig | None = None) -> AsyncIterator[list[Server]]:
+async def cluster(
+    *jobs: str, tcp: bool = False, config: af.SessionConfig | None = None, allow_dirs: Sequence[Path] = ()
+) -> AsyncIterator[list[Server]]:
     """A running server for each name of a job; one that is named twice has two tasks."""
     addresses = free_addresses(len(jobs)) if tcp else inproc(len(jobs))
     spec: dict[str, list[str]] = {}
@@ -28,6 +31,6 @@ async def cluster(*jobs: str, tcp: bool = False, config: af.SessionConfig | None
     async with AsyncExitStack() as stack:
         servers = []
         for job, address in zip(jobs, addresses, strict=True):
-            server = Server(spec, job, spec[job].index(address), config=config)
+            server = Server(spec, job, spec[job].index(address), config=config, allow_dirs=allow_dirs)
             servers.append(await stack.enter_async_context(server))
         yield servers

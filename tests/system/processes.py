@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from tests.processes import program_on_loop
 
@@ -18,10 +19,11 @@ def arguments_of(cluster: Mapping[str, Sequence[str]]) -> list[str]:
 
 @asynccontextmanager
 async def worker_process(
-    cluster: Mapping[str, Sequence[str]], job: str, task: int = 0
+    cluster: Mapping[str, Sequence[str]], job: str, task: int = 0, *, allow_dirs: Sequence[str | Path] = ()
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A worker that serves; it is killed at the end of the block if it still runs."""
     command = ["-m", "aioflow.worker", *arguments_of(cluster), "--job", job, "--task", str(task)]
+    command += [text for folder in allow_dirs for text in ("--allow-dir", str(folder))]
     async with program_on_loop(*command) as process:
         async with asyncio.timeout(60):
             line = await process.stdout.readline() if process.stdout is not None else b""

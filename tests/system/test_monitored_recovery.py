@@ -68,7 +68,7 @@ async def test_training_goes_on_and_no_record_is_lost_or_counted_twice(
     cluster = {"ps": free_addresses(1)}
     fed = af.train.CheckpointedInput(af.train.SeekableFeeds(records.feeds))
     async with asyncio.timeout(200), AsyncExitStack() as stack:
-        ps = await stack.enter_async_context(worker_process(cluster, "ps"))
+        ps = await stack.enter_async_context(worker_process(cluster, "ps", allow_dirs=[tmp_path]))
         target = f"aioflow://{cluster['ps'][0]}"
         async with af.train.MonitoredTrainingSession(
             target, checkpoint_dir=tmp_path, save_checkpoint_steps=25, input=fed
@@ -81,7 +81,7 @@ async def test_training_goes_on_and_no_record_is_lost_or_counted_twice(
                 await recovery.begins.wait()
                 if how == "kill":
                     await ps.wait()
-                    await stack.enter_async_context(worker_process(cluster, "ps"))
+                    await stack.enter_async_context(worker_process(cluster, "ps", allow_dirs=[tmp_path]))
                 else:
                     os.kill(ps.pid, signal.SIGCONT)
                 started = perf_counter()
@@ -114,7 +114,7 @@ async def test_workers_and_chief_go_on_after_their_server_is_started_again(tmp_p
                     both_train.set()
 
     async with asyncio.timeout(200), AsyncExitStack() as stack:
-        ps = await stack.enter_async_context(worker_process(cluster, "ps"))
+        ps = await stack.enter_async_context(worker_process(cluster, "ps", allow_dirs=[tmp_path]))
         async with asyncio.TaskGroup() as group:
             group.create_task(part(True))
             group.create_task(part(False))
@@ -125,7 +125,7 @@ async def test_workers_and_chief_go_on_after_their_server_is_started_again(tmp_p
             before = {which: len(steps) for which, steps in seen.items()}
             goals.update({which: count + 50 for which, count in before.items()})
             saved = int(Path(str(af.train.latest_checkpoint(tmp_path))).name.rpartition("-")[2])
-            await stack.enter_async_context(worker_process(cluster, "ps"))
+            await stack.enter_async_context(worker_process(cluster, "ps", allow_dirs=[tmp_path]))
             restarted.set()
     for which, steps in seen.items():
         assert steps[before[which]] >= saved  # nobody has seen the variables as they are at the very beginning

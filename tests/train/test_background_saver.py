@@ -240,7 +240,8 @@ async def test_on_several_devices_and_executors(tmp_path: Path, executor: Any, i
 
 @pytest.mark.parametrize("tcp", [False, True])
 async def test_on_a_cluster(tmp_path: Path, tcp: bool) -> None:
-    async with cluster("ps", "worker", tcp=tcp) as servers, af.Session(servers[1].target) as session:
+    servers = cluster("ps", "worker", tcp=tcp, allow_dirs=[tmp_path])
+    async with servers as (_, worker), af.Session(worker.target) as session:
         await save_and_restore(session, ["/job:ps", "/job:ps", "/job:worker"], tmp_path)
 
 

@@ -200,7 +200,7 @@ async def test_restoring_into_other_parts_of_tasks_that_hold_the_old_ones_says_h
                 await saver.restore(session, tmp_path / "model")
                 return await session.run(whole)
 
-    async with cluster("ps") as (server,):
+    async with cluster("ps", allow_dirs=[tmp_path]) as (server,):
         await step(2, clear=False)
         with pytest.raises(InvalidArgumentError, match="variable t/part_0 exists with a different shape") as caught:
             await step(3, clear=False)

@@ -18,6 +18,7 @@ class ClusterView:
         own: Of these, that of the client itself, for what cannot be anywhere else; "" where it has none.
         allow_soft_placement: As `SessionConfig.allow_soft_placement`.
         pins: The devices of nodes that keep state and have been placed before, by name.
+        files: Of the devices, those on which files may be opened; None where that is all.
     """
 
     devices: tuple[str, ...]
@@ -25,3 +26,4 @@ class ClusterView:
     pins: Mapping[str, str] = field(default_factory=dict)
     home: frozenset[str] | None = None
     own: str = ""
+    files: frozenset[str] | None = None

@@ -61,6 +61,9 @@ class Offers:
         self.anything: Offer = (self.everywhere, None)
         self._home = self._mask(cluster.home is None or name in cluster.home for name in cluster.devices)
         self._own = self._mask(name == cluster.own for name in cluster.devices)
+        self.files = self._mask(cluster.files is None or name in cluster.files for name in cluster.devices)
+        tasks = [(spec.job, spec.replica, spec.task) for spec in self.specs]
+        self.target_files = self.files & self._mask(task == tasks[0] for task in tasks)
         self._types = list(dict.fromkeys(spec.device_type or "" for spec in self.specs))
         self._of_type = [self._mask(spec.device_type == kind for spec in self.specs) for kind in self._types]
         self._requests: dict[str, int] = {"": self.everywhere}
@@ -160,6 +163,7 @@ class _Constraints:
             if not self._would_part(one, other):
                 self._unite(one, other)
         self._resolve_empty()
+        self._go_to_files()
         for one, other in preferred(self.graph, self.positions):
             self._unite_if_possible(one, other)
         self._grant_wishes()
@@ -219,6 +223,19 @@ class _Constraints:
                 unsettled.setdefault(root, []).append(node)
         for root, members in unsettled.items():
             self.masks[root] = _settle(members, self.graph, self.offers)
+
+    def _go_to_files(self) -> None:
+        """Keep what opens files to tasks on which any may be, and of these to the session's target, whose files a
+        program means. A group that may go to none of them says so when it runs.
+        """
+        offers = self.offers
+        if offers.cluster.files is None:
+            return
+        for i, node in enumerate(self.nodes):
+            if any(kernel.opens_files for kernel in KERNELS.for_op(node.op)):
+                root = self.sets.find(i)
+                mask = self.masks[root]
+                self.masks[root] = mask & offers.target_files or mask & offers.files or mask
 
     def _wish(self, node: Node) -> int:
         """The devices that a node of control flow asks for."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from aioflow.errors import AbortedError, DTypeError, InvalidArgumentError
+from aioflow.formats.allowed_folders import AllowedFolders
 from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
 from aioflow.formats.tensor_slice import TensorSlice, parse_slice
 from aioflow.graph.arrays import Array
@@ -34,21 +35,25 @@ def _check_count(names: list[str], count: int) -> None:
         raise InvalidArgumentError("one name per tensor is needed", expected=count, actual=len(names))
 
 
-async def _write(prefix: str, base: str | None, tensor_names: Any, shape_and_slices: Any, tensors: Any) -> None:
+async def _write(
+    prefix: str, base: str | None, tensor_names: Any, shape_and_slices: Any, tensors: Any, folders: AllowedFolders
+) -> None:
     names, parts = _texts(tensor_names), _texts(shape_and_slices)
     _check_count(names, len(tensors))
     _check_count(names, len(parts))
-    await in_thread(lambda: write_checkpoint(prefix, whole_tensors(names, parts, tensors), base), quiet=True)
+    await in_thread(lambda: write_checkpoint(prefix, whole_tensors(names, parts, tensors), base, folders), quiet=True)
 
 
 @kernel("SaveV2", device="CPU", host={"prefix": as_text}, retains=True)
-async def save(prefix: str, tensor_names: Any, shape_and_slices: Any, tensors: Any) -> None:
-    await _write(prefix, None, tensor_names, shape_and_slices, tensors)
+async def save(prefix: str, tensor_names: Any, shape_and_slices: Any, tensors: Any, *, folders: AllowedFolders) -> None:
+    await _write(prefix, None, tensor_names, shape_and_slices, tensors, folders)
 
 
 @kernel("_SaveBlocks", device="CPU", host={"prefix": as_text, "base": as_text}, retains=True)
-async def save_blocks(prefix: str, base: str, tensor_names: Any, shape_and_slices: Any, tensors: Any) -> None:
-    await _write(prefix, base, tensor_names, shape_and_slices, tensors)
+async def save_blocks(
+    prefix: str, base: str, tensor_names: Any, shape_and_slices: Any, tensors: Any, *, folders: AllowedFolders
+) -> None:
+    await _write(prefix, base, tensor_names, shape_and_slices, tensors, folders)
 
 
 class _Holder:
@@ -90,15 +95,15 @@ def held(resource: Any, key: str) -> Any:
     return resource.take(key)
 
 
-@binder("RestoreV2", device="CPU", host={"prefix": as_text}, is_async=True, fresh=True)
+@binder("RestoreV2", device="CPU", host={"prefix": as_text}, is_async=True, fresh=True, opens_files=True)
 def restore(binding: Binding) -> Callable[..., Awaitable[list[Any]]]:
-    dtypes, xp = binding.output_dtypes, binding.xp
+    dtypes, xp, folders = binding.output_dtypes, binding.xp, binding.folders
 
     async def run(prefix: str, tensor_names: Any, shape_and_slices: Any) -> list[Any]:
         names, parts = _texts(tensor_names), [parse_slice(text) for text in _texts(shape_and_slices)]
         _check_count(names, len(dtypes))
         _check_count(names, len(parts))
-        arrays = await in_thread(_read, prefix, names, parts, dtypes, effects=False)
+        arrays = await in_thread(_read, prefix, folders, names, parts, dtypes, effects=False)
         return [array if array.dtype == object else xp.asarray(array) for array in arrays]
 
     return run
@@ -112,9 +117,9 @@ def _read(prefix: str, *wanted: Any) -> list[Array]:
 
 
 def _read_once(
-    prefix: str, names: list[str], parts: list[TensorSlice | None], dtypes: tuple[DType, ...]
+    prefix: str, folders: AllowedFolders, names: list[str], parts: list[TensorSlice | None], dtypes: tuple[DType, ...]
 ) -> list[Array]:
-    reader = CheckpointReader(prefix)
+    reader = CheckpointReader(prefix, folders)
     for name, part, dtype in zip(names, parts, dtypes, strict=True):
         if reader.dtype(name) is not dtype:
             raise DTypeError(

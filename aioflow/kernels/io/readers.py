@@ -231,15 +231,15 @@ def _identity(binding: Binding) -> Callable[[bytes], Source]:
 
 
 def _whole(binding: Binding) -> Callable[[bytes], Source]:
-    return WholeFile
+    return partial(WholeFile, folders=binding.folders)
 
 
 def _lines(binding: Binding) -> Callable[[bytes], Source]:
-    return partial(TextLines, skip=binding.attrs["skip_header_lines"])
+    return partial(TextLines, skip=binding.attrs["skip_header_lines"], folders=binding.folders)
 
 
 def _tf_records(binding: Binding) -> Callable[[bytes], Source]:
-    return partial(TFRecords, compression=binding.attrs["compression_type"])
+    return partial(TFRecords, compression=binding.attrs["compression_type"], folders=binding.folders)
 
 
 def _fixed(binding: Binding) -> Callable[[bytes], Source]:
@@ -251,7 +251,7 @@ def _fixed(binding: Binding) -> Callable[[bytes], Source]:
         )
     if attrs["encoding"] not in ("", "ZLIB", "GZIP"):
         raise InvalidArgumentError("unknown encoding", expected="'', 'ZLIB' or 'GZIP'", actual=attrs["encoding"])
-    return partial(FixedLengthRecords, compression=attrs["encoding"], **sizes)
+    return partial(FixedLengthRecords, compression=attrs["encoding"], folders=binding.folders, **sizes)
 
 
 def _handle(
@@ -275,10 +275,10 @@ def _handle(
 
 
 binder("IdentityReaderV2", device="CPU", makes=Reader)(partial(_handle, _identity, True))
-binder("WholeFileReaderV2", device="CPU", makes=Reader)(partial(_handle, _whole, True))
-binder("TextLineReaderV2", device="CPU", makes=Reader)(partial(_handle, _lines, False))
-binder("FixedLengthRecordReaderV2", device="CPU", makes=Reader)(partial(_handle, _fixed, False))
-binder("TFRecordReaderV2", device="CPU", makes=Reader)(partial(_handle, _tf_records, False))
+binder("WholeFileReaderV2", device="CPU", makes=Reader, opens_files=True)(partial(_handle, _whole, True))
+binder("TextLineReaderV2", device="CPU", makes=Reader, opens_files=True)(partial(_handle, _lines, False))
+binder("FixedLengthRecordReaderV2", device="CPU", makes=Reader, opens_files=True)(partial(_handle, _fixed, False))
+binder("TFRecordReaderV2", device="CPU", makes=Reader, opens_files=True)(partial(_handle, _tf_records, False))
 
 
 # ── what is done with them ───────────────────────────────────────────────────────────────────────────────────────────

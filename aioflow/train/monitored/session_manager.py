@@ -26,7 +26,7 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.tensor_like import NodeLike
 from aioflow.runtime.worker import Worker
-from aioflow.session.session import Session
+from aioflow.session.session import Session, keep_checkpoints_in
 from aioflow.train.checkpoint_state import CheckpointState, get_checkpoint_state
 from aioflow.train.monitored.patience import delays
 from aioflow.train.monitored.session_run_hook import called
@@ -196,6 +196,8 @@ class SessionManager:
 
     async def _restore(self, session: Session, source: _Restoring) -> bool:
         """Whether anything was restored."""
+        if source.directory:
+            keep_checkpoints_in(source.directory, session)
         if source.directory and source.path:
             raise InvalidArgumentError(
                 "a directory and one checkpoint are given",

@@ -23,6 +23,7 @@ TASK = "/job:localhost/replica:0/task:0"
 CPU0, CPU1, GPU0 = (f"{TASK}/device:{d}" for d in ("CPU:0", "CPU:1", "GPU:0"))
 ALL = (CPU0, CPU1, GPU0)
 PS, WORKER = ("/job:ps/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:0/device:CPU:0")
+OTHER = "/job:other/replica:0/task:0/device:CPU:0"
 FLOAT, DOUBLE, STRING, RESOURCE, VARIANT = (
     as_dtype(t) for t in ("float32", "float64", "string", "resource", "variant")
 )
@@ -35,6 +36,7 @@ KERNEL_TABLE = (
     ("MatMul", "CPU", (FLOAT, DOUBLE), 0),
     ("MatMul", "GPU", (FLOAT,), 0),
     ("StringJoin", "CPU", None, 0),
+    ("ReadFile", "CPU", None, 0),
     ("Reciprocal", "GPU", None, 0),
     ("Square", "CPU", None, 1),
     ("Square", "GPU", None, 0),
@@ -53,7 +55,10 @@ def kernels(table: Sequence[tuple[str, str, Any, int]]) -> Iterator[None]:
     registry = KernelRegistry()
     for op, device, dtypes, priority in table:
         limits = {} if dtypes is None else {"T": frozenset(dtypes)}
-        registry.register(KernelDef(op, lambda binding: lambda: None, device, limits, priority=priority))
+        opens_files = op.endswith("File")
+        registry.register(
+            KernelDef(op, lambda binding: lambda: None, device, limits, priority=priority, opens_files=opens_files)
+        )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(constraints, "KERNELS", registry)
         patch.setattr(rejection, "KERNELS", registry)
@@ -78,9 +83,11 @@ def node(
     return Node(name, op, edges, attrs=attrs, outputs=outputs, device=device, source=SourceLine("user.py", line, "f"))
 
 
-def groups_of(*nodes: Node, devices: Sequence[str] = ALL, soft: bool = False) -> list[Group]:
+def groups_of(
+    *nodes: Node, devices: Sequence[str] = ALL, soft: bool = False, files: frozenset[str] | None = None
+) -> list[Group]:
     graph = ClientGraph({n.name: n for n in nodes}, 0, 0)
-    return feasible_groups(graph, ClusterView(tuple(devices), soft))
+    return feasible_groups(graph, ClusterView(tuple(devices), soft, files=files))
 
 
 def members(*nodes: Node, **options: Any) -> list[set[str]]:
@@ -130,6 +137,26 @@ def test_a_request_leaves_the_devices_that_fit(request_: str, possible: tuple[st
 )
 def test_a_device_needs_a_kernel_for_the_op_and_its_dtypes(op: str, dtype: Any, possible: tuple[str, ...]) -> None:
     assert devices(node("a", op, T=dtype))["a"] == possible
+
+
+@pytest.mark.parametrize(
+    ("files", "possible"),
+    [
+        (None, (WORKER, PS, OTHER)),
+        (frozenset(), (WORKER, PS, OTHER)),  # it goes anywhere, and its run says why it may not
+        ({WORKER, PS}, (WORKER,)),  # the target's own come first
+        ({PS, OTHER}, (PS, OTHER)),
+    ],
+)
+def test_what_opens_a_file_goes_where_files_may_be_opened(files: Any, possible: tuple[str, ...]) -> None:
+    found = devices(
+        node("file", "ReadFile", out=STRING),
+        node("pinned", "ReadFile", out=STRING, device="/job:other"),
+        node("text", "StringJoin", out=STRING),
+        devices=(WORKER, PS, OTHER),
+        files=files,
+    )
+    assert found == {"file": possible, "pinned": (OTHER,), "text": (WORKER, PS, OTHER)}
 
 
 def test_nodes_of_an_op_with_other_dtypes_have_other_devices() -> None:

@@ -1,0 +1,353 @@
+"""Where a worker's graphs may open files: the rule, and that every kernel that opens one asks for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import aioflow as af
+from aioflow.errors import InvalidArgumentError, OpError, PermissionDeniedError
+from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
+from aioflow.graph.opdef import OPS
+from aioflow.kernels.registry import KERNELS
+from aioflow.ops.apply import make_op
+from aioflow.runtime.worker import Worker
+
+# -- the rule ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder that is given, `in`, with a file, beside one that is not, and links between them."""
+    for name in ("in/sub", "out", "in-and-more"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("in/a.txt", "in/sub/b.txt", "out/secret.txt", "in-and-more/c.txt"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "in" / "leads_out").symlink_to(tmp_path / "out")
+    (tmp_path / "in" / "secret_link.txt").symlink_to(tmp_path / "out" / "secret.txt")
+    (tmp_path / "in" / "leads_in").symlink_to(tmp_path / "in" / "sub")
+    (tmp_path / "way_in").symlink_to(tmp_path / "in")
+    return tmp_path
+
+
+INSIDE: Final = {
+    "in": "in",
+    "in/a.txt": "in/a.txt",
+    "in/new/deep/file": "in/new/deep/file",
+    "out/../in/a.txt": "in/a.txt",
+    "in/leads_in/b.txt": "in/sub/b.txt",
+    "way_in/a.txt": "in/a.txt",
+    "in//./sub/../a.txt": "in/a.txt",
+}
+OUTSIDE: Final = (
+    "out/secret.txt",
+    "in/../out/secret.txt",
+    "in/missing/../../out/secret.txt",
+    "in/leads_out/secret.txt",
+    "in/secret_link.txt",
+    "in/leads_out/../in/../out/secret.txt",
+    "in-and-more/c.txt",
+    "",
+)
+
+
+@pytest.mark.parametrize("given", INSIDE)
+def test_what_is_opened_is_the_resolved_name(place: Path, given: str) -> None:
+    assert AllowedFolders([place / "in"]).file(f"{place}/{given}") == str(place / INSIDE[given])
+
+
+@pytest.mark.parametrize("given", OUTSIDE)
+def test_nothing_else_is_opened(place: Path, given: str) -> None:
+    with pytest.raises(PermissionDeniedError) as raised:
+        AllowedFolders([place / "in"]).file(f"{place}/{given}")
+    assert (raised.value.actual, str(place / "in") in str(raised.value.expected)) == (f"{place}/{given}", True)
+    assert "--allow-dir" in str(raised.value)
+
+
+def test_a_relative_name_is_of_the_working_directory(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    folders = AllowedFolders(["in"])
+    assert folders.file("in/a.txt") == str(place / "in/a.txt")
+    monkeypatch.chdir(place / "in")
+    assert folders.file("a.txt") == str(place / "in/a.txt"), "a folder stays the one that it was when it was given"
+    with pytest.raises(PermissionDeniedError):
+        folders.file("in/../../out/secret.txt")
+
+
+def test_the_root_is_a_folder_too() -> None:
+    assert AllowedFolders(["/"]).file("/etc/hostname")
+
+
+def test_a_folder_may_be_a_link_and_be_given_later(place: Path) -> None:
+    folders = AllowedFolders()
+    with pytest.raises(PermissionDeniedError, match="none"):
+        folders.file(str(place / "in/a.txt"))
+    folders.allow(place / "way_in")
+    assert folders.file(str(place / "in/a.txt")) == str(place / "in/a.txt")
+
+
+@pytest.mark.parametrize("wrong", ["/data", b"/data", Path("/data"), [""]])
+def test_one_name_is_not_taken_for_its_letters(wrong: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        AllowedFolders(wrong)
+
+
+STORE: Final = "memory://bucket/run"
+
+
+@pytest.mark.parametrize("url", ["memory://bucket/run/", "memory://bucket/run/model-5", "memory://bucket/run/a..b/c"])
+def test_urls_of_a_folder_that_was_given(url: str) -> None:
+    AllowedFolders([STORE + "/"]).check_url(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "memory://bucket/runs/model",
+        "memory://bucket/run",  # files of this checkpoint are run.safetensors and so on
+        "memory://bucket/run/../other/model",
+        "memory://bucket/run/%2e%2e/other",
+        "memory://bucket/run/..\\other",
+        "memory://bucket",
+        "s3://bucket/run/model",
+        "simplecache::memory://bucket/run/model",
+        "memory://bucket/run/x::file:///etc/passwd",
+        "file::/etc/passwd",
+    ],
+)
+def test_urls_of_others(url: str) -> None:
+    with pytest.raises(PermissionDeniedError):
+        AllowedFolders([STORE]).check_url(url)
+
+
+def test_a_folder_gives_no_urls_and_a_url_no_folders(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    with pytest.raises(PermissionDeniedError):
+        AllowedFolders(["/"]).check_url(STORE)
+    with pytest.raises(PermissionDeniedError):
+        AllowedFolders([STORE]).file(STORE)
+
+
+def test_patterns_list_what_is_inside(place: Path) -> None:
+    folders = AllowedFolders([place / "in"])
+
+    def listed(pattern: str) -> list[str]:
+        return sorted(os.path.relpath(name, place) for name in folders.matching(f"{place}/{pattern}"))
+
+    assert listed("in/*.txt") == ["in/a.txt"]
+    assert listed("in/*/*.txt") == ["in/leads_in/b.txt", "in/sub/b.txt"]
+    assert listed("in/a.txt") == ["in/a.txt"]
+    assert listed("in/sub/") == ["in/sub"]
+    assert listed("in/[!l]ub/b.t?t") == ["in/sub/b.txt"]
+    assert listed("in/secret_link.txt") == []
+    for pattern in ("*", "out/*", "i*/a.txt", "in/*/../../out/*", "in/leads_out/*", "in/../*"):
+        with pytest.raises(PermissionDeniedError):
+            listed(pattern)
+
+
+def test_without_limits_names_stay_as_they_are(place: Path) -> None:
+    assert ANYWHERE.file("a/../b") == "a/../b"
+    ANYWHERE.check_url("s3://anything")
+    ANYWHERE.allow(place)
+    assert sorted(ANYWHERE.matching(f"{place}/out/*")) == [f"{place}/out/secret.txt"]
+
+
+# -- every kernel asks ------------------------------------------------------------------------------------------------
+
+_SEEN: Final[list[tuple[Any, ...]]] = []
+_WATCHED: list[str] = []
+
+
+def _note(event: str, given: tuple[Any, ...]) -> None:
+    """What Python tells of opening, listing, renaming, deleting: a hook stays for good, so it has to be quick."""
+    if _WATCHED and event.partition(".")[0] in ("open", "os", "glob", "shutil", "pathlib", "tempfile", "sqlite3"):
+        names = [os.fsdecode(name) for name in given if isinstance(name, str | bytes | os.PathLike)]
+        if any(place in name for name in names for place in _WATCHED):
+            _SEEN.append((event, *names))
+
+
+sys.addaudithook(_note)
+
+
+@contextmanager
+def watched(place: Path) -> Iterator[list[tuple[Any, ...]]]:
+    """What is done in a folder in this block, as Python tells it."""
+    _SEEN.clear()
+    _WATCHED.append(str(place))
+    try:
+        yield _SEEN
+    finally:
+        _WATCHED.clear()
+
+
+def _read_by(reader: Any, path: str) -> Any:
+    queue = af.FIFOQueue(1, [af.string], [[]])
+    with af.control_dependencies([queue.enqueue([path])]):
+        return reader.read(queue)
+
+
+# For each kernel that opens files, a node that opens one of them, given its name (without its last suffix).
+OPENING: Final[dict[str, Callable[[str], Any]]] = {
+    "ReadFile": lambda path: af.io.read_file(f"{path}.txt"),
+    "WriteFile": lambda path: af.io.write_file(f"{path}.new", "x"),
+    "MatchingFiles": lambda path: af.io.matching_files(f"{path}*"),
+    "SaveV2": lambda path: af.raw_ops.SaveV2(
+        prefix=path + "-2", tensor_names=["v"], shape_and_slices=[""], tensors=[[1.0]]
+    ),
+    "_SaveBlocks": lambda path: af.raw_ops._SaveBlocks(
+        prefix=path + "-3", base=path, tensor_names=["v"], shape_and_slices=[""], tensors=[[1.0]], name="blocks"
+    ),
+    "RestoreV2": lambda path: af.raw_ops.RestoreV2(
+        prefix=path, tensor_names=["v"], shape_and_slices=[""], dtypes=[af.float32]
+    ),
+    "WholeFileReaderV2": lambda path: _read_by(af.WholeFileReader(), f"{path}.txt"),
+    "TextLineReaderV2": lambda path: _read_by(af.TextLineReader(), f"{path}.txt"),
+    "FixedLengthRecordReaderV2": lambda path: _read_by(af.FixedLengthRecordReader(2), f"{path}.txt"),
+    "TFRecordReaderV2": lambda path: _read_by(af.TFRecordReader(), f"{path}.records"),
+}
+
+
+def test_this_list_is_that_of_the_kernels() -> None:
+    assert {k.op for k in KERNELS if k.opens_files} == set(OPENING)
+
+
+@pytest.fixture
+async def files(tmp_path: Path) -> Path:
+    """A folder with a checkpoint and files to read."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "there.txt").write_text("one\ntwo\n")
+    with af.io.TFRecordWriter(str(folder / "there.records")) as writer:
+        writer.write(b"record")
+    with af.Graph().as_default():
+        saved = af.raw_ops.SaveV2(
+            prefix=str(folder / "there"), tensor_names=["v"], shape_and_slices=[""], tensors=[[1.0]]
+        )
+        async with af.Session() as session:
+            await session.run(saved)
+    return folder
+
+
+@pytest.mark.parametrize("op", OPENING)
+async def test_a_file_elsewhere_is_not_even_looked_at(op: str, files: Path) -> None:
+    before = sorted(os.listdir(files))
+    worker = Worker(folders=AllowedFolders([files.parent / "in"]))
+    node = OPENING[op](str(files / "there"))
+    async with af.Session(worker) as session:
+        with watched(files) as seen, pytest.raises(PermissionDeniedError) as raised:
+            await session.run(node)
+    assert seen == []
+    assert (str(files / "there") in str(raised.value.actual), bool(raised.value.node)) == (True, True)
+    assert sorted(os.listdir(files)) == before
+
+
+@pytest.mark.parametrize("op", OPENING)
+async def test_one_in_a_folder_that_was_given_is_opened(op: str, files: Path) -> None:
+    worker = Worker(folders=AllowedFolders([files]))
+    node = OPENING[op](str(files / "there"))
+    async with af.Session(worker) as session:
+        with watched(files) as seen:
+            await session.run(node)
+    assert seen, "this test would not see it either"
+
+
+@pytest.mark.parametrize("op", ["RestoreV2"])
+@pytest.mark.parametrize("suffix", [".manifest.json", ".safetensors"])
+async def test_a_part_of_a_checkpoint_that_is_a_link_is_elsewhere(op: str, suffix: str, files: Path) -> None:
+    inside = files.parent / "in"
+    inside.mkdir()
+    for name in ("there.manifest.json", "there.safetensors"):
+        if name.endswith(suffix):
+            (inside / name).symlink_to(files / name)
+        else:
+            (inside / name).write_bytes((files / name).read_bytes())
+    async with af.Session(Worker(folders=AllowedFolders([inside]))) as session:
+        with watched(files) as seen, pytest.raises(PermissionDeniedError):
+            await session.run(OPENING[op](str(inside / "there")))
+    assert seen == []
+
+
+@pytest.mark.parametrize("prefix", ["memory://elsewhere/model", "ftp://127.0.0.1:9/model"])
+@pytest.mark.parametrize("op", ["SaveV2", "_SaveBlocks", "RestoreV2"])
+async def test_a_store_that_was_not_given_is_not_connected_to(op: str, prefix: str) -> None:
+    async with af.Session(Worker(folders=AllowedFolders(["memory://given"]))) as session:
+        with pytest.raises(PermissionDeniedError, match="may not open"):
+            await session.run(OPENING[op](prefix))
+
+
+async def test_nor_is_the_store_of_an_earlier_checkpoint(tmp_path: Path) -> None:
+    save = af.raw_ops._SaveBlocks(
+        prefix=str(tmp_path / "a"),
+        base="ftp://127.0.0.1:9/b",
+        tensor_names=["v"],
+        shape_and_slices=[""],
+        tensors=[[1.0]],
+        name="blocks",
+    )
+    async with af.Session(Worker(folders=AllowedFolders([tmp_path]))) as session:
+        with pytest.raises(PermissionDeniedError, match=r"127\.0\.0\.1"):
+            await session.run(save)
+
+
+# -- and no other kernel opens what it is told ------------------------------------------------------------------------
+
+
+def _argument(arg: Any, op_def: Any, path: str) -> Any:
+    """The path where a string may be, otherwise a number."""
+    dtype = arg.dtype or _type_of(op_def.attrs.get(arg.type_attr))
+    value = af.constant(path if dtype is af.string else 1, dtype)
+    return [value] if arg.is_sequence else value
+
+
+def _type_of(attr: Any) -> af.DType:
+    if attr is None or attr.allowed is None or af.string in attr.allowed:
+        return af.string
+    kind: af.DType = attr.allowed[0]
+    return kind
+
+
+def _attribute(attr: Any, path: str) -> Any:
+    samples = {"string": path, "type": _type_of(attr), "int": 1, "float": 1.0, "bool": True, "shape": ()}
+    kind = attr.kind.removeprefix("list(").removesuffix(")")
+    return [samples[kind]] if attr.kind != kind else samples[kind]
+
+
+def _given_a_path(op_def: Any, path: str) -> Any:
+    """A node of an op that gets the path wherever it takes a string."""
+    values = [_argument(arg, op_def, path) for arg in op_def.inputs]
+    known = {arg.type_attr for arg in op_def.inputs} | {arg.number_attr for arg in op_def.inputs}
+    attrs = {
+        name: _attribute(attr, path)
+        for name, attr in op_def.attrs.items()
+        if name not in known and ((attr.kind == "string" and attr.allowed is None) or not attr.has_default)
+    }
+    return make_op(op_def.name, *values, name="node", **attrs)
+
+
+async def test_nothing_else_opens_what_it_is_told(files: Path) -> None:
+    """Every op with strings is given the name of a file, and Python says whether anybody looks for it."""
+    opening = {k.op for k in KERNELS if k.opens_files}
+    ran, path = [], str(files / "there.txt")
+    for op_def in OPS:
+        takes_strings = any(arg.dtype is af.string or arg.type_attr for arg in op_def.inputs) or any(
+            "string" in attr.kind for attr in op_def.attrs.values()
+        )
+        if not takes_strings or op_def.name in opening or op_def.made_by != "user" or op_def.traits.steers:
+            continue
+        with af.Graph().as_default():
+            try:
+                node = _given_a_path(op_def, path)
+            except (OpError, TypeError, ValueError, KeyError):
+                continue
+            async with af.Session(Worker(folders=AllowedFolders())) as session:
+                with watched(files) as seen, suppress(OpError):
+                    await session.run(node, timeout=0.5)
+                    ran.append(op_def.name)
+            assert seen == [], op_def.name
+    assert len(ran) > 150, ran
