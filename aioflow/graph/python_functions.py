@@ -3,6 +3,10 @@
 A function is not plain data, so a node holds a token and the process a table. An entry lives as long as the graph that
 uses it: the table is weak, the graph holds the entry. In another process there is no such entry, and the token, which
 has a random part for each process, cannot stand for another function there.
+
+Tokens are no secrets: they are in graphs, and those are written to files. So a process that serves others calls none of
+its functions for them, whatever token they name. Who says that he is the process itself shows a number that it has told
+nobody (`proof`).
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from aioflow.errors import NotFoundError
 from aioflow.graph.graph import Graph
 from aioflow.work.forking import in_child
 
-__all__ = ["PythonFunction", "RetryPolicy", "find_function", "keep_function"]
+__all__ = ["PythonFunction", "RetryPolicy", "find_function", "is_proof", "keep_function", "proof"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +54,26 @@ class PythonFunction:
 
 
 _PROCESS = secrets.token_hex(4)
+_PROOF = secrets.token_hex(16)
 _COUNT: Final = itertools.count()
 _FUNCTIONS: Final[WeakValueDictionary[str, PythonFunction]] = WeakValueDictionary()
 
 
 @in_child
 def _be_another_process() -> None:
-    global _PROCESS
+    global _PROCESS, _PROOF
     _PROCESS = secrets.token_hex(4)
+    _PROOF = secrets.token_hex(16)
+
+
+def proof() -> str:
+    """What nobody but this process knows. It is sent to no other."""
+    return _PROOF
+
+
+def is_proof(given: Any) -> bool:
+    """Whether it is that of this process."""
+    return isinstance(given, str) and given.isascii() and secrets.compare_digest(given, _PROOF)
 
 
 def keep_function(graph: Graph, function: PythonFunction) -> str:

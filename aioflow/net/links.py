@@ -185,7 +185,9 @@ class Link:
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         options = self._hub.options
         patience = options.heartbeat * options.misses * 2 / 3
-        worker = RemoteWorker(channel, self._hub.peers, patience=patience)
+        here = own_server(self.address)  # another process may have its port, if it has not been started
+        home = here is not None and here.incarnation == comm.peer_incarnation
+        worker = RemoteWorker(channel, self._hub.peers, patience=patience, home=home)
         try:
             holder = await self._hub.connections.start(_hold(channel, opened, worker))
             holder.add_done_callback(lambda _: opened.cancel())

@@ -27,6 +27,7 @@ from aioflow.errors import (
     InternalError,
     InvalidArgumentError,
     OpError,
+    PermissionDeniedError,
     ResourceExhaustedError,
     SourceLine,
     UnimplementedError,
@@ -35,7 +36,8 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.boundary import ARG, BOUNDARY, RETVAL
 from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.graphdef import FunctionRef
-from aioflow.graph.opdef import OPS
+from aioflow.graph.opdef import OPS, traits_of
+from aioflow.graph.python_functions import is_proof, proof
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.tensor_format import Destination, parse_spec, to_wire
 
@@ -58,8 +60,11 @@ _DTYPE, _TUPLE, _LIST, _FUNCTION, _ARRAY, _SCALAR, _TENSOR = range(7)
 # ── out ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def encode_part(part: Part, limits: Limits = DEFAULT_LIMITS) -> PartMessage:
+def encode_part(part: Part, limits: Limits = DEFAULT_LIMITS, home: bool = False) -> PartMessage:
     """The header and tensors of a message that `decode_part` makes the part of again.
+
+    Args:
+        home: Whether it is decoded in this process: only then nodes may be in it that call Python functions.
 
     Raises:
         InvalidArgumentError: an attribute is not plain data; the error names the node.
@@ -70,7 +75,9 @@ def encode_part(part: Part, limits: Limits = DEFAULT_LIMITS) -> PartMessage:
     data = b"".join([_packed(_bounded(list(writer.texts), "texts of a plan")), *records])
     if len(data) > limits.plan_bytes:
         raise ResourceExhaustedError("bytes of a plan", expected=f"at most {limits.plan_bytes}", actual=len(data))
-    header = {"plan": _VERSION, "task": part.task, "subgraphs": len(part.subgraphs)}
+    header: dict[str, Any] = {"plan": _VERSION, "task": part.task, "subgraphs": len(part.subgraphs)}
+    if home:
+        header["proof"] = proof()
     return header, [np.frombuffer(data, np.uint8), *writer.tensors]
 
 
@@ -167,6 +174,7 @@ def decode_part(header: Mapping[str, Any], tensors: Sequence[Array], limits: Lim
         DataLossError: the message is malformed.
         InvalidArgumentError: it is well formed, but not a part that could be run: an unknown op, an edge that leads
             nowhere, an attribute of a different kind. The error names the node.
+        PermissionDeniedError: a node calls a Python function, and the part is not of this process.
         ResourceExhaustedError: it is over a limit.
         UnimplementedError: it was written by another version.
     """
@@ -177,7 +185,7 @@ def decode_part(header: Mapping[str, Any], tensors: Sequence[Array], limits: Lim
     _require(bool(tensors) and tensors[0].dtype == np.uint8 and tensors[0].ndim == 1, "buffer", "none")
     if tensors[0].nbytes > limits.plan_bytes:
         raise ResourceExhaustedError("bytes of a plan", expected=limits.plan_bytes, actual=tensors[0].nbytes)
-    reader = _Reader(tensors, limits)
+    reader = _Reader(tensors, limits, is_proof(header.get("proof")))
     found = dict(reader.subgraph() for _ in range(subgraphs or 0))
     _require(len(found) == subgraphs, "list of devices", "a device that comes twice")
     reader.require_end()
@@ -214,8 +222,9 @@ def _require(condition: bool, what: str, actual: Any) -> None:
 
 
 class _Reader:
-    def __init__(self, tensors: Sequence[Array], limits: Limits) -> None:
+    def __init__(self, tensors: Sequence[Array], limits: Limits, home: bool) -> None:
         self._limits = limits
+        self._home = home
         self._nodes = 0
         self._tensors = [_constant(tensor) for tensor in tensors[1:]]
         size = max(tensors[0].nbytes, 1)
@@ -302,6 +311,14 @@ class _Reader:
         op = self._text(op_number)
         if op not in OPS or OPS.get(op).made_by == "worker":
             raise InvalidArgumentError(f"there is no op {brief(op)}", node=name, expected="a registered op", actual=op)
+        if traits_of(op).stays_home and not self._home:
+            raise PermissionDeniedError(
+                "Python functions stay in the process that has built the graph, and are never called for others",
+                node=name,
+                op_type=op,
+                expected="a plan without them",
+                actual=op,
+            )
         try:
             node = Node(
                 name,

@@ -64,6 +64,7 @@ class RemoteWorker:
         timeout: Seconds for an answer to a short question.
         patience: Seconds after which the worker asks, of a step that comes late, whether it is still wanted (`wants`).
             Less than what it must be silent for until the connection counts as dead.
+        home: Whether the worker is in this process.
 
     A step has no deadline but its caller's: it ends early if the connection does, which heartbeats watch.
     """
@@ -74,11 +75,13 @@ class RemoteWorker:
         peers: Mapping[str, int] | None = None,
         timeout: float = 10.0,
         patience: float = _PATIENCE,
+        home: bool = False,
     ) -> None:
         self._channel = channel
         self._peers = {} if peers is None else peers
         self._timeout = timeout
         self._patience = patience
+        self._home = home
         self._parts: dict[int, _Registered] = {}
         self._wanted: dict[int, Step] = {}
         self._sent: dict[int, Step] = {}  # its part has ended, and what that has sent may not have arrived
@@ -107,9 +110,9 @@ class RemoteWorker:
             OpError: the worker cannot; or UnavailableError: it cannot be reached.
         """
         if worth_a_thread(part.size):
-            header, tensors = await in_thread(encode_part, part, effects=False)
+            header, tensors = await in_thread(partial(encode_part, part, home=self._home), effects=False)
         else:
-            header, tensors = encode_part(part)
+            header, tensors = encode_part(part, home=self._home)
         peers = {task: self._peers[task] for task in sorted(part.destinations) if task in self._peers}
         document = {"part": header, "config": config_document(config), "peers": peers}
         reply = await self._channel.call(REGISTER, document, tensors, timeout=_REGISTER_SECONDS)
