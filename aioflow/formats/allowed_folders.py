@@ -11,8 +11,10 @@ look and the opening, this does not help.
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -26,6 +28,7 @@ __all__ = ["ANYWHERE", "AllowedFolders", "is_url", "local_path"]
 _URL: Final = re.compile(r"([a-z][a-z0-9+.-]+)(?:::|://)")
 _PATH: Final = re.compile(r"(?:file|local)://")
 _TO_GIVE: Final = "python -m aioflow.worker --allow-dir FOLDER, or train.Server(…, allow_dirs=[FOLDER])"
+_LOGGER: Final = logging.getLogger("aioflow.files")
 _STEPS_OUT: Final = frozenset({".", ".."})
 
 
@@ -69,9 +72,11 @@ class AllowedFolders:
         text = os.fspath(folder)
         if not text:
             raise InvalidArgumentError("not a folder", expected="its name, or '.'", actual=repr(text))
-        if self._folders is not None:
-            whole = text.rstrip("/") if is_url(text) else os.path.abspath(local_path(text))
-            self._folders = tuple(dict.fromkeys((*self._folders, whole)))
+        whole = text.rstrip("/") if is_url(text) else os.path.abspath(local_path(text))
+        if self._folders is not None and whole not in self._folders:
+            self._folders = (*self._folders, whole)
+            if not is_url(whole):
+                _warn_of_code(whole)
 
     def file(self, path: str, given: str = "") -> str:
         """What to open for a file, or folder, of this machine: its name without links and `..`.
@@ -131,6 +136,20 @@ class AllowedFolders:
 
 
 ANYWHERE: Final = AllowedFolders(None)
+
+
+def _warn_of_code(folder: str) -> None:
+    """A module that is written there is run when this process imports one of that name, which may be much later."""
+    real = os.path.realpath(folder)
+    for place in sys.path:
+        if _is_in(os.path.realpath(place or os.curdir), real):
+            _LOGGER.warning(
+                "graphs may write to %s, and this process imports modules from %s: who can reach its server can run "
+                "code. Give a folder with data alone.",
+                folder,
+                place or "its working directory",
+            )
+            return
 
 
 def _is_in(path: str, folder: str) -> bool:

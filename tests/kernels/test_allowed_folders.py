@@ -98,6 +98,17 @@ def test_one_name_is_not_taken_for_its_letters(wrong: Any) -> None:
         AllowedFolders(wrong)
 
 
+@pytest.mark.parametrize(("given", "warned"), [("in", True), ("in/sub", True), ("in/leads_in", True), ("out", False)])
+@pytest.mark.parametrize("entry", ["in/sub", ""])
+def test_a_folder_of_modules_is_warned_of(
+    place: Path, given: str, warned: bool, entry: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(place / "in" / "sub")
+    monkeypatch.setattr(sys, "path", [str(place / entry) if entry else ""])
+    AllowedFolders([place / given])
+    assert ("imports modules" in caplog.text) == warned
+
+
 STORE: Final = "memory://bucket/run"
 
 
