@@ -76,7 +76,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=stored_file,
         metavar="FOLDER",
-        help="a folder, or its URL in a store, where graphs may read and write files: there are no others; once for each",
+        help="a folder, or its URL in a store, where graphs may use files: there are no others; once for each",
     )
     parser.add_argument("--status-port", type=port, metavar="PORT", help="serve /health and /metrics here; 0: any port")
     parser.add_argument(

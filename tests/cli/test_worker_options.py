@@ -36,6 +36,10 @@ def task(options: WorkerOptions) -> tuple[str, int]:
     return options.task.job_name, options.task.task_index
 
 
+def settings(options: WorkerOptions) -> tuple[int, int | None, float]:
+    return options.cpus, options.status_port, options.drain_seconds
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     path = tmp_path / "cluster.toml"
@@ -47,21 +51,21 @@ def test_the_command_line_says_all() -> None:
     options = parsed(*CLUSTER, "--job", "worker", "--task", "2", "--cpus", "2", "--drain-seconds", "0")
     assert task(options) == ("worker", 2)
     assert options.task.cluster.task_address("worker", 2) == "127.0.0.1:4"
-    assert options[1:] == (2, None, 0.0)
+    assert settings(options) == (2, None, 0.0)
     assert options.task.is_told_by("--")
 
 
 def test_a_file_says_all(file: str) -> None:
     options = parsed("--config", file)
     assert task(options) == ("worker", 3)
-    assert options[1:] == (4, 9090, 2.5)
+    assert settings(options) == (4, 9090, 2.5)
 
 
 def test_the_command_line_overrides_the_file_and_its_cluster_as_a_whole(file: str) -> None:
     options = parsed("--config", file, *CLUSTER, "--task", "1", "--cpus", "1", "--status-port", "0")
     assert task(options) == ("worker", 1)
     assert options.task.cluster.jobs == ["ps", "worker"]
-    assert options[1:] == (1, 0, 2.5)
+    assert settings(options) == (1, 0, 2.5)
     assert options.task.came_from == {"cluster": "--cluster", "job": file, "task": "--task"}
 
 
@@ -69,7 +73,7 @@ def test_the_environment_says_what_is_left(file: str) -> None:
     document = {"cluster": {"worker": ["127.0.0.1:7", "127.0.0.1:8"]}, "task": {"type": "worker", "index": 1}}
     environment = {"TF_CONFIG": json.dumps(document), "JOB_COMPLETION_INDEX": "2"}
     assert task(parsed(environment=environment)) == ("worker", 1)
-    assert parsed(environment=environment)[1:] == (1, None, 10.0)
+    assert settings(parsed(environment=environment)) == (1, None, 10.0)
     assert task(parsed("--config", file, "--task", "auto", environment=environment)) == ("worker", 2)
 
 
@@ -134,3 +138,11 @@ def test_a_mistake_is_one_line(
     [line] = capsys.readouterr().err.splitlines()
     assert status == 2
     assert says in line
+
+
+def test_folders_are_named_one_by_one_and_those_of_the_command_line_are_all(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(FILE + 'allow-dir = ["/data", "/runs"]\n')
+    assert list(parsed("--config", str(path)).allow_dir) == ["/data", "/runs"]
+    assert list(parsed("--config", str(path), "--allow-dir", "/tmp").allow_dir) == ["/tmp"]
+    assert list(parsed(*CLUSTER, "--job", "ps", "--task", "0").allow_dir) == []
