@@ -1,6 +1,6 @@
-"""Addresses of comms, "tcp://127.0.0.1:2222" or "inproc://name", and the rule that only loopback is spoken to.
+"""Addresses of comms, "tcp://127.0.0.1:2222" or "inproc://name", and the rule for those beyond the loopback.
 
-Nothing here proves who a peer is, so nobody on another machine may be one.
+Nobody on another machine may be a peer unless it proves who it is (`credentials`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Final
 from aioflow.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError
 from aioflow.net.inherited import Inherited
 
-__all__ = ["PortReservation", "loopback", "reserved_socket", "split_address", "split_host"]
+__all__ = ["PortReservation", "is_loopback", "reserved_socket", "resolved", "split_address", "split_host"]
 
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)", re.DOTALL)
+_LOOPBACK: Final = "a loopback address, such as 127.0.0.1"
 _HOST_PORT: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):([0-9]{1,5})")
 
 
@@ -37,8 +38,11 @@ def split_host(place: str) -> tuple[str, int]:
     return match[1] or match[2], int(match[3])
 
 
-async def loopback(host: str, port: int) -> tuple[str, int]:
-    """The first address that the host resolves to; all of them must be of this machine's loopback.
+async def resolved(host: str, port: int, anywhere: bool = False) -> tuple[str, int]:
+    """The first address that the host resolves to.
+
+    Args:
+        anywhere: Whether peers prove who they are. If not, all of the addresses must be of this machine's loopback.
 
     Raises:
         PermissionDeniedError: one is not.
@@ -50,11 +54,12 @@ async def loopback(host: str, port: int) -> tuple[str, int]:
     except OSError as error:
         raise UnavailableError(f"the host {host!r} is not known: {error}") from error
     addresses = list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
-    other = [a for a in addresses if not ipaddress.ip_address(a.partition("%")[0]).is_loopback]
+    other = [] if anywhere else [address for address in addresses if not is_loopback(address)]
     if other or not addresses:
         raise PermissionDeniedError(
-            f"{host}:{port} is not an address of this machine's loopback, and connections are not authenticated",
-            expected="a loopback address, such as 127.0.0.1",
+            f"{host}:{port} is not an address of this machine's loopback, and this process has nothing to prove itself"
+            " by",
+            expected=f"{_LOOPBACK}, or a secret in AIOFLOW_SECRET_FILE or AIOFLOW_SECRET",
             actual=", ".join(other) or "none",
         )
     return addresses[0], port
@@ -65,6 +70,7 @@ class PortReservation:
 
     Args:
         host: "localhost", or an address of the loopback.
+        anywhere: Whether it may be a different host, since peers prove who they are.
 
     Attributes:
         place: "host:port".
@@ -74,10 +80,10 @@ class PortReservation:
         PermissionDeniedError: it is a different host.
     """
 
-    def __init__(self, host: str) -> None:
-        if host != "localhost" and not _is_loopback(host):
+    def __init__(self, host: str, anywhere: bool = False) -> None:
+        if not anywhere and host != "localhost" and not is_loopback(host):
             raise PermissionDeniedError(
-                f"{host} is not an address of this machine's loopback", expected="such as 127.0.0.1", actual=host
+                f"{host} is not an address of this machine's loopback", expected=_LOOPBACK, actual=host
             )
         try:
             family, kind, protocol, _, sockaddr = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
@@ -106,8 +112,9 @@ def reserved_socket(place: str) -> socket.socket | None:
     return None if reservation is None else reservation.take()
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether this is an address of the loopback; a name is none."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
         return False

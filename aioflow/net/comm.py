@@ -20,16 +20,18 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
-from aioflow.checks.numbers import check_number
+from aioflow.checks.numbers import check_number, check_whole
 from aioflow.errors import InvalidArgumentError, OpError, UnavailableError
 from aioflow.net.chance import fresh_number
+from aioflow.net.credentials import Credentials
 from aioflow.net.framing import Message
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["Comm", "CommOptions", "Handler", "Listener", "gone"]
+__all__ = ["Comm", "CommOptions", "Handler", "Listener", "fresh_incarnation", "gone"]
 
 
-def _new_incarnation() -> int:
+def fresh_incarnation() -> int:
+    """The number of one more process, which nobody has had."""
     return fresh_number(63)
 
 
@@ -44,7 +46,10 @@ class CommOptions:
         handshake_timeout: Seconds for the first words.
         close_timeout: Seconds that `close` waits for the peer to have everything before it aborts.
         connections: Connections that a listener has at a time; further ones are refused.
+        strangers: Connections that have not said hello or not proved themselves, beside those; for one more the oldest
+            of them is dropped.
         incarnation: This process's number, which peers tell it from an earlier one by; random by default.
+        credentials: By what this process proves itself; by default what the environment says.
     """
 
     limits: Limits = DEFAULT_LIMITS
@@ -53,11 +58,15 @@ class CommOptions:
     handshake_timeout: float = 5.0
     close_timeout: float = 5.0
     connections: int = 256
-    incarnation: int = field(default_factory=_new_incarnation)
+    strangers: int = 64
+    incarnation: int = field(default_factory=fresh_incarnation)
+    credentials: Credentials = field(default_factory=Credentials.from_environment)
 
     def __post_init__(self) -> None:
         for name in ("heartbeat", "handshake_timeout", "close_timeout"):
             check_number(getattr(self, name), f"CommOptions.{name}")
+        check_whole(self.connections, "CommOptions.connections", 0)
+        check_whole(self.strangers, "CommOptions.strangers", 1)
         if not (self.heartbeat > 0 and self.misses > 0 and 0 < self.incarnation < 2**64):
             raise InvalidArgumentError("heartbeat, misses and incarnation must be positive", actual=self)
 

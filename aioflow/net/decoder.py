@@ -22,6 +22,7 @@ from aioflow.net.framing import (
     aligned,
 )
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
+from aioflow.net.sealing import TAG_BYTES, Seal
 from aioflow.net.tensor_format import Buffer, Destination, TensorSpec
 
 __all__ = ["Decoder"]
@@ -139,12 +140,29 @@ class Decoder:
     Frames are parsed in a staging buffer. Within a chunk the buffer is the memory of the tensor itself, so that nothing
     but the system's read copies the data of a large tensor. After an error the position in the stream is lost: the
     connection must be closed.
+
+    Args:
+        seal: Checks the tag that follows each frame, before anything but a prefix is looked at; None where there is
+            none.
     """
 
-    __slots__ = ("_assembly", "_chunk_left", "_direct", "_end", "_limits", "_staging", "_start", "frames")
+    __slots__ = (
+        "_assembly",
+        "_chunk_left",
+        "_direct",
+        "_end",
+        "_limits",
+        "_seal",
+        "_staging",
+        "_start",
+        "_tag_left",
+        "frames",
+    )
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: Limits = DEFAULT_LIMITS, seal: Seal | None = None) -> None:
         self._limits = limits
+        self._seal = seal
+        self._tag_left = False  # whether the tag of a chunk that is here is not
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._start = self._end = 0
         self._direct: memoryview | None = None
@@ -160,7 +178,7 @@ class Decoder:
     @property
     def mid_frame(self) -> bool:
         """Whether part of a frame has come."""
-        return self._start != self._end or self._chunk_left > 0
+        return self._start != self._end or self._chunk_left > 0 or self._tag_left
 
     def buffer(self) -> memoryview:
         """Where the next bytes are to be written; never empty, and valid until the next call of `received`."""
@@ -176,6 +194,8 @@ class Decoder:
         """
         found: list[Message] = []
         if self._direct is not None and self._assembly is not None:
+            if self._seal is not None:
+                self._seal.update(self._direct[:count])
             self._assembly.filled(count)
             self._chunk_left -= count
             self._end_of_chunk(self._assembly, found)
@@ -191,15 +211,21 @@ class Decoder:
         staged = self._end - self._start
         if self._chunk_left and self._assembly is not None:
             count = min(staged, self._chunk_left)
+            if self._seal is not None:
+                self._seal.update(self._staging[self._start : self._start + count])
             self._assembly.copy(self._staging[self._start : self._start + count])
             self._start += count
             self._chunk_left -= count
             self._end_of_chunk(self._assembly, found)
             return count > 0
+        if self._tag_left and self._assembly is not None and self._seal is not None:
+            return self._check_chunk(self._assembly, self._seal, found)
         if staged < PREFIX.size:
             return False
         prefix = self._prefix()
         needed = PREFIX.size + prefix.header + prefix.inline
+        if self._seal is not None and prefix.kind is not Kind.CHUNK:
+            needed += TAG_BYTES
         if staged < needed:
             self._make_room(needed)
             return False
@@ -215,6 +241,22 @@ class Decoder:
             self._direct = assembly.place(self._chunk_left) if self._start == self._end else None
             return
         self._direct = None
+        if self._seal is not None:
+            self._tag_left = True
+        else:
+            self._end_of_frame(assembly, found)
+
+    def _check_chunk(self, assembly: _Assembly, seal: Seal, found: list[Message]) -> bool:
+        tag = self._staging[self._start : min(self._end, self._start + TAG_BYTES)]
+        if tag.nbytes < TAG_BYTES:
+            return False
+        seal.check(tag)
+        self._start += TAG_BYTES
+        self._tag_left = False
+        self._end_of_frame(assembly, found)
+        return True
+
+    def _end_of_frame(self, assembly: _Assembly, found: list[Message]) -> None:
         self.frames += 1
         if not assembly.left:
             self._assembly = None
@@ -235,6 +277,8 @@ class Decoder:
         return prefix
 
     def _frame(self, prefix: _Prefix, frame: memoryview, found: list[Message]) -> None:
+        if self._seal is not None:
+            frame = self._opened(prefix, frame, self._seal)
         if prefix.kind is Kind.CHUNK:
             self._chunk_left = prefix.payload
             self.frames -= 1  # counted when it has come whole
@@ -250,6 +294,14 @@ class Decoder:
             return
         payload = frame[body + prefix.inline - prefix.payload :]
         found.append(Message(prefix.kind, prefix.request, document, _tensors_in(payload, specs) if specs else ()))
+
+    def _opened(self, prefix: _Prefix, frame: memoryview, seal: Seal) -> memoryview:
+        if prefix.kind is Kind.CHUNK:
+            seal.begin(frame)
+            return frame
+        seal.begin(frame[:-TAG_BYTES])
+        seal.check(frame[-TAG_BYTES:])
+        return frame[:-TAG_BYTES]
 
     def _make_room(self, needed: int) -> None:
         if needed > self._staging.nbytes:

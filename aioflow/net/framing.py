@@ -95,12 +95,12 @@ class Encoded(NamedTuple):
     size: int
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it goes in one piece: one frame, or one and a chunk."""
-        return self.size - len(self.header) <= CHUNK_BYTES
+    def payload_bytes(self) -> int:
+        """Of its tensors, with what is between them."""
+        return self.size - len(self.header)
 
     def whole(self) -> list[Buffer]:
-        """All of one that goes in one piece."""
+        """All of it, one buffer after the other."""
         buffers: list[Buffer] = [self.head]
         for chunk in self.chunks():
             buffers += chunk

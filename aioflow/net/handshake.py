@@ -1,7 +1,8 @@
 """The first 32 bytes each way: a fixed hello with the protocol's version, before anything that has a length.
 
 A peer of another version, or something that is not a peer at all, is told apart here. The incarnation is a random
-number for each start of a process, so that a restarted peer is not taken for the one before.
+number for each start of a process, so that a restarted peer is not taken for the one before. What follows where there
+is a secret is in `proving`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from typing import Final, NamedTuple
 from aioflow.errors import DataLossError, UnimplementedError
 from aioflow.net.framing import OLDEST, VERSION
 
-__all__ = ["HELLO_BYTES", "Hello", "parse_hello"]
+__all__ = ["HELLO_BYTES", "PROVES", "SEALS", "Hello", "parse_hello"]
 
 _HELLO: Final = struct.Struct("<8sHHIQQ")  # magic, version, oldest version understood, flags, incarnation, reserved
 _MAGIC: Final = b"aioflow\n"
 HELLO_BYTES: Final = _HELLO.size
+PROVES: Final = 1  # a nonce follows: this end has a secret, and both prove that they know it
+SEALS: Final = 2  # and each frame after that has a tag
+_FLAGS: Final = (0, PROVES, PROVES | SEALS)
 
 
 class Hello(NamedTuple):
@@ -25,10 +29,11 @@ class Hello(NamedTuple):
     incarnation: int
     version: int = VERSION
     oldest: int = OLDEST
+    flags: int = 0
 
     def to_bytes(self) -> bytes:
         """The 32 bytes."""
-        return _HELLO.pack(_MAGIC, self.version, self.oldest, 0, self.incarnation, 0)
+        return _HELLO.pack(_MAGIC, self.version, self.oldest, self.flags, self.incarnation, 0)
 
 
 def parse_hello(data: bytes | bytearray | memoryview) -> Hello:
@@ -45,6 +50,6 @@ def parse_hello(data: bytes | bytearray | memoryview) -> Hello:
         raise UnimplementedError(
             "the peer speaks another version of the protocol", expected=VERSION, actual=f"{oldest} to {version}"
         )
-    if flags or reserved:
-        raise DataLossError("the peer asks for something unknown", expected=0, actual=(flags, reserved))
-    return Hello(incarnation, version, oldest)
+    if flags not in _FLAGS or reserved:
+        raise DataLossError("the peer asks for something unknown", expected=_FLAGS, actual=(flags, reserved))
+    return Hello(incarnation, version, oldest, flags)

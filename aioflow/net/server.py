@@ -3,7 +3,7 @@
     async with af.train.Server(cluster, job_name="ps", task_index=0) as server:
         await server.join()
 
-Only loopback addresses are served, since nobody proves who they are.
+Addresses beyond the loopback are served where both ends prove who they are (`aioflow.distributed.Credentials`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from aioflow.formats.allowed_folders import AllowedFolders
 from aioflow.net.addresses import PortReservation, split_address, split_host
 from aioflow.net.channel import Channel
 from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address, parse_task
-from aioflow.net.comm import CommOptions
+from aioflow.net.comm import CommOptions, fresh_incarnation
+from aioflow.net.credentials import Credentials
 from aioflow.net.homes import Holdings, Homes
 from aioflow.net.messages import Hello, settings_document
 from aioflow.net.outbox import Outbox
@@ -55,14 +56,18 @@ _CONNECT_SECONDS: Final = 2.0
 _SERVERS: Final[weakref.WeakValueDictionary[str, Server]] = weakref.WeakValueDictionary()
 
 
-def client_options() -> CommOptions:
+def client_options(credentials: Credentials | None = None) -> CommOptions:
     """Of who asks: a worker that says nothing is dead within two seconds."""
-    return CommOptions(heartbeat=_HEARTBEAT, misses=3, close_timeout=1.0)
+    known = Credentials.from_environment() if credentials is None else credentials
+    return CommOptions(heartbeat=_HEARTBEAT, misses=3, close_timeout=1.0, credentials=known)
 
 
-def _server_options() -> CommOptions:
+def _server_options(options: CommOptions | None, credentials: Credentials | None) -> CommOptions:
     """Of who is asked: a client's event loop may be held up by its own program, and nobody waits for it meanwhile."""
-    return CommOptions(heartbeat=_HEARTBEAT, misses=130, close_timeout=1.0, connections=4096)
+    if options is None:
+        options = CommOptions(heartbeat=_HEARTBEAT, misses=130, close_timeout=1.0, connections=4096)
+    number_of_its_own = fresh_incarnation()
+    return replace(options, incarnation=number_of_its_own, credentials=credentials or options.credentials)
 
 
 def target_address(target: str) -> str:
@@ -89,6 +94,8 @@ class Server:
         allow_dirs: The folders, and URLs of folders of stores, in which graphs may open files on this task: whoever can
             reach the server can then read and write there. None by default but the `checkpoint_dir` of monitored
             sessions, supervisors and session managers of this program whose target it is.
+        credentials: By what it proves itself to the other tasks and to clients, and they to it
+            (`aioflow.distributed.Credentials`); without them by what the environment says.
 
     Attributes:
         worker: Owns the devices and the variables on them.
@@ -98,7 +105,8 @@ class Server:
     Raises:
         InvalidArgumentError, NotFoundError: the task is not in the cluster.
         AlreadyExistsError: another server of this process has the address, and has not been stopped.
-        UnavailableError, PermissionDeniedError: there is no free port, or not of this machine's loopback.
+        UnavailableError, PermissionDeniedError: there is no free port; or it is not of this machine's loopback, and
+            there are no credentials.
     """
 
     def __init__(
@@ -112,15 +120,16 @@ class Server:
         *,
         options: CommOptions | None = None,
         allow_dirs: Iterable[str | os.PathLike[str]] = (),
+        credentials: Credentials | None = None,
     ) -> None:
         if protocol not in (None, _TARGET):
             raise UnimplementedError("no such protocol", expected=_TARGET, actual=protocol)
         self.cluster = ClusterSpec(server_or_cluster_def)
         self._task = _chosen(self.cluster, job_name, task_index)
         self._address = comm_address(self.cluster.task_address(*self._task))
+        self._options = _server_options(options, credentials)
         self._reservation = self._reserved()
-        self._options = _with_a_number_of_its_own(options or _server_options())
-        self._client_options = client_options()
+        self._client_options = client_options(self._options.credentials)
         self._starts_itself = start
         self._process = generation()
         self._config = config or SessionConfig()
@@ -171,7 +180,7 @@ class Server:
         """Listen, unless it does already.
 
         Raises:
-            PermissionDeniedError: the address is not of this machine's loopback.
+            PermissionDeniedError: the address is not of this machine's loopback, and there are no credentials.
             AlreadyExistsError: it is taken.
             FailedPreconditionError: the server has been stopped, or runs on another event loop.
         """
@@ -216,7 +225,7 @@ class Server:
         scheme, place = split_address(self._address)
         if scheme != "tcp" or split_host(place)[1] != 0:
             return None
-        reservation = PortReservation(split_host(place)[0])
+        reservation = PortReservation(split_host(place)[0], self._options.credentials.prove)
         self._address = comm_address(reservation.place)
         self.cluster = self.cluster.at(self._task, reservation.place)
         return reservation
@@ -322,10 +331,6 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.stop()
-
-
-def _with_a_number_of_its_own(options: CommOptions) -> CommOptions:
-    return replace(options, incarnation=CommOptions().incarnation)
 
 
 def _chosen(cluster: ClusterSpec, job: str | None, index: int | None) -> Task:

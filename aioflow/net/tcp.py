@@ -1,36 +1,37 @@
-"""Comms over TCP, of this machine's loopback only: "tcp://127.0.0.1:2222", port 0 for any.
+"""Comms over TCP: "tcp://127.0.0.1:2222".
 
 The protocol receives into buffers that the decoder names: within a large tensor, its own memory. The transport has a
 high-water mark of zero, so that `send` knows when the system has everything. What is not long goes to it at once, in
 one call of the system, with whatever else was posted in the same turn of the event loop. A long message goes one
 buffer at a time, so that none is joined with others, and after every chunk the loop gets its turn, and small messages
 with it.
+
+Until the ends have proved themselves (`proving`) nothing is read but the few bytes of that, and no memory is taken.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self, cast
 
-from aioflow.errors import AlreadyExistsError, OpError, UnavailableError
-from aioflow.net.accepting import Connections
-from aioflow.net.addresses import loopback, reserved_socket, split_host
-from aioflow.net.comm import CommOptions, Handler, gone
+from aioflow.errors import OpError, UnavailableError
+from aioflow.net.addresses import is_loopback, resolved, split_host
+from aioflow.net.chance import fresh_number
+from aioflow.net.comm import CommOptions, gone
 from aioflow.net.decoder import Decoder
-from aioflow.net.framing import Encoded, Kind, Message, bare_frame, encode
-from aioflow.net.handshake import HELLO_BYTES, Hello, parse_hello
+from aioflow.net.framing import CHUNK_BYTES, Encoded, Kind, Message, bare_frame, encode
 from aioflow.net.heartbeat import Beats, Heartbeat
 from aioflow.net.inbox import Inbox, OnEnd, OnMessage
 from aioflow.net.inherited import Inherited
+from aioflow.net.proving import NONCE_BYTES, WORD_BYTES, Proving, Role
+from aioflow.net.sealing import SEALED_CHUNK_BYTES, Seal
 from aioflow.net.tensor_format import Buffer
 
-__all__ = ["TcpComm", "TcpListener", "connect_tcp", "listen_tcp"]
+__all__ = ["TcpComm", "connect_tcp", "tcp_address"]
 
 _CLOSE: Final = bare_frame(Kind.CLOSE)
 
@@ -43,15 +44,18 @@ class TcpComm(asyncio.BufferedProtocol):
         refusal: Why the connection is to be ended as soon as it is there, or None.
 
     Attributes:
-        greeted: Done when the peer has said hello, or the connection has ended before.
+        greeted: Done when both ends have said hello and proved themselves, or the connection has ended before.
     """
 
     peer: str
     peer_incarnation: int = 0
     heard: int = 0
     _transport: asyncio.Transport
+    _proving: Proving | None  # until it is done
+    _decoder: Decoder  # from then on
 
-    def __init__(self, options: CommOptions, peer: str | None = None, refusal: str | None = None) -> None:
+    def __init__(self, role: Role, options: CommOptions, peer: str | None = None, refusal: str | None = None) -> None:
+        self._role = role
         self.peer = peer or "a TCP peer"
         self._named = peer is not None
         self._options = options
@@ -60,9 +64,10 @@ class TcpComm(asyncio.BufferedProtocol):
         self._connected = False
         self.greeted: asyncio.Future[None] = self._loop.create_future()
         self._lost: asyncio.Future[None] = self._loop.create_future()
-        self._hello: bytearray | None = bytearray(HELLO_BYTES)
-        self._hello_count = 0
-        self._decoder = Decoder(options.limits)
+        self._word = bytearray(WORD_BYTES)
+        self._word_count = 0
+        self._seal: Seal | None = None  # of what is sent
+        self._piece = CHUNK_BYTES  # the longest payload that is sent in one piece
         self._inbox = Inbox(options.limits.unread_bytes, self._resume_reading)
         self._reading = True
         self._error: OpError | None = None if refusal is None else UnavailableError(refusal)
@@ -81,7 +86,7 @@ class TcpComm(asyncio.BufferedProtocol):
     # ── what asyncio calls ──
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say hello."""
+        """Open the handshake."""
         self._transport = stream = cast("asyncio.Transport", transport)  # what uvloop gives is none by its class
         self._connected = True
         sock, address = stream.get_extra_info("socket"), stream.get_extra_info("peername")
@@ -94,15 +99,16 @@ class TcpComm(asyncio.BufferedProtocol):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream.set_write_buffer_limits(high=0)
         if not self._named:
-            self.peer = _address(*address[:2])
+            self.peer = tcp_address(*address[:2])
         self._timer = self._loop.call_later(self._options.handshake_timeout, self._late)
         self._beats = Beats(self._loop.time())
-        stream.write(Hello(self._options.incarnation).to_bytes())
+        self._proving = self._opened(address[0])
+        stream.write(self._proving.opening)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
-        if self._hello is not None:
-            return memoryview(self._hello)[self._hello_count :]
+        if self._proving is not None:
+            return memoryview(self._word)[self._word_count :]
         return self._decoder.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -110,8 +116,8 @@ class TcpComm(asyncio.BufferedProtocol):
         self._heartbeat.heard()
         self._heard_at = self._loop.time()
         try:
-            if self._hello is not None:
-                self._greeted(self._hello, nbytes)
+            if self._proving is not None:
+                self._prove(self._proving, nbytes)
                 return
             for message in self._decoder.received(nbytes):
                 self._arrived(message)
@@ -142,12 +148,40 @@ class TcpComm(asyncio.BufferedProtocol):
 
     # ── in ──
 
-    def _greeted(self, hello: bytearray, nbytes: int) -> None:
-        self._hello_count += nbytes
-        if self._hello_count < HELLO_BYTES:
+    def _opened(self, host: str) -> Proving:
+        options, credentials = self._options, self._options.credentials
+        seals = credentials.seals_loopback or not is_loopback(host)
+        nonce = b""
+        if credentials.secret is not None:
+            nonce = fresh_number(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
+        return Proving(self._role, options.incarnation, credentials.secret, seals, nonce)
+
+    def _prove(self, proving: Proving, nbytes: int) -> None:
+        self._word_count += nbytes
+        if self._word_count < WORD_BYTES:
             return
-        self._hello = None
-        self.peer_incarnation = parse_hello(hello).incarnation
+        self._word_count = 0
+        try:
+            answer = proving.received(bytes(self._word))
+        except OpError as error:
+            if not proving.last_words:
+                raise
+            self._end(error, error)
+            self._transport.write(proving.last_words)
+            self._transport.close()
+            return
+        if answer:
+            self._transport.write(answer)
+        if proving.done and proving.peer is not None:
+            self._begin(proving, proving.peer.incarnation)
+
+    def _begin(self, proving: Proving, incarnation: int) -> None:
+        """Both ends have proved themselves."""
+        self.peer_incarnation = incarnation
+        seals, self._proving = proving.seals(), None
+        if seals is not None:
+            self._seal, self._piece = seals[0], SEALED_CHUNK_BYTES
+        self._decoder = Decoder(self.limits, None if seals is None else seals[1])
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(self._options.heartbeat, self._tick)
@@ -175,7 +209,7 @@ class TcpComm(asyncio.BufferedProtocol):
 
     def _late(self) -> None:
         seconds = self._options.handshake_timeout
-        self._fail(UnavailableError(f"{self.peer} has not said hello within {seconds:g} s"))
+        self._fail(UnavailableError(f"{self.peer} has not said who it is within {seconds:g} s"))
 
     def _tick(self) -> None:
         reason = self._heartbeat.tick(self._reading, self._decoder.frames, self._decoder.mid_frame)
@@ -185,7 +219,7 @@ class TcpComm(asyncio.BufferedProtocol):
             return
         self._timer = self._loop.call_later(self._options.heartbeat, self._tick)
         if self._writing and not self._transport.is_closing():  # otherwise there is no lack of data on the way to it
-            self._transport.write(bare_frame(Kind.HEARTBEAT, self._beats.sent(self._loop.time())))
+            self._write_bare(bare_frame(Kind.HEARTBEAT, self._beats.sent(self._loop.time())))
 
     def _fail(self, error: OpError) -> None:
         """End at once because of an error, unless it has ended already."""
@@ -221,8 +255,11 @@ class TcpComm(asyncio.BufferedProtocol):
         if not self._writing or self._turn.locked():
             return False
         encoded = encode(message, self.limits)
-        if not encoded.is_whole:
+        if encoded.payload_bytes > self._piece:
             return False
+        if self._seal is not None:  # at once: the tags are of the order in which frames are written
+            self._write(self._seal.whole(encoded), encoded.size)
+            return True
         if self._posted_bytes + encoded.size > _JOINED:
             self._write_posted()
         if not self._posted:
@@ -244,16 +281,16 @@ class TcpComm(asyncio.BufferedProtocol):
         self._require_open()
         self._write_posted()
         free = self._writing and not self._turn.locked()
-        if (urgent and not encoded.payload) or (free and encoded.is_whole):
-            self._write(encoded.whole(), encoded.size)
+        if (urgent and not encoded.payload) or (free and encoded.payload_bytes <= self._piece):
+            self._write(encoded.whole() if self._seal is None else self._seal.whole(encoded), encoded.size)
             if not self._writing:
                 await self._written()
             return
         async with self._turn:
             await self._written()
             self._require_open()
-            if encoded.is_whole:
-                self._write(encoded.whole(), encoded.size)
+            if encoded.payload_bytes <= self._piece:
+                self._write(encoded.whole() if self._seal is None else self._seal.whole(encoded), encoded.size)
             else:
                 await self._write_in_chunks(encoded)
             await self._written()
@@ -269,11 +306,14 @@ class TcpComm(asyncio.BufferedProtocol):
             for buffer in buffers:
                 stream.write(buffer)
 
+    def _write_bare(self, frame: bytes) -> None:
+        self._transport.write(frame if self._seal is None else b"".join(self._seal.sealed([frame])))
+
     async def _write_in_chunks(self, encoded: Encoded) -> None:
-        self._transport.write(encoded.head)
+        self._write_bare(encoded.head)
         try:
-            for buffers in encoded.chunks():
-                for buffer in buffers:
+            for buffers in encoded.chunks(self._piece):
+                for buffer in buffers if self._seal is None else self._seal.sealed(buffers):
                     self._transport.write(buffer)
                 await self._written()
                 await asyncio.sleep(0)  # small messages go here
@@ -316,7 +356,7 @@ class TcpComm(asyncio.BufferedProtocol):
     # ── the end ──
 
     async def opened(self) -> None:
-        """Wait for the peer's hello. Raises what went wrong."""
+        """Wait until both ends have proved themselves. Raises what went wrong."""
         await asyncio.shield(self.greeted)
         self._require_open()
 
@@ -327,7 +367,7 @@ class TcpComm(asyncio.BufferedProtocol):
                 async with self._turn:
                     if self._error is None:
                         self._write_posted()
-                        self._transport.write(_CLOSE)
+                        self._write_bare(_CLOSE)
                         self._end(UnavailableError(f"the connection to {self.peer} is closed"), None)
                         self._resume_reading()  # up to the peer's end of file; what comes is dropped
                         self._transport.write_eof()
@@ -358,73 +398,24 @@ _MESSAGE_BYTES: Final = 512  # what a message without tensors takes, about
 _JOINED: Final = 1 << 20  # bytes; some transports join buffers, which is cheaper than another call up to about this
 
 
-class TcpListener:
-    """A listening socket."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-
-
-def _address(host: str, port: int) -> str:
+def tcp_address(host: str, port: int) -> str:
+    """The address of a comm."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-@asynccontextmanager
-async def listen_tcp(place: str, handler: Handler, options: CommOptions) -> AsyncIterator[TcpListener]:
-    """Accept connections for as long as the block runs.
-
-    Raises:
-        PermissionDeniedError: the address is not of the loopback.
-        AlreadyExistsError: it is taken. (Not UnavailableError: who supervises a session would try again, and talk to
-            the process that has taken it.)
-        UnavailableError: it is not of this machine.
-    """
-    host, port = await loopback(*split_host(place))
-    waiting: dict[TcpComm, None] = {}  # connected, and not greeted
-
-    def accept() -> TcpComm:
-        full = len(waiting) + connections.count >= options.connections
-        comm = TcpComm(options, refusal="there are too many connections" if full else None)
-        waiting[comm] = None
-        comm.greeted.add_done_callback(lambda _: greeted(comm))
-        return comm
-
-    def greeted(comm: TcpComm) -> None:
-        waiting.pop(comm, None)
-        if not comm.closed:
-            connections.start(comm)
-
-    async with Connections(handler) as connections:
-        try:
-            loop, reserved = asyncio.get_running_loop(), reserved_socket(place)
-            if reserved is None:
-                server = await loop.create_server(accept, host, port)
-            else:
-                server = await loop.create_server(accept, sock=reserved)
-        except OSError as error:
-            kind = AlreadyExistsError if error.errno == errno.EADDRINUSE else UnavailableError
-            raise kind(f"cannot listen at {_address(host, port)}: {error}") from error
-        _inherited = Inherited(server.sockets)  # for as long as they listen
-        try:
-            yield TcpListener(_address(*server.sockets[0].getsockname()[:2]))
-        finally:
-            server.close()
-            for comm in list(waiting):
-                comm.abort("nobody listens any more")
-
-
 async def connect_tcp(place: str, options: CommOptions, peer: str) -> TcpComm:
-    """Connect to a listener, and exchange hellos.
+    """Connect to a listener, and have both ends say who they are.
 
     Raises:
-        PermissionDeniedError: the address is not of the loopback.
+        PermissionDeniedError: the address is not of the loopback, and this process has nothing to prove itself by.
+        UnauthenticatedError: one of the ends has not the other's secret.
         UnavailableError: nothing listens there, or no peer answers.
         DataLossError, UnimplementedError: what answers is not a peer, or one of another version.
     """
-    host, port = await loopback(*split_host(place))
+    host, port = await resolved(*split_host(place), anywhere=options.credentials.prove)
     loop = asyncio.get_running_loop()
     try:
-        _, comm = await loop.create_connection(lambda: TcpComm(options, peer), host, port)
+        _, comm = await loop.create_connection(lambda: TcpComm(Role.CONNECTING, options, peer), host, port)
     except OSError as error:
         raise UnavailableError(str(error)) from error
     try:

@@ -12,7 +12,8 @@ from aioflow.errors import DeadlineExceededError, InvalidArgumentError, Unavaila
 from aioflow.net.addresses import split_address
 from aioflow.net.comm import Comm, CommOptions, Handler, Listener
 from aioflow.net.inproc import connect_inproc, listen_inproc
-from aioflow.net.tcp import connect_tcp, listen_tcp
+from aioflow.net.tcp import connect_tcp
+from aioflow.net.tcp_listener import listen_tcp
 
 __all__ = ["TRANSPORTS", "Transport", "connect", "listen"]
 
@@ -47,7 +48,7 @@ def listen(address: str, handler: Handler, options: CommOptions | None = None) -
 
     Raises:
         InvalidArgumentError: the address is malformed.
-        PermissionDeniedError: it is not of this machine's loopback.
+        PermissionDeniedError: it is not of this machine's loopback, and the options have no credentials.
         AlreadyExistsError, UnavailableError: it is taken.
     """
     transport, place = _transport(address)
@@ -60,12 +61,13 @@ async def connect(
     """Connect to a listener.
 
     Args:
-        timeout: Seconds until there is a connection on which both ends have said hello.
+        timeout: Seconds until there is a connection on which both ends have said hello and proved themselves.
         peer: What errors call the other end; the address by default.
 
     Raises:
         InvalidArgumentError: the address is malformed.
-        PermissionDeniedError: it is not of this machine's loopback.
+        PermissionDeniedError: it is not of this machine's loopback, and the options have no credentials.
+        UnauthenticatedError: one of the ends has not the other's secret.
         UnavailableError: nobody answers there.
         DeadlineExceededError: the time has run out.
     """

@@ -47,6 +47,7 @@ from aioflow.work.forking import check_process, generation, not_forked, renew_in
 from aioflow.work.stopping import Elsewhere
 
 if TYPE_CHECKING:
+    from aioflow.net.credentials import Credentials
     from aioflow.net.loop_thread import LoopThread
 
 __all__ = ["Session"]
@@ -64,8 +65,8 @@ class Session:
         target: "" for a worker of the session's own, another worker, to share its variables, or "aioflow://host:port"
             for the cluster of the `train.Server` at that address.
         graph: The graph; the default one without it.
-        config: Settings. Those that are at their default give way to those of the server that the target names, once
-            it is connected to.
+        config: Settings. Those at their default give way to those of the target's server, once that is connected to.
+        credentials: As of `train.Server`, for the connections to the cluster.
 
     Use it as `async with Session() as session:`; inside, it is the default session of the task. Any number of tasks may
     call `run` at once. Where several tasks or blocks enter it, the last to leave closes it; it may be another task than
@@ -73,7 +74,12 @@ class Session:
     """
 
     def __init__(
-        self, target: str | Worker = "", graph: Graph | None = None, config: SessionConfig | None = None
+        self,
+        target: str | Worker = "",
+        graph: Graph | None = None,
+        config: SessionConfig | None = None,
+        *,
+        credentials: Credentials | None = None,
     ) -> None:
         _check_arguments(target, graph, config)
         self.graph = graph if graph is not None else default_graph()
@@ -81,7 +87,7 @@ class Session:
         self._process = generation()
         self._closed = False
         self._target = target
-        self._cluster, self._sync_runner = _reach(target, config or SessionConfig())
+        self._cluster, self._sync_runner = _reach(target, config or SessionConfig(), credentials)
         self._remote = not isinstance(self._cluster, LocalCluster)
         self._blocks: dict[Entry[Any], Entry[Graph]] = {}  # those that were entered, and not left
         self._background = self._cluster.background(self._id)
@@ -306,11 +312,7 @@ class Session:
             return await prepared.give(await self._running.step(prepared, values, limit, options, run_metadata))
 
     def plan(self, fetches: Any, feeds: Sequence[Any] = ()) -> Plan:
-        """How a step would be run: which nodes, optimized, on which device, and what goes between devices.
-
-        Args:
-            fetches, feeds: As the fetches and the keys of the feeds of `run`.
-        """
+        """How `run` would do it, by the keys of its feeds: the nodes, optimized, their devices, what goes between."""
         return self._planner.plan(_asked(self.graph, fetches, feeds))
 
     async def stuck_report(self) -> list[StuckStep]:
@@ -426,7 +428,9 @@ def _check_options(options: Any, run_metadata: Any) -> None:
     check_kind(run_metadata, (RunMetadata, NoneType), "run_metadata", "an aioflow.RunMetadata")
 
 
-def _reach(target: str | Worker, config: SessionConfig) -> tuple[Cluster, SyncRunner | LoopThread]:
+def _reach(
+    target: str | Worker, config: SessionConfig, credentials: Credentials | None
+) -> tuple[Cluster, SyncRunner | LoopThread]:
     """The workers that a target names, and who runs coroutines on them for callers that have no event loop."""
     if isinstance(target, Worker):
         check_process(target.process, "the worker")
@@ -439,7 +443,7 @@ def _reach(target: str | Worker, config: SessionConfig) -> tuple[Cluster, SyncRu
         from aioflow.net.loop_thread import LoopThread  # of `import aioflow`, all of `net` would be a tenth
         from aioflow.net.remote_cluster import RemoteCluster
 
-    return RemoteCluster(target), LoopThread()
+    return RemoteCluster(target, credentials=credentials), LoopThread()
 
 
 def _asked(graph: Graph, fetches: Any, feeds: Sequence[Any]) -> StepRequest:

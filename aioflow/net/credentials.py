@@ -1,0 +1,83 @@
+"""By what the processes of a cluster know each other: without it they speak on this machine's loopback only.
+
+A secret never stands on a command line, where everybody on the machine can read it: it comes from a file or from the
+environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+from aioflow.errors import InvalidArgumentError, NotFoundError
+
+__all__ = ["Credentials", "read_secret"]
+
+_LEAST: Final = 16  # bytes
+_MOST: Final = 4096
+_SECRET: Final = "AIOFLOW_SECRET"
+_SECRET_FILE: Final = "AIOFLOW_SECRET_FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a process proves itself by.
+
+    Attributes:
+        secret: Known to every process of the cluster and its clients, and to nobody else: 16 to 4096 bytes, at best
+            32 random ones (`python -c "import secrets; print(secrets.token_hex(32))"`). Both ends of each connection
+            prove that they know it, without sending it. Beyond the loopback every frame has a tag too, so that nothing
+            can be put into the connection or changed in it; whoever can read what passes can read the values.
+        seals_loopback: Whether frames have tags on the loopback as well.
+
+    Raises:
+        InvalidArgumentError: the secret is too short or too long.
+    """
+
+    secret: bytes | None = field(default=None, repr=False)
+    seals_loopback: bool = False
+
+    def __post_init__(self) -> None:
+        if self.secret is None:
+            return
+        size = len(self.secret) if type(self.secret) is bytes else None
+        if size is None or not _LEAST <= size <= _MOST:  # which is not shown
+            actual = type(self.secret).__name__ if size is None else f"{size} bytes"
+            raise InvalidArgumentError("the cluster's secret", expected=f"{_LEAST} to {_MOST} bytes", actual=actual)
+
+    @property
+    def prove(self) -> bool:
+        """Whether they prove anything."""
+        return self.secret is not None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """The secret in AIOFLOW_SECRET, or in the file that AIOFLOW_SECRET_FILE names; none where neither is set.
+
+        Raises:
+            InvalidArgumentError: both are set, or it is too short or too long.
+            NotFoundError: the file cannot be read.
+        """
+        found = os.environ if environment is None else environment
+        text, path = found.get(_SECRET), found.get(_SECRET_FILE)
+        if text is not None and path is not None:
+            raise InvalidArgumentError(f"{_SECRET} and {_SECRET_FILE} are both set", expected="one of them")
+        if path is not None:
+            return cls(read_secret(path))
+        return cls(None if text is None else text.encode().strip())
+
+
+def read_secret(path: str | Path) -> bytes:
+    """The secret in a file, without white space around it.
+
+    Raises:
+        NotFoundError: it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MOST + 2).strip()  # with the end of a line, and to be found too long
+    except OSError as error:
+        raise NotFoundError(f"the file of the cluster's secret cannot be read: {error}") from error

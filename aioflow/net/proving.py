@@ -1,0 +1,125 @@
+"""How two ends prove to each other that they know the cluster's secret, without I/O.
+
+    opening   a hello, and where it says PROVES a nonce: 32 random bytes
+    proof     HMAC-SHA256(secret, label · opening of the connecting end · opening of the listening end)
+
+Each end sends its opening at once. Then the connecting end proves itself, and only after that the listening one: who
+merely connects gets nothing by which a secret could be guessed. A wrong proof is answered by 32 zeros. The label names
+the end, so that a proof sent back to its maker is none; the nonces make each proof good for one connection. Versions,
+flags and incarnations are part of what is proved, so nobody between the two can change them.
+
+If one end has a secret and the other has none, both refuse, and so do those of different secrets. Keys of the frames
+(`sealing`) are made in the same way with other labels.
+"""
+
+from __future__ import annotations
+
+import enum
+import hmac
+from collections.abc import Callable
+from typing import Final
+
+from aioflow.errors import UnauthenticatedError
+from aioflow.net.handshake import HELLO_BYTES, PROVES, SEALS, Hello, parse_hello
+from aioflow.net.sealing import Seal
+
+__all__ = ["NONCE_BYTES", "WORD_BYTES", "Proving", "Role"]
+
+WORD_BYTES: Final = HELLO_BYTES  # a hello, a nonce and a proof are as long
+NONCE_BYTES: Final = WORD_BYTES
+_REFUSED: Final = bytes(WORD_BYTES)
+
+
+class Role(enum.Enum):
+    """Which end this is."""
+
+    CONNECTING = b"connecting"
+    LISTENING = b"listening"
+
+    @property
+    def other(self) -> Role:
+        """The other end."""
+        return Role.LISTENING if self is Role.CONNECTING else Role.CONNECTING
+
+
+class Proving:
+    """One end of it: send `opening`, then for each WORD_BYTES that come what `received` returns, until `done`.
+
+    Args:
+        secret: None where there is none: then the peer must have none either.
+        seals: Whether this end wants tags on frames; they are there if either does.
+        nonce: NONCE_BYTES that nobody can guess and that were not used before.
+
+    Attributes:
+        opening: What is sent first.
+        peer: The other end's hello, once it has come.
+        done: Whether both have proved themselves.
+        last_words: After an error, what is sent before the connection is closed.
+    """
+
+    def __init__(self, role: Role, incarnation: int, secret: bytes | None, seals: bool, nonce: bytes) -> None:
+        self._role = role
+        self._secret = secret
+        self._hello = Hello(incarnation, flags=0 if secret is None else PROVES | SEALS if seals else PROVES)
+        self.opening = self._hello.to_bytes() + (b"" if secret is None else nonce)
+        self._peer_opening = b""
+        self.peer: Hello | None = None
+        self.done = False
+        self.last_words = b""
+        self._next: Callable[[bytes], bytes] = self._greeted
+
+    def received(self, word: bytes) -> bytes:
+        """The next WORD_BYTES have come; returns what is to be sent.
+
+        Raises:
+            DataLossError, UnimplementedError: as `parse_hello`.
+            UnauthenticatedError: the peer does not know the secret, or knows of one that this end has not.
+        """
+        return self._next(word)
+
+    def seals(self) -> tuple[Seal, Seal] | None:
+        """Once done: what makes the tags of frames that are sent, and what checks those that come; None without."""
+        if self._secret is None or self.peer is None or not (self._hello.flags | self.peer.flags) & SEALS:
+            return None
+        own, other = (Seal(self._derived(b"aioflow frames: ", role)) for role in (self._role, self._role.other))
+        return own, other
+
+    def _greeted(self, word: bytes) -> bytes:
+        peer = parse_hello(word)
+        if self._secret is None and peer.flags & PROVES:
+            raise UnauthenticatedError(
+                "the peer asks for the cluster's secret, and this process has none",
+                expected="AIOFLOW_SECRET_FILE, AIOFLOW_SECRET or aioflow.distributed.Credentials(...)",
+            )
+        if self._secret is not None and not peer.flags & PROVES:
+            raise UnauthenticatedError("the peer has no secret, and this process asks for the cluster's")
+        self.peer = peer
+        if self._secret is None:
+            self.done = True
+        else:
+            self._peer_opening = word
+            self._next = self._challenged
+        return b""
+
+    def _challenged(self, word: bytes) -> bytes:
+        self._peer_opening += word
+        self._next = self._proved
+        return self._proof(self._role) if self._role is Role.CONNECTING else b""
+
+    def _proved(self, word: bytes) -> bytes:
+        if not hmac.compare_digest(word, self._proof(self._role.other)):
+            if self._role is Role.LISTENING:
+                self.last_words = _REFUSED
+            elif word == _REFUSED:
+                raise UnauthenticatedError("the peer has another secret: it refuses the proof of this process")
+            raise UnauthenticatedError("the peer has not proved that it knows the cluster's secret")
+        self.done = True
+        return self._proof(self._role) if self._role is Role.LISTENING else b""
+
+    def _proof(self, role: Role) -> bytes:
+        return self._derived(b"aioflow proof: ", role)
+
+    def _derived(self, purpose: bytes, role: Role) -> bytes:
+        openings = (self.opening, self._peer_opening)
+        ordered = openings if self._role is Role.CONNECTING else openings[::-1]
+        return hmac.digest(self._secret or b"", purpose + role.value + b"\n" + b"".join(ordered), "sha256")

@@ -1,0 +1,383 @@
+"""Connections of those who have a secret, and of those who have another one or none: over TCP, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uvloop
+
+import aioflow as af
+from aioflow.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.credentials import Credentials
+from aioflow.net.framing import Kind, Message
+from aioflow.net.server import Server
+from aioflow.net.transports import connect, listen
+from aioflow.testing.check_comm import CHECKS, Check, Factory, connected
+from aioflow.testing.sim_cluster import SIMULATED, SimCluster
+from aioflow.testing.sim_net import SimNet, simulate
+
+ANY = "tcp://127.0.0.1:0"
+SECRET = b"0123456789abcdef0123456789abcdef"
+KNOWN = CommOptions(credentials=Credentials(SECRET))
+SEALED = CommOptions(credentials=Credentials(SECRET, seals_loopback=True))
+OTHER = CommOptions(credentials=Credentials(b"x" * 32))
+NONE = CommOptions(credentials=Credentials())
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+async def echo(comm: Comm) -> None:
+    while (message := await comm.receive()) is not None:
+        await comm.send(message)
+
+
+async def answered(comm: Comm, number: int = 5) -> None:
+    await comm.send(Message(Kind.REQUEST, number))
+    reply = await comm.receive()
+    assert reply is not None
+    assert reply.request == number
+
+
+# ── who is let in ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def sealing(factory: Factory) -> Factory:
+    def with_credentials(first: CommOptions, second: CommOptions) -> contextlib.AbstractAsyncContextManager[object]:
+        return factory(replace(first, credentials=KNOWN.credentials), replace(second, credentials=SEALED.credentials))
+
+    return with_credentials  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_sealed_connection_keeps_the_contract(check: Check, loop: str) -> None:
+    factory: Callable[[], asyncio.AbstractEventLoop] = LOOPS[loop]
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(asyncio.wait_for(check(sealing(connected(ANY))), 60))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_same_secret_is_let_in_and_others_are_told_why_not(loop: str) -> None:
+    reached: list[Comm] = []
+
+    async def handler(comm: Comm) -> None:
+        reached.append(comm)
+        await echo(comm)
+
+    async def main() -> None:
+        async with listen(ANY, handler, KNOWN) as listener:
+            for options, sentence in ((OTHER, "another secret"), (NONE, "this process has none")):
+                with pytest.raises(UnauthenticatedError, match=sentence) as caught:
+                    await connect(listener.address, 5, options, peer="/job:ps/task:0")
+                assert "/job:ps/task:0" in str(caught.value)
+            assert not reached
+            async with await connect(listener.address, 5, KNOWN) as comm:
+                await answered(comm)
+        async with listen(ANY, handler, NONE) as listener:
+            with pytest.raises(UnauthenticatedError, match="the peer has no secret"):
+                await connect(listener.address, 5, KNOWN)
+        assert len(reached) == 1
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(asyncio.wait_for(main(), 60))
+
+
+async def test_what_was_recorded_lets_nobody_in() -> None:
+    """All that an honest peer has said is said again, on a connection of one's own."""
+    recorded = bytearray()
+
+    def record(data: bytes) -> bytes:
+        recorded.extend(data)
+        return data
+
+    async with listen(ANY, echo, KNOWN) as listener:
+        async with (
+            between(listener.address, record) as address,
+            await connect(address, 5, KNOWN) as comm,
+        ):
+            await answered(comm)
+        assert len(recorded) > 96
+        host, port = listener.address.removeprefix("tcp://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(recorded[:96])
+        assert len(await reader.readexactly(64)) == 64, "its opening"
+        assert await reader.read() == bytes(32), "no proof, and the end"
+        writer.close()
+        await writer.wait_closed()
+
+
+@asynccontextmanager
+async def between(address: str, there: Callable[[bytes], bytes]) -> AsyncIterator[str]:
+    """Somebody on the way to an address, who changes what goes there."""
+    host, port = address.removeprefix("tcp://").split(":")
+
+    async def copy(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Callable[[bytes], bytes]
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(change(data))
+        with contextlib.suppress(OSError):
+            writer.close()
+            await writer.wait_closed()
+
+    async with asyncio.TaskGroup() as tg:
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            far_reader, far_writer = await asyncio.open_connection(host, int(port))
+            tg.create_task(copy(reader, far_writer, there))
+            tg.create_task(copy(far_reader, writer, lambda data: data))
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize("size", [8, 300_000], ids=["small", "in chunks"])
+async def test_what_is_changed_on_the_way_ends_a_sealed_connection(size: int) -> None:
+    ended: asyncio.Future[OpError] = asyncio.get_running_loop().create_future()
+    got: list[Message] = []
+
+    async def handler(comm: Comm) -> None:
+        try:
+            while (message := await comm.receive()) is not None:
+                got.append(message)
+        except OpError as error:
+            ended.set_result(error)
+
+    def alter(data: bytes) -> bytes:
+        return data.replace(b"\x07\x07\x07\x07", b"\x07\x06\x07\x07")
+
+    async with asyncio.timeout(30), listen(ANY, handler, SEALED) as listener, between(listener.address, alter) as there:
+        comm = await connect(there, 5, KNOWN)
+        await comm.send(Message(Kind.PUSH, 1, {}, (np.ones(size, np.uint8),)))
+        await comm.send(Message(Kind.PUSH, 2, {}, (np.full(size, 7, np.uint8),)))
+        assert isinstance(await ended, DataLossError)
+        comm.abort("done")
+    assert [message.request for message in got] in ([], [1]), "what came with it may be lost, too"
+
+
+# ── strangers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_strangers_keep_no_peer_out(loop: str) -> None:
+    """Three hundred connections that say nothing, or half a word, and a place for ten."""
+    options = replace(KNOWN, connections=2, strangers=10, handshake_timeout=60.0)
+
+    async def main() -> None:
+        async with listen(ANY, echo, options) as listener:
+            where = ("127.0.0.1", int(listener.address.rpartition(":")[2]))
+            with contextlib.ExitStack() as stack:
+                for index in range(300):
+                    sock = stack.enter_context(socket.create_connection(where))
+                    sock.sendall(b"aioflow\n"[: index % 9])
+                    await asyncio.sleep(0)
+                one, two = [await connect(listener.address, 5, KNOWN) for _ in range(2)]
+                await answered(one)
+                await answered(two)
+                with pytest.raises(UnavailableError):
+                    await connect(listener.address, 5, KNOWN)
+                for comm in (one, two):
+                    await comm.close()
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(asyncio.wait_for(main(), 60))
+
+
+async def test_the_oldest_strangers_are_dropped() -> None:
+    options = replace(KNOWN, strangers=3, handshake_timeout=60.0)
+    async with asyncio.timeout(30), listen(ANY, echo, options) as listener:
+        host, port = listener.address.removeprefix("tcp://").split(":")
+        streams = []
+        for _ in range(5):
+            streams.append(await asyncio.open_connection(host, int(port)))
+            await streams[-1][0].readexactly(64)  # it has been accepted
+        for reader, _ in streams[:2]:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        for reader, _ in streams[2:]:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(), 0.01)
+        for _, writer in streams:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+async def test_strangers_take_little_memory() -> None:
+    options = replace(KNOWN, handshake_timeout=60.0)
+    async with listen(ANY, echo, options) as listener:
+        where = ("127.0.0.1", int(listener.address.rpartition(":")[2]))
+        gc.collect()
+        tracemalloc.start()
+        try:
+            with contextlib.ExitStack() as stack:
+                for _ in range(60):
+                    sock = stack.enter_context(socket.create_connection(where))
+                    sock.sendall(b"aioflow\n")
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0.05)
+                assert tracemalloc.get_traced_memory()[0] < 60 * 20_000
+        finally:
+            tracemalloc.stop()
+
+
+# ── where the secret comes from ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_secret_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(SECRET + b"\n")
+    assert Credentials.from_environment({}) == Credentials()
+    assert Credentials.from_environment({"AIOFLOW_SECRET": SECRET.decode()}).secret == SECRET
+    assert Credentials.from_environment({"AIOFLOW_SECRET_FILE": str(file)}).secret == SECRET
+    with pytest.raises(InvalidArgumentError, match="both set"):
+        Credentials.from_environment({"AIOFLOW_SECRET": SECRET.decode(), "AIOFLOW_SECRET_FILE": str(file)})
+    with pytest.raises(NotFoundError, match="cannot be read"):
+        Credentials.from_environment({"AIOFLOW_SECRET_FILE": str(tmp_path / "none")})
+    for wrong in ("", "short", "y" * 5000):
+        file.write_text(wrong)
+        for environment in ({"AIOFLOW_SECRET": wrong}, {"AIOFLOW_SECRET_FILE": str(file)}):
+            with pytest.raises(InvalidArgumentError) as caught:
+                Credentials.from_environment(environment)
+            assert not wrong or wrong not in str(caught.value)
+
+
+def test_a_secret_is_not_shown() -> None:
+    assert SECRET.decode() not in repr(KNOWN)
+    with pytest.raises(InvalidArgumentError) as caught:
+        replace(KNOWN, heartbeat=-1.0)
+    assert SECRET.decode() not in str(caught.value)
+
+
+# ── beyond the loopback ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_other_addresses_are_listened_at_with_a_secret_only() -> None:
+    with pytest.raises(PermissionDeniedError, match="AIOFLOW_SECRET_FILE"):
+        async with listen("tcp://0.0.0.0:0", echo, NONE):
+            pass
+    async with listen("tcp://0.0.0.0:0", echo, KNOWN) as listener:
+        port = listener.address.rpartition(":")[2]
+        async with await connect(f"tcp://127.0.0.1:{port}", 5, KNOWN) as comm:
+            await answered(comm)
+
+
+BEYOND = """
+import asyncio
+import aioflow as af
+from aioflow.net.server import Server
+
+async def main():
+    cluster = {"ps": ["10.99.0.1:0"], "worker": ["10.99.0.2:2223"]}
+    async with Server(cluster, "ps", 0) as ps:
+        cluster["ps"] = [ps.target.removeprefix("aioflow://")]
+        async with Server(cluster, "worker", 0) as worker:
+            ps.cluster, graph = worker.cluster, af.Graph()
+            with graph.as_default():
+                with af.device("/job:ps"):
+                    x = af.constant([1.0, 2.0]) * 2.0
+                with af.device("/job:worker"):
+                    y = af.reduce_sum(x)
+            async with af.Session(worker.target, graph=graph) as session:
+                print(await session.run(y))
+asyncio.run(main())
+"""
+
+
+def in_namespace(program: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A program in a network namespace of its own, with two addresses that are not of the loopback."""
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        pytest.skip("there is no unshare or no ip on this machine")
+    made = subprocess.run(["unshare", "-rn", "ip", "link", "set", "lo", "up"], capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"this machine gives no network namespace: {made.stderr.strip()}")
+    set_up = "ip link set lo up && ip addr add 10.99.0.1/24 dev lo && ip addr add 10.99.0.2/24 dev lo"
+    command = ["unshare", "-rn", "sh", "-c", f'{set_up} && exec "$0" -c "$1"', sys.executable, program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+
+@pytest.mark.parametrize("secret", [SECRET.decode(), None])
+def test_a_cluster_beyond_the_loopback(secret: str | None) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    if secret is not None:
+        environment["AIOFLOW_SECRET"] = secret
+    ended = in_namespace(BEYOND, environment)
+    if secret is None:
+        assert "PermissionDeniedError" in ended.stderr
+        assert "loopback" in ended.stderr
+    else:
+        assert ended.stdout.strip() == "6.0", ended.stderr
+
+
+# ── a cluster ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_session_and_a_server_are_given_credentials() -> None:
+    known = Credentials(SECRET)
+    async with Server({"ps": ["127.0.0.1:0"]}, "ps", 0, credentials=known) as server:
+        with af.Graph().as_default():
+            doubled = af.constant(21.0) * 2.0
+        # Not on the server's event loop: there it would be used without a connection.
+        assert await asyncio.to_thread(run_there, server.target, doubled, known) == 42.0
+        with pytest.raises(UnauthenticatedError, match="another secret"):
+            await asyncio.to_thread(run_there, server.target, doubled, Credentials(b"y" * 32))
+
+
+def run_there(target: str, fetched: af.Tensor, credentials: Credentials) -> float:
+    async def run() -> float:
+        async with af.Session(target, graph=fetched.graph, credentials=credentials) as session:
+            return float(await session.run(fetched))
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("seals", [False, True])
+def test_a_simulated_cluster_has_a_secret(seals: bool) -> None:
+    """What proves and seals runs on the simulated network as on a real one, and the same again for the same seed."""
+
+    async def story(net: SimNet) -> str:
+        options = CommOptions(credentials=Credentials(SECRET, seals))
+        cluster = SimCluster(net, {"ps": 1, "worker": 1}, options=options)
+        await cluster.start()
+        with af.Graph().as_default() as graph:
+            with af.device("/job:ps"):
+                x = af.constant([1.0, 2.0]) * 2.0
+            with af.device("/job:worker"):
+                y = af.reduce_sum(x)
+
+        async def client() -> None:
+            target = cluster.target("worker0")
+            async with af.Session(target, graph=graph, config=SIMULATED, credentials=Credentials(SECRET)) as session:
+                assert await session.run(y) == 6.0
+            with pytest.raises(UnauthenticatedError):
+                async with af.Session(target, graph=graph, credentials=Credentials(b"z" * 32)):
+                    pass
+
+        await net.host("client").start(client, "client")
+        await cluster.stop()
+        return net.trace.digest
+
+    assert simulate(story, seed=3) == simulate(story, seed=3)

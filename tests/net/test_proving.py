@@ -1,0 +1,265 @@
+"""The proof of a secret and the tags of frames, without I/O: against another program's HMAC and BLAKE2, and forged."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aioflow.errors import DataLossError, OpError, UnauthenticatedError, UnimplementedError
+from aioflow.net.decoder import Decoder
+from aioflow.net.framing import CHUNK_BYTES, Kind, Message, bare_frame, encode
+from aioflow.net.proving import Proving, Role
+from aioflow.net.sealing import Seal
+
+SECRET = bytes(range(32))
+HELLO = struct.Struct("<8sHHIQQ")  # written out here: the format is a promise to other versions
+CONNECTING = HELLO.pack(b"aioflow\n", 2, 2, 3, 0x1111, 0) + b"\xaa" * 32
+LISTENING = HELLO.pack(b"aioflow\n", 2, 2, 1, 0x2222, 0) + b"\xbb" * 32
+
+
+def connecting(secret: bytes | None = SECRET, seals: bool = True, nonce: bytes = b"\xaa" * 32) -> Proving:
+    return Proving(Role.CONNECTING, 0x1111, secret, seals, nonce)
+
+
+def listening(secret: bytes | None = SECRET, seals: bool = False, nonce: bytes = b"\xbb" * 32) -> Proving:
+    return Proving(Role.LISTENING, 0x2222, secret, seals, nonce)
+
+
+def say(to: Proving, data: bytes) -> bytes:
+    """Hand over bytes as they come; returns what is answered."""
+    assert len(data) % 32 == 0
+    return b"".join(to.received(data[start : start + 32]) for start in range(0, len(data), 32))
+
+
+def proved(first: Proving, second: Proving) -> None:
+    assert say(second, first.opening) == b""
+    proof = say(first, second.opening)
+    answer = say(second, proof)
+    assert second.done
+    assert not first.done
+    assert say(first, answer) == b""
+    assert first.done
+
+
+# ── the proof ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_words_are_as_documented() -> None:
+    """Against `openssl mac -digest SHA256 -macopt hexkey:0001…1f HMAC`."""
+    first, second = connecting(), listening()
+    assert first.opening == CONNECTING
+    assert second.opening == LISTENING
+    proof = bytes.fromhex("3C48B2D5DD2349D0BAEA255B3916EB740694A860369E30634F53A10F7B183B9F")
+    answer = bytes.fromhex("57FDB804CCBB300D8FCE31507805452469525CB840C283F134304C5460BFA790")
+    assert say(first, LISTENING) == proof
+    assert say(second, CONNECTING) == b"", "who merely connects is told nothing"
+    assert say(second, proof) == answer
+    say(first, answer)
+    assert first.peer is not None
+    assert second.peer is not None
+    assert (first.peer.incarnation, second.peer.incarnation) == (0x2222, 0x1111)
+
+
+def test_without_a_secret_the_hello_is_all() -> None:
+    first, second = connecting(None), listening(None)
+    assert len(first.opening) == 32
+    assert say(first, second.opening) == b""
+    assert first.done
+    assert first.seals() is None
+
+
+@pytest.mark.parametrize(("one", "other", "tags"), [(0, 0, False), (1, 0, True), (0, 1, True), (1, 1, True)])
+def test_frames_have_tags_where_either_end_wants_them(one: bool, other: bool, tags: bool) -> None:
+    first, second = connecting(seals=one), listening(seals=other)
+    proved(first, second)
+    ours, theirs = first.seals(), second.seals()
+    assert (ours is not None) == (theirs is not None) == tags
+    if ours is not None and theirs is not None:
+        for sending, receiving in ((ours[0], theirs[1]), (theirs[0], ours[1])):
+            frame = bare_frame(Kind.HEARTBEAT, 1)
+            (tag,) = sending.sealed([frame])[1:]
+            receiving.begin(frame)
+            receiving.check(tag)
+
+
+@pytest.mark.parametrize(("end", "other"), [(connecting, listening), (listening, connecting)])
+def test_who_has_a_secret_and_who_has_none_refuse_each_other(
+    end: Callable[..., Proving], other: Callable[..., Proving]
+) -> None:
+    with pytest.raises(UnauthenticatedError, match="the peer has no secret"):
+        say(end(), other(None).opening)
+    with pytest.raises(UnauthenticatedError, match="this process has none"):
+        say(end(None), other().opening)
+
+
+def test_another_secret_is_refused_and_both_are_told() -> None:
+    first, second = connecting(b"x" * 32), listening()
+    say(second, first.opening)
+    with pytest.raises(UnauthenticatedError, match="has not proved"):
+        say(second, say(first, second.opening))
+    assert second.last_words == bytes(32), "nothing that was made with the secret"
+    assert not second.done
+    with pytest.raises(UnauthenticatedError, match="another secret"):
+        say(first, second.last_words)
+
+
+def test_a_listener_that_does_not_know_the_secret_is_refused() -> None:
+    first = connecting()
+    say(first, LISTENING)
+    with pytest.raises(UnauthenticatedError, match="has not proved"):
+        say(first, b"\x01" * 32)
+    assert not first.done
+    assert not first.last_words
+
+
+def test_a_recorded_proof_is_none_on_another_connection() -> None:
+    first, second = connecting(), listening()
+    say(second, first.opening)
+    proof = say(first, second.opening)
+    again = listening(nonce=b"\xcc" * 32)
+    say(again, CONNECTING)
+    with pytest.raises(UnauthenticatedError):
+        say(again, proof)
+
+
+def test_a_proof_sent_back_to_its_maker_is_none() -> None:
+    first = connecting()
+    proof = say(first, first.opening)
+    with pytest.raises(UnauthenticatedError):
+        say(first, proof)
+
+
+@pytest.mark.parametrize("place", [8, 10, 12, 16, 32, 63], ids=["version", "oldest", "flags", "incarnation", "a", "z"])
+def test_nothing_of_the_openings_can_be_changed_on_the_way(place: int) -> None:
+    first, second = connecting(), listening()
+    altered = bytearray(first.opening)
+    altered[place] ^= 1 if place == 10 else 2  # what is still a hello
+    proof = say(first, second.opening)
+    with pytest.raises(OpError) as caught:
+        say(second, bytes(altered) + proof)
+    assert type(caught.value) in (UnauthenticatedError, UnimplementedError)
+
+
+# ── the tags ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+KEY = bytes.fromhex("5270E23410D4D37BC70F2921DDA636318D693B18268497E89E10C90104DAD683")
+
+
+def test_the_tags_are_as_documented() -> None:
+    """Against openssl's BLAKE2BMAC of 16 bytes, with the key of the connecting end's frames of the vector above."""
+    seal = Seal(KEY)
+    frame = struct.pack("<4sBBHQIIQ", b"aiof", 2, 1, 0, 7, 0, 0, 0)
+    tags = [bytes(seal.sealed([frame])[1]) for _ in range(2)]
+    assert [tag.hex().upper() for tag in tags] == [
+        "B538D18CC092B092F6D8441097B5BFEB",
+        "A4F2DE602E43288AE6FEBA06274867BB",
+    ]
+    first, second = connecting(), listening()
+    proved(first, second)
+    seals = first.seals()
+    assert seals is not None
+    assert seals[0].sealed([frame])[1] == tags[0], "the vector's connection has this key"
+
+
+def feed(decoder: Decoder, data: bytes, cuts: Iterator[int] | None = None) -> list[Message]:
+    found, position = [], 0
+    while position < len(data):
+        buffer = decoder.buffer()
+        assert buffer.nbytes > 0
+        count = min(buffer.nbytes, len(data) - position, next(cuts) if cuts is not None else len(data))
+        buffer[:count] = data[position : position + count]
+        position += count
+        found += decoder.received(count)
+    return found
+
+
+SMALL = Message(Kind.PUSH, 1, {"x": [1, "text"]}, (np.arange(5.0), np.array([b"ab", b""], dtype=object)))
+LARGE = Message(Kind.REQUEST, 2, {"y": 2}, (np.arange(3, dtype=np.int8), np.random.default_rng(0).random(40_000)))
+
+
+def frames() -> list[bytes]:
+    """A small message, a large one in chunks with a heartbeat between, a small one: each frame with its tag."""
+    seal, large = Seal(KEY), encode(LARGE)
+    chunks = [b"".join(map(bytes, chunk)) for chunk in large.chunks(100_000)]
+    plain = [encode(SMALL).head, large.head, chunks[0], bare_frame(Kind.HEARTBEAT, 3), *chunks[1:], encode(SMALL).head]
+    return [b"".join(map(bytes, seal.sealed([frame]))) for frame in plain]
+
+
+@given(st.lists(st.integers(1, 70_000), min_size=1))
+@settings(deadline=None, max_examples=40)
+def test_sealed_messages_survive_any_cut(sizes: list[int]) -> None:
+    data = b"".join(frames())
+    decoder = Decoder(seal=Seal(KEY))
+    found = feed(decoder, data, (sizes[i % len(sizes)] for i in range(len(data))))
+    assert [message.request for message in found] == [1, 3, 2, 1]
+    np.testing.assert_array_equal(found[2].tensors[1], LARGE.tensors[1])
+    assert found[0].tensors[1].tolist() == [b"ab", b""]
+    assert decoder.idle
+    assert not decoder.mid_frame
+
+
+@pytest.mark.parametrize("cut", [1, 7, 15, 16, 17])
+def test_a_tag_that_comes_in_pieces(cut: int) -> None:
+    data = b"".join(frames())
+    assert len(feed(Decoder(seal=Seal(KEY)), data, (cut for _ in data))) == 4
+
+
+def test_whole_is_what_the_other_end_takes() -> None:
+    message = Message(Kind.PUSH, 9, {}, (np.arange(CHUNK_BYTES, dtype=np.uint8),))
+    data = b"".join(map(bytes, Seal(KEY).whole(encode(message))))
+    (found,) = feed(Decoder(seal=Seal(KEY)), data)
+    np.testing.assert_array_equal(found.tensors[0], message.tensors[0])
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=150)
+def test_an_altered_byte_is_found_before_anybody_has_the_message(data: st.DataObject) -> None:
+    sent = frames()
+    index = data.draw(st.integers(0, len(sent) - 1))
+    place = data.draw(st.integers(0, len(sent[index]) - 1))
+    altered = bytearray(sent[index])
+    altered[place] ^= data.draw(st.integers(1, 255))
+    decoder = Decoder(seal=Seal(KEY))
+    honest = [message.request for message in feed(Decoder(seal=Seal(KEY)), b"".join(sent[:index]))]
+    found: list[Message] = []
+    try:
+        found += feed(decoder, b"".join(sent[:index]))
+        found += feed(decoder, bytes(altered))
+        found += feed(decoder, b"".join(sent[index + 1 :]))
+    except OpError:
+        pass
+    assert [message.request for message in found] == honest, "or it waits for a frame that is longer, and ends"
+
+
+FORGERIES = {
+    "left out": lambda f: [*f[:3], *f[4:]],
+    "twice": lambda f: [*f[:1], *f],
+    "changed places": lambda f: [f[0], f[1], f[3], f[2], *f[4:]],
+    "without a tag": lambda f: [f[0][:-16], *f[1:]],
+    "of another key": lambda f: [b"".join(map(bytes, Seal(b"k" * 32).sealed([f[0][:-16]]))), *f[1:]],
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_frames_that_are_not_those_that_were_sent(forgery: str) -> None:
+    with pytest.raises(DataLossError, match="tag is wrong"):
+        feed(Decoder(seal=Seal(KEY)), b"".join(FORGERIES[forgery](frames())))
+
+
+def test_a_forged_header_takes_no_memory() -> None:
+    """What declares a large tensor is looked at only when its tag is right."""
+    large = encode(Message(Kind.PUSH, 1, {}, (np.zeros(64 << 20, np.uint8),)))
+    decoder = Decoder(seal=Seal(KEY))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataLossError, match="tag is wrong"):
+            feed(decoder, large.head + bytes(16))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
