@@ -40,7 +40,14 @@ def _run(given: Sequence[str]) -> int:
     if not task.is_told_by("--"):
         say(_PROGRAM, str(task))
     config = SessionConfig(device_count={"CPU": options.cpus})
-    server = Server(task.cluster, task.job_name, task.task_index, config=config, allow_dirs=options.allow_dir)
+    server = Server(
+        task.cluster,
+        task.job_name,
+        task.task_index,
+        config=config,
+        allow_dirs=options.allow_dir,
+        credentials=options.credentials,
+    )
     told = asyncio.Event()
     try:
         run(_serve(server, options, told), on_terminate=told.set)

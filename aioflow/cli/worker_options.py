@@ -11,11 +11,13 @@ import aioflow
 from aioflow.checks.brief import brief
 from aioflow.cli.arguments import Parser, add_imports, count, file, patience, port, positive, stored_file, up_to
 from aioflow.cli.cluster import parse_cluster
+from aioflow.cli.credentials import CREDENTIALS, add_credentials, given_credentials
 from aioflow.errors import InvalidArgumentError
 from aioflow.net.cluster_sources.slurm import FIRST_PORT, parse_jobs
 from aioflow.net.cluster_sources.sources import AUTO, ClusterTask, Given
 from aioflow.net.cluster_sources.this_task import find_task
 from aioflow.net.cluster_sources.toml_file import read_toml
+from aioflow.net.credentials import Credentials
 
 __all__ = ["WorkerOptions", "make_parser", "parse_options"]
 
@@ -31,6 +33,7 @@ class WorkerOptions(NamedTuple):
         allow_dir: The folders in which graphs may open files.
         status_port: Where it says how it is; None for nowhere.
         drain_seconds: How long it waits for its steps when it is to end.
+        credentials: By what it proves itself, and others to it.
     """
 
     task: ClusterTask
@@ -38,6 +41,7 @@ class WorkerOptions(NamedTuple):
     allow_dir: Sequence[str]
     status_port: int | None
     drain_seconds: float
+    credentials: Credentials
 
 
 # What holds where neither the command line nor the file says otherwise.
@@ -83,6 +87,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "--drain-seconds", type=patience, metavar="SECONDS", help=f"for steps at SIGTERM ({DRAIN_SECONDS:g})"
     )
     add_imports(parser)
+    add_credentials(parser)
 
 
 def _task(text: str) -> int | str:
@@ -93,7 +98,7 @@ def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping
     """What the command line says, and where it does not, its file and the environment.
 
     Raises:
-        InvalidArgumentError, NotFoundError: as of `cluster_task`; or a setting of the file is wrong.
+        InvalidArgumentError, NotFoundError: as of `cluster_task`; or a setting of the file, or what proves it, is wrong.
     """
     flags = vars(parser.parse_args(arguments))
     jobs = flags.get("slurm")
@@ -114,7 +119,8 @@ def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping
         given.append(found.given)
     task = find_task(given, environment)
     chosen = {name: flags.get(name, settings.get(name, default)) for name, default in _DEFAULTS.items()}
-    return WorkerOptions(task, **chosen)
+    proofs = {name: flags.get(name, settings.get(name)) for name in CREDENTIALS}
+    return WorkerOptions(task, **chosen, credentials=given_credentials(argparse.Namespace(**proofs)))
 
 
 class _FileParser(argparse.ArgumentParser):

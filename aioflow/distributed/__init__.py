@@ -14,14 +14,16 @@ if _TYPE_CHECKING:
     from aioflow.net.cluster_sources.sources import ClusterTask as ClusterTask
     from aioflow.net.cluster_sources.this_task import cluster_task as cluster_task
     from aioflow.net.credentials import Credentials as Credentials
+    from aioflow.net.tls import Tls as Tls
 
-__all__ = ["ClusterTask", "Credentials", "all_reduce", "all_reduce_across", "cluster_task"]
+__all__ = ["ClusterTask", "Credentials", "Tls", "all_reduce", "all_reduce_across", "cluster_task"]
 
 _load_later(
     __name__,
     {
         "ClusterTask": "aioflow.net.cluster_sources.sources",
         "Credentials": "aioflow.net.credentials",
+        "Tls": "aioflow.net.tls",
         "all_reduce": "aioflow.distributed.ring",
         "all_reduce_across": "aioflow.distributed.across",
         "cluster_task": "aioflow.net.cluster_sources.this_task",

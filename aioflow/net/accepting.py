@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from aioflow.net.comm import Comm, Handler
 
@@ -22,6 +23,7 @@ class Connections:
         self._handler = handler
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._others: set[asyncio.Task[None]] = set()
 
     @property
     def count(self) -> int:
@@ -36,6 +38,13 @@ class Connections:
         task.add_done_callback(
             lambda _: comm.abort("its handler has ended")
         )  # one cancelled before it began closes nothing
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Work that is none of a handler's, and never raises; it is cancelled when the block is left."""
+        task = self._group.create_task(work)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
+        return task
 
     async def _serve(self, comm: Comm) -> None:
         try:
@@ -54,7 +63,7 @@ class Connections:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for task in self._tasks:
+        for task in self._tasks | self._others:
             task.cancel()
         # Not told of the error, which it would wrap in a group: no task here ever raises.
         await self._group.__aexit__(None, None, None)

@@ -59,7 +59,7 @@ async def resolved(host: str, port: int, anywhere: bool = False) -> tuple[str, i
         raise PermissionDeniedError(
             f"{host}:{port} is not an address of this machine's loopback, and this process has nothing to prove itself"
             " by",
-            expected=f"{_LOOPBACK}, or a secret in AIOFLOW_SECRET_FILE or AIOFLOW_SECRET",
+            expected=f"{_LOOPBACK}, or a secret (AIOFLOW_SECRET_FILE) or certificates (AIOFLOW_TLS_CERT)",
             actual=", ".join(other) or "none",
         )
     return addresses[0], port

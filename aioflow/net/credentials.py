@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from aioflow.errors import InvalidArgumentError, NotFoundError
+from aioflow.net.tls import Tls
 
 __all__ = ["Credentials", "read_secret"]
 
@@ -20,6 +21,7 @@ _LEAST: Final = 16  # bytes
 _MOST: Final = 4096
 _SECRET: Final = "AIOFLOW_SECRET"
 _SECRET_FILE: Final = "AIOFLOW_SECRET_FILE"
+_TLS: Final = ("AIOFLOW_TLS_CERT", "AIOFLOW_TLS_KEY", "AIOFLOW_TLS_CA")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Credentials:
             32 random ones (`python -c "import secrets; print(secrets.token_hex(32))"`). Both ends of each connection
             prove that they know it, without sending it. Beyond the loopback every frame has a tag too, so that nothing
             can be put into the connection or changed in it; whoever can read what passes can read the values.
+        tls: Certificates. Both ends of each connection show one, and nobody on the way can read or change anything; so
+            no frame has a tag, and a secret may be there in addition or not at all.
         seals_loopback: Whether frames have tags on the loopback as well.
 
     Raises:
@@ -38,6 +42,7 @@ class Credentials:
     """
 
     secret: bytes | None = field(default=None, repr=False)
+    tls: Tls | None = None
     seals_loopback: bool = False
 
     def __post_init__(self) -> None:
@@ -51,23 +56,29 @@ class Credentials:
     @property
     def prove(self) -> bool:
         """Whether they prove anything."""
-        return self.secret is not None
+        return self.secret is not None or self.tls is not None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """The secret in AIOFLOW_SECRET, or in the file that AIOFLOW_SECRET_FILE names; none where neither is set.
+        """The secret in AIOFLOW_SECRET, or in the file that AIOFLOW_SECRET_FILE names; and TLS with the files that
+        AIOFLOW_TLS_CERT, AIOFLOW_TLS_KEY and AIOFLOW_TLS_CA name. What is not set is not used.
 
         Raises:
-            InvalidArgumentError: both are set, or it is too short or too long.
-            NotFoundError: the file cannot be read.
+            InvalidArgumentError: both of the first are set, or not all of the others, or something is not as it should
+                be.
+            NotFoundError: a file cannot be read.
         """
         found = os.environ if environment is None else environment
         text, path = found.get(_SECRET), found.get(_SECRET_FILE)
         if text is not None and path is not None:
             raise InvalidArgumentError(f"{_SECRET} and {_SECRET_FILE} are both set", expected="one of them")
+        files = [found.get(name) for name in _TLS]
+        if any(files) and not all(files):
+            raise InvalidArgumentError("TLS needs three files", expected=", ".join(_TLS), actual=files)
+        tls = Tls(*(file for file in files if file)) if any(files) else None
         if path is not None:
-            return cls(read_secret(path))
-        return cls(None if text is None else text.encode().strip())
+            return cls(read_secret(path), tls)
+        return cls(None if text is None else text.encode().strip(), tls)
 
 
 def read_secret(path: str | Path) -> bytes:

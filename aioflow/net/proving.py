@@ -43,7 +43,7 @@ class Role(enum.Enum):
 
 
 class Proving:
-    """One end of it: send `opening`, then for each WORD_BYTES that come what `received` returns, until `done`.
+    """One end of it: send `opening`, then what `filled` returns when bytes have come into `buffer`, until `done`.
 
     Args:
         secret: None where there is none: then the peer must have none either.
@@ -67,6 +67,20 @@ class Proving:
         self.done = False
         self.last_words = b""
         self._next: Callable[[bytes], bytes] = self._greeted
+        self._word = bytearray(WORD_BYTES)
+        self._count = 0
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes are to be written; none beyond this end's next word."""
+        return memoryview(self._word)[self._count :]
+
+    def filled(self, count: int) -> bytes:
+        """So many bytes are in `buffer()`; returns what is to be sent. Raises as `received`."""
+        self._count += count
+        if self._count < WORD_BYTES:
+            return b""
+        self._count = 0
+        return self.received(bytes(self._word))
 
     def received(self, word: bytes) -> bytes:
         """The next WORD_BYTES have come; returns what is to be sent.

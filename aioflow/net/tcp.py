@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Any, Final, Self, cast
 
-from aioflow.errors import OpError, UnavailableError
+from aioflow.errors import OpError, UnauthenticatedError, UnavailableError
 from aioflow.net.addresses import is_loopback, resolved, split_host
 from aioflow.net.chance import fresh_number
 from aioflow.net.comm import CommOptions, gone
@@ -27,11 +28,11 @@ from aioflow.net.framing import CHUNK_BYTES, Encoded, Kind, Message, bare_frame,
 from aioflow.net.heartbeat import Beats, Heartbeat
 from aioflow.net.inbox import Inbox, OnEnd, OnMessage
 from aioflow.net.inherited import Inherited
-from aioflow.net.proving import NONCE_BYTES, WORD_BYTES, Proving, Role
+from aioflow.net.proving import NONCE_BYTES, Proving, Role
 from aioflow.net.sealing import SEALED_CHUNK_BYTES, Seal
 from aioflow.net.tensor_format import Buffer
 
-__all__ = ["TcpComm", "connect_tcp", "tcp_address"]
+__all__ = ["TcpComm", "connect_tcp", "tcp_address", "tls_times"]
 
 _CLOSE: Final = bare_frame(Kind.CLOSE)
 
@@ -61,11 +62,9 @@ class TcpComm(asyncio.BufferedProtocol):
         self._options = options
         self.limits = options.limits
         self._loop = asyncio.get_running_loop()
-        self._connected = False
+        self._connected = self._over_tls = False
         self.greeted: asyncio.Future[None] = self._loop.create_future()
         self._lost: asyncio.Future[None] = self._loop.create_future()
-        self._word = bytearray(WORD_BYTES)
-        self._word_count = 0
         self._seal: Seal | None = None  # of what is sent
         self._piece = CHUNK_BYTES  # the longest payload that is sent in one piece
         self._inbox = Inbox(options.limits.unread_bytes, self._resume_reading)
@@ -97,18 +96,21 @@ class TcpComm(asyncio.BufferedProtocol):
             return
         self._inherited.add(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        stream.set_write_buffer_limits(high=0)
+        self._over_tls = stream.get_extra_info("ssl_object") is not None
+        stream.set_write_buffer_limits(high=1 if self._over_tls else 0)  # by TLS, 0 would be reached by nothing
         if not self._named:
             self.peer = tcp_address(*address[:2])
         self._timer = self._loop.call_later(self._options.handshake_timeout, self._late)
         self._beats = Beats(self._loop.time())
-        self._proving = self._opened(address[0])
+        if self._over_tls:
+            self._piece = SEALED_CHUNK_BYTES
+        self._proving = _opened(self._role, self._options, not self._over_tls and not is_loopback(address[0]))
         stream.write(self._proving.opening)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
         if self._proving is not None:
-            return memoryview(self._word)[self._word_count :]
+            return self._proving.buffer()
         return self._decoder.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -127,15 +129,23 @@ class TcpComm(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The peer sends no more; the transport closes itself."""
         if not self._goodbye:
-            self._fail(UnavailableError(f"{self.peer} has ended without a goodbye"))
+            self._fail(UnavailableError(f"{self.peer} has ended without a goodbye{self._perhaps}"))
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""
+        if isinstance(error, ssl.SSLError) and self._connected and self._proving is not None:
+            self._fail(UnauthenticatedError(f"{self.peer} does not take this process's certificate: {error}"))
         because = "the connection is gone" if error is None else f"{type(error).__name__}: {error}"
-        self._fail(UnavailableError(f"{self.peer} cannot be reached any more: {because}"))
+        self._fail(UnavailableError(f"{self.peer} cannot be reached any more: {because}{self._perhaps}"))
         if not self._lost.done():
             self._lost.set_result(None)
+
+    @property
+    def _perhaps(self) -> str:
+        """What else may be behind an end: by TLS 1.3 the end that connects is not always told."""
+        early = self._over_tls and self._role is Role.CONNECTING and self._proving is not None
+        return ", and may not take this process's certificate" if early else ""
 
     def pause_writing(self) -> None:
         """The system takes no more for now."""
@@ -148,21 +158,9 @@ class TcpComm(asyncio.BufferedProtocol):
 
     # ── in ──
 
-    def _opened(self, host: str) -> Proving:
-        options, credentials = self._options, self._options.credentials
-        seals = credentials.seals_loopback or not is_loopback(host)
-        nonce = b""
-        if credentials.secret is not None:
-            nonce = fresh_number(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
-        return Proving(self._role, options.incarnation, credentials.secret, seals, nonce)
-
     def _prove(self, proving: Proving, nbytes: int) -> None:
-        self._word_count += nbytes
-        if self._word_count < WORD_BYTES:
-            return
-        self._word_count = 0
         try:
-            answer = proving.received(bytes(self._word))
+            answer = proving.filled(nbytes)
         except OpError as error:
             if not proving.last_words:
                 raise
@@ -301,7 +299,7 @@ class TcpComm(asyncio.BufferedProtocol):
             stream.writelines(buffers)
             if self._writing and stream.get_write_buffer_size():
                 # `writelines` of asyncio before 3.12.9 and 3.13.2 pauses nobody (CVE-2024-12254); this does.
-                stream.set_write_buffer_limits(high=0)
+                stream.set_write_buffer_limits(high=1 if self._over_tls else 0)
         else:
             for buffer in buffers:
                 stream.write(buffer)
@@ -370,7 +368,7 @@ class TcpComm(asyncio.BufferedProtocol):
                         self._write_bare(_CLOSE)
                         self._end(UnavailableError(f"the connection to {self.peer} is closed"), None)
                         self._resume_reading()  # up to the peer's end of file; what comes is dropped
-                        self._transport.write_eof()
+                        _end_writing(self._transport)
                 await asyncio.shield(self._lost)
         except OSError:  # the time is up, or the system has ended the connection already
             self._transport.abort()
@@ -398,9 +396,28 @@ _MESSAGE_BYTES: Final = 512  # what a message without tensors takes, about
 _JOINED: Final = 1 << 20  # bytes; some transports join buffers, which is cheaper than another call up to about this
 
 
+def _opened(role: Role, options: CommOptions, is_exposed: bool) -> Proving:
+    credentials, nonce = options.credentials, b""
+    if credentials.secret is not None:
+        nonce = fresh_number(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
+    return Proving(role, options.incarnation, credentials.secret, credentials.seals_loopback or is_exposed, nonce)
+
+
+def _end_writing(transport: asyncio.Transport) -> None:
+    if transport.can_write_eof():
+        transport.write_eof()
+    else:  # by TLS an end is one for both directions; what was written goes before
+        transport.close()
+
+
 def tcp_address(host: str, port: int) -> str:
     """The address of a comm."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def tls_times(options: CommOptions) -> dict[str, Any]:
+    """Within which TLS begins and ends, for the functions of event loops."""
+    return {"ssl_handshake_timeout": options.handshake_timeout, "ssl_shutdown_timeout": options.close_timeout}
 
 
 async def connect_tcp(place: str, options: CommOptions, peer: str) -> TcpComm:
@@ -412,10 +429,19 @@ async def connect_tcp(place: str, options: CommOptions, peer: str) -> TcpComm:
         UnavailableError: nothing listens there, or no peer answers.
         DataLossError, UnimplementedError: what answers is not a peer, or one of another version.
     """
-    host, port = await resolved(*split_host(place), anywhere=options.credentials.prove)
+    host, port = split_host(place)
+    address, port = await resolved(host, port, anywhere=options.credentials.prove)
+    tls = options.credentials.tls
+    secured: dict[str, Any] = {}
+    if tls is not None:
+        secured = dict(ssl=tls.connecting(), server_hostname=host, **tls_times(options))
     loop = asyncio.get_running_loop()
     try:
-        _, comm = await loop.create_connection(lambda: TcpComm(Role.CONNECTING, options, peer), host, port)
+        _, comm = await loop.create_connection(
+            lambda: TcpComm(Role.CONNECTING, options, peer), address, port, **secured
+        )
+    except ssl.SSLError as error:
+        raise UnauthenticatedError(f"{peer} and this process do not take each other's certificates: {error}") from error
     except OSError as error:
         raise UnavailableError(str(error)) from error
     try:

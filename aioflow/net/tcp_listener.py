@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any, Final
 
 from aioflow.errors import AlreadyExistsError, UnavailableError
 from aioflow.net.accepting import Connections
@@ -13,11 +16,13 @@ from aioflow.net.addresses import reserved_socket, resolved, split_host
 from aioflow.net.comm import CommOptions, Handler
 from aioflow.net.inherited import Inherited
 from aioflow.net.proving import Role
-from aioflow.net.tcp import TcpComm, tcp_address
+from aioflow.net.tcp import TcpComm, tcp_address, tls_times
 
 __all__ = ["TcpListener", "listen_tcp"]
 
-_FULL = "there are too many connections"
+_FULL: Final = "there are too many connections"
+_WAITING: Final = 100  # connections that the system keeps until they are accepted
+_PAUSE: Final = 0.1  # seconds
 
 
 class TcpListener:
@@ -34,7 +39,7 @@ class _Door:
     """
 
     def __init__(self, connections: Connections, options: CommOptions) -> None:
-        self._connections = connections
+        self.connections = connections
         self._options = options
         self._strangers: dict[TcpComm, None] = {}  # in the order in which they have come
 
@@ -52,7 +57,7 @@ class _Door:
 
     @property
     def _full(self) -> bool:
-        return self._connections.count >= self._options.connections
+        return self.connections.count >= self._options.connections
 
     def _greeted(self, comm: TcpComm) -> None:
         self._strangers.pop(comm, None)
@@ -61,7 +66,7 @@ class _Door:
         if self._full:
             comm.abort(_FULL)
         else:
-            self._connections.start(comm)
+            self.connections.start(comm)
 
     def close(self) -> None:
         """Drop those who have not said who they are."""
@@ -80,20 +85,92 @@ async def listen_tcp(place: str, handler: Handler, options: CommOptions) -> Asyn
         UnavailableError: it is not of this machine.
     """
     host, port = await resolved(*split_host(place), anywhere=options.credentials.prove)
+    serve = _serve_tcp if options.credentials.tls is None else _serve_tls
     async with Connections(handler) as connections:
         door = _Door(connections, options)
+        async with serve(door, options, (host, port), reserved_socket(place)) as sock:
+            _inherited = Inherited([sock])  # for as long as they listen
+            try:
+                yield TcpListener(tcp_address(*sock.getsockname()[:2]))
+            finally:
+                door.close()
+
+
+@asynccontextmanager
+async def _serve_tcp(
+    door: _Door, options: CommOptions, where: tuple[str, int], reserved: socket.socket | None
+) -> AsyncIterator[Any]:
+    loop = asyncio.get_running_loop()
+    with _listening_at(where):
+        if reserved is None:
+            server = await loop.create_server(door.accept, *where)
+        else:
+            server = await loop.create_server(door.accept, sock=reserved)
+    try:
+        yield server.sockets[0]
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def _serve_tls(
+    door: _Door, options: CommOptions, where: tuple[str, int], reserved: socket.socket | None
+) -> AsyncIterator[socket.socket]:
+    """Accepts by itself: an event loop would tell nobody of those with whom TLS cannot be begun."""
+    with _listening_at(where):
+        family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
+        sock = reserved or socket.create_server(where, family=family)
+    with sock:
+        sock.listen(_WAITING)
+        sock.setblocking(False)
+        accepting = door.connections.run(_accept_tls(sock, door, options))
         try:
-            loop, reserved = asyncio.get_running_loop(), reserved_socket(place)
-            if reserved is None:
-                server = await loop.create_server(door.accept, host, port)
-            else:
-                server = await loop.create_server(door.accept, sock=reserved)
-        except OSError as error:
-            kind = AlreadyExistsError if error.errno == errno.EADDRINUSE else UnavailableError
-            raise kind(f"cannot listen at {tcp_address(host, port)}: {error}") from error
-        _inherited = Inherited(server.sockets)  # for as long as they listen
-        try:
-            yield TcpListener(tcp_address(*server.sockets[0].getsockname()[:2]))
+            yield sock
         finally:
-            server.close()
-            door.close()
+            accepting.cancel()
+            await asyncio.wait([accepting])  # before the socket is closed
+
+
+@contextmanager
+def _listening_at(where: tuple[str, int]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind = AlreadyExistsError if error.errno == errno.EADDRINUSE else UnavailableError
+        raise kind(f"cannot listen at {tcp_address(*where)}: {error}") from error
+
+
+async def _accept_tls(sock: socket.socket, door: _Door, options: CommOptions) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            accepted, _ = await loop.sock_accept(sock)
+        except OSError:  # the connection has gone again, or there are too many files: some will be closed
+            await asyncio.sleep(_PAUSE)
+        else:
+            comm = door.accept()
+            beginning = door.connections.run(_begin_tls(comm, accepted, options))
+            beginning.add_done_callback(partial(_begun, comm, accepted))
+            comm.greeted.add_done_callback(partial(_given_up, comm, beginning))
+
+
+def _begun(comm: TcpComm, accepted: socket.socket, _: asyncio.Task[None]) -> None:
+    if comm.closed:  # perhaps before there was a transport to close it
+        accepted.close()
+
+
+def _given_up(comm: TcpComm, beginning: asyncio.Task[None], _: asyncio.Future[None]) -> None:
+    if comm.closed:
+        beginning.cancel()
+
+
+async def _begin_tls(comm: TcpComm, accepted: socket.socket, options: CommOptions) -> None:
+    tls, loop = options.credentials.tls, asyncio.get_running_loop()
+    if tls is None or comm.closed:
+        comm.abort("it is not wanted")
+        return
+    try:
+        async with asyncio.timeout(options.handshake_timeout):
+            await loop.connect_accepted_socket(lambda: comm, accepted, ssl=tls.listening(), **tls_times(options))
+    except OSError as error:  # which ends this connection, and is the business of its other end
+        comm.abort(f"TLS cannot be begun: {error}")

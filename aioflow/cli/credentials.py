@@ -1,0 +1,43 @@
+"""The options by which a process of a cluster proves itself: files only, since everybody can read command lines."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from aioflow.cli.arguments import file
+from aioflow.errors import InvalidArgumentError
+from aioflow.net.credentials import Credentials, read_secret
+from aioflow.net.tls import Tls
+
+__all__ = ["CREDENTIALS", "add_credentials", "given_credentials"]
+
+CREDENTIALS: Final = ("secret_file", "tls_cert", "tls_key", "tls_ca")
+
+
+def add_credentials(parser: argparse.ArgumentParser) -> None:
+    """The options; where none of them is given the environment decides."""
+    group = parser.add_argument_group(
+        "beyond this machine",
+        "Addresses beyond the loopback need a secret or certificates, the same for all processes of the cluster and its"
+        " clients. Also: AIOFLOW_SECRET, AIOFLOW_SECRET_FILE, AIOFLOW_TLS_CERT, AIOFLOW_TLS_KEY, AIOFLOW_TLS_CA.",
+    )
+    group.add_argument("--secret-file", type=file, metavar="FILE", help="holds the cluster's secret")
+    group.add_argument("--tls-cert", type=file, metavar="FILE", help="the certificate of this process (PEM)")
+    group.add_argument("--tls-key", type=file, metavar="FILE", help="its key")
+    group.add_argument("--tls-ca", type=file, metavar="FILE", help="who signs the certificates of the cluster")
+
+
+def given_credentials(options: argparse.Namespace) -> Credentials:
+    """What the options say, and else the environment.
+
+    Raises:
+        InvalidArgumentError, NotFoundError: a file is not what it should be.
+    """
+    files = [options.tls_cert, options.tls_key, options.tls_ca]
+    if options.secret_file is None and not any(files):
+        return Credentials.from_environment()
+    if any(files) and not all(files):
+        raise InvalidArgumentError("TLS needs three files", expected="--tls-cert, --tls-key and --tls-ca")
+    secret = None if options.secret_file is None else read_secret(options.secret_file)
+    return Credentials(secret, Tls(*files) if all(files) else None)

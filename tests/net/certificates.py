@@ -1,0 +1,47 @@
+"""Certificates for tests, made by openssl: an authority, and whom it has signed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from aioflow.net.tls import Tls
+
+__all__ = ["Authority"]
+
+
+class Authority:
+    """Signs certificates in a folder. Skips the test where there is no openssl."""
+
+    def __init__(self, folder: Path, name: str = "ca") -> None:
+        if shutil.which("openssl") is None:
+            pytest.skip("there is no openssl on this machine")
+        self.folder = folder
+        self.cert, self._key = folder / f"{name}.pem", folder / f"{name}.key"
+        self._openssl(
+            "req", "-x509", *_NEW, "-keyout", self._key, "-out", self.cert, "-subj", f"/CN={name}", "-days", 9
+        )
+
+    def tls(self, name: str, host: str = "IP:127.0.0.1", days: int = 9, ca: Path | None = None) -> Tls:
+        """A new certificate for a host, in the files of that name."""
+        cert, key, request = (self.folder / f"{name}.{kind}" for kind in ("pem", "key", "csr"))
+        extensions = self.folder / f"{name}.ext"
+        extensions.write_text(f"subjectAltName={host}\n")
+        self._openssl("req", *_NEW, "-keyout", f"{key}.new", "-out", request, "-subj", f"/CN={name}")
+        signed = ("-CA", self.cert, "-CAkey", self._key, "-CAcreateserial", "-extfile", extensions)
+        self._openssl("x509", "-req", "-in", request, *signed, "-days", days, "-out", f"{cert}.new")
+        for path in (cert, key):
+            Path(f"{path}.new").replace(path)
+        return Tls(cert, key, ca or self.cert)
+
+    def _openssl(self, *arguments: object) -> None:
+        made = subprocess.run(
+            ["openssl", *map(str, arguments)], capture_output=True, text=True, cwd=self.folder, timeout=60
+        )
+        assert made.returncode == 0, made.stderr
+
+
+_NEW = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")

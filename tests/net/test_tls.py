@@ -1,0 +1,248 @@
+"""Connections by TLS, in which both ends show a certificate: over TCP, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from asyncio.subprocess import PIPE
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uvloop
+
+from aioflow.errors import InvalidArgumentError, NotFoundError, OpError, UnauthenticatedError, UnavailableError
+from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.credentials import Credentials
+from aioflow.net.framing import Kind, Message
+from aioflow.net.tls import Tls
+from aioflow.net.transports import connect, listen
+from aioflow.testing.check_comm import CHECKS, Check, connected
+from tests.net.certificates import Authority
+from tests.processes import program_on_loop
+
+ANY = "tcp://127.0.0.1:0"
+SECRET = b"0123456789abcdef0123456789abcdef"
+NONE = CommOptions(credentials=Credentials())
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def worker(authority: Authority) -> Tls:
+    return authority.tls("worker")
+
+
+def known(tls: Tls, secret: bytes | None = None) -> CommOptions:
+    return CommOptions(credentials=Credentials(secret, tls))
+
+
+async def echo(comm: Comm) -> None:
+    while (message := await comm.receive()) is not None:
+        await comm.send(message)
+
+
+async def answered(comm: Comm) -> None:
+    await comm.send(Message(Kind.REQUEST, 5, {}, (np.arange(300_000.0),)))
+    reply = await comm.receive()
+    assert reply is not None
+    np.testing.assert_array_equal(reply.tensors[0], np.arange(300_000.0))
+
+
+def on(loop: str, main: Callable[[], object]) -> None:
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(asyncio.wait_for(main(), 60))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_connection_by_tls_keeps_the_contract(check: Check, loop: str, worker: Tls) -> None:
+    def factory(first: CommOptions, second: CommOptions) -> AbstractAsyncContextManager[tuple[Comm, Comm]]:
+        credentials = Credentials(SECRET, worker)
+        return connected(ANY)(replace(first, credentials=credentials), replace(second, credentials=credentials))
+
+    on(loop, lambda: check(factory))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_who_has_no_certificate_of_the_authority_is_not_let_in(loop: str, authority: Authority, worker: Tls) -> None:
+    other = Authority(authority.folder, "other")
+    wrong = {
+        "of another authority": other.tls("stranger", ca=authority.cert),
+        "that has ended": authority.tls("late", days=-1),
+    }
+
+    async def main() -> None:
+        reached: list[Comm] = []
+
+        async def handler(comm: Comm) -> None:
+            reached.append(comm)
+            await echo(comm)
+
+        async with listen(ANY, handler, known(worker)) as listener:
+            for which, tls in wrong.items():
+                # By TLS 1.3 the end that connects is done before its certificate is looked at.
+                with pytest.raises((UnauthenticatedError, UnavailableError), match="certificate"):
+                    await connect(listener.address, 5, known(tls))
+                assert not reached, which
+            with pytest.raises(OpError):
+                await connect(listener.address, 5, NONE)
+            with pytest.raises(OpError):
+                await connect(listener.address, 5, CommOptions(credentials=Credentials(SECRET)))
+            assert not reached
+            async with await connect(listener.address, 5, known(worker)) as comm:
+                await answered(comm)
+        for tls in wrong.values():
+            async with listen(ANY, handler, known(tls)) as listener:
+                with pytest.raises(UnauthenticatedError, match="certificate"):
+                    await connect(listener.address, 5, known(worker))
+        async with listen(ANY, handler, NONE) as listener:
+            with pytest.raises(OpError):
+                await connect(listener.address, 5, known(worker))
+        assert len(reached) == 1
+
+    on(loop, main)
+
+
+async def test_a_certificate_is_good_for_its_host_only(authority: Authority, worker: Tls) -> None:
+    elsewhere = authority.tls("elsewhere", host="DNS:ps.example")
+    async with listen(ANY, echo, known(elsewhere)) as listener:
+        with pytest.raises(UnauthenticatedError, match="certificate"):
+            await connect(listener.address, 5, known(worker))
+
+
+async def test_a_secret_is_asked_for_by_tls_too(worker: Tls) -> None:
+    async with listen(ANY, echo, known(worker, SECRET)) as listener:
+        for secret in (None, b"x" * 32):
+            with pytest.raises(UnauthenticatedError, match="secret"):
+                await connect(listener.address, 5, known(worker, secret))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_new_connections_have_the_newest_certificate(loop: str, tmp_path: Path) -> None:
+    first = Authority(tmp_path, "first")
+    worker = first.tls("worker", ca=tmp_path / "both.pem") if _both(tmp_path, first) else None
+    assert worker is not None
+    options = known(worker)
+
+    async def main() -> None:
+        async with listen(ANY, echo, options) as listener, await connect(listener.address, 5, options) as early:
+            second = Authority(tmp_path, "second")
+            _both(tmp_path, second)
+            client = known(second.tls("client"))
+            with pytest.raises(UnauthenticatedError):
+                await connect(listener.address, 5, client)
+            second.tls("worker")
+            async with await connect(listener.address, 5, client) as comm:
+                await answered(comm)
+            await answered(early)
+            with pytest.raises(UnauthenticatedError):
+                await connect(listener.address, 5, known(first.tls("before")))
+
+    on(loop, main)
+
+
+def _both(folder: Path, authority: Authority) -> bool:
+    (folder / "both.pem").write_bytes(authority.cert.read_bytes())
+    return True
+
+
+async def test_files_that_do_not_fit_leave_the_old_certificate(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    options = known(authority.tls("worker"))
+    cert = tmp_path / "worker.pem"
+    whole = cert.read_bytes()
+    async with listen(ANY, echo, options) as listener:
+        with caplog.at_level(logging.WARNING, "aioflow.net"):
+            cert.write_text("half of it")
+            for _ in range(3):
+                async with await connect(listener.address, 5, options) as comm:
+                    await answered(comm)
+            cert.unlink()
+            for _ in range(3):
+                async with await connect(listener.address, 5, options) as comm:
+                    await answered(comm)
+        assert len(caplog.records) == 2, "once for each state of the files"
+        cert.write_bytes(whole)
+        async with await connect(listener.address, 5, options) as comm:
+            await answered(comm)
+
+
+def test_files_that_are_none_are_refused(tmp_path: Path, authority: Authority, worker: Tls) -> None:
+    cert, key, ca = (authority.folder / name for name in ("worker.pem", "worker.key", "ca.pem"))
+    with pytest.raises(NotFoundError, match="cannot be read"):
+        Tls(tmp_path / "none", key, ca)
+    for files in ((key, cert, ca), (cert, authority.folder / "ca.key", ca), (cert, key, key)):
+        with pytest.raises(InvalidArgumentError):
+            Tls(*files)
+    environment = {"AIOFLOW_TLS_CERT": str(cert), "AIOFLOW_TLS_KEY": str(key), "AIOFLOW_TLS_CA": str(ca)}
+    assert Credentials.from_environment(environment).tls is not None
+    del environment["AIOFLOW_TLS_CA"]
+    with pytest.raises(InvalidArgumentError, match="three files"):
+        Credentials.from_environment(environment)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_strangers_who_never_begin_tls_keep_no_peer_out(loop: str, worker: Tls) -> None:
+    options = replace(known(worker), connections=2, strangers=5, handshake_timeout=60.0)
+
+    async def main() -> None:
+        before = asyncio.all_tasks()
+        async with listen(ANY, echo, options) as listener:
+            where = ("127.0.0.1", int(listener.address.rpartition(":")[2]))
+            with contextlib.ExitStack() as stack:
+                for index in range(100):
+                    sock = stack.enter_context(socket.create_connection(where))
+                    sock.sendall(b"\x16\x03\x01\x02" * (index % 3) + b"GET /" * (index % 2))
+                    await asyncio.sleep(0)
+                comms = [await connect(listener.address, 5, options) for _ in range(2)]
+                for comm in comms:
+                    await answered(comm)
+                with pytest.raises(UnavailableError):
+                    await connect(listener.address, 5, options)
+                for comm in comms:
+                    await comm.close()
+        assert asyncio.all_tasks() == before
+
+    on(loop, main)
+
+
+async def test_a_worker_is_given_its_files_on_the_command_line(authority: Authority, worker: Tls) -> None:
+    secret = authority.folder / "secret"
+    secret.write_bytes(SECRET)
+    files: dict[str, Path | str] = {
+        "secret-file": secret,
+        "tls-cert": "worker.pem",
+        "tls-key": "worker.key",
+        "tls-ca": "ca.pem",
+    }
+    given = [part for name, file in files.items() for part in (f"--{name}", str(authority.folder / file))]
+    cluster = ("--cluster", "ps=127.0.0.1:0", "--job", "ps")
+    async with asyncio.timeout(60), program_on_loop("-m", "aioflow.worker", *cluster, *given) as process:
+        assert process.stdout is not None
+        target = (await process.stdout.readline()).decode().split()[-1]
+        address = target.replace("aioflow://", "tcp://")
+        with pytest.raises(OpError):
+            await connect(address, 5, NONE)
+        comm = await connect(address, 5, known(worker, SECRET))
+        comm.abort("done")
+
+
+async def test_half_of_the_files_are_refused_in_one_line(authority: Authority, worker: Tls) -> None:
+    cluster = ("--cluster", "ps=127.0.0.1:0", "--job", "ps", "--tls-cert", str(authority.folder / "worker.pem"))
+    async with asyncio.timeout(60), program_on_loop("-m", "aioflow.worker", *cluster, stderr=PIPE) as process:
+        assert process.stderr is not None
+        said = (await process.stderr.read()).decode()
+        assert "--tls-key" in said
+        assert "Traceback" not in said
