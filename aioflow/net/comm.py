@@ -27,7 +27,7 @@ from aioflow.net.credentials import Credentials
 from aioflow.net.framing import Message
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["Comm", "CommOptions", "Handler", "Listener", "fresh_incarnation", "gone"]
+__all__ = ["Comm", "CommOptions", "Handler", "Listener", "bare", "fresh_incarnation", "gone"]
 
 
 def fresh_incarnation() -> int:
@@ -145,9 +145,14 @@ class Listener(Protocol):
         """Where peers connect, with the port that was chosen."""
 
 
+def bare(error: OpError) -> OpError:
+    """The error without where it was raised, which would keep all that was at hand there."""
+    return type(error)(error.message, expected=error.expected, actual=error.actual)
+
+
 def gone(peer: str, error: OpError) -> OpError:
     """The error of a connection, for one more of those who meet it."""
-    found = type(error)(error.message, expected=error.expected, actual=error.actual)
+    found = bare(error)
     if not isinstance(error, UnavailableError):
         found.message = f"the connection to {peer} has ended: {error.message}"
     return found

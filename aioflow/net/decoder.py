@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from aioflow.errors import DataLossError, UnimplementedError
 from aioflow.graph.arrays import Array
+from aioflow.net.arriving import Arriving
 from aioflow.net.frame_header import check_counts, decode_header
 from aioflow.net.framing import (
     ALIGNMENT,
@@ -142,11 +143,13 @@ class Decoder:
     connection must be closed.
 
     Args:
+        arriving: What counts the bytes of a message of which a part has come; None where nobody does.
         seal: Checks the tag that follows each frame, before anything but a prefix is looked at; None where there is
             none.
     """
 
     __slots__ = (
+        "_arriving",
         "_assembly",
         "_chunk_left",
         "_direct",
@@ -159,8 +162,11 @@ class Decoder:
         "frames",
     )
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS, seal: Seal | None = None) -> None:
+    def __init__(
+        self, limits: Limits = DEFAULT_LIMITS, seal: Seal | None = None, arriving: Arriving | None = None
+    ) -> None:
         self._limits = limits
+        self._arriving = arriving
         self._seal = seal
         self._tag_left = False  # whether the tag of a chunk that is here is not
         self._staging = memoryview(bytearray(_STAGING_BYTES))
@@ -179,6 +185,14 @@ class Decoder:
     def mid_frame(self) -> bool:
         """Whether part of a frame has come."""
         return self._start != self._end or self._chunk_left > 0 or self._tag_left
+
+    def drop(self) -> None:
+        """Nothing more comes: give back the memory of what has come in part."""
+        self._assembly = self._direct = None
+        self._staging = memoryview(b"")
+        self._start = self._end = self._chunk_left = 0
+        if self._arriving is not None:
+            self._arriving.clear()
 
     def buffer(self) -> memoryview:
         """Where the next bytes are to be written; never empty, and valid until the next call of `received`."""
@@ -260,6 +274,8 @@ class Decoder:
         self.frames += 1
         if not assembly.left:
             self._assembly = None
+            if self._arriving is not None:
+                self._arriving.clear()
             found.append(assembly.message())
 
     def _prefix(self) -> _Prefix:
@@ -280,6 +296,8 @@ class Decoder:
         if self._seal is not None:
             frame = self._opened(prefix, frame, self._seal)
         if prefix.kind is Kind.CHUNK:
+            if self._arriving is not None:
+                self._arriving.add(prefix.payload)
             self._chunk_left = prefix.payload
             self.frames -= 1  # counted when it has come whole
             return

@@ -33,6 +33,7 @@ class Limits:
         parts: Parts that one client has registered and not deregistered.
         part_bytes: What those parts take: their constants, and four KiB for a node.
         nodes: Nodes of one part.
+        all_arriving_bytes: What has come of messages that have not come whole, by all connections of a listener.
         early_bytes: Values that one connection has brought, and that no step has asked for yet.
         all_early_bytes: Those of all connections of a worker.
         name_bytes: The name of a container, a resource, a device or a task, in UTF-8.
@@ -54,6 +55,7 @@ class Limits:
     parts: int = 1 << 14
     part_bytes: int = 8 << 30
     nodes: int = 1 << 19
+    all_arriving_bytes: int = 8 << 30
     early_bytes: int = 2 << 30
     all_early_bytes: int = 8 << 30
     name_bytes: int = 4096

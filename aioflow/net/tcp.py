@@ -21,8 +21,9 @@ from typing import Any, Final, Self, cast
 
 from aioflow.errors import OpError, UnauthenticatedError, UnavailableError
 from aioflow.net.addresses import is_loopback, resolved, split_host
+from aioflow.net.arriving import Arrivals
 from aioflow.net.chance import fresh_number
-from aioflow.net.comm import CommOptions, gone
+from aioflow.net.comm import CommOptions, bare, gone
 from aioflow.net.decoder import Decoder
 from aioflow.net.framing import CHUNK_BYTES, Encoded, Kind, Message, bare_frame, encode
 from aioflow.net.heartbeat import Beats, Heartbeat
@@ -42,7 +43,7 @@ class TcpComm(asyncio.BufferedProtocol):
 
     Args:
         peer: What to call the other end, or None for its address.
-        refusal: Why the connection is to be ended as soon as it is there, or None.
+        arrivals: Bounds what comes by this connection and others; None for no bound.
 
     Attributes:
         greeted: Done when both ends have said hello and proved themselves, or the connection has ended before.
@@ -52,11 +53,14 @@ class TcpComm(asyncio.BufferedProtocol):
     peer_incarnation: int = 0
     heard: int = 0
     _transport: asyncio.Transport
-    _proving: Proving | None  # until it is done
+    _proving: Proving | None = None  # until it is done
     _decoder: Decoder  # from then on
+    _begun = False
 
-    def __init__(self, role: Role, options: CommOptions, peer: str | None = None, refusal: str | None = None) -> None:
-        self._role = role
+    def __init__(
+        self, role: Role, options: CommOptions, peer: str | None = None, arrivals: Arrivals | None = None
+    ) -> None:
+        self._role, self._arrivals = role, arrivals
         self.peer = peer or "a TCP peer"
         self._named = peer is not None
         self._options = options
@@ -69,7 +73,7 @@ class TcpComm(asyncio.BufferedProtocol):
         self._piece = CHUNK_BYTES  # the longest payload that is sent in one piece
         self._inbox = Inbox(options.limits.unread_bytes, self._resume_reading)
         self._reading = True
-        self._error: OpError | None = None if refusal is None else UnavailableError(refusal)
+        self._error: OpError | None = None
         self._goodbye = False  # whether the peer has said it
         self._heartbeat = Heartbeat(options.misses)
         self._beats = Beats(self._loop.time())
@@ -97,7 +101,7 @@ class TcpComm(asyncio.BufferedProtocol):
         self._inherited.add(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._over_tls = stream.get_extra_info("ssl_object") is not None
-        stream.set_write_buffer_limits(high=1 if self._over_tls else 0)  # by TLS, 0 would be reached by nothing
+        stream.set_write_buffer_limits(high=_high(self))
         if not self._named:
             self.peer = tcp_address(*address[:2])
         self._timer = self._loop.call_later(self._options.handshake_timeout, self._late)
@@ -124,28 +128,24 @@ class TcpComm(asyncio.BufferedProtocol):
             for message in self._decoder.received(nbytes):
                 self._arrived(message)
         except OpError as error:
-            self._fail(error)
+            self._fail(bare(error))
 
     def eof_received(self) -> bool:
         """The peer sends no more; the transport closes itself."""
         if not self._goodbye:
-            self._fail(UnavailableError(f"{self.peer} has ended without a goodbye{self._perhaps}"))
+            self._fail(UnavailableError(f"{self.peer} has ended without a goodbye{_perhaps(self)}"))
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""
         if isinstance(error, ssl.SSLError) and self._connected and self._proving is not None:
             self._fail(UnauthenticatedError(f"{self.peer} does not take this process's certificate: {error}"))
-        because = "the connection is gone" if error is None else f"{type(error).__name__}: {error}"
-        self._fail(UnavailableError(f"{self.peer} cannot be reached any more: {because}{self._perhaps}"))
+        because = ("the connection is gone" if error is None else f"{type(error).__name__}: {error}") + _perhaps(self)
+        self._fail(UnavailableError(f"{self.peer} cannot be reached any more: {because}"))
         if not self._lost.done():
             self._lost.set_result(None)
-
-    @property
-    def _perhaps(self) -> str:
-        """What else may be behind an end: by TLS 1.3 the end that connects is not always told."""
-        early = self._over_tls and self._role is Role.CONNECTING and self._proving is not None
-        return ", and may not take this process's certificate" if early else ""
+        if self._begun:  # not later: what refers to this refers to itself, and waits for the collector
+            self._decoder.drop()
 
     def pause_writing(self) -> None:
         """The system takes no more for now."""
@@ -175,11 +175,12 @@ class TcpComm(asyncio.BufferedProtocol):
 
     def _begin(self, proving: Proving, incarnation: int) -> None:
         """Both ends have proved themselves."""
-        self.peer_incarnation = incarnation
+        self.peer_incarnation, self._begun = incarnation, True
         seals, self._proving = proving.seals(), None
         if seals is not None:
             self._seal, self._piece = seals[0], SEALED_CHUNK_BYTES
-        self._decoder = Decoder(self.limits, None if seals is None else seals[1])
+        arriving = None if self._arrivals is None else self._arrivals.one(self._fail)
+        self._decoder = Decoder(self.limits, None if seals is None else seals[1], arriving)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(self._options.heartbeat, self._tick)
@@ -256,7 +257,7 @@ class TcpComm(asyncio.BufferedProtocol):
         if encoded.payload_bytes > self._piece:
             return False
         if self._seal is not None:  # at once: the tags are of the order in which frames are written
-            self._write(self._seal.whole(encoded), encoded.size)
+            _write(self, self._seal.whole(encoded), encoded.size)
             return True
         if self._posted_bytes + encoded.size > _JOINED:
             self._write_posted()
@@ -271,7 +272,7 @@ class TcpComm(asyncio.BufferedProtocol):
         buffers, size = self._posted, self._posted_bytes
         self._posted, self._posted_bytes = [], 0
         if buffers and self._error is None:
-            self._write(buffers, size)
+            _write(self, buffers, size)
 
     async def send(self, message: Message, *, urgent: bool = False) -> None:
         """Send a message; see `Comm`."""
@@ -280,7 +281,7 @@ class TcpComm(asyncio.BufferedProtocol):
         self._write_posted()
         free = self._writing and not self._turn.locked()
         if (urgent and not encoded.payload) or (free and encoded.payload_bytes <= self._piece):
-            self._write(encoded.whole() if self._seal is None else self._seal.whole(encoded), encoded.size)
+            _write(self, encoded.whole() if self._seal is None else self._seal.whole(encoded), encoded.size)
             if not self._writing:
                 await self._written()
             return
@@ -288,21 +289,10 @@ class TcpComm(asyncio.BufferedProtocol):
             await self._written()
             self._require_open()
             if encoded.payload_bytes <= self._piece:
-                self._write(encoded.whole() if self._seal is None else self._seal.whole(encoded), encoded.size)
+                _write(self, encoded.whole() if self._seal is None else self._seal.whole(encoded), encoded.size)
             else:
                 await self._write_in_chunks(encoded)
             await self._written()
-
-    def _write(self, buffers: Sequence[Buffer], size: int) -> None:
-        stream = self._transport
-        if len(buffers) > 1 and size <= _JOINED:
-            stream.writelines(buffers)
-            if self._writing and stream.get_write_buffer_size():
-                # `writelines` of asyncio before 3.12.9 and 3.13.2 pauses nobody (CVE-2024-12254); this does.
-                stream.set_write_buffer_limits(high=1 if self._over_tls else 0)
-        else:
-            for buffer in buffers:
-                stream.write(buffer)
 
     def _write_bare(self, frame: bytes) -> None:
         self._transport.write(frame if self._seal is None else b"".join(self._seal.sealed([frame])))
@@ -401,6 +391,29 @@ def _opened(role: Role, options: CommOptions, is_exposed: bool) -> Proving:
     if credentials.secret is not None:
         nonce = fresh_number(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
     return Proving(role, options.incarnation, credentials.secret, credentials.seals_loopback or is_exposed, nonce)
+
+
+def _perhaps(comm: TcpComm) -> str:
+    """What else may be behind an end: by TLS 1.3 the end that connects is not always told."""
+    is_early = comm._over_tls and comm._proving is not None
+    return ", and may not take this process's certificate" if is_early else ""
+
+
+def _write(comm: TcpComm, buffers: Sequence[Buffer], size: int) -> None:
+    stream = comm._transport
+    if len(buffers) > 1 and size <= _JOINED:
+        stream.writelines(buffers)
+        if comm._writing and stream.get_write_buffer_size():
+            # `writelines` of asyncio before 3.12.9 and 3.13.2 pauses nobody (CVE-2024-12254); this does.
+            stream.set_write_buffer_limits(high=_high(comm))
+    else:
+        for buffer in buffers:
+            stream.write(buffer)
+
+
+def _high(comm: TcpComm) -> int:
+    """The high-water mark of zero; by TLS, 0 would be reached by nothing."""
+    return 1 if comm._over_tls else 0
 
 
 def _end_writing(transport: asyncio.Transport) -> None:

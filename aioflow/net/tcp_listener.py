@@ -13,6 +13,7 @@ from typing import Any, Final
 from aioflow.errors import AlreadyExistsError, UnavailableError
 from aioflow.net.accepting import Connections
 from aioflow.net.addresses import reserved_socket, resolved, split_host
+from aioflow.net.arriving import Arrivals
 from aioflow.net.comm import CommOptions, Handler
 from aioflow.net.inherited import Inherited
 from aioflow.net.proving import Role
@@ -41,16 +42,19 @@ class _Door:
     def __init__(self, connections: Connections, options: CommOptions) -> None:
         self.connections = connections
         self._options = options
+        self._arrivals = Arrivals(options.limits.all_arriving_bytes)
         self._strangers: dict[TcpComm, None] = {}  # in the order in which they have come
 
     def accept(self) -> TcpComm:
         """The protocol of one more connection."""
+        comm = TcpComm(Role.LISTENING, self._options, arrivals=self._arrivals)
+        if self._full:
+            comm.abort(_FULL)
+            return comm
         if len(self._strangers) >= self._options.strangers:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.abort("there are too many that have not said who they are")
-        refusal = _FULL if self._full else None
-        comm = TcpComm(Role.LISTENING, self._options, refusal=refusal)
         self._strangers[comm] = None
         comm.greeted.add_done_callback(lambda _: self._greeted(comm))
         return comm

@@ -123,6 +123,8 @@ def _string_bytes_fit(count: int, nbytes: int, limits: Limits) -> bool:
 class Destination:
     """Where the bytes of one tensor go as they arrive: for numbers, straight into the final array.
 
+    Its memory is reserved, and nothing is written there: the system gives a page when the first bytes of it arrive.
+
     Raises:
         ResourceExhaustedError: there is no memory for it.
     """
@@ -135,7 +137,7 @@ class Destination:
         self._spec = spec
         try:
             if spec.dtype is string:
-                self.buffer = memoryview(bytearray(spec.nbytes))
+                self.buffer = np.empty(spec.nbytes, np.uint8).data
                 return
             self._array = RECEIVED.empty(spec.shape, _LITTLE_ENDIAN[spec.dtype])
         except MemoryError as error:

@@ -1,0 +1,171 @@
+"""What announcements cost: nothing. What has come in part is bounded, for all together, and given back at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import sys
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+import uvloop
+
+from aioflow.errors import OpError, ResourceExhaustedError
+from aioflow.net.arriving import Arrivals
+from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.decoder import Decoder
+from aioflow.net.framing import CHUNK_BYTES, Kind, Message, encode
+from aioflow.net.handshake import Hello
+from aioflow.net.limits import Limits
+from aioflow.net.transports import connect, listen
+from tests.net.test_framing import PREFIX, feed, frame
+
+ANY = "tcp://127.0.0.1:0"
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+GIB = 1 << 30
+
+
+def announced(dtype: str, count: int, nbytes: int) -> bytes:
+    """The first frame of a large message, whose chunks may never come."""
+    head = frame(msgpack.packb([[[dtype, [count], nbytes]], {}]), tensors=1, flags=1, size=nbytes)
+    assert len(head) < 80
+    return head
+
+
+def chunk(size: int = CHUNK_BYTES) -> bytes:
+    return PREFIX.pack(b"aiof", 2, Kind.CHUNK, 0, 1, 0, 0, size) + bytes(size)
+
+
+def resident() -> int:
+    """Bytes of memory that this process has from the system."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read from /proc")
+@pytest.mark.parametrize(("dtype", "count"), [("uint8", GIB), ("float64", GIB // 8), ("string", 1000), ("string", 1)])
+def test_memory_grows_with_what_comes_and_not_with_what_is_announced(dtype: str, count: int) -> None:
+    decoder, before = Decoder(), resident()
+    feed(decoder, announced(dtype, count, GIB))
+    assert resident() - before < 8 << 20
+    for _ in range(8):
+        feed(decoder, chunk())
+    assert 24 << 20 < resident() - before < 64 << 20
+    decoder.drop()
+    assert resident() - before < 16 << 20
+
+
+def test_all_together_are_bounded_and_who_has_most_loses() -> None:
+    arrivals, lost = Arrivals(10 * CHUNK_BYTES), []
+    decoders = [Decoder(arriving=arrivals.one(lambda _, n=n: lost.append(n))) for n in range(3)]  # type: ignore[misc]
+    for decoder, count in zip(decoders, (5, 4, 1), strict=True):
+        feed(decoder, announced("uint8", GIB, GIB))
+        feed(decoder, chunk() * count)
+    assert arrivals.bytes == 10 * CHUNK_BYTES
+    feed(decoders[2], chunk())
+    assert lost == [0], "not the one that asks, which has less"
+    assert arrivals.bytes == 6 * CHUNK_BYTES
+    with pytest.raises(ResourceExhaustedError, match="not come whole"):
+        feed(decoders[1], chunk() * 7)
+    for decoder in decoders:
+        decoder.drop()
+    assert arrivals.bytes == 0
+
+
+def test_what_has_come_whole_counts_no_more() -> None:
+    arrivals = Arrivals(2 * CHUNK_BYTES)
+    decoder = Decoder(arriving=arrivals.one(lambda _: None))
+    message = encode(Message(Kind.PUSH, 1, {}, (np.zeros(CHUNK_BYTES + 1, np.uint8),)))
+    for _ in range(5):
+        assert len(feed(decoder, b"".join(map(bytes, message.whole())))) == 1
+        assert arrivals.bytes == 0
+
+
+async def echo(comm: Comm) -> None:
+    while (message := await comm.receive()) is not None:
+        await comm.send(message)
+
+
+LOST_BYTES = 300 << 20  # more than is kept to be used again
+LOST: dict[str, Callable[[], bytes]] = {
+    "cut off": lambda: announced("uint8", LOST_BYTES, LOST_BYTES) + chunk(),
+    "malformed": lambda: announced("uint8", LOST_BYTES, LOST_BYTES) + chunk() + b"not a frame" * 4,
+    "whole, and no strings": lambda: announced("string", 1, 4 * CHUNK_BYTES) + chunk() * 4,
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("what", LOST)
+def test_what_has_come_in_part_is_given_back_without_the_collector(loop: str, what: str) -> None:
+    sent = LOST[what]()
+
+    async def main() -> None:
+        async with listen(ANY, echo) as listener:
+            host, port = listener.address.removeprefix("tcp://").split(":")
+            tracemalloc.start()
+            gc.collect()
+            gc.disable()
+            try:
+                before = tracemalloc.get_traced_memory()[0]
+                for _ in range(3):
+                    reader, writer = await asyncio.open_connection(host, int(port))
+                    writer.write(Hello(3).to_bytes() + sent)
+                    await reader.readexactly(32)
+                    if what == "cut off":
+                        await until(lambda: tracemalloc.get_traced_memory()[0] - before > LOST_BYTES)
+                        writer.transport.abort()
+                    else:
+                        with contextlib.suppress(ConnectionError):
+                            await reader.read()
+                    writer.close()
+                await until(lambda: tracemalloc.get_traced_memory()[0] - before < 4 << 20)
+            finally:
+                gc.enable()
+                tracemalloc.stop()
+
+    run(loop, main)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  # memory tells nobody
+            await asyncio.sleep(0.005)
+
+
+def run(loop: str, main: Callable[[], object]) -> None:
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(asyncio.wait_for(main(), 60))  # type: ignore[arg-type]
+
+
+async def test_a_connection_that_takes_the_room_of_others_ends_and_they_go_on() -> None:
+    most = 4 * CHUNK_BYTES
+    options = CommOptions(limits=replace(Limits(), all_arriving_bytes=most))
+    ended: list[OpError] = []
+
+    async def handler(comm: Comm) -> None:
+        try:
+            await echo(comm)
+        except OpError as error:
+            ended.append(error)
+
+    async with asyncio.timeout(30), listen(ANY, handler, options) as listener:
+        host, port = listener.address.removeprefix("tcp://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(Hello(3).to_bytes() + announced("uint8", GIB, GIB) + chunk() * 4)
+        await writer.drain()
+        await reader.readexactly(32)
+        async with await connect(listener.address) as comm:
+            large = Message(Kind.REQUEST, 5, {}, (np.arange(2 * CHUNK_BYTES, dtype=np.uint8),))
+            for _ in range(3):
+                await comm.send(large)
+                reply = await comm.receive()
+                assert reply is not None
+                np.testing.assert_array_equal(reply.tensors[0], large.tensors[0])
+        writer.close()
+    assert [type(error) for error in ended] == [ResourceExhaustedError]
