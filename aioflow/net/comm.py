@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 from aioflow.checks.numbers import check_number, check_whole
-from aioflow.errors import InvalidArgumentError, OpError, UnavailableError
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnavailableError
 from aioflow.net.chance import fresh_number
 from aioflow.net.credentials import Credentials
 from aioflow.net.framing import Message
@@ -65,6 +65,10 @@ class CommOptions:
     def __post_init__(self) -> None:
         for name in ("heartbeat", "handshake_timeout", "close_timeout"):
             check_number(getattr(self, name), f"CommOptions.{name}")
+        given: Any = self.credentials
+        if not isinstance(given, Credentials):
+            found = type(given).__name__  # not the value, which may be the secret
+            raise DTypeError("wrong type for credentials", expected="aioflow.distributed.Credentials", actual=found)
         check_whole(self.connections, "CommOptions.connections", 0)
         check_whole(self.strangers, "CommOptions.strangers", 1)
         if not (self.heartbeat > 0 and self.misses > 0 and 0 < self.incarnation < 2**64):

@@ -10,9 +10,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from aioflow.errors import InvalidArgumentError, NotFoundError
+from aioflow.errors import DTypeError, InvalidArgumentError, NotFoundError
 from aioflow.net.tls import Tls
 
 __all__ = ["Credentials", "read_secret"]
@@ -39,6 +39,7 @@ class Credentials:
 
     Raises:
         InvalidArgumentError: the secret is too short or too long.
+        DTypeError: `tls` is not of its class.
     """
 
     secret: bytes | None = field(default=None, repr=False)
@@ -46,6 +47,10 @@ class Credentials:
     seals_loopback: bool = False
 
     def __post_init__(self) -> None:
+        given: Any = self.tls
+        if not isinstance(given, Tls | None):
+            found = type(given).__name__  # not the value, which may be a key
+            raise DTypeError("wrong type for Credentials.tls", expected="aioflow.distributed.Tls", actual=found)
         if self.secret is None:
             return
         size = len(self.secret) if type(self.secret) is bytes else None

@@ -65,9 +65,11 @@ def client_options(credentials: Credentials | None = None) -> CommOptions:
 def _server_options(options: CommOptions | None, credentials: Credentials | None) -> CommOptions:
     """Of who is asked: a client's event loop may be held up by its own program, and nobody waits for it meanwhile."""
     if options is None:
-        options = CommOptions(heartbeat=_HEARTBEAT, misses=130, close_timeout=1.0, connections=4096)
+        known = Credentials.from_environment() if credentials is None else credentials
+        return CommOptions(heartbeat=_HEARTBEAT, misses=130, close_timeout=1.0, connections=4096, credentials=known)
     number_of_its_own = fresh_incarnation()
-    return replace(options, incarnation=number_of_its_own, credentials=credentials or options.credentials)
+    known = options.credentials if credentials is None else credentials
+    return replace(options, incarnation=number_of_its_own, credentials=known)
 
 
 def target_address(target: str) -> str:

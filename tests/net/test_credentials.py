@@ -23,6 +23,7 @@ import uvloop
 import aioflow as af
 from aioflow.errors import (
     DataLossError,
+    DTypeError,
     InvalidArgumentError,
     NotFoundError,
     OpError,
@@ -263,6 +264,20 @@ def test_a_secret_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
             with pytest.raises(InvalidArgumentError) as caught:
                 Credentials.from_environment(environment)
             assert not wrong or wrong not in str(caught.value)
+
+
+def test_what_are_no_credentials_is_refused_where_it_is_given() -> None:
+    for wrong in (SECRET, SECRET.decode(), True):
+        with pytest.raises(DTypeError):
+            Server({"ps": ["127.0.0.1:0"]}, "ps", 0, credentials=wrong)  # type: ignore[arg-type]
+        with pytest.raises(DTypeError) as refused:
+            af.Session("aioflow://127.0.0.1:1", credentials=wrong)  # type: ignore[arg-type]
+        assert SECRET.decode() not in str(refused.value), "which somebody may have taken for credentials"
+        with pytest.raises((DTypeError, InvalidArgumentError)):
+            Credentials("text" * 8, wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError) as caught:
+        Credentials("text" * 8)  # type: ignore[arg-type]
+    assert "texttext" not in str(caught.value)
 
 
 def test_a_secret_is_not_shown() -> None:
