@@ -98,7 +98,7 @@ def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping
     """What the command line says, and where it does not, its file and the environment.
 
     Raises:
-        InvalidArgumentError, NotFoundError: as of `cluster_task`; or a setting of the file, or what proves it, is wrong.
+        InvalidArgumentError, NotFoundError: as of `cluster_task`; a setting of the file or a credential is wrong.
     """
     flags = vars(parser.parse_args(arguments))
     jobs = flags.get("slurm")
