@@ -288,6 +288,7 @@ class TcpComm(asyncio.BufferedProtocol):
         async with self._turn:
             await self._written()
             self._require_open()
+            self._write_posted()  # while nobody had the turn; nothing is posted while somebody has
             if encoded.payload_bytes <= self._piece:
                 _write(self, encoded.whole() if self._seal is None else self._seal.whole(encoded), encoded.size)
             else:

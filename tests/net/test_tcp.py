@@ -374,6 +374,31 @@ async def test_a_send_of_one_piece_that_is_cancelled_arrives_whole() -> None:
         assert pieces in (sent, sent + 1)
 
 
+async def test_what_is_posted_before_a_waiting_long_message_does_not_come_into_its_middle() -> None:
+    """The turn of the one that waits begins in the moment in which the one before it has ended."""
+    received: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+
+    async def collect(comm: Comm) -> None:
+        found = []
+        while (message := await comm.receive()) is not None:
+            found.append(message.request)
+        received.set_result(found)
+
+    def message(number: int, size: int) -> Message:
+        return Message(Kind.PUSH, number, {}, (np.zeros(size, np.uint8),))
+
+    async def send_and_post(comm: Comm) -> None:
+        await comm.send(message(1, 2 * CHUNK_BYTES))
+        assert comm.post(message(2, 100_000))  # longer than what may go between chunks
+
+    async with listen(ANY, collect) as listener, await connect(listener.address) as comm:
+        async with asyncio.TaskGroup() as tg:
+            tg.create_task(send_and_post(comm))
+            tg.create_task(comm.send(message(3, 2 * CHUNK_BYTES)))
+        await comm.close()
+        assert await asyncio.wait_for(received, 20) == [1, 2, 3]
+
+
 async def echo(comm: Comm) -> None:
     while (message := await comm.receive()) is not None:
         await comm.send(message)
