@@ -1,7 +1,7 @@
-"""`python -m benchmarks.remote`: steps over two processes, beside TensorFlow's servers in the same minutes.
+"""`python -m benchmarks.remote`: steps over several processes, beside TensorFlow's servers in the same minutes.
 
-The parameter server is a process of its own, the client lives in the worker's; so it is for TensorFlow. Medians of
-alternating rounds, with the processor time of both processes in brackets, which other load on the machine does not
+The client is the chief; a parameter server and a worker are processes of their own; so it is for TensorFlow. Medians of
+alternating rounds, with the processor time of all processes in brackets, which other load on the machine does not
 change. `--profile` shows where aioflow's time goes instead.
 """
 
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any, Final, NamedTuple
 
@@ -32,7 +32,8 @@ from aioflow.worker import loop_factory
 _BYTES: Final = 100_000_000
 _TENSORFLOW_SERVER: Final = """
 import sys, tensorflow.compat.v1 as tf
-server = tf.train.Server({"ps": [sys.argv[1]], "worker": [sys.argv[2]]}, job_name="ps", task_index=0)
+cluster = {"ps": [sys.argv[2]], "worker": [sys.argv[3]], "chief": [sys.argv[4]]}
+server = tf.train.Server(cluster, job_name=sys.argv[1], task_index=0)
 print("serves", flush=True)
 server.join()
 """
@@ -49,9 +50,11 @@ class _Case(NamedTuple):
 
 
 _CASES: Final[Mapping[str, _Case]] = {
-    "fetch a scalar of the other process": _Case(200, "us", 0.4),
-    "read a scalar of the other process, and add to it": _Case(200, "us", 0.4),
-    "bring 100 MB from the other process": _Case(3, "ms", 0.5),
+    "a step on one task, asked from its own process": _Case(200, "us", 0.06),
+    "a step on one task, asked from another process": _Case(200, "us", 0.25),
+    "a scalar of another process, read by a step of the client's own task": _Case(200, "us", 0.25),
+    "a scalar of another process, read by a step of a third process": _Case(200, "us", 0.3),
+    "100 MB from another process": _Case(3, "ms", 1 / 3),
 }
 
 
@@ -75,26 +78,29 @@ def _graph(api: Any) -> tuple[Any, Sequence[Any]]:
         large = api.Variable(np.ones(_BYTES // 4, np.float32), name="large", use_resource=True)
         read = scalar.read_value()
     with api.device("/job:worker/task:0"):
+        third = api.add(scalar, 1.0).op
+    with api.device("/job:chief/task:0"):
+        own = api.Variable(1.0, name="own", use_resource=True).read_value()
         add = api.add(scalar, 1.0)
         bring = api.identity(large.read_value()).op
-    return api.global_variables_initializer(), (read, add, bring)
+    return api.global_variables_initializer(), (own, read, add, third, bring)
 
 
-def _processor_seconds(server: psutil.Process) -> float:
-    times = server.cpu_times()
-    return time.process_time() + float(times.user + times.system)
+def _processor_seconds(servers: Sequence[psutil.Process]) -> float:
+    times = [server.cpu_times() for server in servers]
+    return time.process_time() + sum(float(spent.user + spent.system) for spent in times)
 
 
-async def _seconds(step: Step, steps: int, server: psutil.Process) -> tuple[float, float]:
+async def _seconds(step: Step, steps: int, servers: Sequence[psutil.Process]) -> tuple[float, float]:
     """Of a step: by the clock, and of the processor."""
-    busy, started = _processor_seconds(server), time.perf_counter()
+    busy, started = _processor_seconds(servers), time.perf_counter()
     for _ in range(steps):
         await step()
-    return (time.perf_counter() - started) / steps, (_processor_seconds(server) - busy) / steps
+    return (time.perf_counter() - started) / steps, (_processor_seconds(servers) - busy) / steps
 
 
 async def _compare(
-    ours: Sequence[Step], theirs: Sequence[Step], servers: Sequence[psutil.Process], rounds: int
+    ours: Sequence[Step], theirs: Sequence[Step], servers: Sequence[Sequence[psutil.Process]], rounds: int
 ) -> None:
     print("| case | TensorFlow | aioflow | ratio | target |\n|---|---|---|---|---|")
     for (name, case), mine, other in zip(_CASES.items(), ours, theirs, strict=True):
@@ -108,27 +114,32 @@ async def _compare(
         print(
             f"| {name}{rate} | {b * scale:.0f} {case.unit} ({b_busy * scale:.0f}) | "
             f"{a * scale:.0f} {case.unit} ({a_busy * scale:.0f}) | {a / b:.2f} ({a_busy / b_busy:.2f}) | "
-            f"≤ {case.target} |",
+            f"≤ {case.target:.2f} |",
             flush=True,
         )
 
 
 async def _measure(rounds: int, profile: bool) -> None:
-    ports = free_addresses(4)
-    cluster = {"ps": ports[:1], "worker": ports[1:2]}
+    ports = free_addresses(6)
+    cluster = dict(zip(("ps", "worker", "chief"), ([port] for port in ports), strict=False))
     jobs = [text for job, addresses in cluster.items() for text in ("--cluster", f"{job}={addresses[0]}")]
-    with (
-        server_process("-m", "aioflow.worker", *jobs, "--job", "ps", "--task", "0") as mine,
-        af.Graph().as_default() as graph,
-    ):
+    with ExitStack() as stack, af.Graph().as_default() as graph:
+        mine = [
+            stack.enter_context(server_process("-m", "aioflow.worker", *jobs, "--job", job, "--task", "0"))
+            for job in ("ps", "worker")
+        ]
         initialize, fetches = _graph(af)
-        async with af.train.Server(cluster, "worker", 0) as server, af.Session(server.target, graph=graph) as session:
+        async with af.train.Server(cluster, "chief", 0) as server, af.Session(server.target, graph=graph) as session:
             await session.run(initialize)
             ours = [session.make_callable(fetch) for fetch in fetches]
             if profile:
                 await _profile(ours, mine)
                 return
-            with server_process("-c", _TENSORFLOW_SERVER, *ports[2:]) as other, _tensorflow(ports[2:]) as theirs:
+            other = [
+                stack.enter_context(server_process("-c", _TENSORFLOW_SERVER, job, *ports[3:]))
+                for job in ("ps", "worker")
+            ]
+            with _tensorflow(ports[3:]) as theirs:
                 await _compare(ours, theirs, (mine, other), rounds)
 
 
@@ -137,7 +148,8 @@ def _tensorflow(ports: Sequence[str]) -> Iterator[list[Step]]:
     import tensorflow.compat.v1 as tf  # heavy, and only this function needs it
 
     tf.disable_eager_execution()
-    server = tf.train.Server({"ps": ports[:1], "worker": ports[1:]}, job_name="worker", task_index=0)
+    cluster = {"ps": ports[:1], "worker": ports[1:2], "chief": ports[2:]}
+    server = tf.train.Server(cluster, job_name="chief", task_index=0)
     with tf.Graph().as_default():
         initialize, fetches = _graph(tf)
         with tf.Session(server.target) as session:
@@ -154,12 +166,12 @@ def _tensorflow(ports: Sequence[str]) -> Iterator[list[Step]]:
             yield [step(fetch) for fetch in fetches]
 
 
-async def _profile(steps: Sequence[Step], server: psutil.Process) -> None:
+async def _profile(steps: Sequence[Step], servers: Sequence[psutil.Process]) -> None:
     for (name, case), step in zip(_CASES.items(), steps, strict=True):
-        await _seconds(step, case.steps, server)
+        await _seconds(step, case.steps, servers)
         profiler = cProfile.Profile()
         profiler.enable()
-        seconds, _ = await _seconds(step, case.steps, server)
+        seconds, _ = await _seconds(step, case.steps, servers)
         profiler.disable()
         print(f"{name}: {seconds * 1e6:.0f} us")
         pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
