@@ -29,6 +29,8 @@ from aioflow.net.tensor_format import Buffer, Destination, TensorSpec
 __all__ = ["Decoder"]
 
 _STAGING_BYTES: Final = 64 << 10
+_SHORT_HEADER: Final = 384  # bytes, of which what was made is remembered
+_MOST_HEADERS: Final = 32
 _KINDS: Final = {kind.value: kind for kind in Kind}
 _BARE: Final = frozenset({Kind.HEARTBEAT, Kind.CLOSE})
 
@@ -154,6 +156,7 @@ class Decoder:
         "_chunk_left",
         "_direct",
         "_end",
+        "_headers",
         "_limits",
         "_seal",
         "_staging",
@@ -174,6 +177,7 @@ class Decoder:
         self._direct: memoryview | None = None
         self._assembly: _Assembly | None = None
         self._chunk_left = 0
+        self._headers: dict[bytes, tuple[list[TensorSpec], dict[str, Any]]] = {}
         self.frames = 0
 
     @property
@@ -190,6 +194,7 @@ class Decoder:
         """Nothing more comes: give back the memory of what has come in part."""
         self._assembly = self._direct = None
         self._staging = memoryview(b"")
+        self._headers.clear()
         self._start = self._end = self._chunk_left = 0
         if self._arriving is not None:
             self._arriving.clear()
@@ -305,13 +310,25 @@ class Decoder:
             found.append(Message(prefix.kind, prefix.request))
             return
         body = PREFIX.size + prefix.header
-        specs, document = decode_header(frame[PREFIX.size : body], self._limits)
+        specs, document = self._header(frame[PREFIX.size : body])
         _check_layout(specs, prefix.tensors, prefix.payload)  # before any memory is taken
         if prefix.more:
             self._assembly = _Assembly(prefix, specs, document)
             return
         payload = frame[body + prefix.inline - prefix.payload :]
         found.append(Message(prefix.kind, prefix.request, document, _tensors_in(payload, specs) if specs else ()))
+
+    def _header(self, data: memoryview) -> tuple[list[TensorSpec], dict[str, Any]]:
+        """What is in a header. Steps that are alike have the same, and it is parsed once."""
+        if data.nbytes > _SHORT_HEADER:
+            return decode_header(data, self._limits)
+        known = bytes(data)
+        found = self._headers.get(known)
+        if found is None:
+            if len(self._headers) >= _MOST_HEADERS:
+                self._headers.clear()
+            found = self._headers[known] = decode_header(data, self._limits)
+        return found
 
     def _opened(self, prefix: _Prefix, frame: memoryview, seal: Seal) -> memoryview:
         if prefix.kind is Kind.CHUNK:

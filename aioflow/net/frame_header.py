@@ -12,9 +12,28 @@ from aioflow.errors import DataLossError, InvalidArgumentError, OpError, Resourc
 from aioflow.net.limits import Limits
 from aioflow.net.tensor_format import Buffer, TensorSpec, parse_spec
 
-__all__ = ["check_counts", "decode_header", "encode_header"]
+__all__ = ["Packed", "check_counts", "decode_header", "encode_header"]
 
 _NO_BYTES: Final = b"\xc4\x00"  # which is empty bytes, or part of something else; other bytes are over a limit
+
+
+class Packed(dict[str, Any]):
+    """A document that is sent many times, mostly with tensors of the same kinds: its header is encoded once. It must
+    not be changed.
+    """
+
+    __slots__ = ("_header", "_specs")
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        super().__init__(document)
+        self._specs: list[TensorSpec] | None = None
+        self._header = b""
+
+    def header(self, specs: list[TensorSpec], limits: Limits) -> bytes:
+        """As `encode_header`."""
+        if specs != self._specs:
+            self._header, self._specs = encode_header(specs, self, limits), specs
+        return self._header
 
 
 def encode_header(specs: Sequence[TensorSpec], document: Mapping[str, Any], limits: Limits) -> bytes:

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.net.frame_header import check_counts, encode_header
+from aioflow.net.frame_header import Packed, check_counts, encode_header
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
-from aioflow.net.tensor_format import Buffer, to_wire
+from aioflow.net.tensor_format import Buffer, TensorSpec, to_wire
 
 __all__ = [
     "ALIGNMENT",
@@ -68,7 +68,8 @@ class Message(NamedTuple):
 
     Attributes:
         request: The number that ties a reply to its request; below 2**64.
-        header: A small document: None, bool, int, float, str, lists, and maps by str. No bytes.
+        header: A small document: None, bool, int, float, str, lists, and maps by str. No bytes. One that has come must
+            not be changed: it is that of other messages, too.
         tensors: Arrays or NumPy scalars; they come out as arrays.
     """
 
@@ -135,7 +136,8 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> Encoded:
         DTypeError: a tensor cannot be sent.
         ResourceExhaustedError: the message is over a limit.
     """
-    specs, buffers, total = [], [], 0
+    specs: list[TensorSpec] = []
+    buffers, total = [], 0
     for value in message.tensors:
         spec, buffer = to_wire(value, limits)
         specs.append(spec)
@@ -146,7 +148,8 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> Encoded:
         total = start + spec.nbytes
     if not 0 <= message.request < 2**64 or message.kind < Kind.REQUEST:
         raise InvalidArgumentError("not a message that can be sent", actual=(message.kind, message.request))
-    header = encode_header(specs, message.header, limits)
+    document = message.header
+    header = document.header(specs, limits) if type(document) is Packed else encode_header(specs, document, limits)
     check_counts(len(header), len(specs), total, limits)
     large = total > INLINE_BYTES
     prefix = PREFIX.pack(

@@ -3,12 +3,13 @@
 hello       which sessions of the client have ended → who is there: the task, the cluster, the devices, the settings
 register    a part of a plan, with the settings that matter to it → a handle
 deregister  forget a part
-run         one step of a part, with the feeds that it takes → its fetches, and times if it was traced
+run         one step of a part, with the feeds that it takes → its fetches, and times if it was traced; the number of
+            the request is that of the step
 wanted      to a client, of a step that has come late: whether it still waits for it
 clock       what time it is there
 report      what a step waits for: seconds, and rows of node and reason
 abort       stop a step and say when nothing of it is running any more, and whether it had begun
-deliver     a push, from worker to worker: a value for the rendezvous of a step
+deliver     a push, from worker to worker: a value for the rendezvous of a step, whose number is that of the push
 settle      to the task that keeps them: where resources are; rows of container, name, request and device → devices
 holds       to the others: what they have, and are to have, of these; rows of container and name → rows as of settle
 claim       to those that are to have them: rows as of settle
@@ -22,7 +23,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -53,6 +54,7 @@ __all__ = [
     "Deliver",
     "Greeting",
     "Hello",
+    "Parsed",
     "Register",
     "Run",
     "State",
@@ -83,6 +85,8 @@ HOLDS: Final = "holds"
 CLAIM: Final = "claim"
 STATE: Final = "state"
 RESET: Final = "reset"
+
+_REMEMBERED: Final = 32  # headers
 
 STATS_TENSORS: Final = 4  # what `pack_stats` makes of the times of a step
 
@@ -132,7 +136,8 @@ class Handle(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One step of a part; the tensors are its feeds in order.
+    """One step of a part; the tensors are its feeds in order. What is alike from step to step stands here, so that a
+    header is encoded, and parsed, once for many steps; the number of the step is that of the request.
 
     Attributes:
         trace: Whether the times of nodes come back.
@@ -142,7 +147,6 @@ class Run(NamedTuple):
     """
 
     handle: int
-    step: int
     trace: bool
     beat: int
     patience: float
@@ -192,9 +196,8 @@ class Aborted(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """A value for a step; the one tensor is it, unless it is dead."""
+    """A value for a step, which the push has as its number; the one tensor is it, unless it is dead."""
 
-    step: int
     edge: str
     tag: str
     dead: bool
@@ -261,7 +264,6 @@ _ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[Any], bool]]]] = {
     Handle: {"handle": _is_int},
     Run: {
         "handle": _is_int,
-        "step": _is_int,
         "trace": _is_bool,
         "beat": _is_int,
         "patience": _is_seconds,
@@ -273,12 +275,33 @@ _ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[Any], bool]]]] = {
     WhetherWanted: {"wanted": _is_bool},
     Abort: {"step": _is_int, "error": _is_map},
     Aborted: {"begun": _is_bool},
-    Deliver: {"step": _is_int, "edge": _is_text, "tag": _is_text, "dead": _is_bool},
+    Deliver: {"edge": _is_text, "tag": _is_text, "dead": _is_bool},
     State: {"devices": _is_texts, "registered": _is_int, "running": _is_int},
     Reset: {"containers": _is_optional_texts},
 }
 
 _T = TypeVar("_T", bound=tuple[Any, ...])
+
+
+class Parsed(Generic[_T]):
+    """Reads headers of one kind, and remembers what it has read: those of steps that are alike are the same object."""
+
+    __slots__ = ("_kind", "_known")
+
+    def __init__(self, kind: type[_T]) -> None:
+        self._kind = kind
+        self._known: dict[int, tuple[Mapping[str, Any], _T]] = {}
+
+    def __call__(self, header: Mapping[str, Any]) -> _T:
+        """As `parse`."""
+        known = self._known.get(id(header))
+        if known is not None and known[0] is header:
+            return known[1]
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        found = parse(self._kind, header)
+        self._known[id(header)] = header, found  # which keeps it, so that no other has its id
+        return found
 
 
 def parse(kind: type[_T], header: Mapping[str, Any]) -> _T:

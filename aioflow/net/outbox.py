@@ -16,11 +16,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from aioflow.errors import AbortedError, OpError, UnavailableError, UnknownError
-from aioflow.net.channel import Channel
+from aioflow.net.channel import Channel, packed
+from aioflow.net.frame_header import Packed
 from aioflow.net.framing import CHUNK_BYTES
 from aioflow.net.messages import CLOCK, DELIVER, Deliver, to_wire_value
 from aioflow.runtime.frames import DEAD
@@ -29,6 +31,7 @@ __all__ = ["Outbox", "Parcel", "Reach"]
 
 _IN_FLIGHT: Final = 64 << 20  # bytes
 _ASK_SECONDS: Final = 0.2  # between questions whether values have arrived
+_REMEMBERED: Final = 1024  # headers
 
 Reach: TypeAlias = Callable[[str], AbstractAsyncContextManager[Channel]]
 
@@ -227,7 +230,7 @@ class _Lane:
         if not _is_meant(channel, parcel):
             return False
         try:
-            done = channel.post(DELIVER, *_contents(parcel))
+            done = channel.post(*_contents(parcel))
         except Exception as error:
             _fail(parcel, error)
             return True
@@ -240,7 +243,7 @@ class _Lane:
             await self._misaddressed(channel, parcel)
             return
         try:
-            await channel.push(DELIVER, *_contents(parcel))
+            await channel.push_packed(*_contents(parcel))
         except Exception as error:
             _fail(parcel, error)
         else:
@@ -273,7 +276,7 @@ def _goes_with_its_step(parcel: Parcel) -> bool:
     if channel is None or channel.error is not None or not _is_meant(channel, parcel):
         return False
     try:
-        return _size(parcel.value) <= CHUNK_BYTES and channel.post(DELIVER, *_contents(parcel))
+        return _size(parcel.value) <= CHUNK_BYTES and channel.post(*_contents(parcel))
     except Exception as error:
         _fail(parcel, error)
         return True
@@ -283,10 +286,14 @@ def _is_meant(channel: Channel, parcel: Parcel) -> bool:
     return parcel.incarnation in (0, channel.comm.peer_incarnation)
 
 
-def _contents(parcel: Parcel) -> tuple[dict[str, Any], tuple[Any, ...]]:
+def _contents(parcel: Parcel) -> tuple[Packed, tuple[Any, ...], int]:
     dead = parcel.value is DEAD
-    header = Deliver(parcel.step, parcel.edge, parcel.tag, dead)._asdict()
-    return header, () if dead else (to_wire_value(parcel.value),)
+    return _document(parcel.edge, parcel.tag, dead), () if dead else (to_wire_value(parcel.value),), parcel.step
+
+
+@lru_cache(_REMEMBERED)
+def _document(edge: str, tag: str, dead: bool) -> Packed:
+    return packed(DELIVER, Deliver(edge, tag, dead)._asdict())
 
 
 def _size(value: Any) -> int:

@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple
 from aioflow.compiler.ir import Part, worth_a_thread
 from aioflow.config import SessionConfig
 from aioflow.errors import CancelledError, DataLossError, InvalidArgumentError, OpError, UnavailableError
-from aioflow.net.channel import Channel, Reply
+from aioflow.net.channel import Channel, Reply, packed
 from aioflow.net.comm import gone
 from aioflow.net.errors_codec import encode_error
+from aioflow.net.frame_header import Packed
 from aioflow.net.homes import Resource, pack_texts, unpack_texts
 from aioflow.net.messages import (
     ABORT,
@@ -32,7 +33,9 @@ from aioflow.net.messages import (
     Clock,
     Handle,
     Hello,
+    Parsed,
     Ran,
+    Run,
     State,
     config_document,
     parse,
@@ -83,6 +86,8 @@ class RemoteWorker:
         self._patience = patience
         self._home = home
         self._parts: dict[int, _Registered] = {}
+        self._documents: dict[int, tuple[int, Packed]] = {}  # of usual steps, with the heartbeat that they name
+        self._ran = Parsed(Ran)
         self._wanted: dict[int, Step] = {}
         self._sent: dict[int, Step] = {}  # its part has ended, and what that has sent may not have arrived
         self._clock: tuple[float, float] | None = None  # when it was compared with ours, and how far it is ahead
@@ -123,6 +128,7 @@ class RemoteWorker:
     async def deregister(self, handle: int) -> None:
         """Forget a part; a step of it that is running goes on."""
         self._parts.pop(handle, None)
+        self._documents.pop(handle, None)
         with suppress(UnavailableError):  # it has forgotten the part with the connection
             await self._ask(DEREGISTER, {"handle": handle})
 
@@ -147,7 +153,7 @@ class RemoteWorker:
         if part.changes and step.begun is not None:
             step.begun.add(self._channel.peer)
         try:
-            reply = await self._reply(self._message(handle, step, trace), tensors, step)
+            reply = await self._reply(self._document(handle, step, trace), tensors, step)
         except OpError as error:
             if not error.may_have_been_applied:
                 self._not_begun(step)
@@ -186,34 +192,36 @@ class RemoteWorker:
         for step in () if self._channel.in_order else list(self._sent.values()):
             step.stop(error)
 
-    def _message(self, handle: int, step: Step, trace: TraceProbe | None) -> dict[str, Any]:
-        """A `Run`."""
-        return {
-            "handle": handle,
-            "step": step.id,
-            "trace": trace is not None,
-            "beat": self._channel.comm.heard,
-            "patience": self._patience,
-            "seconds": None if step.deadline is None else max(0.0, step.deadline - asyncio.get_running_loop().time()),
-        }
+    def _document(self, handle: int, step: Step, trace: TraceProbe | None) -> Packed:
+        """The header of a request with a `Run`, which stays the same from beat to beat if nothing special is asked."""
+        heard = self._channel.comm.heard
+        seconds = None if step.deadline is None else max(0.0, step.deadline - asyncio.get_running_loop().time())
+        is_usual = trace is None and seconds is None
+        known = self._documents.get(handle)
+        if is_usual and known is not None and known[0] == heard:
+            return known[1]
+        document = packed(RUN, Run(handle, trace is not None, heard, self._patience, seconds)._asdict())
+        if is_usual:
+            self._documents[handle] = heard, document
+        return document
 
     def _not_begun(self, step: Step) -> None:
         if step.begun is not None:
             step.begun.discard(self._channel.peer)
 
-    async def _reply(self, header: Mapping[str, Any], tensors: Sequence[Any], step: Step) -> Reply:
+    async def _reply(self, document: Packed, tensors: Sequence[Any], step: Step) -> Reply:
         """What the worker answers, unless the step is stopped before."""
         waiting = step.stoppable()
         try:
             async with waiting:
-                return await self._channel.call(RUN, header, tensors, timeout=None)
+                return await self._channel.calls.ask(document, tensors, step.id)
         except OpError:
             if waiting.stopped:
                 await self._stop(step)
             raise
 
     async def _fetches(self, reply: Reply, trace: TraceProbe | None) -> list[Any]:
-        devices, origin = parse(Ran, reply.header)
+        devices, origin = self._ran(reply.header)
         tensors = list(reply.tensors)
         if trace is not None:
             if devices is None or len(tensors) < STATS_TENSORS:

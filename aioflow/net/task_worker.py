@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -22,11 +23,13 @@ from aioflow.graph.device_spec import task_of
 from aioflow.net.admission import Admission
 from aioflow.net.channel import Request
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
-from aioflow.net.messages import Deliver, from_wire, parse
+from aioflow.net.messages import Deliver, Parsed, from_wire
 from aioflow.net.outbox import Parcel
 from aioflow.net.step_table import JointStep, Origin, StepTable
 from aioflow.runtime.cluster import register
+from aioflow.runtime.executable import Executable
 from aioflow.runtime.frames import DEAD
+from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker, WorkerState
@@ -69,6 +72,7 @@ class TaskWorker:
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
         self._closed = False
+        self._parsed = Parsed(Deliver)
         self.task = _owner_of(next(iter(worker.devices)))
         self.admission = Admission(self.task)
 
@@ -108,13 +112,13 @@ class TaskWorker:
         Raises:
             DataLossError: the message is malformed.
         """
-        asked = parse(Deliver, request.header)
+        asked = self._parsed(request.header)
         if len(request.tensors) != (0 if asked.dead else 1):
             raise DataLossError(
                 f"a malformed value from {request.peer}", expected="one tensor, or none of a dead one", actual=asked
             )
         value = DEAD if asked.dead else from_wire(request.tensors[0])
-        self.steps.deliver(asked.step, asked.edge, asked.tag, value, source)
+        self.steps.deliver(request.number, asked.edge, asked.tag, value, source)
 
     def take(self, parcel: Parcel) -> None:
         """A value for a step has come from within this process; from any thread."""
@@ -140,8 +144,15 @@ class TaskWorker:
 
 
 class _Handle(NamedTuple):
-    """What must be known of a registered part: whether anything is sent or received in it, or changed."""
+    """What must be known of a registered part.
 
+    Attributes:
+        executable: What runs it, for the caller who does not wait; None where it is none of one strand.
+        meets: Whether anything is sent or received in it.
+        changes: Whether anything is changed.
+    """
+
+    executable: Executable | None
     meets: bool
     changes: bool
 
@@ -176,7 +187,9 @@ class WorkerSession:
             NotFoundError: it is for devices that are not here.
         """
         handle = await register(self._worker, part, self._number, config)
-        self._handles[handle] = _Handle(any(node.op in (SEND, RECV) for node in part.nodes()), part.changes)
+        executable = self._worker.executable(handle)
+        meets = any(node.op in (SEND, RECV) for node in part.nodes())
+        self._handles[handle] = _Handle(executable if isinstance(executable, Executable) else None, meets, part.changes)
         return handle
 
     async def deregister(self, handle: int) -> None:
@@ -201,6 +214,23 @@ class WorkerSession:
             )
         if step.requested:
             step.halt()
+        with self._taking_part(step, known):
+            return await self._worker.run(handle, feeds, step)
+
+    def run_brief(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any] | Unfinished | None:
+        """`run` for one who does not wait: the fetches, of which large ones may have to be copied yet; None where the
+        part is not known to be short, and nothing of it has begun.
+        """
+        known = self._handles.get(handle)
+        if known is None or known.executable is None or len(feeds) != known.executable.feeds:
+            return None
+        if not known.executable.is_brief(feeds):
+            return None
+        with self._taking_part(step, known):
+            return known.executable.run_brief(feeds, step)
+
+    @contextmanager
+    def _taking_part(self, step: Step, known: _Handle) -> Iterator[None]:
         admission = self._owner.admission
         admission.begin(step)
         joint = None
@@ -210,9 +240,8 @@ class WorkerSession:
                 joint = self._begin(step, known)
             elif known.meets:
                 raise InvalidArgumentError("a step in which values are sent has no number", expected="> 0", actual=0)
-            fetches = await self._worker.run(handle, feeds, step)
+            yield
             failed = False
-            return fetches
         finally:
             if joint is not None:
                 self._running.pop(joint, None)

@@ -20,6 +20,7 @@ from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.net.channel import Channel, Reply, Request, Service, Taker
 from aioflow.net.comm import Comm
 from aioflow.net.errors_codec import decode_error, encode_error
+from aioflow.net.frame_header import Packed
 from aioflow.net.home_rows import pack_rows, read_homes, read_rows
 from aioflow.net.homes import Homes, pack_texts
 from aioflow.net.messages import (
@@ -43,6 +44,7 @@ from aioflow.net.messages import (
     Greeting,
     Handle,
     Hello,
+    Parsed,
     Ran,
     Register,
     Reset,
@@ -61,6 +63,7 @@ from aioflow.net.plan_codec import decode_part
 from aioflow.net.quota import Quota
 from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import TaskWorker
+from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
 from aioflow.work.threads import in_thread
@@ -83,7 +86,7 @@ class _Part:
         size: Bytes that it takes, by estimate.
     """
 
-    __slots__ = ("check_finite", "feeds", "sends", "size", "specs", "total")
+    __slots__ = ("check_finite", "feeds", "ran", "sends", "size", "specs", "total")
 
     def __init__(self, part: Part | None, check_finite: bool, size: int = 0) -> None:
         self.size = size
@@ -92,6 +95,7 @@ class _Part:
         self.total = 0 if part is None else part.all_feeds
         self.check_finite = check_finite
         self.sends = part is not None and bool(part.destinations)
+        self.ran = Packed(Ran(None, 0.0)._asdict())
 
     def spread(self, tensors: Sequence[Any]) -> list[Any]:
         """The feeds of the whole step, of which the message has those of this part.
@@ -118,6 +122,14 @@ def _stop_after(seconds: float, step: Step) -> None:
     late = DeadlineExceededError("the time limit of the step has passed", expected=f"at most {seconds:g} s")
     timer = asyncio.get_running_loop().call_later(min(seconds, _LONGEST), step.stop, late)
     step.releases.append(timer.cancel)
+
+
+def _ran(part: _Part, values: Sequence[Any]) -> Reply:
+    return Reply(part.ran, [to_wire_value(value) for value in values])
+
+
+async def _when_finished(part: _Part, values: Unfinished) -> Reply:
+    return _ran(part, await values.finish())
 
 
 class WorkerService:
@@ -228,6 +240,7 @@ class _Client:
         self._steps = worker.steps
         self._is_task = worker.is_task
         self._limits = comm.limits
+        self._asked = Parsed(Run)
         self._quota = Quota("registered parts of one client", comm.limits.parts, comm.limits.part_bytes)
 
     @asynccontextmanager
@@ -270,17 +283,37 @@ class _Client:
             self._quota.give(1, part.size)
         await self._session.deregister(handle)
 
-    async def _run(self, request: Request) -> Reply:
-        asked = parse(Run, request.header)
+    def _run(self, request: Request) -> Reply | Awaitable[Reply]:
+        """One step, right here if it is short."""
+        asked = self._asked(request.header)
+        part = self._parts.get(asked.handle)
+        is_late = self.channel.comm.since(asked.beat) > asked.patience
+        if part is None or is_late or asked.trace or part.check_finite:
+            return self._run_in_task(request, asked)
+        step = Step(None, request.number)
+        step.begun = set()
+        try:
+            values = self._session.run_brief(asked.handle, part.spread(request.tensors), step)
+        except OpError as error:
+            step.account(error)
+            raise
+        if values is None:
+            return self._run_in_task(request, asked)
+        step.finish()
+        if part.sends:
+            self._follow(step)
+        return _ran(part, values) if isinstance(values, list) else _when_finished(part, values)
+
+    async def _run_in_task(self, request: Request, asked: Run) -> Reply:
         part = self._parts.get(asked.handle) or _Part(None, False)  # the session says that there is none
         trace = TraceProbe(perf_counter) if asked.trace else None
-        step = Step(FiniteProbe(trace) if part.check_finite else trace, asked.step)
+        step = Step(FiniteProbe(trace) if part.check_finite else trace, request.number)
         step.begun = set()
         try:
             late = self.channel.comm.since(asked.beat)
             if late > asked.patience:
-                await self._require_wanted(asked, late)
-            step.holding = partial(self._holding, asked)
+                await self._require_wanted(step.id, asked, late)
+            step.holding = partial(self._holding, step.id, asked)
             step.holds_after = monotonic() + asked.patience - self.channel.comm.silence
             if asked.seconds is not None:
                 _stop_after(asked.seconds, step)
@@ -292,11 +325,11 @@ class _Client:
             step.finish()
         if part.sends:  # what it has sent may turn out later not to have arrived
             self._follow(step)
-        fetches = [to_wire_value(value) for value in values]
+        ran = _ran(part, values)
         if trace is None:
-            return Reply(Ran(None, 0.0)._asdict(), fetches)
+            return ran
         devices, times = pack_stats(trace.stats())
-        return Reply(Ran(devices, trace.origin)._asdict(), [*fetches, *times])
+        return Reply(Ran(devices, trace.origin)._asdict(), [*ran.tensors, *times])
 
     def _follow(self, step: Step) -> None:
         """Tell the client if the step is stopped, though its part here has ended: the others' parts wait in vain."""
@@ -310,13 +343,13 @@ class _Client:
         if step.requested:
             tell()
 
-    async def _require_wanted(self, asked: Run, late: float) -> None:
+    async def _require_wanted(self, step: int, asked: Run, late: float) -> None:
         """Raises AbortedError: the step has come so late that its client may have given it up, and it has.
 
         An answer that was long on its way is none: the client may have given the step up since.
         """
         with suppress(OpError):  # no answer is one, too
-            if await self._is_wanted(asked):
+            if await self._is_wanted(step, asked):
                 return
         raise AbortedError(
             "the step has come late, and its client does not wait for it any more",
@@ -324,21 +357,21 @@ class _Client:
             actual=f"{late:.3f} s",
         )
 
-    async def _is_wanted(self, asked: Run) -> bool | None:
+    async def _is_wanted(self, step: int, asked: Run) -> bool | None:
         """Whether the client waits for the step; None if its answer was long on its way. Raises OpError: none came."""
         clock = asyncio.get_running_loop().time
         patience = min(asked.patience, _ANSWER_SECONDS)
         until = clock() + patience
-        reply = await self.channel.call(WANTED, {"step": asked.step}, timeout=patience)
+        reply = await self.channel.call(WANTED, {"step": step}, timeout=patience)
         return parse(WhetherWanted, reply.header).wanted if clock() <= until else None
 
-    def _holding(self, asked: Run) -> Awaitable[None] | None:
+    def _holding(self, step: int, asked: Run) -> Awaitable[None] | None:
         """What a step that has waited waits for besides, where its client has been silent for so long that it may have
         given it up, and cannot say so.
         """
-        return self._until_wanted(asked) if self.channel.comm.silence > asked.patience else None
+        return self._until_wanted(step, asked) if self.channel.comm.silence > asked.patience else None
 
-    async def _until_wanted(self, asked: Run) -> None:
+    async def _until_wanted(self, step: int, asked: Run) -> None:
         """Wait for the client, for as long as the connection lasts.
 
         Raises:
@@ -347,7 +380,7 @@ class _Client:
         while True:
             wanted = None
             with suppress(DeadlineExceededError):
-                wanted = await self._is_wanted(asked)
+                wanted = await self._is_wanted(step, asked)
             if wanted is not None:
                 break
         if not wanted:

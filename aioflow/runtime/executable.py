@@ -13,6 +13,7 @@ from typing import Any
 
 from aioflow.compiler.ir import ClientGraph
 from aioflow.config import SessionConfig
+from aioflow.errors import InternalError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.graph.boundary import RECV
 from aioflow.graph.opdef import traits_of
@@ -55,6 +56,14 @@ class Executable(ABC):
     def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
         """The fetches, if the whole step is so short that it can be run right here; else None."""
         return None
+
+    def is_brief(self, feeds: Sequence[Any]) -> bool:
+        """Whether the step is surely so short that it can be run right here, by `run_brief`."""
+        return False
+
+    def run_brief(self, feeds: Sequence[Any], step: Step) -> list[Any] | Unfinished:
+        """The fetches of a step that is brief (`is_brief`). Raises as `run`."""
+        raise InternalError("not a brief step")
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run one step and return the fetches in order.
@@ -119,12 +128,25 @@ class StrandExecutable(Executable):
 
     def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
         """The fetches, if the strand is expected to stay within the inline budget; else None."""
-        outputs = self._strand.try_inline(feeds if self._take is None else [feeds[i] for i in self._take])
+        outputs = self._strand.try_inline(self._taken(feeds))
         return None if outputs is None else self._fetched.hand_over(self._given(outputs, feeds))
 
+    def is_brief(self, feeds: Sequence[Any]) -> bool:
+        """As of `Executable`."""
+        return self._strand.is_brief(self._taken(feeds))
+
+    def run_brief(self, feeds: Sequence[Any], step: Step) -> list[Any] | Unfinished:
+        """As of `Executable`; the strand may send values to others."""
+        outputs = self._strand.try_inline(self._taken(feeds), step)
+        if outputs is None:
+            raise InternalError("a brief step was not run")
+        return self._fetched.hand_over(self._given(outputs, feeds))
+
     async def _values(self, feeds: Sequence[Any], step: Step) -> list[Any]:
-        taken = feeds if self._take is None else [feeds[i] for i in self._take]
-        return self._given(await self._strand.run(taken, step), feeds)
+        return self._given(await self._strand.run(self._taken(feeds), step), feeds)
+
+    def _taken(self, feeds: Sequence[Any]) -> Sequence[Any]:
+        return feeds if self._take is None else [feeds[i] for i in self._take]
 
     def _given(self, outputs: tuple[Any, ...], feeds: Sequence[Any]) -> list[Any]:
         if self._give is None:

@@ -78,6 +78,10 @@ class Strand:
         self._capture = None if self._sends else capture
         self._captured: Callable[..., tuple[Any, ...]] | None = None
 
+    def is_brief(self, values: Sequence[Any]) -> bool:
+        """Whether `try_inline` surely runs the strand to its end."""
+        return not self._brief and self.cost.expect(self._magnitude(values) if self._varies else 0) <= self._budget
+
     def try_inline(self, values: Sequence[Any], step: Step | None = None) -> tuple[Any, ...] | None:
         """Run now if the strand is expected to stay within the budget; None where it is not.
 

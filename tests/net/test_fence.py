@@ -15,7 +15,7 @@ import aioflow as af
 from aioflow.errors import AbortedError, NotFoundError, OpError
 from aioflow.net.channel import Channel, Reply, Request
 from aioflow.net.comm import CommOptions
-from aioflow.net.messages import RUN, WANTED
+from aioflow.net.messages import RUN, WANTED, Run
 from aioflow.net.transports import connect
 from aioflow.runtime.step import Step
 from aioflow.testing.sim_cluster import SIMULATED, SimCluster
@@ -154,10 +154,10 @@ async def late_step(net: SimNet, wanted: bool, seconds: float) -> OpError:
 
     async def ask() -> OpError:
         comm = await connect(cluster.target("ps0").replace("aioflow", "tcp"), 5.0, CommOptions(), peer="ps")
-        run = {"handle": _NO_PART, "step": 1, "trace": False, "beat": _NO_BEAT, "patience": _PATIENCE, "seconds": None}
+        run = Run(_NO_PART, trace=False, beat=_NO_BEAT, patience=_PATIENCE, seconds=None)
         async with Channel(comm, {WANTED: answer}, {}) as channel:
             with pytest.raises(OpError) as raised:
-                await channel.call(RUN, run, timeout=20.0)
+                await channel.call(RUN, run._asdict(), timeout=20.0)
         return raised.value
 
     error: OpError = await net.host("client").call(ask)

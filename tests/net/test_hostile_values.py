@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from aioflow.errors import AbortedError, CancelledError, ResourceExhaustedError, UnavailableError
-from aioflow.net.channel import Channel
+from aioflow.net.channel import Channel, packed
 from aioflow.net.comm import CommOptions
 from aioflow.net.errors_codec import encode_error
 from aioflow.net.limits import Limits
@@ -188,26 +188,25 @@ async def stranger(**limits: int) -> AsyncIterator[tuple[StepTable, Channel]]:
             await asyncio.sleep(0)
 
 
-def header(step: int) -> dict[str, Any]:
-    return {"step": step, "edge": "edge", "tag": "", "dead": False}
+HEADER = {"edge": "edge", "tag": "", "dead": False}
 
 
 async def test_a_connection_that_sends_values_for_no_step() -> None:
     async with stranger(early_bytes=4 * MB) as (steps, channel):
         value = np.zeros(MB, np.uint8)
         for step in range(20):
-            await channel.push(DELIVER, header(step), [value])
+            await channel.push_packed(packed(DELIVER, HEADER), [value], step)
         await channel.call(STATE, timeout=60)
         assert MB < steps.early_bytes <= 4 * MB
     assert steps.early_bytes == 0, "the connection has gone"
 
 
 @pytest.mark.parametrize(
-    ("changes", "tensors"), [({}, 0), ({}, 2), ({"dead": True}, 1), ({"edge": 1}, 1), ({"step": -1}, 1)]
+    ("changes", "tensors"), [({}, 0), ({}, 2), ({"dead": True}, 1), ({"edge": 1}, 1), ({"step": 1}, 1)]
 )
 async def test_a_value_that_is_none_ends_the_connection(changes: dict[str, Any], tensors: int) -> None:
     async with stranger() as (steps, channel):
-        await channel.push(DELIVER, {**header(1), **changes}, [np.float32(1.0)] * tensors)
+        await channel.push(DELIVER, {**HEADER, **changes}, [np.float32(1.0)] * tensors)
         assert isinstance(await channel.wait_ended(), UnavailableError)
         assert not steps._early
 

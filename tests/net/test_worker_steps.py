@@ -36,7 +36,7 @@ from aioflow.runtime.step import Step
 from aioflow.testing.virtual_clock import run_virtual
 from tests.net.clusters import inproc
 
-RUN = {"handle": 1, "step": 2, "trace": True, "beat": 3, "patience": 0.9, "seconds": None}
+RUN = {"handle": 1, "trace": True, "beat": 3, "patience": 0.9, "seconds": None}
 
 
 def table() -> StepTable:
@@ -157,7 +157,8 @@ async def test_values_arrive_by_one_connection_from_any_thread() -> None:
         outbox.push(parcel(np.float32(1.0)))
         await asyncio.to_thread(outbox.push, parcel(DEAD))
         first, second = await peer.came.get(), await peer.came.get()
-        assert (first.header, first.tensors[0]) == ({"step": 7, "edge": "edge", "tag": "tag", "dead": False}, 1.0)
+        assert (first.header, first.tensors[0]) == ({"edge": "edge", "tag": "tag", "dead": False}, 1.0)
+        assert (first.number, second.number) == (7, 7)
         assert (second.header["dead"], len(second.tensors)) == (True, 0)
         assert peer.connections == 1
 
@@ -201,8 +202,8 @@ async def test_a_value_that_cannot_be_delivered_fails_its_step() -> None:
     "header",
     [
         {},
-        {"handle": 1, "step": 2},
-        {**RUN, "step": -2},
+        {"handle": 1},
+        {**RUN, "step": 2},
         {**RUN, "handle": True},
         {**RUN, "trace": 0},
         {**RUN, "beat": -1},
@@ -215,7 +216,7 @@ async def test_a_value_that_cannot_be_delivered_fails_its_step() -> None:
 def test_a_malformed_message_is_refused(header: dict[str, Any]) -> None:
     with pytest.raises(af.errors.DataLossError):
         parse(Run, header)
-    assert parse(Run, RUN) == Run(1, 2, True, 3, 0.9, None)
+    assert parse(Run, RUN) == Run(1, True, 3, 0.9, None)
     assert parse(Run, {**RUN, "seconds": 2}).seconds == 2
 
 

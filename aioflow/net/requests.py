@@ -1,0 +1,178 @@
+"""The requests of a peer: each is answered by its service, at once or by a task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from typing import Final
+
+from aioflow.checks.brief import brief
+from aioflow.errors import DataLossError, OpError, ResourceExhaustedError, UnavailableError, UnimplementedError
+from aioflow.net.errors_codec import encode_error
+from aioflow.net.exchange import Reply, Request, Sending, Service, Taker, payload_bytes
+from aioflow.net.framing import INLINE_BYTES, Kind, Message
+
+__all__ = ["Requests"]
+
+_LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop takes longer ones
+
+
+class Requests:
+    """Serves one peer.
+
+    Args:
+        group: Owns the tasks, none of which ever raises.
+        services, takers: As of `Channel`.
+        on_bad_push: Gets the error of a push that has failed, and the reason to end the connection.
+    """
+
+    def __init__(
+        self,
+        sending: Sending,
+        group: asyncio.TaskGroup,
+        services: Mapping[str, Service],
+        takers: Mapping[str, Taker],
+        on_bad_push: Callable[[OpError, str], None],
+    ) -> None:
+        self._sending = sending
+        self._comm = sending.comm
+        self._group = group
+        self._services = dict(services)
+        self._takers = dict(takers)
+        self._on_bad_push = on_bad_push
+        self._limits = sending.comm.limits
+        self._serving: dict[int, asyncio.Task[None]] = {}
+        self._pushes: set[asyncio.Task[None]] = set()
+        self._deaf = False
+
+    def on_request(self, message: Message) -> None:
+        """A REQUEST has come. Raises DataLossError: it is malformed."""
+        if self._deaf:
+            return
+        number = message.request
+        if number in self._serving:
+            raise DataLossError(f"{self._comm.peer} has used a number for two requests", actual=number)
+        request = self._parsed(message)
+        try:
+            answer = self._begun(request)
+            if isinstance(answer, Reply):
+                if self._post(number, answer):
+                    return
+                answer = _given(answer)
+        except Exception as error:
+            self._fail(number, error)
+            return
+        task = self._group.create_task(self._answer(number, answer))
+        self._serving[number] = task
+        task.add_done_callback(partial(self._served, number, answer))
+        if request.timeout is not None:  # the caller has given up by then, and need not be told
+            timer = asyncio.get_running_loop().call_later(min(request.timeout, _LONGEST), task.cancel)
+            task.add_done_callback(lambda _: timer.cancel())
+
+    def _served(self, number: int, answer: Awaitable[Reply | None], _: asyncio.Task[None]) -> None:
+        self._serving.pop(number, None)
+        if isinstance(answer, Coroutine):
+            answer.close()  # if its task was cancelled before it began, it has not begun either
+
+    def _parsed(self, message: Message) -> Request:
+        header = message.header
+        kind, timeout, body = header.get("kind"), header.get("timeout"), header.get("body")
+        timed = timeout is None or (type(timeout) in (int, float) and timeout >= 0)
+        if not (isinstance(kind, str) and timed and isinstance(body, dict) and len(header) == 3):
+            raise DataLossError(
+                f"a malformed request from {self._comm.peer}", expected="kind, timeout, body", actual=brief(header)
+            )
+        return Request(kind, body, message.tensors, self._comm.peer, timeout, message.request)
+
+    def _begun(self, request: Request) -> Reply | Awaitable[Reply | None]:
+        """The answer to a request, or what has to be awaited for it."""
+        if len(self._serving) >= self._limits.open_requests:
+            raise ResourceExhaustedError(
+                "too many open requests", expected=f"at most {self._limits.open_requests}", actual=len(self._serving)
+            )
+        return self._service(request)(request)
+
+    def _service(self, request: Request) -> Service:
+        found = self._services.get(request.kind)
+        if found is None:
+            raise UnimplementedError(
+                "an unknown kind of request", expected=f"one of {sorted(self._services)}", actual=brief(request.kind)
+            )
+        return found
+
+    async def _answer(self, number: int, answer: Awaitable[Reply | None]) -> None:
+        try:
+            reply = await answer or Reply()
+            if not self._post(number, reply):
+                await self._sending.send(Message(Kind.REPLY, number, reply.header, reply.tensors))
+        except Exception as error:  # a cancelled task says nothing: its caller has given up, or is gone
+            self._fail(number, error)
+
+    def _post(self, number: int, reply: Reply) -> bool:
+        """Answer with what else goes out in this turn of the event loop, unless that has to wait; what is larger goes
+        by reference, and may change until it has gone.
+        """
+        message = Message(Kind.REPLY, number, reply.header, reply.tensors)
+        return payload_bytes(message) <= INLINE_BYTES and self._comm.post(message)
+
+    def _fail(self, number: int, error: Exception) -> None:
+        if not self._comm.closed:
+            message = Message(Kind.FAILURE, number, encode_error(error, self._limits.header_bytes))
+            if not self._comm.post(message):
+                self._sending.start(message)
+
+    def on_push(self, message: Message) -> None:
+        """A PUSH has come. Raises DataLossError: it is malformed."""
+        request = self._parsed(message)
+        taker = self._takers.get(request.kind)
+        if taker is not None:
+            try:
+                taker(request)
+            except Exception as error:
+                self._push_failed(request, error)
+            return
+        task = self._group.create_task(self._take(request))
+        self._pushes.add(task)
+        task.add_done_callback(self._pushes.discard)
+
+    async def _take(self, request: Request) -> None:
+        try:
+            answer = self._service(request)(request)
+            if not isinstance(answer, Reply):
+                await answer
+        except Exception as error:
+            self._push_failed(request, error)
+
+    def _push_failed(self, request: Request, error: Exception) -> None:
+        known = error if isinstance(error, OpError) else UnavailableError(f"a push has failed: {error}")
+        self._on_bad_push(known, f"a push of kind {brief(request.kind)} has failed: {error}")
+
+    def on_cancel(self, message: Message) -> None:
+        """A CANCEL has come."""
+        task = self._serving.get(message.request)
+        if task is not None:
+            task.cancel()
+
+    async def answered(self) -> None:
+        """Wait until what the peer has asked by now has its answers."""
+        if self._serving:
+            await asyncio.wait(list(self._serving.values()))
+
+    def refuse(self) -> None:
+        """Take no more requests."""
+        self._deaf = True
+
+    def end(self) -> None:
+        """Nobody waits for answers any more; what was pushed is still taken."""
+        for task in self._serving.values():
+            task.cancel()
+
+    def close(self) -> None:
+        """What was pushed is not taken any more either."""
+        for task in self._pushes:
+            task.cancel()
+
+
+async def _given(reply: Reply) -> Reply:
+    return reply
