@@ -14,7 +14,7 @@ from aioflow.net.client_task import ClientTask
 from aioflow.net.links import Link
 from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.task_worker import WorkerSession
-from aioflow.runtime.cluster import StepOfParts
+from aioflow.runtime.parts import StepOfParts
 from aioflow.runtime.step import Step
 from aioflow.sync.background import Background
 

@@ -11,7 +11,14 @@ from typing import Any, Final, NamedTuple
 
 from aioflow.compiler.ir import Part, worth_a_thread
 from aioflow.config import SessionConfig
-from aioflow.errors import CancelledError, DataLossError, InvalidArgumentError, OpError, UnavailableError
+from aioflow.errors import (
+    CancelledError,
+    DataLossError,
+    InternalError,
+    InvalidArgumentError,
+    OpError,
+    UnavailableError,
+)
 from aioflow.net.channel import Channel, Reply, packed
 from aioflow.net.comm import gone
 from aioflow.net.errors_codec import encode_error
@@ -45,7 +52,7 @@ from aioflow.net.messages import (
 from aioflow.net.plan_codec import encode_part
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
-from aioflow.runtime.worker import WorkerState
+from aioflow.runtime.worker import Begun, WorkerState
 from aioflow.work.threads import in_thread
 
 __all__ = ["RemoteWorker"]
@@ -93,6 +100,11 @@ class RemoteWorker:
         self._clock: tuple[float, float] | None = None  # when it was compared with ours, and how far it is ahead
 
     @property
+    def peer(self) -> str:
+        """The task, as errors name it."""
+        return self._channel.peer
+
+    @property
     def is_open(self) -> bool:
         """Whether it can be asked, as far as is known."""
         return self._channel.error is None
@@ -132,6 +144,37 @@ class RemoteWorker:
         with suppress(UnavailableError):  # it has forgotten the part with the connection
             await self._ask(DEREGISTER, {"handle": handle})
 
+    def begin(
+        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None]
+    ) -> Begun | None:
+        """Send the request of a step, if that takes no waiting; None where it does, or times are asked for.
+
+        Raises:
+            InvalidArgumentError: `feeds` are not those of the whole step.
+            UnavailableError: the worker cannot be reached any more.
+        """
+        part = self._parts.get(handle)
+        if part is None or step.probe is not None:
+            return None
+        share = _Share(self, part, step, on_end)
+        if not self._channel.calls.begin(step.id, self._document(handle, step, None), part.taken(feeds), share):
+            return None
+        share.begun()
+        return share
+
+    def _has_begun(self, part: _Registered, step: Step) -> None:
+        self._wanted[step.id] = step
+        if part.changes and step.begun is not None:
+            step.begun.add(self._channel.peer)
+
+    def _has_ended(self, part: _Registered, step: Step) -> None:
+        """The part of a step has ended well."""
+        if part.sends:
+            self._sent[step.id] = step
+            step.releases.append(lambda: self._forget(step))
+            if self._channel.error is not None:
+                self.ended(gone(self._channel.peer, self._channel.error))
+
     async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run a registered part once and return its fetches. When this returns or raises, nothing of the step is
         running there any more, as far as the worker can be reached.
@@ -144,14 +187,10 @@ class RemoteWorker:
         probe = step.probe.trace if isinstance(step.probe, FiniteProbe) else step.probe
         trace = probe if isinstance(probe, TraceProbe) else None
         part = self._parts.get(handle) or _unknown(feeds)
-        if len(feeds) != part.all_feeds:
-            raise InvalidArgumentError("wrong number of feeds", expected=part.all_feeds, actual=len(feeds))
-        tensors = [to_wire_value(feeds[index]) for index in part.feeds]
+        tensors = part.taken(feeds)
         wait = _Wait(self._channel.peer, partial(self.waiting, step.id))
         step.waiting[wait] = None
-        self._wanted[step.id] = step
-        if part.changes and step.begun is not None:
-            step.begun.add(self._channel.peer)
+        self._has_begun(part, step)
         try:
             reply = await self._reply(self._document(handle, step, trace), tensors, step)
         except OpError as error:
@@ -164,11 +203,7 @@ class RemoteWorker:
         finally:
             self._wanted.pop(step.id, None)
         del step.waiting[wait]
-        if part.sends:
-            self._sent[step.id] = step
-            step.releases.append(lambda: self._forget(step))
-            if self._channel.error is not None:
-                self.ended(gone(self._channel.peer, self._channel.error))
+        self._has_ended(part, step)
         return await self._fetches(reply, trace)
 
     def wants(self, step: int) -> bool:
@@ -297,6 +332,77 @@ class _Registered(NamedTuple):
     feeds: tuple[int, ...]
     changes: bool
     sends: bool
+
+    def taken(self, feeds: Sequence[Any]) -> list[Any]:
+        """Those of the feeds of a whole step. Raises InvalidArgumentError: these are not of one."""
+        if len(feeds) != self.all_feeds:
+            raise InvalidArgumentError("wrong number of feeds", expected=self.all_feeds, actual=len(feeds))
+        return [to_wire_value(feeds[index]) for index in self.feeds]
+
+
+class _Share:
+    """A part that a worker runs (`runtime.worker.Begun`): where the answer to its request goes."""
+
+    __slots__ = ("_failed", "_is_open", "_on_end", "_part", "_reply", "_step", "_wait", "_worker")
+
+    def __init__(
+        self, worker: RemoteWorker, part: _Registered, step: Step, on_end: Callable[[OpError | None], None]
+    ) -> None:
+        self._worker = worker
+        self._part = part
+        self._step = step
+        self._on_end = on_end
+        self._reply: Reply | None = None
+        self._failed = False
+        self._is_open = True
+        self._wait = _Wait(worker.peer, partial(worker.waiting, step.id))
+
+    def begun(self) -> None:
+        """The request has been sent."""
+        self._step.waiting[self._wait] = None
+        self._worker._has_begun(self._part, self._step)
+
+    def done(self) -> bool:
+        """Whether there is an answer."""
+        return self._failed or self._reply is not None
+
+    def set_result(self, reply: Reply) -> None:
+        """The part has ended."""
+        self._reply = reply
+        del self._step.waiting[self._wait]
+        self._worker._has_ended(self._part, self._step)
+        self._on_end(None)
+
+    def set_exception(self, error: OpError) -> None:
+        """It has failed, or the worker cannot be reached any more."""
+        self._failed = True
+        if not error.may_have_been_applied:
+            self._worker._not_begun(self._step)
+        self._on_end(error)
+
+    def results(self) -> list[Any]:
+        """The fetches. Raises DataLossError: the answer is none."""
+        if self._reply is None:
+            raise InternalError("a part that has not ended is asked for its fetches")
+        self._worker._ran(self._reply.header)
+        return [_own(tensor) for tensor in self._reply.tensors]
+
+    async def stop(self) -> None:
+        """Have it stopped; the wait for it stays in the step, so that a timeout names it."""
+        self._is_open = False
+        self._worker._channel.calls.give_up(self._step.id)
+        try:
+            await self._worker._stop(self._step)
+        finally:
+            self._worker._wanted.pop(self._step.id, None)
+
+    def close(self) -> None:
+        """Expect no answer any more."""
+        if self._is_open:
+            self._is_open = False
+            self._worker._wanted.pop(self._step.id, None)
+            calls = self._worker._channel.calls
+            (calls.forget if self.done() else calls.give_up)(self._step.id)
 
 
 def _unknown(feeds: Sequence[Any]) -> _Registered:

@@ -32,7 +32,7 @@ from aioflow.runtime.frames import DEAD
 from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
-from aioflow.runtime.worker import Worker, WorkerState
+from aioflow.runtime.worker import Begun, Worker, WorkerState
 
 __all__ = ["Push", "TaskWorker", "WorkerSession"]
 
@@ -216,6 +216,12 @@ class WorkerSession:
             step.halt()
         with self._taking_part(step, known):
             return await self._worker.run(handle, feeds, step)
+
+    def begin(
+        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None]
+    ) -> Begun | None:
+        """None: what runs in this process is waited for."""
+        return None
 
     def run_brief(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any] | Unfinished | None:
         """`run` for one who does not wait: the fetches, of which large ones may have to be copied yet; None where the

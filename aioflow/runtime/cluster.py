@@ -5,7 +5,6 @@ A plan is registered once, part by part, and a step is then one call of every wo
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -15,12 +14,13 @@ from aioflow.config import SessionConfig
 from aioflow.errors import OpError
 from aioflow.graph.device_spec import task_of
 from aioflow.runtime.handing_over import Unfinished
+from aioflow.runtime.parts import StepOfParts
 from aioflow.runtime.step import Step
-from aioflow.runtime.worker import Worker, WorkerAPI, WorkerState
+from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.sync.background import Background
 from aioflow.work.threads import in_thread
 
-__all__ = ["Cluster", "Home", "LocalCluster", "LocalStep", "RegisteredStep", "StepOfParts", "register"]
+__all__ = ["Cluster", "Home", "LocalCluster", "LocalStep", "RegisteredStep", "register"]
 
 
 Home: TypeAlias = tuple[str, str, str]  # a resource: its container, its name, and the device that was asked for
@@ -51,59 +51,6 @@ async def register(worker: Worker, part: Part, session: int, config: SessionConf
             await worker.deregister(handle)
         raise
     return handles[0]
-
-
-class StepOfParts:
-    """A plan of which every worker has its part. `run` may be called any number of times at once.
-
-    Args:
-        parts: Each worker with its part and the handle that the worker gave for it; those in other processes first,
-            since what is sent to them is on its way while others compute.
-    """
-
-    def __init__(self, parts: Sequence[tuple[WorkerAPI, Part, int]]) -> None:
-        self._parts = tuple(parts)
-        indices = [i for _, part, _ in parts for i in part.fetches]
-        # Where each fetch of the step is among the results of the workers one after another.
-        self._order = sorted(range(len(indices)), key=indices.__getitem__)
-
-    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
-        """None: workers have to be waited for."""
-        return None
-
-    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
-        """Run one step on all workers; returns the fetches in order.
-
-        Raises:
-            OpError: a worker failed; the first cause. By then the others have stopped, or can be reached no more.
-        """
-        if not self._parts:
-            return []  # nothing was asked for
-        if len(self._parts) == 1:
-            worker, _, handle = self._parts[0]
-            return await worker.run(handle, feeds, step)
-        try:
-            async with asyncio.TaskGroup() as worker_group:
-                tasks = [worker_group.create_task(self._run(*part, feeds, step)) for part in self._parts[1:]]
-                results = await self._run(*self._parts[0], feeds, step)  # here, which saves a task
-        except BaseExceptionGroup as group:
-            cause = step.end(group)
-            raise cause from cause.__cause__
-        for task in tasks:
-            results += task.result()
-        return [results[i] for i in self._order]
-
-    async def _run(self, worker: WorkerAPI, part: Part, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
-        try:
-            return await worker.run(handle, feeds, step)
-        except OpError as error:
-            step.stop(error)  # the other workers are told before their runs are cancelled, and name the first cause
-            raise
-
-    async def deregister(self) -> None:
-        """Let the workers forget their parts; a step that is running goes on."""
-        for worker, _, handle in self._parts:
-            await worker.deregister(handle)
 
 
 class LocalStep:

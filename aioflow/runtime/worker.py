@@ -6,7 +6,7 @@ A session talks to a `WorkerAPI` and does not care whether the worker is in its 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -24,7 +24,7 @@ from aioflow.work.forking import generation
 from aioflow.work.stopping import acting
 from aioflow.work.switch_interval import lower_switch_interval
 
-__all__ = ["Worker", "WorkerAPI", "WorkerState"]
+__all__ = ["Begun", "Worker", "WorkerAPI", "WorkerState"]
 
 LOCAL_TASK: Final = "/job:localhost/replica:0/task:0"
 
@@ -38,6 +38,22 @@ class WorkerState:
     running: int
 
 
+class Begun(Protocol):
+    """A part that is running at a worker. `close` must follow."""
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+
+    def results(self) -> list[Any]:
+        """Its fetches, when it has ended well."""
+
+    async def stop(self) -> None:
+        """Have it stopped, and wait until nothing of it is running, as far as the worker can be reached."""
+
+    def close(self) -> None:
+        """Nobody is interested in it any more."""
+
+
 class WorkerAPI(Protocol):
     """What a session asks of a worker."""
 
@@ -49,6 +65,18 @@ class WorkerAPI(Protocol):
 
     async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run a registered part once and return its fetches."""
+
+    def begin(
+        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None]
+    ) -> Begun | None:
+        """Begin to run a registered part, if that takes no waiting; else None.
+
+        Args:
+            on_end: Called when it has ended, on the step's event loop; with its error if it has failed.
+
+        Raises:
+            OpError: it cannot be begun.
+        """
 
     async def abort(self, step: int, error: OpError) -> bool:
         """Stop a step, because of an error somewhere else; returns whether anything of it had begun."""
@@ -151,6 +179,12 @@ class Worker:
             OpError: a kernel failed or the step was stopped; the first cause, with its node.
         """
         return await self.execute(self.executable(handle), feeds, step)
+
+    def begin(
+        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None]
+    ) -> Begun | None:
+        """None: what runs here is waited for."""
+        return None
 
     async def execute(self, executable: Executable | PartExecutable, feeds: Sequence[Any], step: Step) -> list[Any]:
         """`run` for who has the registered part, which may have been forgotten meanwhile."""

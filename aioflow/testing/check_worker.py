@@ -35,7 +35,7 @@ from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.server import Server, client_options, target_address
 from aioflow.net.transports import connect
-from aioflow.runtime.cluster import StepOfParts
+from aioflow.runtime.parts import StepOfParts
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker, WorkerAPI
 

@@ -299,7 +299,7 @@ async def test_the_number_of_open_requests_is_bounded_at_both_ends(address: str)
 async def calling_failure(calling: Channel, number: int) -> BaseException | None:
     """The failure that arrives for a request that was sent past the channel."""
     answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    calling._calls[number] = answer
+    calling.calls._answers[number] = answer
     await asyncio.wait([answer])
     return answer.exception()
 

@@ -1,0 +1,159 @@
+"""A step of which several workers have a part each.
+
+Those that can begin without being waited for do so one after the other, in one turn of the event loop, and one future
+waits for them all; a task for each would cost more than its message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from aioflow.compiler.ir import Part
+from aioflow.errors import OpError
+from aioflow.runtime.step import Step
+from aioflow.runtime.worker import Begun, WorkerAPI
+
+__all__ = ["StepOfParts"]
+
+_Part: TypeAlias = tuple[WorkerAPI, Part, int]
+
+
+class StepOfParts:
+    """A plan of which every worker has its part. `run` may be called any number of times at once.
+
+    Args:
+        parts: Each worker with its part and the handle that the worker gave for it; those in other processes first,
+            since what is sent to them is on its way while others compute.
+    """
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self._parts = tuple(parts)
+        indices = [i for _, part, _ in parts for i in part.fetches]
+        # Where each fetch of the step is among the results of the workers one after another.
+        self._order = sorted(range(len(indices)), key=indices.__getitem__)
+        self._is_in_order = self._order == list(range(len(indices)))
+
+    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
+        """None: workers have to be waited for."""
+        return None
+
+    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+        """Run one step on all workers; returns the fetches in order.
+
+        Raises:
+            OpError: a worker failed; the first cause. By then the others have stopped, or can be reached no more.
+        """
+        if not self._parts:
+            return []  # nothing was asked for
+        volley = _Volley(step)
+        try:
+            found = await self._results(volley, feeds, step)
+        except BaseException as error:
+            if isinstance(error, OpError):
+                step.stop(error)
+            await volley.stop()
+            if step.error is None or step.error is error:
+                raise
+            raise step.error from step.error.__cause__
+        finally:
+            volley.close()
+        values = found[0] if len(found) == 1 else [value for results in found for value in results]
+        return values if self._is_in_order else [values[i] for i in self._order]
+
+    async def _results(self, volley: _Volley, feeds: Sequence[Any], step: Step) -> list[list[Any]]:
+        found: list[Any] = [volley.begin(part, feeds) for part in self._parts]
+        rest = [index for index, begun in enumerate(found) if begun is None]
+        if len(rest) == 1:
+            worker, _, handle = self._parts[rest[0]]
+            found[rest[0]] = await worker.run(handle, feeds, step)
+        elif rest:
+            outcomes = await _all([self._parts[index] for index in rest], feeds, step)
+            for index, results in zip(rest, outcomes, strict=True):
+                found[index] = results
+        await volley.ended()
+        return [results if isinstance(results, list) else results.results() for results in found]
+
+    async def deregister(self) -> None:
+        """Let the workers forget their parts; a step that is running goes on."""
+        for worker, _, handle in self._parts:
+            await worker.deregister(handle)
+
+
+async def _all(parts: Sequence[_Part], feeds: Sequence[Any], step: Step) -> list[list[Any]]:
+    """The results of workers that have to be waited for one by one. Raises the first cause."""
+    try:
+        async with asyncio.TaskGroup() as worker_group:
+            tasks = [worker_group.create_task(_run(*part, feeds, step)) for part in parts[1:]]
+            first = await _run(*parts[0], feeds, step)  # here, which saves a task
+    except BaseExceptionGroup as group:
+        cause = step.end(group)
+        raise cause from cause.__cause__
+    return [first, *(task.result() for task in tasks)]
+
+
+async def _run(worker: WorkerAPI, part: Part, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
+    try:
+        return await worker.run(handle, feeds, step)
+    except OpError as error:
+        step.stop(error)  # the other workers are told before their runs are cancelled, and name the first cause
+        raise
+
+
+class _Volley:
+    """The parts of one step that were begun without being waited for."""
+
+    __slots__ = ("_begun", "_left", "_step", "_waiter")
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._begun: list[Begun] = []
+        self._left = 0
+        self._waiter: asyncio.Future[None] | None = None
+        step.watchers.append(self._wake)
+
+    def begin(self, part: _Part, feeds: Sequence[Any]) -> Begun | None:
+        """Begin a part; None where it has to be waited for. Raises OpError."""
+        worker, _, handle = part
+        begun = worker.begin(handle, feeds, self._step, self._ended)
+        if begun is not None:
+            self._left += 1
+            self._begun.append(begun)
+        return begun
+
+    def _ended(self, error: OpError | None) -> None:
+        """A part has ended. The first that fails stops the step."""
+        self._left -= 1
+        if error is not None:
+            self._step.stop(error)
+        elif not self._left:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def ended(self) -> None:
+        """Wait for all of them. Raises OpError: the step was stopped."""
+        if self._left and not self._step.requested:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._step.requested:
+            self._step.halt()
+
+    async def stop(self) -> None:
+        """Have those stopped that have not ended, and wait for that as far as they can be reached."""
+        left = [begun for begun in self._begun if not begun.done()]
+        if len(left) == 1:
+            await left[0].stop()
+        elif left:
+            async with asyncio.TaskGroup() as stop_group:  # whose tasks raise nothing
+                for begun in left:
+                    stop_group.create_task(begun.stop())
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        self._step.watchers.remove(self._wake)
+        for begun in self._begun:
+            begun.close()
