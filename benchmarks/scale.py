@@ -60,18 +60,28 @@ def _count(name: str) -> Any:
 
 @contextmanager
 def _counted() -> Iterator[None]:
-    send, arrived = TcpComm.send, TcpComm._arrived
+    send, post, arrived = TcpComm.send, TcpComm.post, TcpComm._arrived
 
     async def counted_send(comm: Any, message: Any, *, urgent: bool = False) -> None:
         _count("out")
         await send(comm, message, urgent=urgent)
+
+    def counted_post(comm: Any, message: Any) -> bool:
+        done = post(comm, message)
+        if done:
+            _count("out")
+        return done
 
     def counted_arrived(comm: Any, message: Any) -> None:
         if message.kind.value > 2:  # no heartbeat, no goodbye
             _count("in")
         arrived(comm, message)
 
-    with mock.patch.object(TcpComm, "send", counted_send), mock.patch.object(TcpComm, "_arrived", counted_arrived):
+    with (
+        mock.patch.object(TcpComm, "send", counted_send),
+        mock.patch.object(TcpComm, "post", counted_post),
+        mock.patch.object(TcpComm, "_arrived", counted_arrived),
+    ):
         yield
 
 
@@ -122,9 +132,19 @@ def all_workers(size: int) -> tuple[Any, Any]:
         return variable.initializer, af.assign(variable, af.add_n(deltas)).op
 
 
+def null_step(size: int) -> tuple[Any, Any]:
+    """Every worker has a part in which nothing is computed or sent."""
+    nothing = []
+    for number in range(size):
+        with af.device(f"/job:worker/task:{number}"):
+            nothing.append(af.no_op())
+    return af.no_op(), af.group(*nothing)
+
+
 CASES: Final[dict[str, Callable[[int], tuple[Any, Any]]]] = {
     "one worker's step": one_worker,
     "a step of all": all_workers,
+    "a null step of all": null_step,
 }
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from aioflow.errors import OpError
 from aioflow.net.comm import Comm
 from aioflow.net.frame_header import Packed
 from aioflow.net.framing import ALIGNMENT, CHUNK_BYTES, Message
 
-__all__ = ["Answer", "Reply", "Request", "Sending", "Service", "Taker", "packed", "payload_bytes"]
+__all__ = ["UNANSWERED", "Answer", "Reply", "Request", "Sending", "Service", "Taker", "packed", "payload_bytes"]
 
 
 class Request(NamedTuple):
@@ -42,6 +42,9 @@ class Reply(NamedTuple):
 
 Service: TypeAlias = Callable[[Request], Reply | Awaitable[Reply | None]]
 Taker: TypeAlias = Callable[[Request], None]
+
+
+UNANSWERED: Final = Reply()  # what a service returns whose caller does not wait for an answer
 
 
 class Answer(Protocol):

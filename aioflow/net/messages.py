@@ -144,6 +144,7 @@ class Run(NamedTuple):
         beat: The last heartbeat of the worker that the client had heard when it sent this.
         patience: Seconds; where that heartbeat is older, the worker asks whether the step is still wanted.
         seconds: After how many the client gives up; None for never.
+        answered: Whether the end is told; otherwise only a failure is.
     """
 
     handle: int
@@ -151,6 +152,7 @@ class Run(NamedTuple):
     beat: int
     patience: float
     seconds: float | None
+    answered: bool
 
 
 class Ran(NamedTuple):
@@ -268,6 +270,7 @@ _ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[Any], bool]]]] = {
         "beat": _is_int,
         "patience": _is_seconds,
         "seconds": _is_optional_seconds,
+        "answered": _is_bool,
     },
     Ran: {"devices": _is_optional_texts, "origin": _is_seconds},
     Clock: {"now": _is_seconds},

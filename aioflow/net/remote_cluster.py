@@ -15,6 +15,7 @@ from typing import Final
 
 from aioflow.checks.numbers import check_number
 from aioflow.compiler.ir import Plan
+from aioflow.compiler.messages import unanswered
 from aioflow.config import SessionConfig
 from aioflow.errors import (
     DeadlineExceededError,
@@ -260,7 +261,8 @@ class RemoteCluster:
         """
         ways = [(self._way(part.task), part) for part in plan.parts.values()]
         ways.sort(key=lambda pair: is_of_this_process(pair[0].address))  # what goes far goes first
-        step = RemoteStep(ways, config, self._hub.timeout, self._hub.connections, self._standing())
+        standing, quiet = self._standing(), unanswered(plan)
+        step = RemoteStep(ways, config, self._hub.timeout, self._hub.connections, standing, quiet)
         with _before_the_step():
             await step.open()
         return step

@@ -52,6 +52,7 @@ class RemoteStep:
         patience: Seconds in which a worker must let itself be reached.
         background: Where parts are forgotten whose registration nobody waits for any more.
         standing: What the plan relies on.
+        unanswered: As of `StepOfParts`.
     """
 
     def __init__(
@@ -61,7 +62,9 @@ class RemoteStep:
         patience: float,
         background: Background,
         standing: Standing,
+        unanswered: Collection[str] = (),
     ) -> None:
+        self._unanswered = unanswered
         self._standing = standing
         self._parts = tuple(parts)
         self._config = config
@@ -120,7 +123,7 @@ class RemoteStep:
         if errors:
             await self._forget()
             raise next((error for error in errors if isinstance(error, OpError)), errors[0])
-        self._step = StepOfParts(self._registered)
+        self._step = StepOfParts(self._registered, self._unanswered)
 
     async def _prepare(self, worker: RemoteWorker | WorkerSession, part: Part) -> _Registered:
         """Register one part; one who is cancelled leaves nothing registered."""

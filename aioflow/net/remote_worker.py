@@ -93,7 +93,7 @@ class RemoteWorker:
         self._patience = patience
         self._home = home
         self._parts: dict[int, _Registered] = {}
-        self._documents: dict[int, tuple[int, Packed]] = {}  # of usual steps, with the heartbeat that they name
+        self._documents: dict[int, tuple[tuple[int, bool], Packed]] = {}  # of usual steps, with what differs
         self._ran = Parsed(Ran)
         self._wanted: dict[int, Step] = {}
         self._sent: dict[int, Step] = {}  # its part has ended, and what that has sent may not have arrived
@@ -145,9 +145,12 @@ class RemoteWorker:
             await self._ask(DEREGISTER, {"handle": handle})
 
     def begin(
-        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None]
+        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
     ) -> Begun | None:
         """Send the request of a step, if that takes no waiting; None where it does, or times are asked for.
+
+        Args:
+            quietly: Whether the worker answers only if the part fails.
 
         Raises:
             InvalidArgumentError: `feeds` are not those of the whole step.
@@ -156,8 +159,9 @@ class RemoteWorker:
         part = self._parts.get(handle)
         if part is None or step.probe is not None:
             return None
-        share = _Share(self, part, step, on_end)
-        if not self._channel.calls.begin(step.id, self._document(handle, step, None), part.taken(feeds), share):
+        share = _Share(self, part, step, on_end, quietly)
+        document = self._document(handle, step, None, not quietly)
+        if not self._channel.calls.begin(step.id, document, part.taken(feeds), share):
             return None
         share.begun()
         return share
@@ -227,17 +231,17 @@ class RemoteWorker:
         for step in () if self._channel.in_order else list(self._sent.values()):
             step.stop(error)
 
-    def _document(self, handle: int, step: Step, trace: TraceProbe | None) -> Packed:
+    def _document(self, handle: int, step: Step, trace: TraceProbe | None, answered: bool = True) -> Packed:
         """The header of a request with a `Run`, which stays the same from beat to beat if nothing special is asked."""
         heard = self._channel.comm.heard
         seconds = None if step.deadline is None else max(0.0, step.deadline - asyncio.get_running_loop().time())
         is_usual = trace is None and seconds is None
         known = self._documents.get(handle)
-        if is_usual and known is not None and known[0] == heard:
+        if is_usual and known is not None and known[0] == (heard, answered):
             return known[1]
-        document = packed(RUN, Run(handle, trace is not None, heard, self._patience, seconds)._asdict())
+        document = packed(RUN, Run(handle, trace is not None, heard, self._patience, seconds, answered)._asdict())
         if is_usual:
-            self._documents[handle] = heard, document
+            self._documents[handle] = (heard, answered), document
         return document
 
     def _not_begun(self, step: Step) -> None:
@@ -343,11 +347,17 @@ class _Registered(NamedTuple):
 class _Share:
     """A part that a worker runs (`runtime.worker.Begun`): where the answer to its request goes."""
 
-    __slots__ = ("_failed", "_is_open", "_on_end", "_part", "_reply", "_step", "_wait", "_worker")
+    __slots__ = ("_failed", "_is_open", "_on_end", "_part", "_quietly", "_reply", "_step", "_wait", "_worker")
 
     def __init__(
-        self, worker: RemoteWorker, part: _Registered, step: Step, on_end: Callable[[OpError | None], None]
+        self,
+        worker: RemoteWorker,
+        part: _Registered,
+        step: Step,
+        on_end: Callable[[OpError | None], None],
+        quietly: bool,
     ) -> None:
+        self._quietly = quietly
         self._worker = worker
         self._part = part
         self._step = step
@@ -382,6 +392,8 @@ class _Share:
 
     def results(self) -> list[Any]:
         """The fetches. Raises DataLossError: the answer is none."""
+        if self._quietly:
+            return []
         if self._reply is None:
             raise InternalError("a part that has not ended is asked for its fetches")
         self._worker._ran(self._reply.header)
@@ -402,7 +414,10 @@ class _Share:
             self._is_open = False
             self._worker._wanted.pop(self._step.id, None)
             calls = self._worker._channel.calls
-            (calls.forget if self.done() else calls.give_up)(self._step.id)
+            has_ended = self.done() or (self._quietly and not self._step.requested)
+            (calls.forget if has_ended else calls.give_up)(self._step.id)
+            if self._quietly and has_ended:
+                self._step.waiting.pop(self._wait, None)
 
 
 def _unknown(feeds: Sequence[Any]) -> _Registered:

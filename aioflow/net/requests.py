@@ -10,7 +10,7 @@ from typing import Final
 from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError, UnavailableError, UnimplementedError
 from aioflow.net.errors_codec import encode_error
-from aioflow.net.exchange import Reply, Request, Sending, Service, Taker, payload_bytes
+from aioflow.net.exchange import UNANSWERED, Reply, Request, Sending, Service, Taker, payload_bytes
 from aioflow.net.framing import INLINE_BYTES, Kind, Message
 
 __all__ = ["Requests"]
@@ -113,6 +113,8 @@ class Requests:
         """Answer with what else goes out in this turn of the event loop, unless that has to wait; what is larger goes
         by reference, and may change until it has gone.
         """
+        if reply is UNANSWERED:
+            return True
         message = Message(Kind.REPLY, number, reply.header, reply.tensors)
         return payload_bytes(message) <= INLINE_BYTES and self._comm.post(message)
 

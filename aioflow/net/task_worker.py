@@ -218,7 +218,7 @@ class WorkerSession:
             return await self._worker.run(handle, feeds, step)
 
     def begin(
-        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None]
+        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
     ) -> Begun | None:
         """None: what runs in this process is waited for."""
         return None

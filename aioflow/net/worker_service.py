@@ -20,6 +20,7 @@ from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.net.channel import Channel, Reply, Request, Service, Taker
 from aioflow.net.comm import Comm
 from aioflow.net.errors_codec import decode_error, encode_error
+from aioflow.net.exchange import UNANSWERED
 from aioflow.net.frame_header import Packed
 from aioflow.net.home_rows import pack_rows, read_homes, read_rows
 from aioflow.net.homes import Homes, pack_texts
@@ -302,6 +303,8 @@ class _Client:
         step.finish()
         if part.sends:
             self._follow(step)
+        if not asked.answered:
+            return UNANSWERED
         return _ran(part, values) if isinstance(values, list) else _when_finished(part, values)
 
     async def _run_in_task(self, request: Request, asked: Run) -> Reply:
@@ -325,6 +328,8 @@ class _Client:
             step.finish()
         if part.sends:  # what it has sent may turn out later not to have arrived
             self._follow(step)
+        if not asked.answered:
+            return UNANSWERED
         ran = _ran(part, values)
         if trace is None:
             return ran

@@ -7,7 +7,7 @@ waits for them all; a task for each would cost more than its message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
 from aioflow.compiler.ir import Part
@@ -26,10 +26,12 @@ class StepOfParts:
     Args:
         parts: Each worker with its part and the handle that the worker gave for it; those in other processes first,
             since what is sent to them is on its way while others compute.
+        unanswered: The tasks whose parts have ended when those of the others have (`compiler.messages.unanswered`).
     """
 
-    def __init__(self, parts: Sequence[_Part]) -> None:
+    def __init__(self, parts: Sequence[_Part], unanswered: Collection[str] = ()) -> None:
         self._parts = tuple(parts)
+        self._is_quiet = tuple(part.task in unanswered for _, part, _ in parts)
         indices = [i for _, part, _ in parts for i in part.fetches]
         # Where each fetch of the step is among the results of the workers one after another.
         self._order = sorted(range(len(indices)), key=indices.__getitem__)
@@ -63,7 +65,9 @@ class StepOfParts:
         return values if self._is_in_order else [values[i] for i in self._order]
 
     async def _results(self, volley: _Volley, feeds: Sequence[Any], step: Step) -> list[list[Any]]:
-        found: list[Any] = [volley.begin(part, feeds) for part in self._parts]
+        found: list[Any] = [
+            volley.begin(part, feeds, quietly) for part, quietly in zip(self._parts, self._is_quiet, strict=True)
+        ]
         rest = [index for index, begun in enumerate(found) if begun is None]
         if len(rest) == 1:
             worker, _, handle = self._parts[rest[0]]
@@ -113,17 +117,17 @@ class _Volley:
         self._waiter: asyncio.Future[None] | None = None
         step.watchers.append(self._wake)
 
-    def begin(self, part: _Part, feeds: Sequence[Any]) -> Begun | None:
+    def begin(self, part: _Part, feeds: Sequence[Any], quietly: bool) -> Begun | None:
         """Begin a part; None where it has to be waited for. Raises OpError."""
         worker, _, handle = part
-        begun = worker.begin(handle, feeds, self._step, self._ended)
+        begun = worker.begin(handle, feeds, self._step, self._ended, quietly)
         if begun is not None:
-            self._left += 1
+            self._left += not quietly
             self._begun.append(begun)
         return begun
 
     def _ended(self, error: OpError | None) -> None:
-        """A part has ended. The first that fails stops the step."""
+        """A part has ended, or one of those has failed that do not answer. The first that fails stops the step."""
         self._left -= 1
         if error is not None:
             self._step.stop(error)

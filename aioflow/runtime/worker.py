@@ -67,12 +67,13 @@ class WorkerAPI(Protocol):
         """Run a registered part once and return its fetches."""
 
     def begin(
-        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None]
+        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
     ) -> Begun | None:
         """Begin to run a registered part, if that takes no waiting; else None.
 
         Args:
             on_end: Called when it has ended, on the step's event loop; with its error if it has failed.
+            quietly: Whether only the latter need be told: the part has no fetches, and has ended when others have.
 
         Raises:
             OpError: it cannot be begun.
@@ -181,7 +182,7 @@ class Worker:
         return await self.execute(self.executable(handle), feeds, step)
 
     def begin(
-        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None]
+        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
     ) -> Begun | None:
         """None: what runs here is waited for."""
         return None

@@ -154,7 +154,7 @@ async def late_step(net: SimNet, wanted: bool, seconds: float) -> OpError:
 
     async def ask() -> OpError:
         comm = await connect(cluster.target("ps0").replace("aioflow", "tcp"), 5.0, CommOptions(), peer="ps")
-        run = Run(_NO_PART, trace=False, beat=_NO_BEAT, patience=_PATIENCE, seconds=None)
+        run = Run(_NO_PART, trace=False, beat=_NO_BEAT, patience=_PATIENCE, seconds=None, answered=True)
         async with Channel(comm, {WANTED: answer}, {}) as channel:
             with pytest.raises(OpError) as raised:
                 await channel.call(RUN, run._asdict(), timeout=20.0)

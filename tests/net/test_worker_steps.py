@@ -36,7 +36,7 @@ from aioflow.runtime.step import Step
 from aioflow.testing.virtual_clock import run_virtual
 from tests.net.clusters import inproc
 
-RUN = {"handle": 1, "trace": True, "beat": 3, "patience": 0.9, "seconds": None}
+RUN = {"handle": 1, "trace": True, "beat": 3, "patience": 0.9, "seconds": None, "answered": True}
 
 
 def table() -> StepTable:
@@ -216,7 +216,7 @@ async def test_a_value_that_cannot_be_delivered_fails_its_step() -> None:
 def test_a_malformed_message_is_refused(header: dict[str, Any]) -> None:
     with pytest.raises(af.errors.DataLossError):
         parse(Run, header)
-    assert parse(Run, RUN) == Run(1, True, 3, 0.9, None)
+    assert parse(Run, RUN) == Run(1, True, 3, 0.9, None, True)
     assert parse(Run, {**RUN, "seconds": 2}).seconds == 2
 
 

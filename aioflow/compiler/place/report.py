@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aioflow.compiler.ir import ClientGraph
+from aioflow.compiler.messages import Messages, messages
+from aioflow.compiler.partition import partition
 from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.place.constraints import feasible_groups
 from aioflow.compiler.place.cost_model import CostModel
+from aioflow.compiler.place.placement import place
 from aioflow.compiler.place.simulate import Interval, Schedule, Transfer, simulate_placement
 from aioflow.compiler.place.strategies import Placement, choose
 from aioflow.compiler.place.timeline_svg import byte_text, device_labels, draw_timeline, time_text
+from aioflow.graph.device_spec import task_of
 
 __all__ = ["Explanation", "explain"]
 
@@ -23,16 +27,18 @@ class Explanation:
     Attributes:
         schedule: The simulated step.
         unsplit_seconds: The prediction with everything on its first feasible device.
+        messages: Those of a step that a client in a process of its own asks for; None where there is one task.
         measured_seconds: A step as it was measured, or None.
     """
 
     placement: Placement
     schedule: Schedule
     unsplit_seconds: float
+    messages: Messages | None = None
     measured_seconds: float | None = None
 
     def __str__(self) -> str:
-        return "\n".join([*self._summary(), "", *self._devices(), *self._transfers()])
+        return "\n".join([*self._summary(), "", *self._devices(), *self._transfers(), *self._messages()])
 
     def to_svg(self, title: str = "Placement and predicted step") -> str:
         """The predicted timeline as an SVG file."""
@@ -68,6 +74,14 @@ class Explanation:
                 f"{labels[transfer.source]} → {labels[transfer.destination]}  {_edge(transfer)}"
             )
 
+    def _messages(self) -> Iterator[str]:
+        if self.messages is not None:
+            requests, values, answers = self.messages
+            yield (
+                f"{_counted(self.messages.total, 'message')} a step: {_counted(requests, 'request')}, "
+                f"{_counted(values, 'value')} from task to task, {_counted(answers, 'answer')}"
+            )
+
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
@@ -97,4 +111,7 @@ def explain(graph: ClientGraph, cluster: ClusterView, costs: CostModel, strategy
     groups = feasible_groups(graph, cluster)
     placement = choose(graph, groups, cluster, costs, strategy)
     schedule = simulate_placement(graph, placement.devices, costs, cluster.devices)
-    return Explanation(placement, schedule, choose(graph, groups, cluster, costs, "first").seconds)
+    unsplit = choose(graph, groups, cluster, costs, "first").seconds
+    several = len({task_of(device) for device in cluster.devices}) > 1
+    plan = partition(place(graph, cluster, lambda *_: placement.devices)) if several else None
+    return Explanation(placement, schedule, unsplit, None if plan is None else messages(plan))

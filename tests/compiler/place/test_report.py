@@ -51,6 +51,18 @@ def test_the_text_has_every_node_with_its_times_and_every_transfer() -> None:
     assert f"{CPU2}: 0 nodes" in text
 
 
+def test_the_messages_of_a_step_on_several_tasks_are_counted() -> None:
+    ps, worker = (f"/job:{job}/replica:0/task:0/device:CPU:0" for job in ("ps", "worker"))
+    with af.device(ps):
+        scalar = af.Variable(1.0, name="scalar", use_resource=True)
+    with af.device(worker):
+        result = af.add(scalar, 1.0)
+    graph = prune(StepRequest((), (result,), ()))
+    found = str(explain(graph, cluster(ps, worker), CostModel(), "greedy"))
+    assert found.splitlines()[-1] == "4 messages a step: 2 requests, 1 value from task to task, 1 answer"
+    assert "messages" not in str(explain(prune(StepRequest((), (af.constant(1.0),), ())), cluster(CPU0), CostModel()))
+
+
 def test_a_real_training_step_with_a_loop_is_explained() -> None:
     x = af.placeholder("float32", [None, 8], name="x")
     w = af.Variable(af.zeros([8, 8]), name="w")

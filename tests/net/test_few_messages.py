@@ -1,0 +1,208 @@
+"""A step sends no message that nobody needs, and what is left out costs no promise: failures are told all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import aioflow as af
+from aioflow.compiler.messages import Messages, messages, unanswered
+from aioflow.net.framing import Kind, Message
+from aioflow.net.server import Server
+from aioflow.net.tcp import TcpComm
+from tests.net.clusters import cluster
+
+PS, WORKER, CHIEF = (f"/job:{job}/replica:0/task:0" for job in ("ps", "worker", "chief"))
+
+
+@contextmanager
+def counted() -> Iterator[Counter[Kind]]:
+    """The messages that arrive over TCP anywhere in this process."""
+    found: Counter[Kind] = Counter()
+    arrived = TcpComm._arrived
+
+    def count(comm: TcpComm, message: Message) -> None:
+        if message.kind >= Kind.REQUEST:
+            found[message.kind] += 1
+        arrived(comm, message)
+
+    with mock.patch.object(TcpComm, "_arrived", count):
+        yield found
+
+
+def read_by(task: str) -> af.Tensor:
+    """A scalar of the ps, read and added to by another task."""
+    with af.device(PS):
+        scalar = af.Variable(1.0, name="scalar", use_resource=True)
+    with af.device(task):
+        return af.add(scalar, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        (PS, {Kind.REQUEST: 1, Kind.REPLY: 1}),
+        (CHIEF, {Kind.REQUEST: 1, Kind.PUSH: 1}),
+        (WORKER, {Kind.REQUEST: 2, Kind.PUSH: 1, Kind.REPLY: 1}),
+    ],
+)
+async def test_a_remote_scalar(task: str, expected: dict[Kind, int]) -> None:
+    with af.Graph().as_default() as graph:
+        result = read_by(task)
+        initialize = af.global_variables_initializer()
+    async with cluster("ps", "worker", "chief", tcp=True) as servers, af.Session(servers[2].target, graph=graph) as s:
+        await s.run(initialize)
+        step = s.make_callable(result)
+        assert await step() == 2.0
+        with counted() as found:
+            for _ in range(5):
+                assert await step() == 2.0
+        found -= Counter(confirmations(found))
+        assert found == {kind: 5 * count for kind, count in expected.items()}
+        assert messages(s.plan(result), home=CHIEF).total == sum(expected.values())
+
+
+def confirmations(found: Counter[Kind]) -> dict[Kind, int]:
+    """A worker asks another now and then whether what it has sent has arrived; that is no message of a step."""
+    asked = found[Kind.REQUEST] % 5
+    return {Kind.REQUEST: asked, Kind.REPLY: asked}
+
+
+async def test_a_part_that_does_not_answer_tells_of_its_failure() -> None:
+    with af.Graph().as_default() as graph:
+        with af.device(PS):
+            divisor = af.placeholder(af.int32, [])
+            quotient = af.floordiv(af.constant(6), divisor, name="quotient")
+        with af.device(WORKER):
+            result = quotient + 1
+    async with cluster("ps", "worker", tcp=True) as servers, af.Session(servers[1].target, graph=graph) as session:
+        assert unanswered(session.plan(result, [divisor])) == {PS}
+        assert await session.run(result, {divisor: 2}) == 4
+        with pytest.raises(af.errors.InvalidArgumentError, match="quotient"):
+            await session.run(result, {divisor: 0})
+        assert await session.run(result, {divisor: 3}) == 3
+
+
+async def test_a_step_waits_for_a_part_that_does_not_answer_and_can_be_stopped() -> None:
+    with af.Graph().as_default() as graph:
+        with af.device(PS):
+            queue = af.FIFOQueue(3, af.float32, [[]], shared_name="queue")
+            value = queue.dequeue()
+            fill = queue.enqueue(5.0)
+        with af.device(WORKER):
+            result = value * 2.0
+    async with cluster("ps", "worker", tcp=True) as servers, af.Session(servers[1].target, graph=graph) as session:
+        assert unanswered(session.plan(result)) == {PS}
+        with pytest.raises(af.errors.DeadlineExceededError, match="Dequeue"):
+            await session.run(result, timeout=0.3)
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tg:  # the one that was stopped has taken nothing
+            waiting = tg.create_task(session.run(result))
+            await session.run(fill)
+        assert waiting.result() == 10.0
+
+
+async def test_a_lost_worker_whose_part_does_not_answer() -> None:
+    with af.Graph().as_default() as graph:
+        with af.device(PS):
+            value = af.FIFOQueue(3, af.float32, [[]], shared_name="queue").dequeue()
+        with af.device(WORKER):
+            result = value * 2.0
+
+    async def stop(server: Server) -> None:
+        while not server.worker._running:  # noqa: ASYNC110  # until it waits there
+            await asyncio.sleep(0)
+        await server.stop()
+
+    async with (
+        asyncio.timeout(60),
+        cluster("ps", "worker", tcp=True) as servers,
+        af.Session(servers[1].target, graph=graph) as session,
+        asyncio.TaskGroup() as tg,
+    ):
+        tg.create_task(stop(servers[0]))
+        with pytest.raises(af.errors.UnavailableError, match=PS):
+            await session.run(result, timeout=30.0)
+
+
+# ── which parts need not answer ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def sends() -> Any:
+    with af.device(PS):
+        made = af.Variable(1.0, name="v", use_resource=True) + 1.0
+    with af.device(WORKER):
+        return made * 2.0
+
+
+def does_something_else() -> Any:
+    with af.device(PS):
+        variable = af.Variable(1.0, name="v", use_resource=True)
+        made = variable * 3.0
+        update = af.assign_add(variable, 1.0).op
+    with af.device(WORKER):
+        return [made * 2.0, update]
+
+
+def is_fetched() -> Any:
+    with af.device(PS):
+        made = af.Variable(1.0, name="v", use_resource=True) + 1.0
+    with af.device(WORKER):
+        return [made * 2.0, made]
+
+
+def changes_and_sends() -> Any:
+    with af.device(PS):
+        changed = af.assign_add(af.Variable(1.0, name="v", use_resource=True), 1.0)
+    with af.device(WORKER):
+        return changed * 2.0
+
+
+def hands_on() -> Any:
+    """The part in the middle only sends, too; the first sends to it, so one of the two answers."""
+    with af.device(PS):
+        made = af.Variable(1.0, name="v", use_resource=True) + 1.0
+    with af.device(WORKER):
+        middle = made * 2.0
+    with af.device(CHIEF):
+        return middle * 2.0
+
+
+def branches() -> Any:
+    with af.device(PS):
+        made = af.Variable(1.0, name="v", use_resource=True) + 1.0
+        switched, _ = af.raw_ops.Switch(data=made, pred=made > 3.0)
+    with af.device(WORKER):
+        return switched * 2.0
+
+
+@pytest.mark.parametrize(
+    ("build", "quiet"),
+    [
+        (sends, {PS}),
+        (changes_and_sends, {PS}),
+        (does_something_else, set()),
+        (is_fetched, set()),
+        (hands_on, {WORKER}),
+        (branches, set()),
+    ],
+)
+async def test_which_parts_need_not_answer(build: Callable[[], Any], quiet: set[str]) -> None:
+    with af.Graph().as_default() as graph:
+        fetches = build()
+    async with cluster("ps", "worker", "chief") as servers, af.Session(servers[2].target, graph=graph) as session:
+        assert unanswered(session.plan(fetches)) == quiet
+
+
+async def test_messages_are_counted() -> None:
+    with af.Graph().as_default() as graph:
+        result = sends()
+    async with cluster("ps", "worker") as servers, af.Session(servers[1].target, graph=graph) as session:
+        plan = session.plan(result)
+        assert messages(plan) == Messages(requests=2, values=1, answers=1)
+        assert messages(plan, home=WORKER) == Messages(requests=1, values=1, answers=0)
