@@ -298,9 +298,10 @@ class _Client:
         except OpError as error:
             step.account(error)
             raise
+        finally:
+            step.finish()
         if values is None:
             return self._run_in_task(request, asked)
-        step.finish()
         if part.sends:
             self._follow(step)
         if not asked.answered:

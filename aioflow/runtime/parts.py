@@ -49,6 +49,8 @@ class StepOfParts:
         """
         if not self._parts:
             return []  # nothing was asked for
+        if step.requested:
+            step.halt()
         volley = _Volley(step)
         try:
             found = await self._results(volley, feeds, step)
@@ -115,7 +117,7 @@ class _Volley:
         self._begun: list[Begun] = []
         self._left = 0
         self._waiter: asyncio.Future[None] | None = None
-        step.watchers.append(self._wake)
+        step.watchers.append(self._on_stop)
 
     def begin(self, part: _Part, feeds: Sequence[Any], quietly: bool) -> Begun | None:
         """Begin a part; None where it has to be waited for. Raises OpError."""
@@ -133,6 +135,9 @@ class _Volley:
             self._step.stop(error)
         elif not self._left:
             self._wake()
+
+    def _on_stop(self) -> None:
+        self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -158,6 +163,6 @@ class _Volley:
 
     def close(self) -> None:
         """Nobody waits any more."""
-        self._step.watchers.remove(self._wake)
+        self._step.watchers.remove(self._on_stop)
         for begun in self._begun:
             begun.close()

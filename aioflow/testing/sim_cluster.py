@@ -14,6 +14,7 @@ from aioflow.net.server import Server
 from aioflow.runtime.step import Step
 from aioflow.testing.sim_net import SimNet
 from aioflow.testing.sim_process import SimHost
+from aioflow.work.stopping import Stopped
 
 __all__ = ["SIMULATED", "SimCluster", "host_of"]
 
@@ -129,6 +130,8 @@ class _Threads:
         except asyncio.CancelledError:
             step.stop()
             raise
+        except Stopped:  # within the call: what it has sent could not be delivered
+            step.halt()
         return result
 
     def _time(self) -> float:

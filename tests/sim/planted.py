@@ -18,9 +18,11 @@ from aioflow import kernels
 from aioflow.errors import OpError, UnavailableError
 from aioflow.formats import checkpoint
 from aioflow.net import homes, links, outbox, remote_step, remote_worker, step_table, task_worker, worker_service
+from aioflow.net.calls import Calls
 from aioflow.net.channel import Channel
 from aioflow.net.heartbeat import Heartbeat
 from aioflow.net.tcp import TcpComm
+from aioflow.runtime.parts import _Volley
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step, Stoppable
 from aioflow.sync.waiting import Waiting, wake_all
@@ -106,12 +108,13 @@ def abort_not_forwarded() -> AbstractContextManager[Any]:
     async def abort(worker: Any, step: int, error: OpError) -> bool:
         return True
 
-    async def give_up(channel: Any, number: int, sending: Any) -> None:
+    def give_up(calls: Any, number: int, sent: Any = None) -> None:
         """The worker is not told that nobody waits for its answer."""
+        calls.forget(number)
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(remote_worker.RemoteWorker, "abort", abort))
-    stack.enter_context(mock.patch.object(Channel, "_give_up", give_up))
+    stack.enter_context(mock.patch.object(Calls, "give_up", give_up))
     return stack
 
 
@@ -181,10 +184,13 @@ def client_not_forgotten() -> AbstractContextManager[Any]:
 
 
 def call_not_stopped() -> AbstractContextManager[Any]:
-    def change(stop: Any) -> Any:
-        return lambda waiting: None
+    def ignore(waiting: Any) -> None:
+        """The wait goes on."""
 
-    return replaced(Stoppable, "_stop", change)
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(Stoppable, "_stop", ignore))
+    stack.enter_context(mock.patch.object(_Volley, "_on_stop", ignore))
+    return stack
 
 
 def calls_that_outlive_their_connection() -> AbstractContextManager[Any]:
