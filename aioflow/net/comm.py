@@ -27,7 +27,7 @@ from aioflow.net.credentials import Credentials
 from aioflow.net.framing import Message
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["Comm", "CommOptions", "Handler", "Listener", "bare", "fresh_incarnation", "gone"]
+__all__ = ["ClosedByBlock", "Comm", "CommOptions", "Handler", "Listener", "bare", "fresh_incarnation", "gone"]
 
 
 def fresh_incarnation() -> int:
@@ -49,6 +49,8 @@ class CommOptions:
         strangers: Connections that have not said hello or not proved themselves, beside those; for one more the oldest
             of them is dropped.
         incarnation: This process's number, which peers tell it from an earlier one by; random by default.
+        shared_memory: Whether large tensors may go through memory that both ends have mapped, where they turn out to be
+            processes of one user on one host.
         credentials: By what this process proves itself; by default what the environment says.
     """
 
@@ -60,6 +62,7 @@ class CommOptions:
     connections: int = 256
     strangers: int = 64
     incarnation: int = field(default_factory=fresh_incarnation)
+    shared_memory: bool = True
     credentials: Credentials = field(default_factory=Credentials.from_environment)
 
     def __post_init__(self) -> None:
@@ -136,6 +139,29 @@ class Comm(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close, or abort where the block has failed."""
+
+
+class ClosedByBlock:
+    """What every comm does at the end of its `async with`."""
+
+    async def close(self) -> None:
+        """As `Comm.close`."""
+        raise NotImplementedError
+
+    def abort(self, reason: str) -> None:
+        """As `Comm.abort`."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            self.abort(f"{type(error).__name__} in the block that used it")
 
 
 Handler: TypeAlias = Callable[[Comm], Awaitable[None]]

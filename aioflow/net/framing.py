@@ -61,6 +61,8 @@ class Kind(enum.IntEnum):
     FAILURE = 18
     PUSH = 19
     CANCEL = 20
+    MEMORY = 24  # these two are never of its user either: `shared_memory`
+    LENT = 25
 
 
 class Message(NamedTuple):

@@ -12,15 +12,14 @@ import itertools
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 
 from aioflow.errors import AlreadyExistsError, OpError, ResourceExhaustedError, UnavailableError
 from aioflow.graph.arrays import Array
 from aioflow.net.accepting import Connections
-from aioflow.net.comm import CommOptions, Handler, gone
+from aioflow.net.comm import ClosedByBlock, CommOptions, Handler, gone
 from aioflow.net.frame_header import decode_header
 from aioflow.net.framing import Encoded, Message, encode
 from aioflow.net.inbox import Inbox
@@ -33,7 +32,7 @@ in_child(_LISTENERS.clear)
 _NUMBERS: Final = itertools.count(1)
 
 
-class InprocComm:
+class InprocComm(ClosedByBlock):
     """One end of a pair."""
 
     def __init__(self, peer: str, options: CommOptions) -> None:
@@ -137,17 +136,6 @@ class InprocComm:
     def _require_open(self) -> None:
         if self._error is not None:
             raise gone(self.peer, self._error)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None:
-            await self.close()
-        else:
-            self.abort(f"{type(error).__name__} in the block that used it")
 
 
 def _kept(value: Any) -> Array:

@@ -41,6 +41,8 @@ class Limits:
         resources: Resources whose places a worker keeps for the cluster.
         resource_bytes: Their names and places.
         places: Devices on which resources of one name are.
+        shared_bytes: Tensors that one end has lent to the other in shared memory, and that are still held there, each
+            way of a connection; what is more goes by the connection.
     """
 
     header_bytes: int = 64 << 10
@@ -63,6 +65,7 @@ class Limits:
     resources: int = 1 << 18
     resource_bytes: int = 64 << 20
     places: int = 1024
+    shared_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

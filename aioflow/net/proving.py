@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from aioflow.errors import UnauthenticatedError
-from aioflow.net.handshake import HELLO_BYTES, PROVES, SEALS, Hello, parse_hello
+from aioflow.net.handshake import HELLO_BYTES, PROVES, SEALS, SHARES, Hello, parse_hello
 from aioflow.net.sealing import Seal
 
 __all__ = ["NONCE_BYTES", "WORD_BYTES", "Proving", "Role"]
@@ -49,6 +49,7 @@ class Proving:
         secret: None where there is none: then the peer must have none either.
         seals: Whether this end wants tags on frames; they are there if either does.
         nonce: NONCE_BYTES that nobody can guess and that were not used before.
+        shares: Whether this end may share memory with the other.
 
     Attributes:
         opening: What is sent first.
@@ -57,10 +58,13 @@ class Proving:
         last_words: After an error, what is sent before the connection is closed.
     """
 
-    def __init__(self, role: Role, incarnation: int, secret: bytes | None, seals: bool, nonce: bytes) -> None:
+    def __init__(
+        self, role: Role, incarnation: int, secret: bytes | None, seals: bool, nonce: bytes, shares: bool = False
+    ) -> None:
         self._role = role
         self._secret = secret
-        self._hello = Hello(incarnation, flags=0 if secret is None else PROVES | SEALS if seals else PROVES)
+        flags = 0 if secret is None else PROVES | SEALS if seals else PROVES
+        self._hello = Hello(incarnation, flags=flags | SHARES if shares else flags)
         self.opening = self._hello.to_bytes() + (b"" if secret is None else nonce)
         self._peer_opening = b""
         self.peer: Hello | None = None
@@ -90,6 +94,11 @@ class Proving:
             UnauthenticatedError: the peer does not know the secret, or knows of one that this end has not.
         """
         return self._next(word)
+
+    @property
+    def shares(self) -> bool:
+        """Once done: whether both ends may share memory."""
+        return self.peer is not None and bool(self._hello.flags & self.peer.flags & SHARES)
 
     def seals(self) -> tuple[Seal, Seal] | None:
         """Once done: what makes the tags of frames that are sent, and what checks those that come; None without."""

@@ -16,14 +16,13 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, cast
 
 from aioflow.errors import OpError, UnauthenticatedError, UnavailableError
 from aioflow.net.addresses import is_loopback, resolved, split_host
 from aioflow.net.arriving import Arrivals
 from aioflow.net.chance import fresh_number
-from aioflow.net.comm import CommOptions, bare, gone
+from aioflow.net.comm import ClosedByBlock, CommOptions, bare, gone
 from aioflow.net.decoder import Decoder
 from aioflow.net.framing import CHUNK_BYTES, Encoded, Kind, Message, bare_frame, encode
 from aioflow.net.heartbeat import Beats, Heartbeat
@@ -31,6 +30,7 @@ from aioflow.net.inbox import Inbox, OnEnd, OnMessage
 from aioflow.net.inherited import Inherited
 from aioflow.net.proving import NONCE_BYTES, Proving, Role
 from aioflow.net.sealing import SEALED_CHUNK_BYTES, Seal
+from aioflow.net.shared_memory.sharing import Sharing
 from aioflow.net.tensor_format import Buffer
 
 __all__ = ["TcpComm", "connect_tcp", "tcp_address", "tls_times"]
@@ -38,7 +38,7 @@ __all__ = ["TcpComm", "connect_tcp", "tcp_address", "tls_times"]
 _CLOSE: Final = bare_frame(Kind.CLOSE)
 
 
-class TcpComm(asyncio.BufferedProtocol):
+class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
     """One end of a TCP connection: the protocol that asyncio drives, and the comm that is used.
 
     Args:
@@ -85,6 +85,7 @@ class TcpComm(asyncio.BufferedProtocol):
         self._posted: list[Buffer] = []
         self._posted_bytes = 0
         self._inherited = Inherited()
+        self._sharing = Sharing(options.limits, options.shared_memory)
 
     # ── what asyncio calls ──
 
@@ -108,7 +109,8 @@ class TcpComm(asyncio.BufferedProtocol):
         self._beats = Beats(self._loop.time())
         if self._over_tls:
             self._piece = SEALED_CHUNK_BYTES
-        self._proving = _opened(self._role, self._options, not self._over_tls and not is_loopback(address[0]))
+        exposed, shares = not self._over_tls and not is_loopback(address[0]), self._sharing.offered(sock)
+        self._proving = _opened(self._role, self._options, exposed, shares)
         stream.write(self._proving.opening)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -125,7 +127,7 @@ class TcpComm(asyncio.BufferedProtocol):
             if self._proving is not None:
                 self._prove(self._proving, nbytes)
                 return
-            for message in self._decoder.received(nbytes):
+            for message in self._sharing.within(self._decoder.received(nbytes)):
                 self._arrived(message)
         except OpError as error:
             self._fail(bare(error))
@@ -144,6 +146,7 @@ class TcpComm(asyncio.BufferedProtocol):
         self._fail(UnavailableError(f"{self.peer} cannot be reached any more: {because}"))
         if not self._lost.done():
             self._lost.set_result(None)
+        self._sharing.end()
         if self._begun:  # not later: what refers to this refers to itself, and waits for the collector
             self._decoder.drop()
 
@@ -172,6 +175,9 @@ class TcpComm(asyncio.BufferedProtocol):
             self._transport.write(answer)
         if proving.done and proving.peer is not None:
             self._begin(proving, proving.peer.incarnation)
+            first = self._sharing.begin() if proving.shares else None
+            if first is not None:
+                self.post(first)
 
     def _begin(self, proving: Proving, incarnation: int) -> None:
         """Both ends have proved themselves."""
@@ -217,6 +223,7 @@ class TcpComm(asyncio.BufferedProtocol):
             self._fail(UnavailableError(f"{self.peer} does not answer: {reason} of {interval:g} s"))
             return
         self._timer = self._loop.call_later(self._options.heartbeat, self._tick)
+        self._sharing.tick()
         if self._writing and not self._transport.is_closing():  # otherwise there is no lack of data on the way to it
             self._write_bare(bare_frame(Kind.HEARTBEAT, self._beats.sent(self._loop.time())))
 
@@ -253,8 +260,8 @@ class TcpComm(asyncio.BufferedProtocol):
         self._require_open()
         if not self._writing or self._turn.locked():
             return False
-        encoded = encode(message, self.limits)
-        if encoded.payload_bytes > self._piece:
+        encoded = self._sharing.encode_now(message, self._piece)
+        if encoded is None:
             return False
         if self._seal is not None:  # at once: the tags are of the order in which frames are written
             _write(self, self._seal.whole(encoded), encoded.size)
@@ -276,6 +283,11 @@ class TcpComm(asyncio.BufferedProtocol):
 
     async def send(self, message: Message, *, urgent: bool = False) -> None:
         """Send a message; see `Comm`."""
+        if self._sharing.takes(message):
+            self._require_open()
+            async with self._turn:
+                await self._send_in_turn(await self._sharing.encode(message))
+            return
         encoded = encode(message, self.limits)
         self._require_open()
         self._write_posted()
@@ -286,14 +298,17 @@ class TcpComm(asyncio.BufferedProtocol):
                 await self._written()
             return
         async with self._turn:
-            await self._written()
-            self._require_open()
-            self._write_posted()  # while nobody had the turn; nothing is posted while somebody has
-            if encoded.payload_bytes <= self._piece:
-                _write(self, encoded.whole() if self._seal is None else self._seal.whole(encoded), encoded.size)
-            else:
-                await self._write_in_chunks(encoded)
-            await self._written()
+            await self._send_in_turn(encoded)
+
+    async def _send_in_turn(self, encoded: Encoded) -> None:
+        await self._written()
+        self._require_open()
+        self._write_posted()  # while nobody had the turn; nothing is posted while somebody has
+        if encoded.payload_bytes <= self._piece:
+            _write(self, encoded.whole() if self._seal is None else self._seal.whole(encoded), encoded.size)
+        else:
+            await self._write_in_chunks(encoded)
+        await self._written()
 
     def _write_bare(self, frame: bytes) -> None:
         self._transport.write(frame if self._seal is None else b"".join(self._seal.sealed([frame])))
@@ -371,27 +386,17 @@ class TcpComm(asyncio.BufferedProtocol):
         """End the connection now."""
         self._fail(UnavailableError(f"the connection to {self.peer} was aborted: {reason}"))
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None:
-            await self.close()
-        else:
-            self.abort(f"{type(error).__name__} in the block that used it")
-
 
 _MESSAGE_BYTES: Final = 512  # what a message without tensors takes, about
 _JOINED: Final = 1 << 20  # bytes; some transports join buffers, which is cheaper than another call up to about this
 
 
-def _opened(role: Role, options: CommOptions, is_exposed: bool) -> Proving:
+def _opened(role: Role, options: CommOptions, is_exposed: bool, shares: bool) -> Proving:
     credentials, nonce = options.credentials, b""
     if credentials.secret is not None:
         nonce = fresh_number(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
-    return Proving(role, options.incarnation, credentials.secret, credentials.seals_loopback or is_exposed, nonce)
+    seals = credentials.seals_loopback or is_exposed
+    return Proving(role, options.incarnation, credentials.secret, seals, nonce, shares)
 
 
 def _perhaps(comm: TcpComm) -> str:

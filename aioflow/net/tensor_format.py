@@ -19,7 +19,7 @@ from aioflow.graph.dtypes import ALL, DType, string
 from aioflow.net.limits import Limits
 from aioflow.net.recycling import RECEIVED
 
-__all__ = ["Buffer", "Destination", "TensorSpec", "parse_spec", "to_wire"]
+__all__ = ["Buffer", "Destination", "TensorSpec", "dtype_of", "parse_spec", "to_wire"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -43,6 +43,11 @@ class TensorSpec(NamedTuple):
         return [self.dtype.name, list(self.shape), self.nbytes]
 
 
+def dtype_of(array: Array) -> DType | None:
+    """What an array of numbers or bools is of, in any byte order; None for all others."""
+    return _OF_NUMPY.get(array.dtype) or _OF_NUMPY.get(array.dtype.newbyteorder("="))
+
+
 def to_wire(value: Any, limits: Limits) -> tuple[TensorSpec, Buffer]:
     """The description of an array (or NumPy scalar) and its bytes, which share the array's memory where they can.
 
@@ -53,7 +58,7 @@ def to_wire(value: Any, limits: Limits) -> tuple[TensorSpec, Buffer]:
     array = np.asarray(value)
     if array.ndim > limits.rank:
         raise ResourceExhaustedError("the rank of a tensor", expected=f"at most {limits.rank}", actual=array.ndim)
-    dtype = _OF_NUMPY.get(array.dtype) or _OF_NUMPY.get(array.dtype.newbyteorder("="))
+    dtype = dtype_of(array)
     if dtype is None:
         return _strings_to_wire(array, limits)
     little = np.asarray(array, dtype=_LITTLE_ENDIAN[dtype], order="C")

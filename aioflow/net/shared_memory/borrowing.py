@@ -1,0 +1,161 @@
+"""What the other end has lent to this one: arrays over its memory, and word to it when nobody holds them any more.
+
+All that describes an array has come by the connection and is checked; of the memory itself, which its owner may change
+at any time, nothing is believed. Segments stay mapped for the next array until their owner has no more use for them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.checks.brief import brief
+from aioflow.errors import DataLossError, ResourceExhaustedError
+from aioflow.graph.arrays import Array
+from aioflow.graph.dtypes import string
+from aioflow.net.limits import Limits
+from aioflow.net.shared_memory.board import SLOTS, SPOILED, TURNS, Board
+from aioflow.net.shared_memory.opening import Opened, Process
+from aioflow.net.tensor_format import TensorSpec, parse_spec
+from aioflow.work.segments import TRAILER, is_forking, spoil_at_fork
+
+__all__ = ["Borrower"]
+
+_PLACE: Final = 6  # numbers
+
+
+class _Borrowed(np.ndarray[Any, Any]):
+    """An array over another process's memory; all others over it have it for their base."""
+
+    ticket: _Ticket | None = None  # of views of it, which are not borrowed themselves
+
+    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.ticket is not None and not is_over():
+            self.ticket.give_back()
+
+
+class _Ticket:
+    """One array that was lent."""
+
+    __slots__ = ("_borrower", "number", "size", "slot", "spoiled", "turn")
+
+    def __init__(self, borrower: Borrower, slot: int, turn: int, number: int, size: int) -> None:
+        self._borrower = borrower
+        self.slot, self.turn, self.number, self.size = slot, turn, number, size
+        self.spoiled = False  # whether a forked child may hold it
+
+    def give_back(self) -> None:
+        """Nobody holds it here; may be called from any thread."""
+        self._borrower.give_back(self)
+
+
+class Borrower:
+    """One end's.
+
+    Args:
+        process: The other end's.
+        board: This end's own, by which the other learns what has become of what it lent.
+        limits: This end's own.
+    """
+
+    def __init__(self, process: Process, board: Board, limits: Limits) -> None:
+        self._process = process
+        self._board = board
+        self._limits = limits
+        self._held: dict[int, _Ticket] = {}
+        self._mapped: dict[int, Opened] = {}  # by the number of the segment, the last used last
+        spoil_at_fork(self)
+
+    @property
+    def bytes(self) -> int:
+        """What is held, in whole segments."""
+        return sum({ticket.number: ticket.size for ticket in list(self._held.values())}.values())
+
+    @property
+    def mapped(self) -> int:
+        """Bytes that are mapped, be they held or not."""
+        return sum(opened.bytes.nbytes for opened in self._mapped.values())
+
+    def borrow(self, description: Any) -> tuple[int, Array]:
+        """The array that a description in a LENT stands for, read-only, and which of the message's tensors it is.
+
+        Raises:
+            DataLossError: the description is malformed, or does not fit the memory.
+            ResourceExhaustedError: it is over a limit.
+            UnavailableError: the memory is not there any more.
+        """
+        index, spec, place = _parsed(description, self._limits)
+        number, fd, file_bytes, offset, slot, turn = place
+        size = file_bytes - TRAILER
+        itemsize = spec.dtype.np_dtype.itemsize
+        if not (0 < spec.nbytes <= size - offset and offset % itemsize == 0 and slot < SLOTS and 0 < turn <= TURNS):
+            raise DataLossError("a tensor that is not within its memory", expected=f"{size} bytes", actual=place)
+        if slot in self._held:
+            raise DataLossError("a place for a tensor was used twice", actual=slot)
+        memory = self._memory(number, fd, file_bytes)
+        borrowed = _Borrowed(spec.shape, spec.dtype.np_dtype, memory.memory, offset)
+        ticket = _Ticket(self, slot, turn, number, size)
+        self._held[slot] = borrowed.ticket = ticket
+        self._board.arrived(slot, turn)
+        return index, borrowed.view(np.ndarray)
+
+    def _memory(self, number: int, fd: int, file_bytes: int) -> Opened:
+        found = self._mapped.pop(number, None)
+        if found is None:
+            self._make_room(number, file_bytes - TRAILER)
+            found = self._process.open(fd, file_bytes)
+        elif found.bytes.nbytes != file_bytes:
+            raise DataLossError("a segment has another size", expected=found.bytes.nbytes, actual=file_bytes)
+        self._mapped[number] = found
+        return found
+
+    def _make_room(self, number: int, size: int) -> None:
+        most = self._limits.shared_bytes
+        held = {ticket.number for ticket in list(self._held.values())}
+        if number not in held and self.bytes + size > most:
+            raise ResourceExhaustedError("bytes that one end has lent", expected=f"at most {most}", actual=size)
+        for idle in [number for number in self._mapped if number not in held]:
+            if self.mapped + size <= most:
+                break
+            del self._mapped[idle]
+
+    def give_back(self, ticket: _Ticket) -> None:
+        """Let the other end know that nobody holds an array any more."""
+        self._held.pop(ticket.slot, None)
+        spoiled = ticket.spoiled or is_forking()
+        self._board.returned(ticket.slot, ticket.turn + (SPOILED if spoiled else 0))
+
+    def spoil(self) -> None:
+        """A child is about to hold what is held here."""
+        for ticket in list(self._held.values()):
+            ticket.spoiled = True
+
+    def trim(self) -> None:
+        """Let go of what its owner has no more use for."""
+        for number, opened in list(self._mapped.items()):
+            if opened.bytes[-TRAILER]:
+                del self._mapped[number]
+
+    def end(self) -> None:
+        """Nothing more is lent; what is held stays."""
+        self._mapped.clear()
+        self._process.close()
+
+
+def _parsed(description: Any, limits: Limits) -> tuple[int, TensorSpec, list[int]]:
+    if not (isinstance(description, list) and len(description) == 5):
+        raise DataLossError("a malformed description of what is lent", actual=brief(description))
+    index, *spec, place = description
+    if not (isinstance(place, list) and len(place) == _PLACE and all(_is_number(item) for item in (index, *place))):
+        raise DataLossError("a malformed place of what is lent", expected="numbers", actual=brief(description))
+    parsed = parse_spec(spec, limits)
+    if parsed.dtype is string or parsed.dtype.is_bool:
+        raise DataLossError("a dtype that is not lent", expected="numbers", actual=parsed.dtype.name)
+    return index, parsed, place
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63

@@ -1,0 +1,242 @@
+"""One end of a connection that may share memory with the other, for the comm that carries its messages.
+
+Whatever the system refuses here (no such files, too many, another user's process) means that tensors go as they would
+without; only what the peer says wrong ends the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.checks.brief import brief
+from aioflow.errors import DataLossError, OpError, ResourceExhaustedError
+from aioflow.graph.arrays import Array
+from aioflow.graph.dtypes import DType
+from aioflow.net.chance import fresh_number
+from aioflow.net.framing import CHUNK_BYTES, Encoded, Kind, Message, encode
+from aioflow.net.limits import Limits
+from aioflow.net.shared_memory.board import FILE_BYTES, NONCE_BYTES, Board, PeerBoard
+from aioflow.net.shared_memory.borrowing import Borrower
+from aioflow.net.shared_memory.lending import Lender, large
+from aioflow.net.shared_memory.opening import Process
+from aioflow.work.segments import SHARED, has_segments, loan_of
+
+__all__ = ["Sharing"]
+
+_PIECE: Final = 1 << 20  # bytes that are copied at a time
+_TURN: Final = 0.5e-3  # seconds after which the event loop gets its turn
+_IDLE_SECONDS: Final = 30.0  # for which memory waits to be lent again
+_MEMORY: Final = frozenset({"process", "board", "nonce", "bytes", "unread"})
+_LENT: Final = frozenset({"kind", "header", "lent"})
+_INNER: Final = frozenset({Kind.REQUEST, Kind.REPLY, Kind.PUSH})
+
+
+class Sharing:
+    """Of a comm.
+
+    Args:
+        limits: This end's own.
+        wanted: Whether it is to share memory at all.
+    """
+
+    def __init__(self, limits: Limits, wanted: bool) -> None:
+        self._limits = limits
+        self._wanted = wanted
+        self._board: Board | None = None
+        self._borrower: Borrower | None = None
+        self._lender: Lender | None = None
+
+    def offered(self, socket: Any) -> bool:
+        """Whether this end can share memory with what is behind a socket."""
+        self._wanted = self._wanted and socket.fileno() >= 0 and has_segments()  # a simulated one has no file
+        return self._wanted
+
+    def begin(self) -> Message | None:
+        """Both ends can share memory: what this one says first, if anything."""
+        nonce = fresh_number(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
+        try:
+            self._board = Board(nonce)
+        except OSError:
+            return None
+        return Message(
+            Kind.MEMORY,
+            0,
+            {
+                "process": os.getpid(),
+                "board": self._board.fd,
+                "nonce": nonce.hex(),
+                "bytes": self._limits.shared_bytes,
+                "unread": self._limits.unread_bytes,
+            },
+        )
+
+    # ── in ──
+
+    def within(self, messages: Iterable[Message]) -> Iterator[Message]:
+        """Messages that have arrived: of a LENT the one in it; a MEMORY is for this object alone.
+
+        Raises:
+            DataLossError: one is malformed, or has come where nothing is shared.
+            ResourceExhaustedError: it is over a limit.
+            UnavailableError: the memory is not there any more.
+        """
+        for message in messages:
+            if message.kind < Kind.MEMORY:
+                yield message
+            elif message.kind is Kind.MEMORY:
+                self._met(message)
+            else:
+                yield self._opened(message)
+
+    def _met(self, message: Message) -> None:
+        header = message.header
+        process, fd, nonce = header.get("process"), header.get("board"), header.get("nonce")
+        most, unread = header.get("bytes"), header.get("unread")
+        counts = all(type(count) is int and 0 <= count < 2**63 for count in (process, fd, most, unread))
+        if not counts or header.keys() != _MEMORY or not isinstance(nonce, str) or message.tensors:
+            raise DataLossError("a malformed offer of memory", expected=sorted(_MEMORY), actual=brief(dict(header)))
+        if self._board is None or self._borrower is not None:
+            raise DataLossError("an offer of memory that was not asked for", actual=brief(dict(header)))
+        board: PeerBoard | None = None
+        with suppress(OSError, OpError):  # it is not of this host, of this user, or not what it was there
+            reached = Process(process)
+            board = PeerBoard(reached.open(fd, FILE_BYTES))
+        if board is None or not board.is_of(nonce):
+            return
+        self._borrower = Borrower(reached, self._board, self._limits)
+        self._lender = Lender(board, min(most, self._limits.shared_bytes), unread, self._limits)
+        self._board.ready()
+
+    def _opened(self, message: Message) -> Message:
+        if self._borrower is None:
+            raise DataLossError("a tensor was lent by one that does not share its memory")
+        header, limits = message.header, self._limits
+        kind, inner, lent = header.get("kind"), header.get("header"), header.get("lent")
+        plain = header.keys() == _LENT and type(kind) is int and kind in _INNER
+        if not (plain and isinstance(inner, dict) and isinstance(lent, list)):
+            raise DataLossError("a malformed message with a loan", expected=sorted(_LENT), actual=brief(dict(header)))
+        total = len(lent) + len(message.tensors)
+        if total > limits.tensors:
+            raise ResourceExhaustedError("tensors of one message", expected=limits.tensors, actual=total)
+        arrays: dict[int, Array] = {}
+        for index, array in map(self._borrower.borrow, lent):
+            if index >= total or index in arrays:
+                raise DataLossError("what is lent has no place in its message", expected=f"below {total}", actual=index)
+            arrays[index] = array
+        size = sum(array.nbytes for array in (*arrays.values(), *message.tensors))
+        if size > limits.tensor_bytes:
+            raise ResourceExhaustedError("tensor bytes of one message", expected=limits.tensor_bytes, actual=size)
+        rest = iter(message.tensors)
+        tensors = tuple(arrays[index] if index in arrays else next(rest) for index in range(total))
+        return Message(Kind(kind), message.request, inner, tensors)
+
+    # ── out ──
+
+    def takes(self, message: Message) -> bool:
+        """Whether something of a message may be lent."""
+        return self._lender is not None and large(message)
+
+    async def encode(self, message: Message) -> Encoded:
+        """A message to be sent, with what can be lent in memory. Raises as `framing.encode`."""
+        if self._lender is None:
+            return encode(message, self._limits)
+        arrays = {}
+        for index, (dtype, array) in self._lender.picked(message).items():
+            lying = await _copied(array)
+            if lying is not None:
+                arrays[index] = dtype, lying
+        return self._encoded(message, arrays) or encode(message, self._limits)
+
+    def encode_now(self, message: Message, most: int) -> Encoded | None:
+        """As `encode`, without waiting; None where that takes long, or the payload is longer than that."""
+        encoded = None
+        if self._lender is not None and large(message):
+            picked = self._lender.picked(message)
+            if sum(array.nbytes for _, array in picked.values() if not _lies(array)) > CHUNK_BYTES:
+                return None
+            arrays = {index: (dtype, _copied_now(array)) for index, (dtype, array) in picked.items()}
+            lying = {index: (dtype, array) for index, (dtype, array) in arrays.items() if array is not None}
+            encoded = self._encoded(message, lying, most)
+        encoded = encoded or encode(message, self._limits)
+        return encoded if encoded.payload_bytes <= most else None
+
+    def _encoded(
+        self, message: Message, arrays: Mapping[int, tuple[DType, Array]], most: int | None = None
+    ) -> Encoded | None:
+        if self._lender is None or not arrays:
+            return None
+        lent = dict(self._lender.lend(arrays))
+        header = {"kind": int(message.kind), "header": message.header, "lent": list(lent.values())}
+        rest = tuple(tensor for index, tensor in enumerate(message.tensors) if index not in arrays)
+        with suppress(OpError):  # the message itself is encoded then, which says what is wrong with it, if anything is
+            encoded = encode(Message(Kind.LENT, message.request, header, rest), self._limits)
+            if most is None or encoded.payload_bytes <= most:
+                return encoded
+        self._lender.revoke(lent)
+        return None
+
+    # ── time, and the end ──
+
+    def tick(self) -> None:
+        """Once in a while: see what came back, and let go of what nobody uses."""
+        if self._lender is not None and self._borrower is not None:
+            self._lender.collect()
+            self._borrower.trim()
+            SHARED.trim(_IDLE_SECONDS)
+
+    def end(self) -> None:
+        """The connection has ended, and the other end has got what it could."""
+        if self._lender is not None and self._borrower is not None:
+            self._lender.end()
+            self._borrower.end()
+            self._lender = None
+
+
+def _new(array: Array, reserve: bool) -> Array | None:
+    return SHARED.empty(array.shape, array.dtype.newbyteorder("="), reserve=reserve)
+
+
+def _lies(array: Array) -> bool:
+    """Whether it lies in a segment as it must for the other end."""
+    loan = loan_of(array)
+    native = bool(array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned)
+    return loan is not None and native
+
+
+def _copied_now(array: Array) -> Array | None:
+    if _lies(array):
+        return array
+    copy = _new(array, reserve=True)
+    if copy is not None:
+        copy[...] = array
+    return copy
+
+
+async def _copied(array: Array) -> Array | None:
+    """The array in a segment, copied there step by step if it is not."""
+    if _lies(array) or not (array.flags.c_contiguous and array.dtype.isnative):
+        return _copied_now(array)
+    copy = _new(array, reserve=False)
+    loan = None if copy is None else loan_of(copy)
+    if copy is None or loan is None or loan.segment is None:
+        return None
+    source, target = array.reshape(-1).view(np.uint8), copy.reshape(-1).view(np.uint8)
+    began = time.perf_counter()
+    for start in range(0, source.size, _PIECE):
+        stop = min(start + _PIECE, source.size)
+        try:
+            loan.segment.reserve(stop)
+        except OSError:
+            return None
+        target[start:stop] = source[start:stop]
+        if time.perf_counter() - began > _TURN:
+            await asyncio.sleep(0)
+            began = time.perf_counter()
+    return copy
