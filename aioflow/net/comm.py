@@ -52,6 +52,7 @@ class CommOptions:
         shared_memory: Whether large tensors may go through memory that both ends have mapped, where they turn out to be
             processes of one user on one host.
         credentials: By what this process proves itself; by default what the environment says.
+        is_task: Whether this process connects as a task of the cluster, and not as a client.
     """
 
     limits: Limits = DEFAULT_LIMITS
@@ -64,6 +65,7 @@ class CommOptions:
     incarnation: int = field(default_factory=fresh_incarnation)
     shared_memory: bool = True
     credentials: Credentials = field(default_factory=Credentials.from_environment)
+    is_task: bool = False
 
     def __post_init__(self) -> None:
         for name in ("heartbeat", "handshake_timeout", "close_timeout"):
@@ -85,6 +87,8 @@ class Comm(Protocol):
     """The other end, as errors name it. May be set once it is known who that is."""
     peer_incarnation: int
     """The number of the peer's process."""
+    peer_is_task: bool
+    """Whether the peer is a task of the cluster: it says so, and has proved what is asked for."""
     limits: Limits
     """What the peer may ask of this end."""
     heard: int

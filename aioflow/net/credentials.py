@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from aioflow.errors import DTypeError, InvalidArgumentError, NotFoundError
+from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from aioflow.net.proving import client_secret, is_client_secret
 from aioflow.net.tls import Tls
 
 __all__ = ["Credentials", "read_secret"]
@@ -32,7 +33,8 @@ class Credentials:
         secret: Known to every process of the cluster and its clients, and to nobody else: 16 to 4096 bytes, at best
             32 random ones (`python -c "import secrets; print(secrets.token_hex(32))"`). Both ends of each connection
             prove that they know it, without sending it. Beyond the loopback every frame has a tag too, so that nothing
-            can be put into the connection or changed in it; whoever can read what passes can read the values.
+            can be put into the connection or changed in it; whoever can read what passes can read the values. A process
+            that is to be a client and nothing else gets `client().secret`, which is no secret of a server.
         tls: Certificates. Both ends of each connection show one, and nobody on the way can read or change anything; so
             no frame has a tag, and a secret may be there in addition or not at all.
         seals_loopback: Whether frames have tags on the loopback as well.
@@ -57,6 +59,22 @@ class Credentials:
         if size is None or not _LEAST <= size <= _MOST:  # which is not shown
             actual = type(self.secret).__name__ if size is None else f"{size} bytes"
             raise InvalidArgumentError("the cluster's secret", expected=f"{_LEAST} to {_MOST} bytes", actual=actual)
+
+    @property
+    def is_client(self) -> bool:
+        """Whether the secret is one of clients alone."""
+        return self.secret is not None and is_client_secret(self.secret)
+
+    def client(self) -> Self:
+        """The same for a client that must not be able to say that it is a task of the cluster: its secret follows from
+        that of the cluster, which cannot be found from it.
+
+        Raises:
+            FailedPreconditionError: there is no secret.
+        """
+        if self.secret is None:
+            raise FailedPreconditionError("a client's secret is made of the cluster's, and there is none")
+        return self if self.is_client else replace(self, secret=client_secret(self.secret))
 
     @property
     def prove(self) -> bool:

@@ -13,15 +13,17 @@ from typing import Final, NamedTuple
 from aioflow.errors import DataLossError, UnimplementedError
 from aioflow.net.framing import OLDEST, VERSION
 
-__all__ = ["HELLO_BYTES", "PROVES", "SEALS", "SHARES", "Hello", "parse_hello"]
+__all__ = ["CLIENT", "HELLO_BYTES", "PROVES", "SEALS", "SHARES", "TASK", "Hello", "parse_hello"]
 
 _HELLO: Final = struct.Struct("<8sHHIQQ")  # magic, version, oldest version understood, flags, incarnation, reserved
 _MAGIC: Final = b"aioflow\n"
 HELLO_BYTES: Final = _HELLO.size
 PROVES: Final = 1  # a nonce follows: this end has a secret, and both prove that they know it
 SEALS: Final = 2  # and each frame after that has a tag
-SHARES: Final = 4  # this end may share memory with the other (`shared_memory`), and understands what it says of that
-_FLAGS: Final = (0, PROVES, PROVES | SEALS)  # each of them with SHARES or without
+CLIENT: Final = 4  # what this end knows is the secret of clients alone
+TASK: Final = 8  # this end is a task of the cluster
+SHARES: Final = 16  # this end may share memory with the other (`shared_memory`), and understands what it says of that
+_KNOWN: Final = PROVES | SEALS | CLIENT | TASK | SHARES
 
 
 class Hello(NamedTuple):
@@ -51,6 +53,8 @@ def parse_hello(data: bytes | bytearray | memoryview) -> Hello:
         raise UnimplementedError(
             "the peer speaks another version of the protocol", expected=VERSION, actual=f"{oldest} to {version}"
         )
-    if flags & ~SHARES not in _FLAGS or reserved:
-        raise DataLossError("the peer asks for something unknown", expected=_FLAGS, actual=(flags, reserved))
+    if flags & ~_KNOWN or reserved or (flags & (SEALS | CLIENT) and not flags & PROVES):
+        raise DataLossError(
+            "the peer asks for something unknown", expected=f"bits of {_KNOWN}", actual=(flags, reserved)
+        )
     return Hello(incarnation, version, oldest, flags)

@@ -38,6 +38,7 @@ class InprocComm(ClosedByBlock):
     def __init__(self, peer: str, options: CommOptions) -> None:
         self.peer = peer
         self.peer_incarnation = 0
+        self.peer_is_task = False
         self.heard = 0
         self.silence = 0.0  # nothing is ever on its way
         self.limits = options.limits
@@ -52,6 +53,7 @@ class InprocComm(ClosedByBlock):
         first, second = (cls(name, option) for name, option in zip(names, options, strict=True))
         first._other, second._other = second, first
         first.peer_incarnation, second.peer_incarnation = options[1].incarnation, options[0].incarnation
+        first.peer_is_task, second.peer_is_task = options[1].is_task, options[0].is_task
         return first, second
 
     @property

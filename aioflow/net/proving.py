@@ -8,6 +8,12 @@ merely connects gets nothing by which a secret could be guessed. A wrong proof i
 the end, so that a proof sent back to its maker is none; the nonces make each proof good for one connection. Versions,
 flags and incarnations are part of what is proved, so nobody between the two can change them.
 
+Who has only the secret of clients says CLIENT, and the other end derives that secret from its own:
+
+    secret of clients   "aioflow-client:" · HMAC-SHA256(secret, "aioflow client secret"), in hexadecimal digits
+
+So it opens no connection as a task (TASK), which is believed by those who have asked for a proof, or for none.
+
 If one end has a secret and the other has none, both refuse, and so do those of different secrets. Keys of the frames
 (`sealing`) are made in the same way with other labels.
 """
@@ -20,14 +26,25 @@ from collections.abc import Callable
 from typing import Final
 
 from aioflow.errors import UnauthenticatedError
-from aioflow.net.handshake import HELLO_BYTES, PROVES, SEALS, SHARES, Hello, parse_hello
+from aioflow.net.handshake import CLIENT, HELLO_BYTES, PROVES, SEALS, SHARES, TASK, Hello, parse_hello
 from aioflow.net.sealing import Seal
 
-__all__ = ["NONCE_BYTES", "WORD_BYTES", "Proving", "Role"]
+__all__ = ["NONCE_BYTES", "WORD_BYTES", "Proving", "Role", "client_secret", "is_client_secret"]
 
 WORD_BYTES: Final = HELLO_BYTES  # a hello, a nonce and a proof are as long
 NONCE_BYTES: Final = WORD_BYTES
 _REFUSED: Final = bytes(WORD_BYTES)
+_CLIENT: Final = b"aioflow-client:"
+
+
+def client_secret(secret: bytes) -> bytes:
+    """What clients of the cluster may know in the place of its secret, which cannot be found from it."""
+    return _CLIENT + hmac.digest(secret, b"aioflow client secret", "sha256").hex().encode()
+
+
+def is_client_secret(secret: bytes) -> bool:
+    """Whether it is one of these."""
+    return secret.startswith(_CLIENT)
 
 
 class Role(enum.Enum):
@@ -49,6 +66,7 @@ class Proving:
         secret: None where there is none: then the peer must have none either.
         seals: Whether this end wants tags on frames; they are there if either does.
         nonce: NONCE_BYTES that nobody can guess and that were not used before.
+        is_task: Whether this end says that it is a task of the cluster.
         shares: Whether this end may share memory with the other.
 
     Attributes:
@@ -59,11 +77,18 @@ class Proving:
     """
 
     def __init__(
-        self, role: Role, incarnation: int, secret: bytes | None, seals: bool, nonce: bytes, shares: bool = False
+        self,
+        role: Role,
+        incarnation: int,
+        secret: bytes | None,
+        seals: bool,
+        nonce: bytes,
+        is_task: bool = False,
+        shares: bool = False,
     ) -> None:
         self._role = role
         self._secret = secret
-        flags = 0 if secret is None else PROVES | SEALS if seals else PROVES
+        flags = _flags(secret, seals, is_task)
         self._hello = Hello(incarnation, flags=flags | SHARES if shares else flags)
         self.opening = self._hello.to_bytes() + (b"" if secret is None else nonce)
         self._peer_opening = b""
@@ -116,6 +141,11 @@ class Proving:
             )
         if self._secret is not None and not peer.flags & PROVES:
             raise UnauthenticatedError("the peer has no secret, and this process asks for the cluster's")
+        if peer.flags & CLIENT:
+            if peer.flags & TASK or self._role is Role.CONNECTING:  # who knows more must not be content with less
+                raise UnauthenticatedError("the peer has only the secret of clients, and is no task of the cluster")
+            if self._secret is not None and not is_client_secret(self._secret):
+                self._secret = client_secret(self._secret)
         self.peer = peer
         if self._secret is None:
             self.done = True
@@ -139,6 +169,11 @@ class Proving:
         self.done = True
         return self._proof(self._role) if self._role is Role.LISTENING else b""
 
+    @property
+    def peer_is_task(self) -> bool:
+        """Whether the other end says that it is a task, and once `done`, may say so."""
+        return self.peer is not None and bool(self.peer.flags & TASK)
+
     def _proof(self, role: Role) -> bytes:
         return self._derived(b"aioflow proof: ", role)
 
@@ -146,3 +181,10 @@ class Proving:
         openings = (self.opening, self._peer_opening)
         ordered = openings if self._role is Role.CONNECTING else openings[::-1]
         return hmac.digest(self._secret or b"", purpose + role.value + b"\n" + b"".join(ordered), "sha256")
+
+
+def _flags(secret: bytes | None, seals: bool, is_task: bool) -> int:
+    if secret is None:
+        return TASK if is_task else 0
+    is_client = is_client_secret(secret)
+    return PROVES | (SEALS if seals else 0) | (CLIENT if is_client else TASK if is_task else 0)

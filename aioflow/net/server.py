@@ -25,6 +25,7 @@ from aioflow.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     OpError,
+    PermissionDeniedError,
     UnimplementedError,
 )
 from aioflow.formats.allowed_folders import AllowedFolders
@@ -108,7 +109,7 @@ class Server:
         InvalidArgumentError, NotFoundError: the task is not in the cluster.
         AlreadyExistsError: another server of this process has the address, and has not been stopped.
         UnavailableError, PermissionDeniedError: there is no free port; or it is not of this machine's loopback, and
-            there are no credentials.
+            there are no credentials. Or these are a client's.
     """
 
     def __init__(
@@ -130,8 +131,12 @@ class Server:
         self._task = _chosen(self.cluster, job_name, task_index)
         self._address = comm_address(self.cluster.task_address(*self._task))
         self._options = _server_options(options, credentials)
+        if self._options.credentials.is_client:
+            raise PermissionDeniedError(
+                f"the server of {self.task} has a secret for clients", expected="the cluster's secret"
+            )
         self._reservation = self._reserved()
-        self._client_options = client_options(self._options.credentials)
+        self._client_options = replace(client_options(self._options.credentials), is_task=True)
         self._starts_itself = start
         self._process = generation()
         self._config = config or SessionConfig()

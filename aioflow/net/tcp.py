@@ -51,6 +51,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
 
     peer: str
     peer_incarnation: int = 0
+    peer_is_task: bool = False
     heard: int = 0
     _transport: asyncio.Transport
     _proving: Proving | None = None  # until it is done
@@ -182,6 +183,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
     def _begin(self, proving: Proving, incarnation: int) -> None:
         """Both ends have proved themselves."""
         self.peer_incarnation, self._begun = incarnation, True
+        self.peer_is_task = proving.peer_is_task
         seals, self._proving = proving.seals(), None
         if seals is not None:
             self._seal, self._piece = seals[0], SEALED_CHUNK_BYTES
@@ -396,7 +398,7 @@ def _opened(role: Role, options: CommOptions, is_exposed: bool, shares: bool) ->
     if credentials.secret is not None:
         nonce = fresh_number(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
     seals = credentials.seals_loopback or is_exposed
-    return Proving(role, options.incarnation, credentials.secret, seals, nonce, shares)
+    return Proving(role, options.incarnation, credentials.secret, seals, nonce, options.is_task, shares)
 
 
 def _perhaps(comm: TcpComm) -> str:

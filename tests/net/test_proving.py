@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from aioflow.errors import DataLossError, OpError, UnauthenticatedError, UnimplementedError
 from aioflow.net.decoder import Decoder
 from aioflow.net.framing import CHUNK_BYTES, Kind, Message, bare_frame, encode
-from aioflow.net.proving import Proving, Role
+from aioflow.net.proving import Proving, Role, client_secret, is_client_secret
 from aioflow.net.sealing import Seal
 
 SECRET = bytes(range(32))
@@ -263,3 +263,60 @@ def test_a_forged_header_takes_no_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
+
+
+# ── tasks and clients ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_secret_of_clients_is_as_documented() -> None:
+    """Against `openssl mac -digest SHA256 -macopt hexkey:0001…1f HMAC` of "aioflow client secret"."""
+    digits = "A6098EFB46DBC70CCE9BAF8884D10B5C9D000BF6B804D254DCAB813463046027"
+    assert client_secret(SECRET) == b"aioflow-client:" + digits.lower().encode()
+    assert is_client_secret(client_secret(SECRET))
+    assert not is_client_secret(SECRET)
+
+
+@pytest.mark.parametrize("is_task", [False, True])
+def test_who_knows_the_secret_may_say_that_it_is_a_task(is_task: bool) -> None:
+    first = Proving(Role.CONNECTING, 0x1111, SECRET, False, b"\xaa" * 32, is_task)
+    second = listening()
+    proved(first, second)
+    assert second.peer_is_task == is_task
+    assert not first.peer_is_task
+
+
+def test_who_knows_the_secret_of_clients_is_let_in_as_one_and_never_as_a_task() -> None:
+    known = client_secret(SECRET)
+    for claims in (False, True):
+        first, second = Proving(Role.CONNECTING, 0x1111, known, False, b"\xaa" * 32, claims), listening()
+        proved(first, second)
+        assert not second.peer_is_task
+    ours, theirs = connecting(known), listening()
+    proved(ours, theirs)
+    assert ours.seals() is not None
+
+
+@pytest.mark.parametrize("flags", [1 | 8, 1 | 4 | 8, 1])
+def test_a_client_that_lies_is_refused(flags: int) -> None:
+    """It says that it is a task, or that it knows the cluster's secret."""
+    first, second = connecting(client_secret(SECRET), seals=False), listening()
+    lie = HELLO.pack(b"aioflow\n", 2, 2, flags, 0x1111, 0) + b"\xaa" * 32
+    first.opening = lie
+    with pytest.raises(UnauthenticatedError):
+        say(second, lie)
+        say(second, say(first, second.opening))
+    assert not second.done
+
+
+@pytest.mark.parametrize("secret", [SECRET, client_secret(SECRET)])
+def test_what_listens_and_has_only_the_secret_of_clients_is_believed_by_nobody_who_sees_it(secret: bytes) -> None:
+    """Or a client could stand in for a task."""
+    first, second = connecting(secret), listening(client_secret(SECRET))
+    with pytest.raises(UnauthenticatedError, match="no task"):
+        say(first, second.opening)
+
+
+@pytest.mark.parametrize("flags", [2, 4, 6, 16, 17, 1 << 31])
+def test_flags_that_mean_nothing_are_refused(flags: int) -> None:
+    with pytest.raises(DataLossError, match="something unknown"):
+        say(listening(), HELLO.pack(b"aioflow\n", 2, 2, flags, 0x1111, 0))
