@@ -36,6 +36,11 @@ class Calls:
         self._queue: deque[asyncio.Future[None]] = deque()  # of callers, where there are too many
         self._ended = False
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether any answer is waited for."""
+        return bool(self._answers)
+
     async def ask(self, document: Mapping[str, Any], tensors: Sequence[Any], number: int = 0) -> Reply:
         """Ask the peer, and wait for the answer.
 

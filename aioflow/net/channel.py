@@ -70,6 +70,11 @@ class Channel:
         return self.comm.peer
 
     @property
+    def is_busy(self) -> bool:
+        """Whether anything is asked, served or awaited."""
+        return self.calls.is_waiting or self._requests.is_serving
+
+    @property
     def error(self) -> OpError | None:
         """Why nothing can be called any more, or None."""
         return self._error

@@ -6,8 +6,8 @@ The contract, which `aioflow.testing.check_comm` holds every transport to:
 - When `send` returns, the sender may change its arrays; what was received never changes, and may be read-only.
 - Any number of tasks may send; one may receive.
 - `send` waits while the peer does not read: what nobody has taken yet is bounded (`Limits.unread_bytes`).
-- `close` says goodbye: the peer receives all that was sent, and then None. Any other end is an UnavailableError there,
-  which names the peer: an abort, a dead process, silence.
+- `close` says goodbye: the peer receives all that was sent, and then None. `dismiss` tells it another reason. Any other
+  end is an UnavailableError there, which names the peer: an abort, a dead process, silence.
 - A malformed or over-long message ends the connection that it came by with the error that says what was wrong.
 - Cancelling `receive` loses nothing. Cancelling `send` between the chunks of a large message aborts the connection.
 - `post` sends what needs no waiting, without a task; the sender must not change the arrays afterwards.
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from aioflow.checks.numbers import check_number, check_whole
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnavailableError
@@ -27,7 +27,18 @@ from aioflow.net.credentials import Credentials
 from aioflow.net.framing import Message
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["ClosedByBlock", "Comm", "CommOptions", "Handler", "Listener", "bare", "fresh_incarnation", "gone"]
+__all__ = [
+    "ClosedByBlock",
+    "Comm",
+    "CommOptions",
+    "Handler",
+    "Idle",
+    "Listener",
+    "bare",
+    "fresh_incarnation",
+    "gone",
+    "needed",
+]
 
 
 def fresh_incarnation() -> int:
@@ -45,7 +56,10 @@ class CommOptions:
         misses: Heartbeats that may be missing before the peer counts as dead: with the defaults, two seconds.
         handshake_timeout: Seconds for the first words.
         close_timeout: Seconds that `close` waits for the peer to have everything before it aborts.
-        connections: Connections that a listener has at a time; further ones are refused.
+        connections: Connections of clients that a listener has at a time. For one more the one that has been idle
+            longest is dropped; where none is idle, it is refused.
+        connections_per_host: Of these, those from one address beyond the loopback; further ones are refused.
+        peers: Connections of tasks of the cluster, beside those; further ones are refused.
         strangers: Connections that have not said hello or not proved themselves, beside those; for one more the oldest
             of them is dropped.
         incarnation: This process's number, which peers tell it from an earlier one by; random by default.
@@ -61,6 +75,8 @@ class CommOptions:
     handshake_timeout: float = 5.0
     close_timeout: float = 5.0
     connections: int = 256
+    connections_per_host: int = 1024
+    peers: int = 4096
     strangers: int = 64
     incarnation: int = field(default_factory=fresh_incarnation)
     shared_memory: bool = True
@@ -74,10 +90,26 @@ class CommOptions:
         if not isinstance(given, Credentials):
             found = type(given).__name__  # not the value, which may be the secret
             raise DTypeError("wrong type for credentials", expected="aioflow.distributed.Credentials", actual=found)
-        check_whole(self.connections, "CommOptions.connections", 0)
-        check_whole(self.strangers, "CommOptions.strangers", 1)
+        for name, least in (("connections", 0), ("connections_per_host", 1), ("peers", 0), ("strangers", 1)):
+            check_whole(getattr(self, name), f"CommOptions.{name}", least)
         if not (self.heartbeat > 0 and self.misses > 0 and 0 < self.incarnation < 2**64):
             raise InvalidArgumentError("heartbeat, misses and incarnation must be positive", actual=self)
+
+
+class Idle(NamedTuple):
+    """How idle a connection is; the least gives way first.
+
+    Attributes:
+        keeps: Whether something is kept for it here.
+        since: When it has last been used, by the clock of the event loop.
+    """
+
+    keeps: bool
+    since: float
+
+
+def needed() -> None:
+    """A connection is never idle (`Comm.idle`)."""
 
 
 class Comm(Protocol):
@@ -89,8 +121,14 @@ class Comm(Protocol):
     """The number of the peer's process."""
     peer_is_task: bool
     """Whether the peer is a task of the cluster: it says so, and has proved what is asked for."""
+    host: str
+    """The address of the peer's machine; "" for this one."""
     limits: Limits
     """What the peer may ask of this end."""
+    used_at: float
+    """When the peer has last sent a message, by the clock of the event loop."""
+    idle: Callable[[], Idle | None]
+    """Whether the connection may be dropped for another one's sake: None while it is needed. Set by its user."""
     heard: int
     """The number of the last heartbeat of the peer that has come; 0 is its hello."""
 
@@ -137,6 +175,9 @@ class Comm(Protocol):
     def abort(self, reason: str) -> None:
         """End the connection now; what has not arrived is lost."""
 
+    def dismiss(self, error: OpError) -> None:
+        """End the connection now, and tell the peer why: its `receive` raises an error of the same class."""
+
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
@@ -181,7 +222,10 @@ class Listener(Protocol):
 
 def bare(error: OpError) -> OpError:
     """The error without where it was raised, which would keep all that was at hand there."""
-    return type(error)(error.message, expected=error.expected, actual=error.actual)
+    found = type(error)(error.message, expected=error.expected, actual=error.actual)
+    if not error.may_have_been_applied:
+        found.may_have_been_applied = False
+    return found
 
 
 def gone(peer: str, error: OpError) -> OpError:

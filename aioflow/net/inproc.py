@@ -10,7 +10,7 @@ import asyncio
 import errno
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -19,7 +19,8 @@ import numpy as np
 from aioflow.errors import AlreadyExistsError, OpError, ResourceExhaustedError, UnavailableError
 from aioflow.graph.arrays import Array
 from aioflow.net.accepting import Connections
-from aioflow.net.comm import ClosedByBlock, CommOptions, Handler, gone
+from aioflow.net.comm import ClosedByBlock, CommOptions, Handler, Idle, gone, needed
+from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.frame_header import decode_header
 from aioflow.net.framing import Encoded, Message, encode
 from aioflow.net.inbox import Inbox
@@ -42,6 +43,10 @@ class InprocComm(ClosedByBlock):
         self.heard = 0
         self.silence = 0.0  # nothing is ever on its way
         self.limits = options.limits
+        self.host = ""
+        self.idle: Callable[[], Idle | None] = needed
+        self._loop = asyncio.get_running_loop()
+        self.used_at = self._loop.time()
         self._inbox = Inbox(options.limits.unread_bytes, self._made_room)
         self._senders: deque[asyncio.Future[None]] = deque()  # of the other end, who wait for room in our inbox
         self._error: OpError | None = None
@@ -94,6 +99,7 @@ class InprocComm(ClosedByBlock):
         other._inbox.put(received, encoded.size)
 
     def _received(self, message: Message, encoded: Encoded) -> Message:
+        self.used_at = self._loop.time()
         limits = self.limits
         if len(encoded.header) > limits.header_bytes or encoded.size - len(encoded.header) > limits.tensor_bytes:
             raise ResourceExhaustedError("bytes of one message", expected=limits, actual=encoded.size)
@@ -117,6 +123,13 @@ class InprocComm(ClosedByBlock):
         if self._error is None:
             self._end(UnavailableError(f"the connection to {self.peer} was aborted: {reason}"))
             self._other._end(UnavailableError(f"{self._other.peer} has ended without a goodbye"))
+
+    def dismiss(self, error: OpError) -> None:
+        """End the connection now, and tell the peer why; see `Comm`."""
+        if self._error is None:
+            document = encode_error(error, self.limits.header_bytes)
+            self._end(error)
+            self._other._end(decode_error(document, self._other.peer))
 
     def _end_cleanly(self, message: str) -> None:
         self._inbox.finish(None)
@@ -170,9 +183,7 @@ class InprocListener:
 
     def accept(self, comm: InprocComm) -> None:
         """Hand an end to the handler. Raises UnavailableError when there are too many."""
-        if self._connections.count >= self.options.connections:
-            raise UnavailableError(f"{self.address} has too many connections", expected=self.options.connections)
-        self._connections.start(comm)
+        self._connections.admit(comm)
 
 
 @asynccontextmanager
@@ -180,7 +191,7 @@ async def listen_inproc(place: str, handler: Handler, options: CommOptions) -> A
     """Accept connections to a name for as long as the block runs."""
     if place in _LISTENERS:
         raise AlreadyExistsError(f"something already listens at inproc://{place}", expected="a free name", actual=place)
-    async with Connections(handler) as connections:
+    async with Connections(handler, options) as connections:
         listener = _LISTENERS[place] = InprocListener(place, connections, options)
         try:
             yield listener

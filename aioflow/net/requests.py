@@ -46,6 +46,11 @@ class Requests:
         self._pushes: set[asyncio.Task[None]] = set()
         self._deaf = False
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether anything is asked that has not been answered, or was pushed and is not done with."""
+        return bool(self._serving or self._pushes)
+
     def on_request(self, message: Message) -> None:
         """A REQUEST has come. Raises DataLossError: it is malformed."""
         if self._deaf:

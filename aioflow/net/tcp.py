@@ -15,15 +15,16 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from aioflow.errors import OpError, UnauthenticatedError, UnavailableError
 from aioflow.net.addresses import is_loopback, resolved, split_host
 from aioflow.net.arriving import Arrivals
 from aioflow.net.chance import fresh_number
-from aioflow.net.comm import ClosedByBlock, CommOptions, bare, gone
+from aioflow.net.comm import ClosedByBlock, CommOptions, Idle, bare, gone, needed
 from aioflow.net.decoder import Decoder
+from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.framing import CHUNK_BYTES, Encoded, Kind, Message, bare_frame, encode
 from aioflow.net.heartbeat import Beats, Heartbeat
 from aioflow.net.inbox import Inbox, OnEnd, OnMessage
@@ -47,11 +48,14 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
 
     Attributes:
         greeted: Done when both ends have said hello and proved themselves, or the connection has ended before.
+        lost: Done when the connection is gone.
     """
 
     peer: str
     peer_incarnation: int = 0
     peer_is_task: bool = False
+    host: str = ""
+    used_at: float = 0.0
     heard: int = 0
     _transport: asyncio.Transport
     _proving: Proving | None = None  # until it is done
@@ -66,10 +70,11 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         self._named = peer is not None
         self._options = options
         self.limits = options.limits
+        self.idle: Callable[[], Idle | None] = needed
         self._loop = asyncio.get_running_loop()
         self._connected = self._over_tls = False
         self.greeted: asyncio.Future[None] = self._loop.create_future()
-        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self.lost: asyncio.Future[None] = self._loop.create_future()
         self._seal: Seal | None = None  # of what is sent
         self._piece = CHUNK_BYTES  # the longest payload that is sent in one piece
         self._inbox = Inbox(options.limits.unread_bytes, self._resume_reading)
@@ -104,13 +109,14 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._over_tls = stream.get_extra_info("ssl_object") is not None
         stream.set_write_buffer_limits(high=_high(self))
+        self.host = "" if is_loopback(address[0]) else address[0]
         if not self._named:
             self.peer = tcp_address(*address[:2])
-        self._timer = self._loop.call_later(self._options.handshake_timeout, self._late)
+        self._timer = self._loop.call_later(self._options.handshake_timeout, _late, self)
         self._beats = Beats(self._loop.time())
         if self._over_tls:
             self._piece = SEALED_CHUNK_BYTES
-        exposed, shares = not self._over_tls and not is_loopback(address[0]), self._sharing.offered(sock)
+        exposed, shares = not self._over_tls and bool(self.host), self._sharing.offered(sock)
         self._proving = _opened(self._role, self._options, exposed, shares)
         stream.write(self._proving.opening)
 
@@ -145,8 +151,10 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
             self._fail(UnauthenticatedError(f"{self.peer} does not take this process's certificate: {error}"))
         because = ("the connection is gone" if error is None else f"{type(error).__name__}: {error}") + _perhaps(self)
         self._fail(UnavailableError(f"{self.peer} cannot be reached any more: {because}"))
-        if not self._lost.done():
-            self._lost.set_result(None)
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.lost.done():
+            self.lost.set_result(None)
         self._sharing.end()
         if self._begun:  # not later: what refers to this refers to itself, and waits for the collector
             self._decoder.drop()
@@ -175,15 +183,15 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         if answer:
             self._transport.write(answer)
         if proving.done and proving.peer is not None:
-            self._begin(proving, proving.peer.incarnation)
+            self.peer_incarnation, self.peer_is_task = proving.peer.incarnation, proving.peer_is_task
+            self._begin(proving)
             first = self._sharing.begin() if proving.shares else None
             if first is not None:
                 self.post(first)
 
-    def _begin(self, proving: Proving, incarnation: int) -> None:
+    def _begin(self, proving: Proving) -> None:
         """Both ends have proved themselves."""
-        self.peer_incarnation, self._begun = incarnation, True
-        self.peer_is_task = proving.peer_is_task
+        self._begun, self.used_at = True, self._heard_at
         seals, self._proving = proving.seals(), None
         if seals is not None:
             self._seal, self._piece = seals[0], SEALED_CHUNK_BYTES
@@ -191,12 +199,15 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         self._decoder = Decoder(self.limits, None if seals is None else seals[1], arriving)
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(self._options.heartbeat, self._tick)
+        self._timer = self._loop.call_later(self._options.heartbeat, _tick, self)
         if not self.greeted.done():
             self.greeted.set_result(None)
 
     def _arrived(self, message: Message) -> None:
         if message.kind >= Kind.REQUEST:
+            if message.kind is Kind.FAILURE and not message.request:
+                raise decode_error(message.header, self.peer)  # the peer has dismissed this end
+            self.used_at = self._heard_at
             size = sum(tensor.nbytes for tensor in message.tensors)
             self._inbox.put(message, size + _MESSAGE_BYTES)
             if self._inbox.full and self._reading:
@@ -213,21 +224,6 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
             self._reading = True
             if not self._transport.is_closing():
                 self._transport.resume_reading()
-
-    def _late(self) -> None:
-        seconds = self._options.handshake_timeout
-        self._fail(UnavailableError(f"{self.peer} has not said who it is within {seconds:g} s"))
-
-    def _tick(self) -> None:
-        reason = self._heartbeat.tick(self._reading, self._decoder.frames, self._decoder.mid_frame)
-        if reason is not None:
-            interval = self._options.heartbeat
-            self._fail(UnavailableError(f"{self.peer} does not answer: {reason} of {interval:g} s"))
-            return
-        self._timer = self._loop.call_later(self._options.heartbeat, self._tick)
-        self._sharing.tick()
-        if self._writing and not self._transport.is_closing():  # otherwise there is no lack of data on the way to it
-            self._write_bare(bare_frame(Kind.HEARTBEAT, self._beats.sent(self._loop.time())))
 
     def _fail(self, error: OpError) -> None:
         """End at once because of an error, unless it has ended already."""
@@ -377,7 +373,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
                         self._end(UnavailableError(f"the connection to {self.peer} is closed"), None)
                         self._resume_reading()  # up to the peer's end of file; what comes is dropped
                         _end_writing(self._transport)
-                await asyncio.shield(self._lost)
+                await asyncio.shield(self.lost)
         except OSError:  # the time is up, or the system has ended the connection already
             self._transport.abort()
         except BaseException:
@@ -387,6 +383,14 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
     def abort(self, reason: str) -> None:
         """End the connection now."""
         self._fail(UnavailableError(f"the connection to {self.peer} was aborted: {reason}"))
+
+    def dismiss(self, error: OpError) -> None:
+        """End the connection now, and tell the peer why; see `Comm`."""
+        if self._error is None and not self._turn.locked():  # otherwise a long message would have to come to its end
+            self._write_posted()
+            _end_with(self, error)
+        else:
+            self._fail(error)
 
 
 _MESSAGE_BYTES: Final = 512  # what a message without tensors takes, about
@@ -399,6 +403,24 @@ def _opened(role: Role, options: CommOptions, is_exposed: bool, shares: bool) ->
         nonce = fresh_number(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
     seals = credentials.seals_loopback or is_exposed
     return Proving(role, options.incarnation, credentials.secret, seals, nonce, options.is_task, shares)
+
+
+def _late(comm: TcpComm) -> None:
+    seconds = comm._options.handshake_timeout
+    comm._fail(UnavailableError(f"{comm.peer} has not said who it is within {seconds:g} s"))
+
+
+def _tick(comm: TcpComm) -> None:
+    """A heartbeat: is the peer's there, and here is ours."""
+    reason = comm._heartbeat.tick(comm._reading, comm._decoder.frames, comm._decoder.mid_frame)
+    interval = comm._options.heartbeat
+    if reason is not None:
+        comm._fail(UnavailableError(f"{comm.peer} does not answer: {reason} of {interval:g} s"))
+        return
+    comm._timer = comm._loop.call_later(interval, _tick, comm)
+    comm._sharing.tick()
+    if comm._writing and not comm._transport.is_closing():  # otherwise there is no lack of data on the way to it
+        comm._write_bare(bare_frame(Kind.HEARTBEAT, comm._beats.sent(comm._loop.time())))
 
 
 def _perhaps(comm: TcpComm) -> str:
@@ -417,6 +439,15 @@ def _write(comm: TcpComm, buffers: Sequence[Buffer], size: int) -> None:
     else:
         for buffer in buffers:
             stream.write(buffer)
+
+
+def _end_with(comm: TcpComm, error: OpError) -> None:
+    """End the connection with the failure of no request."""
+    last = encode(Message(Kind.FAILURE, 0, encode_error(error, comm.limits.header_bytes)), comm.limits)
+    _write(comm, last.whole() if comm._seal is None else comm._seal.whole(last), last.size)
+    comm._end(error, error)
+    comm._transport.close()
+    comm._timer = comm._loop.call_later(comm._options.close_timeout, comm._transport.abort)
 
 
 def _high(comm: TcpComm) -> int:

@@ -21,7 +21,6 @@ from aioflow.net.tcp import TcpComm, tcp_address, tls_times
 
 __all__ = ["TcpListener", "listen_tcp"]
 
-_FULL: Final = "there are too many connections"
 _WAITING: Final = 100  # connections that the system keeps until they are accepted
 _PAUSE: Final = 0.1  # seconds
 
@@ -44,13 +43,11 @@ class _Door:
         self._options = options
         self._arrivals = Arrivals(options.limits.all_arriving_bytes)
         self._strangers: dict[TcpComm, None] = {}  # in the order in which they have come
+        self._refused: set[TcpComm] = set()  # until they are gone
 
     def accept(self) -> TcpComm:
         """The protocol of one more connection."""
         comm = TcpComm(Role.LISTENING, self._options, arrivals=self._arrivals)
-        if self._full:
-            comm.abort(_FULL)
-            return comm
         if len(self._strangers) >= self._options.strangers:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
@@ -59,22 +56,20 @@ class _Door:
         comm.greeted.add_done_callback(lambda _: self._greeted(comm))
         return comm
 
-    @property
-    def _full(self) -> bool:
-        return self.connections.count >= self._options.connections
-
     def _greeted(self, comm: TcpComm) -> None:
         self._strangers.pop(comm, None)
         if comm.closed:
             return
-        if self._full:
-            comm.abort(_FULL)
-        else:
-            self.connections.start(comm)
+        try:
+            self.connections.admit(comm)
+        except UnavailableError as error:
+            comm.dismiss(error)
+            self._refused.add(comm)
+            comm.lost.add_done_callback(lambda _: self._refused.discard(comm))
 
     def close(self) -> None:
-        """Drop those who have not said who they are."""
-        for comm in list(self._strangers):
+        """Drop those who have no place."""
+        for comm in (*self._strangers, *self._refused):
             comm.abort("nobody listens any more")
 
 
@@ -90,7 +85,7 @@ async def listen_tcp(place: str, handler: Handler, options: CommOptions) -> Asyn
     """
     host, port = await resolved(*split_host(place), anywhere=options.credentials.prove)
     serve = _serve_tcp if options.credentials.tls is None else _serve_tls
-    async with Connections(handler) as connections:
+    async with Connections(handler, options) as connections:
         door = _Door(connections, options)
         async with serve(door, options, (host, port), reserved_socket(place)) as sock:
             _inherited = Inherited([sock])  # for as long as they listen

@@ -18,7 +18,7 @@ from aioflow.compiler.ir import Part
 from aioflow.errors import AbortedError, DeadlineExceededError, InvalidArgumentError, OpError
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.net.channel import Channel, Reply, Request, Service, Taker
-from aioflow.net.comm import Comm
+from aioflow.net.comm import Comm, Idle
 from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.exchange import UNANSWERED
 from aioflow.net.frame_header import Packed
@@ -152,6 +152,7 @@ class WorkerService:
         """Serve one connection until it ends."""
         client = _Client(self._worker, self._hello(), self._homes, comm, self._succeed)
         self._connected[client] = None
+        comm.idle = client.idle
         try:
             async with client.outbox, client.channel:
                 await client.channel.wait_ended()
@@ -247,6 +248,12 @@ class _Client:
     @asynccontextmanager
     async def _reach(self, task: str) -> AsyncIterator[Channel]:
         yield self.channel
+
+    def idle(self) -> Idle | None:
+        """Since when nothing of it runs and nothing is asked; None if that is not so."""
+        if self.channel.is_busy or not self.outbox.is_empty:
+            return None
+        return Idle(bool(self._parts), self.channel.comm.used_at)
 
     async def close(self) -> None:
         self._steps.lose(self)

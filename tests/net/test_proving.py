@@ -303,8 +303,7 @@ def test_a_client_that_lies_is_refused(flags: int) -> None:
     lie = HELLO.pack(b"aioflow\n", 2, 2, flags, 0x1111, 0) + b"\xaa" * 32
     first.opening = lie
     with pytest.raises(UnauthenticatedError):
-        say(second, lie)
-        say(second, say(first, second.opening))
+        say(second, lie + say(first, second.opening))
     assert not second.done
 
 

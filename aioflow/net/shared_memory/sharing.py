@@ -97,13 +97,14 @@ class Sharing:
 
     def _met(self, message: Message) -> None:
         header = message.header
-        process, fd, nonce = header.get("process"), header.get("board"), header.get("nonce")
-        most, unread = header.get("bytes"), header.get("unread")
-        counts = all(type(count) is int and 0 <= count < 2**63 for count in (process, fd, most, unread))
+        numbers: list[Any] = [header.get(name) for name in ("process", "board", "bytes", "unread")]
+        counts = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+        nonce: Any = header.get("nonce")
         if not counts or header.keys() != _MEMORY or not isinstance(nonce, str) or message.tensors:
             raise DataLossError("a malformed offer of memory", expected=sorted(_MEMORY), actual=brief(dict(header)))
         if self._board is None or self._borrower is not None:
             raise DataLossError("an offer of memory that was not asked for", actual=brief(dict(header)))
+        process, fd, most, unread = numbers
         board: PeerBoard | None = None
         with suppress(OSError, OpError):  # it is not of this host, of this user, or not what it was there
             reached = Process(process)
@@ -118,7 +119,8 @@ class Sharing:
         if self._borrower is None:
             raise DataLossError("a tensor was lent by one that does not share its memory")
         header, limits = message.header, self._limits
-        kind, inner, lent = header.get("kind"), header.get("header"), header.get("lent")
+        kind: Any = header.get("kind")
+        inner, lent = header.get("header"), header.get("lent")
         plain = header.keys() == _LENT and type(kind) is int and kind in _INNER
         if not (plain and isinstance(inner, dict) and isinstance(lent, list)):
             raise DataLossError("a malformed message with a loan", expected=sorted(_LENT), actual=brief(dict(header)))
