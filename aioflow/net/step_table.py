@@ -1,20 +1,19 @@
 """The steps that a worker takes part in, by their ids, without I/O.
 
 Values for a step may come before the step itself is begun here, and go on coming after it has ended: the first are kept
-for a while, within limits, the others are dropped. The ids of steps that have ended are remembered, the latest hundred
-thousand.
+for a while, within limits, the others are dropped. The ids of steps that have ended are remembered (`ended_steps`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from aioflow.errors import AbortedError, CancelledError, OpError
 from aioflow.net.channel import Channel
 from aioflow.net.early_values import EarlyValues, size_of
+from aioflow.net.ended_steps import EndedSteps
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.outbox import Parcel
 from aioflow.runtime.rendezvous import Rendezvous
@@ -22,7 +21,6 @@ from aioflow.runtime.step import Step
 
 __all__ = ["JointStep", "Origin", "StepTable"]
 
-_MOST_ENDED: Final = 100_000
 _MOST_EARLY: Final = 1024
 _EARLY_SECONDS: Final = 60.0
 _MOST_TEXT: Final = 400  # letters of an error that is kept for a step which may never begin
@@ -48,9 +46,10 @@ class JointStep:
         step: What runs here; None before it has begun.
         peers: For each task that it sends to, the number of the process that it is meant for.
         origin: Its client, where that is known.
+        client: Whose step it is; before it has begun, who has brought the first value.
     """
 
-    __slots__ = ("_ended", "_over", "id", "origin", "peers", "rendezvous", "step", "timer")
+    __slots__ = ("_ended", "_over", "client", "id", "origin", "peers", "rendezvous", "step", "timer")
 
     def __init__(self, id: int, rendezvous: Rendezvous | None) -> None:
         self.id = id
@@ -60,6 +59,7 @@ class JointStep:
         self.step: Step | None = None
         self.peers: Mapping[str, int] = {}
         self.origin: Origin | None = None
+        self.client: Any = None
         self.timer: asyncio.TimerHandle | None = None
 
     def fail(self, error: OpError) -> None:
@@ -81,7 +81,7 @@ class JointStep:
 
 
 class StepTable:
-    """The steps of one worker.
+    """The steps of one worker. A client is whatever can be a key: None stands for this process.
 
     Args:
         make: Makes the rendezvous of a step; it gets the id of the step.
@@ -94,8 +94,7 @@ class StepTable:
         self._loop = asyncio.get_running_loop()
         self._steps: dict[int, JointStep] = {}
         self._early: dict[int, JointStep] = {}
-        self._ended: dict[int, OpError | None] = {}  # why, where that must be told to who begins one late
-        self._order: deque[int] = deque()  # of those; a dictionary is slow to say what is oldest in it
+        self._ended = EndedSteps()
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -109,27 +108,29 @@ class StepTable:
         """The step, unless it has not begun or has ended."""
         return self._steps.get(id)
 
-    def begin(self, id: int, step: Step, peers: Mapping[str, int], meets: bool = True) -> JointStep:
+    def begin(self, id: int, step: Step, peers: Mapping[str, int], meets: bool = True, client: Any = None) -> JointStep:
         """The step runs here from now on; `end` must follow.
 
         Args:
             peers: As of `JointStep`.
             meets: Whether anything is sent or received in it.
+            client: Whose step it is; nobody else stops it.
 
         Raises:
             OpError: it has been aborted before, or took so long to begin that it has been given up, or values for it
                 have been dropped.
         """
-        if id in self._ended or id in self._steps:
-            error = self._ended.get(id)
-            raise error or AbortedError("the step has already run here", expected="a new step", actual=id)
+        if id in self._steps or self._ended.refuses(id, client):
+            raise self._ended.error(id) or AbortedError(
+                "the step has already run here", expected="a new step", actual=id
+            )
         joint = self._early.pop(id, None)
         if joint is None:
             joint = JointStep(id, self._make(id) if meets else None)
         if joint.timer is not None:
             joint.timer.cancel()
         joint.step = step
-        joint.peers = peers
+        joint.peers, joint.client = peers, client
         self._steps[id] = joint
         return joint
 
@@ -139,14 +140,14 @@ class StepTable:
         self._values.remove(joint.id)
         if joint.rendezvous is not None:
             joint.rendezvous.abort(CancelledError("the step has ended"))
-        self._forget(joint.id, None)
+        self._ended.add(joint.id, None, joint.client)
         joint.end()
 
     def deliver(self, id: int, edge: str, tag: str, value: Any, source: Any = None) -> None:
         """A value for a step has come; nothing is done for one that has ended.
 
         Args:
-            source: The connection that has brought it, which `lose` will be told of; None for this process.
+            source: The client that has brought it, which `lose` will be told of.
 
         Raises:
             InternalError: it has come twice.
@@ -164,6 +165,7 @@ class StepTable:
         joint = self._early.get(id)
         if joint is None:
             joint = self._early[id] = JointStep(id, self._make(id))
+            joint.client = source
             joint.timer = self._loop.call_later(_EARLY_SECONDS, self._give_up, id, _never_came(id))
         if joint.rendezvous is not None:
             joint.rendezvous.deliver(edge, tag, value)
@@ -192,38 +194,37 @@ class StepTable:
         return 2 * size <= counted
 
     def lose(self, source: Any) -> None:
-        """A connection has gone: what it has brought for steps that have not begun is dropped, and they will not."""
+        """A client has gone: what it has brought for steps that have not begun is dropped, and they will not."""
         for id in self._early.keys() & set(self._values.steps_of(source)):
             self._give_up(id, AbortedError("values for the step came by a connection that has gone since", actual=id))
+        self._ended.lose(source)
 
     def has_begun(self, id: int) -> bool:
         """Whether the step is running here, or has run."""
-        return id in self._steps or self._ended.get(id, self) is None
+        return id in self._steps or self._ended.has_run(id)
 
-    def abort(self, id: int, error: OpError) -> JointStep | None:
-        """Stop a step; one that has not begun will not. Returns it if it is running."""
+    def abort(self, id: int, error: OpError, client: Any = None) -> JointStep | None:
+        """Stop a step of a client; one that has not begun will not. Returns it if it is running."""
         joint = self._steps.get(id)
         if joint is not None:
+            if joint.client != client:
+                return None
             joint.fail(error)
         elif id not in self._ended:
-            self._give_up(id, _shortened(error))
+            self._drop_early(id)
+            self._ended.add(id, _shortened(error), client, client)
         return joint
 
     def _give_up(self, id: int, error: OpError) -> None:
+        early = self._early.get(id)
         self._drop_early(id)
-        self._forget(id, error)
+        self._ended.add(id, error, None if early is None else early.client)
 
     def _drop_early(self, id: int) -> None:
         joint = self._early.pop(id, None)
         if joint is not None and joint.timer is not None:
             joint.timer.cancel()
             self._values.remove(id)
-
-    def _forget(self, id: int, error: OpError | None) -> None:
-        self._ended[id] = error
-        self._order.append(id)
-        if len(self._order) > _MOST_ENDED:
-            del self._ended[self._order.popleft()]
 
     def close(self) -> None:
         """Drop what came early."""

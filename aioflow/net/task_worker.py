@@ -162,6 +162,9 @@ class WorkerSession:
 
     Args:
         peers, origin: As of `TaskWorker.open_session`; `peers` is read at each step.
+
+    Attributes:
+        number: Of the client, as `StepTable` knows it.
     """
 
     def __init__(self, owner: TaskWorker, number: int, peers: Mapping[str, int], origin: Origin | None) -> None:
@@ -169,7 +172,7 @@ class WorkerSession:
         self._closed = False
         self._owner = owner
         self._worker = owner.worker
-        self._number = number
+        self.number = number
         self._peers = peers
         self._handles: dict[int, _Handle] = {}
         self._running: dict[JointStep, None] = {}
@@ -186,7 +189,7 @@ class WorkerSession:
             UnimplementedError: there is no kernel for a node.
             NotFoundError: it is for devices that are not here.
         """
-        handle = await register(self._worker, part, self._number, config)
+        handle = await register(self._worker, part, self.number, config)
         executable = self._worker.executable(handle)
         meets = any(node.op in (SEND, RECV) for node in part.nodes())
         self._handles[handle] = _Handle(executable if isinstance(executable, Executable) else None, meets, part.changes)
@@ -255,7 +258,7 @@ class WorkerSession:
             admission.end(step, failed)
 
     def _begin(self, step: Step, known: _Handle) -> JointStep:
-        joint = self._owner.steps.begin(step.id, step, self._peers, known.meets)
+        joint = self._owner.steps.begin(step.id, step, self._peers, known.meets, self.number)
         joint.origin = self._origin
         if known.changes and step.begun is not None:
             step.begun.add(self._owner.task)
@@ -266,14 +269,14 @@ class WorkerSession:
     def waiting(self, step: int) -> Sequence[tuple[str, float, str]]:
         """What a step waits for here, as `StuckStep.waiting`."""
         joint = self._owner.steps.get(step)
-        return () if joint is None or joint.step is None else joint.step.report().waiting
+        return () if joint not in self._running or joint.step is None else joint.step.report().waiting
 
     async def abort(self, step: int, error: OpError) -> bool:
-        """Stop a step, because of an error somewhere else; returns when nothing of it is running here any more, and
-        whether anything had.
+        """Stop a step of this client, because of an error somewhere else; returns when nothing of it is running here
+        any more, and whether anything had.
         """
         begun = self._owner.steps.has_begun(step)
-        joint = self._owner.steps.abort(step, error)
+        joint = self._owner.steps.abort(step, error, self.number)
         if joint is not None:
             await joint.ended()
         return begun
@@ -302,7 +305,8 @@ class WorkerSession:
             joint.fail(CancelledError("the client of the step is gone"))
         for joint in running:
             await joint.ended()
-        await self._worker.background(self._number).close()
+        await self._worker.background(self.number).close()
         for handle in list(self._handles):
             await self.deregister(handle)
-        self._worker.forget_session(self._number)
+        self._worker.forget_session(self.number)
+        self._owner.steps.lose(self.number)

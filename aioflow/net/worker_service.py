@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.compiler.ir import Part
-from aioflow.errors import AbortedError, DeadlineExceededError, InvalidArgumentError, OpError
+from aioflow.errors import AbortedError, DeadlineExceededError, InvalidArgumentError, OpError, PermissionDeniedError
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.net.channel import Channel, Reply, Request, Service, Taker
 from aioflow.net.comm import Comm, Idle
@@ -235,10 +235,10 @@ class _Client:
             STATE: self._state,
             RESET: self._reset,
         }
-        takers: Mapping[str, Taker] = {DELIVER: partial(worker.deliver, source=self)}
-        self.channel = Channel(comm, services, takers)
         self.outbox = Outbox(self._reach)
         self._session = worker.open_session(self._peers, Origin(self.outbox.push))
+        takers: Mapping[str, Taker] = {DELIVER: partial(worker.deliver, source=self._session.number)}
+        self.channel = Channel(comm, services, takers)
         self._steps = worker.steps
         self._is_task = worker.is_task
         self._limits = comm.limits
@@ -256,7 +256,7 @@ class _Client:
         return Idle(bool(self._parts), self.channel.comm.used_at)
 
     async def close(self) -> None:
-        self._steps.lose(self)
+        self._steps.lose(self._session.number)
         try:
             await self._session.close()
         finally:
@@ -417,13 +417,21 @@ class _Client:
         devices = await self._homes.settle([resource for resource, _ in rows], [device for _, device in rows])
         return Reply({}, await pack_rows([[device] for device in devices]))
 
+    def _require_task(self, request: Request) -> None:
+        if not self.channel.comm.peer_is_task:
+            raise PermissionDeniedError(
+                f"{request.kind!r} is asked by tasks of the cluster", expected="a task", actual="a client"
+            )
+
     async def _holds(self, request: Request) -> Reply:
+        self._require_task(request)
         rows = await read_rows(request.tensors, 2, self.channel.comm.limits)
         names = [(container, name) for container, name in rows]
         found = self._homes.holdings.look_up(names, self.channel.comm.peer_incarnation)
         return Reply({}, await pack_rows([(*resource, device) for resource, device in found]))
 
     async def _claim(self, request: Request) -> None:
+        self._require_task(request)
         rows = await read_homes(request.tensors, self.channel.comm.limits)
         self._homes.holdings.claim(dict(rows), self.channel.comm.peer_incarnation)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aioflow.errors import InvalidArgumentError, OpError, ResourceExhaustedError
+from aioflow.errors import InvalidArgumentError, OpError, PermissionDeniedError, ResourceExhaustedError
 from aioflow.net.channel import Channel, Reply, Request
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.homes import Holdings, Homes, Resource, pack_texts, unpack_texts
@@ -26,10 +26,11 @@ DEVICE = f"{TASK}/device:CPU:0"
 
 
 @asynccontextmanager
-async def stranger(limits: Limits) -> AsyncIterator[tuple[Server, Channel]]:
+async def stranger(limits: Limits, is_task: bool = True) -> AsyncIterator[tuple[Server, Channel]]:
     """A server of these limits, and a connection whose own end has none of them."""
     async with Server({"ps": inproc(1)}, "ps", 0, options=CommOptions(limits=limits, heartbeat=5.0)) as server:
-        comm = await connect(server.target.removeprefix("aioflow://"), 5.0, CommOptions(heartbeat=5.0))
+        options = CommOptions(heartbeat=5.0, is_task=is_task)
+        comm = await connect(server.target.removeprefix("aioflow://"), 5.0, options)
         async with Channel(comm) as channel:
             yield server, channel
 
@@ -171,3 +172,12 @@ async def test_a_large_message_does_not_hold_the_loop() -> None:
             await channel.call(kind, {}, [rows[:, :columns]], timeout=60)
             assert turns > limits.rows / 1024
         counter.cancel()
+
+
+@pytest.mark.parametrize(("kind", "columns"), [(HOLDS, 2), (CLAIM, 4)])
+async def test_clients_do_not_say_where_resources_are(kind: str, columns: int) -> None:
+    async with stranger(Limits(), is_task=False) as (server, channel):
+        with pytest.raises(PermissionDeniedError, match="by tasks of the cluster"):
+            await channel.call(kind, {}, [pack_texts([["", "v", "", DEVICE][:columns]])], timeout=60)
+        assert not server.homes.holdings.look_up([("", "v")])
+        assert await settled(channel, ["", "v", "", DEVICE]) == [DEVICE]

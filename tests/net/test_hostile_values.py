@@ -216,6 +216,5 @@ async def test_a_flood_of_aborts_is_kept_in_short() -> None:
         document = encode_error(UnavailableError("m" * 30_000), 40_000)
         for step in range(50):
             await channel.call(ABORT, {"step": step, "error": document}, timeout=60)
-        kept = [str(error) for error in steps._ended.values()]
-        assert len(kept) == 50
+        kept = [str(steps._ended.error(step)) for step in range(50)]
         assert max(map(len, kept)) < 3000

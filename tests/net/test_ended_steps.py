@@ -1,0 +1,112 @@
+"""The memory of steps that have ended: each client pushes out its own, and stops its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import AbortedError, CancelledError
+from aioflow.net.channel import Channel
+from aioflow.net.comm import CommOptions
+from aioflow.net.ended_steps import EndedSteps
+from aioflow.net.errors_codec import encode_error
+from aioflow.net.limits import Limits
+from aioflow.net.messages import ABORT, REPORT
+from aioflow.net.server import Server, target_address
+from aioflow.net.step_table import StepTable
+from aioflow.net.transports import connect
+from aioflow.runtime.rendezvous import Rendezvous
+from aioflow.runtime.step import Step
+from tests.net.clusters import inproc
+
+HOSTILE, HONEST = "hostile", "honest"
+ERROR = CancelledError("enough")
+
+
+def table() -> StepTable:
+    loop = asyncio.get_running_loop()
+    return StepTable(lambda _: Rendezvous(loop, frozenset(["here"])), Limits())
+
+
+def test_the_latest_are_remembered() -> None:
+    ended = EndedSteps(1000)
+    for id in range(5000):
+        ended.add(id, None, HONEST)
+        assert len(ended) <= 1000
+    assert 4999 in ended
+    assert 4100 in ended
+    assert 3000 not in ended
+
+
+@pytest.mark.parametrize("clients", [1, 7])
+def test_who_makes_up_steps_pushes_out_his_own(clients: int) -> None:
+    ended = EndedSteps(1000)
+    for id in range(100):
+        ended.add(id, ERROR, HONEST, HONEST)
+    for id in range(1000, 9000):
+        ended.add(id, ERROR, (HOSTILE, id % clients))
+        assert len(ended) <= 1000
+    assert all(ended.refuses(id, HONEST) for id in range(100))
+
+
+def test_those_of_who_is_gone_are_pushed_out_first_if_they_are_most() -> None:
+    ended = EndedSteps(1000)
+    for id in range(900):
+        ended.add(id, None, id)
+        ended.lose(id)
+    for id in range(1000, 1400):
+        ended.add(id, None, HONEST)
+    assert sum(id in ended for id in range(900)) < 620
+    assert all(id in ended for id in range(1000, 1400))
+
+
+async def test_a_hundred_thousand_made_up_steps_leave_those_of_others() -> None:
+    steps = table()
+    steps.end(steps.begin(1, Step(id=1), {}, client=HONEST))
+    steps.abort(2, ERROR, HONEST)
+    for id in range(10, 100_100):
+        steps.abort(id, ERROR, HOSTILE)
+    for id in (1, 2):
+        with pytest.raises((AbortedError, CancelledError)):
+            steps.begin(id, Step(id=id), {}, client=HONEST)
+    steps.deliver(1, "edge", "", np.zeros(1), HOSTILE)
+    assert not steps._early, "a step that has ended takes nothing"
+
+
+async def test_nobody_stops_the_step_of_another_client() -> None:
+    steps = table()
+    running = Step(id=1)
+    joint = steps.begin(1, running, {}, client=HONEST)
+    assert steps.abort(1, ERROR, HOSTILE) is None
+    assert not running.requested
+    steps.abort(2, ERROR, HOSTILE)
+    steps.begin(2, Step(id=2), {}, client=HONEST)
+    assert steps.abort(1, ERROR, HONEST) is joint
+    assert running.requested
+
+
+async def test_a_client_asks_of_its_own_steps_only() -> None:
+    """What they wait for, and that they stop: over a connection."""
+    with af.device("/job:ps"):
+        queue = af.FIFOQueue(1, [af.float32], shapes=[[]])
+        taken, put = queue.dequeue(), queue.enqueue(7.0)
+    spec = {"ps": inproc(1), "worker": inproc(1)}
+    async with (
+        asyncio.timeout(60),
+        Server(spec, "ps", 0) as ps,
+        Server(spec, "worker", 0) as worker,
+        af.Session(worker.target) as session,
+        Channel(await connect(target_address(ps.target), 5.0, CommOptions())) as hostile,
+        asyncio.TaskGroup() as tg,
+    ):
+        waiting = tg.create_task(session.run(taken))
+        while not (running := ps.status().activity.steps):
+            await asyncio.sleep(0)
+        step = running[0].id
+        assert not (await hostile.call(REPORT, {"step": step}, timeout=60)).tensors
+        await hostile.call(ABORT, {"step": step, "error": encode_error(ERROR)}, timeout=60)
+        await session.run(put)
+        assert await waiting == 7.0
