@@ -15,7 +15,14 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.compiler.ir import Part
-from aioflow.errors import AbortedError, DeadlineExceededError, InvalidArgumentError, OpError, PermissionDeniedError
+from aioflow.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OpError,
+    PermissionDeniedError,
+    UnavailableError,
+)
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.net.channel import Channel, Reply, Request, Service, Taker
 from aioflow.net.comm import Comm, Idle
@@ -74,10 +81,11 @@ __all__ = ["WorkerService"]
 _NODE: Final = 4 << 10  # bytes that a node takes, with its kernel and its code
 _LARGE_PLAN: Final = 64 << 10  # bytes: a larger plan is decoded in a thread, so that the loop goes on
 _ERROR_BYTES: Final = 16 << 10
+_SOONER: Final = 0.7  # than the client gives up, it is told what it waits for
 _ANSWER_SECONDS: Final = 5.0  # for a client that is asked
 _LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop takes longer ones
 
-_Succeed: TypeAlias = Callable[["_Client", Sequence[int]], Awaitable[None]]
+_Succeed: TypeAlias = Callable[["_Client", Sequence[int], float | None], Awaitable[None]]
 
 
 class _Part:
@@ -146,7 +154,7 @@ class WorkerService:
         self._hello = hello
         self._homes = homes
         self._connected: dict[_Client, None] = {}
-        self._clients: dict[int, _Client] = {}  # those that have introduced themselves, by their numbers
+        self._clients: dict[int, dict[_Client, None]] = {}  # those that have introduced themselves, by their numbers
 
     async def serve(self, comm: Comm) -> None:
         """Serve one connection until it ends."""
@@ -159,7 +167,8 @@ class WorkerService:
         finally:
             del self._connected[client]
             await client.close()
-            if self._clients.get(comm.peer_incarnation) is client:
+            same = self._clients.get(comm.peer_incarnation, {})
+            if same.pop(client, client) is None and not same:
                 del self._clients[comm.peer_incarnation]
 
     @property
@@ -185,22 +194,29 @@ class WorkerService:
         for client in clients:
             await client.ended.wait()
 
-    async def _succeed(self, client: _Client, ended: Sequence[int]) -> None:
-        """End the connection that the client had before, and those of sessions that have ended, and wait until nothing
+    async def _succeed(self, client: _Client, ended: Sequence[int], seconds: float | None) -> None:
+        """End the connections that the client had before, and those of sessions that have ended, and wait until nothing
         of them is running.
 
         The client has given them up, and this end cannot know where the network has not said so: a step that waits
         here, or computes, would go on, and be applied after all.
+
+        Raises:
+            UnavailableError: something still computes after so many seconds, and cannot be stopped.
         """
         number = client.channel.comm.peer_incarnation
-        before = [self._clients[other] for other in {number, *ended} if other in self._clients]
-        self._clients[number] = client
+        before = [other for one in {number, *ended} for other in self._clients.get(one, ()) if other is not client]
+        self._clients.setdefault(number, {})[client] = None
         for other in before:
-            if other is not client:
-                other.channel.comm.abort("its client has made another one")
-        for other in before:
-            if other is not client:
-                await other.ended.wait()
+            other.channel.comm.abort("its client has made another one")
+        try:
+            async with asyncio.timeout(seconds):
+                for other in before:
+                    await other.ended.wait()
+        except TimeoutError as error:
+            raise UnavailableError(
+                "a step that the client has given up still computes here, and can be stopped when its kernel returns"
+            ) from error
 
 
 class _Client:
@@ -263,7 +279,9 @@ class _Client:
             self.ended.set()
 
     async def _greet(self, request: Request) -> Reply:
-        await self._succeed(self, parse(Greeting, request.header).ended if request.header else ())
+        ended = parse(Greeting, request.header).ended if request.header else ()
+        seconds = None if request.timeout is None else _SOONER * request.timeout  # or nobody hears why
+        await self._succeed(self, ended, seconds)
         return Reply(self._hello)
 
     async def _register(self, request: Request) -> Reply:

@@ -103,7 +103,7 @@ async def test_a_client_asks_of_its_own_steps_only() -> None:
         asyncio.TaskGroup() as tg,
     ):
         waiting = tg.create_task(session.run(taken))
-        while not (running := ps.status().activity.steps):
+        while not (running := ps.status().activity.steps):  # noqa: ASYNC110
             await asyncio.sleep(0)
         step = running[0].id
         assert not (await hostile.call(REPORT, {"step": step}, timeout=60)).tensors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -189,7 +190,19 @@ class SlowThreads:
         return function(*args)
 
 
-async def next_life(net: SimNet, seconds: float) -> float:
+class Stubborn(SlowThreads):
+    """Its calls take effect in the end, whoever has stopped their step: a thread cannot be interrupted."""
+
+    async def run(self, step: Step, function: Callable[..., Any], *args: Any) -> Any:
+        clock = asyncio.get_running_loop().time
+        until = clock() + self.seconds
+        while clock() < until:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(until - clock())
+        return function(*args)
+
+
+async def next_life(net: SimNet, seconds: float, executor: type[SlowThreads] = SlowThreads) -> float:
     """A session ends while a step of its client computes that long, cut off from it; the next one begins from zero.
 
     Returns:
@@ -197,7 +210,7 @@ async def next_life(net: SimNet, seconds: float) -> float:
     """
     cluster = SimCluster(net, {"ps": 1})
     await cluster.start()
-    threads = SlowThreads()
+    threads = executor()
     for device in cluster.servers["ps0"].worker.devices.values():
         device.backend = copy.copy(device.backend)
         device.backend.executor = threads  # type: ignore[misc]  # read-only in the protocol
@@ -241,3 +254,61 @@ async def next_life(net: SimNet, seconds: float) -> float:
 def test_no_step_of_a_session_is_applied_after_the_next_session_of_its_client_has_begun(seed: int) -> None:
     ends = [simulate(partial(next_life, seconds=tenths / 10), seed) for tenths in range(10, 60)]
     assert ends == [0.0] * len(ends)
+
+
+@pytest.mark.parametrize("seconds", [9.0, 30.0, 60.0])
+def test_a_step_that_computes_for_long_keeps_the_next_session_waiting_and_no_longer(seconds: float) -> None:
+    assert simulate(partial(next_life, seconds=seconds, executor=Stubborn)) == 0.0
+
+
+async def long_step(net: SimNet, seconds: float) -> tuple[list[str], list[float]]:
+    """A step computes that long when its connection is lost; its session goes on at once.
+
+    Returns:
+        What the session is told until it may go on, and what the variable is then, and in the end.
+    """
+    cluster = SimCluster(net, {"ps": 1})
+    await cluster.start()
+    threads = Stubborn()
+    for device in cluster.servers["ps0"].worker.devices.values():
+        device.backend = copy.copy(device.backend)
+        device.backend.executor = threads  # type: ignore[misc]  # read-only in the protocol
+    graph = af.Graph()
+    with graph.as_default(), af.device("/job:ps"):
+        v = af.Variable(0.0, name="v")
+        add = af.assign_add(v, 1.0).op
+        other = af.Variable(5.0, name="other")
+
+    async def client() -> tuple[list[str], list[float]]:
+        config = replace(SIMULATED, inline_budget=0.0)
+        told: list[str] = []
+        async with af.Session(cluster.target("ps0"), graph=graph, config=config) as session:
+            await session.run([v.initializer, other.initializer])
+            threads.seconds = seconds
+            asyncio.get_running_loop().call_later(0.5, net.partition, "client", "ps0")
+            asyncio.get_running_loop().call_later(5.0, net.heal)
+            with pytest.raises(af.errors.UnavailableError):
+                await session.run(add)
+            threads.seconds = 0.0
+            await asyncio.sleep(6.0)
+            while True:
+                try:
+                    value = float(await session.run(v))
+                    break
+                except af.errors.UnavailableError as error:
+                    told.append(error.message)
+            await asyncio.sleep(2 * seconds)
+            return told, [value, float(await session.run(v))]
+
+    found: tuple[list[str], list[float]] = await net.host("client").call(client)
+    await cluster.stop()
+    return found
+
+
+@pytest.mark.parametrize("seconds", [12.0, 60.0])
+def test_a_session_that_comes_back_waits_for_its_own_step(seconds: float) -> None:
+    """However often it tries, it never goes on beside a step that may still be applied."""
+    told, (first, last) = simulate(partial(long_step, seconds=seconds))
+    assert first == last
+    assert all("still computes here" in message for message in told)
+    assert bool(told) == (seconds > 20)
