@@ -21,6 +21,7 @@ from aioflow.net.comm import Comm, gone
 from aioflow.net.exchange import Answer, Reply, Request, Sending, Service, Taker, packed
 from aioflow.net.framing import Kind, Message
 from aioflow.net.inbox import Dispatching
+from aioflow.net.open_requests import OpenRequests
 from aioflow.net.requests import Requests
 
 __all__ = ["Answer", "Channel", "Reply", "Request", "Service", "Taker", "packed"]
@@ -35,7 +36,7 @@ class Channel:
             one that fails, or that nobody knows, aborts the connection.
         takers: Of pushes alone, by kind: functions that never wait. They are called as soon as the push has arrived.
 
-    The comm's `Limits.open_requests` bounds the calls that wait here, and the requests of the peer that are served.
+        open_requests: Of the peer; by default they are bounded by the comm's limits. So are the calls that wait here.
 
     Attributes:
         calls: Those of this end, that have no answer yet.
@@ -43,7 +44,11 @@ class Channel:
     """
 
     def __init__(
-        self, comm: Comm, services: Mapping[str, Service] | None = None, takers: Mapping[str, Taker] | None = None
+        self,
+        comm: Comm,
+        services: Mapping[str, Service] | None = None,
+        takers: Mapping[str, Taker] | None = None,
+        open_requests: OpenRequests | None = None,
     ) -> None:
         self.comm = comm
         self.in_order = False
@@ -55,7 +60,8 @@ class Channel:
         self._reader: asyncio.Task[None] | None = None
         self._sending = Sending(comm, self._group)
         self.calls = Calls(self._sending, self._require_open, comm.limits.open_requests)
-        self._requests = Requests(self._sending, self._group, services or {}, takers or {}, self._break)
+        bounds = open_requests or OpenRequests(comm.limits)
+        self._requests = Requests(self._sending, self._group, services or {}, takers or {}, bounds, self._break)
         self._on_kind: Mapping[Kind, Callable[[Message], None]] = {
             Kind.REQUEST: self._requests.on_request,
             Kind.REPLY: self.calls.on_reply,
@@ -194,6 +200,7 @@ class Channel:
         """
         self._requests.refuse()
         await self._requests.answered()
+        self._requests.tell_all()
         self._finish(UnavailableError(reason))
 
     async def open(self) -> None:

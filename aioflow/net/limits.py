@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
-from aioflow.checks.numbers import check_whole
+from aioflow.checks.numbers import check_seconds, check_whole
 from aioflow.errors import InvalidArgumentError
 
 __all__ = ["DEFAULT_LIMITS", "Limits"]
@@ -28,7 +28,12 @@ class Limits:
         strings: Elements of a string tensor.
         unread_bytes: Received, and not yet taken by `receive`. Beyond it the connection is not read, which in the end
             stops the sender. What is held is at most this and one message.
-        open_requests: Requests of one peer that have not been answered.
+        open_requests: Requests of one peer that have not been answered. If it does not read that there are too many
+            either, its connection ends.
+        open_bytes: The tensors of those requests.
+        all_open_bytes: Those of all clients of a worker.
+        steps: Steps of one client that run at a time.
+        step_seconds: How long a step may run; None for as long as its client waits.
         plan_bytes: The nodes of one plan.
         parts: Parts that one client has registered and not deregistered.
         part_bytes: What those parts take: their constants, and four KiB for a node.
@@ -53,6 +58,10 @@ class Limits:
     strings: int = 1 << 22
     unread_bytes: int = 64 << 20
     open_requests: int = 1024
+    open_bytes: int = 8 << 30
+    all_open_bytes: int = 16 << 30
+    steps: int = 1024
+    step_seconds: float | None = None
     plan_bytes: int = 64 << 20
     parts: int = 1 << 14
     part_bytes: int = 8 << 30
@@ -69,7 +78,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            check_whole(getattr(self, field.name), f"Limits.{field.name}", 0)
+            if field.name != "step_seconds":
+                check_whole(getattr(self, field.name), f"Limits.{field.name}", 0)
+        check_seconds(self.step_seconds, "Limits.step_seconds")
         if not 0 < self.header_bytes <= _MOST_HEADER_BYTES:
             raise InvalidArgumentError(
                 "header_bytes is out of range", expected=f"1..{_MOST_HEADER_BYTES}", actual=self.header_bytes

@@ -377,11 +377,12 @@ class _Share:
         return self._failed or self._reply is not None
 
     def set_result(self, reply: Reply) -> None:
-        """The part has ended."""
+        """The part has ended. One that need not say so does where its worker says goodbye."""
         self._reply = reply
         del self._step.waiting[self._wait]
         self._worker._has_ended(self._part, self._step)
-        self._on_end(None)
+        if not self._quietly:
+            self._on_end(None)
 
     def set_exception(self, error: OpError) -> None:
         """It has failed, or the worker cannot be reached any more."""

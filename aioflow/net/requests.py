@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Final
@@ -12,9 +13,11 @@ from aioflow.errors import DataLossError, OpError, ResourceExhaustedError, Unava
 from aioflow.net.errors_codec import encode_error
 from aioflow.net.exchange import UNANSWERED, Reply, Request, Sending, Service, Taker, payload_bytes
 from aioflow.net.framing import INLINE_BYTES, Kind, Message
+from aioflow.net.open_requests import OpenRequests
 
 __all__ = ["Requests"]
 
+_REMEMBERED: Final = 1024  # requests
 _LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop takes longer ones
 
 
@@ -24,6 +27,7 @@ class Requests:
     Args:
         group: Owns the tasks, none of which ever raises.
         services, takers: As of `Channel`.
+        open_requests: Bounds what is asked and not answered.
         on_bad_push: Gets the error of a push that has failed, and the reason to end the connection.
     """
 
@@ -33,6 +37,7 @@ class Requests:
         group: asyncio.TaskGroup,
         services: Mapping[str, Service],
         takers: Mapping[str, Taker],
+        open_requests: OpenRequests,
         on_bad_push: Callable[[OpError, str], None],
     ) -> None:
         self._sending = sending
@@ -40,10 +45,13 @@ class Requests:
         self._group = group
         self._services = dict(services)
         self._takers = dict(takers)
+        self._open = open_requests
         self._on_bad_push = on_bad_push
         self._limits = sending.comm.limits
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._pushes: set[asyncio.Task[None]] = set()
+        self._refusals: set[asyncio.Task[OpError | None]] = set()
+        self._unanswered: deque[int] = deque(maxlen=_REMEMBERED)  # that have ended, and whose callers need not know
         self._deaf = False
 
     @property
@@ -59,24 +67,31 @@ class Requests:
         if number in self._serving:
             raise DataLossError(f"{self._comm.peer} has used a number for two requests", actual=number)
         request = self._parsed(message)
+        size = 0
         try:
-            answer = self._begun(request)
+            size = self._open.take(message.tensors)
+        except ResourceExhaustedError as error:
+            self._refuse(number, error)
+            return
+        try:
+            answer = self._service(request)(request)
             if isinstance(answer, Reply):
                 if self._post(number, answer):
+                    self._open.give(size)
                     return
                 answer = _given(answer)
         except Exception as error:
-            self._fail(number, error)
-            return
+            answer = _failing(error)
         task = self._group.create_task(self._answer(number, answer))
         self._serving[number] = task
-        task.add_done_callback(partial(self._served, number, answer))
+        task.add_done_callback(partial(self._served, number, answer, size))
         if request.timeout is not None:  # the caller has given up by then, and need not be told
             timer = asyncio.get_running_loop().call_later(min(request.timeout, _LONGEST), task.cancel)
             task.add_done_callback(lambda _: timer.cancel())
 
-    def _served(self, number: int, answer: Awaitable[Reply | None], _: asyncio.Task[None]) -> None:
+    def _served(self, number: int, answer: Awaitable[Reply | None], size: int, _: asyncio.Task[None]) -> None:
         self._serving.pop(number, None)
+        self._open.give(size)
         if isinstance(answer, Coroutine):
             answer.close()  # if its task was cancelled before it began, it has not begun either
 
@@ -90,13 +105,16 @@ class Requests:
             )
         return Request(kind, body, message.tensors, self._comm.peer, timeout, message.request)
 
-    def _begun(self, request: Request) -> Reply | Awaitable[Reply | None]:
-        """The answer to a request, or what has to be awaited for it."""
-        if len(self._serving) >= self._limits.open_requests:
-            raise ResourceExhaustedError(
-                "too many open requests", expected=f"at most {self._limits.open_requests}", actual=len(self._serving)
-            )
-        return self._service(request)(request)
+    def _refuse(self, number: int, error: ResourceExhaustedError) -> None:
+        """Answer a request that is not served. Raises the error where the peer does not read such answers."""
+        refusal = Message(Kind.FAILURE, number, encode_error(error, self._limits.header_bytes))
+        if self._comm.post(refusal):
+            return
+        if len(self._refusals) >= self._limits.open_requests:
+            raise error
+        task = self._sending.start(refusal)
+        self._refusals.add(task)
+        task.add_done_callback(self._refusals.discard)
 
     def _service(self, request: Request) -> Service:
         found = self._services.get(request.kind)
@@ -112,22 +130,20 @@ class Requests:
             if not self._post(number, reply):
                 await self._sending.send(Message(Kind.REPLY, number, reply.header, reply.tensors))
         except Exception as error:  # a cancelled task says nothing: its caller has given up, or is gone
-            self._fail(number, error)
+            if not self._comm.closed:
+                message = Message(Kind.FAILURE, number, encode_error(error, self._limits.header_bytes))
+                if not self._comm.post(message):
+                    await asyncio.wait([self._sending.start(message)])
 
     def _post(self, number: int, reply: Reply) -> bool:
         """Answer with what else goes out in this turn of the event loop, unless that has to wait; what is larger goes
         by reference, and may change until it has gone.
         """
         if reply is UNANSWERED:
+            self._unanswered.append(number)
             return True
         message = Message(Kind.REPLY, number, reply.header, reply.tensors)
         return payload_bytes(message) <= INLINE_BYTES and self._comm.post(message)
-
-    def _fail(self, number: int, error: Exception) -> None:
-        if not self._comm.closed:
-            message = Message(Kind.FAILURE, number, encode_error(error, self._limits.header_bytes))
-            if not self._comm.post(message):
-                self._sending.start(message)
 
     def on_push(self, message: Message) -> None:
         """A PUSH has come. Raises DataLossError: it is malformed."""
@@ -139,9 +155,11 @@ class Requests:
             except Exception as error:
                 self._push_failed(request, error)
             return
+        size = self._open.take(message.tensors)
         task = self._group.create_task(self._take(request))
         self._pushes.add(task)
         task.add_done_callback(self._pushes.discard)
+        task.add_done_callback(lambda _: self._open.give(size))
 
     async def _take(self, request: Request) -> None:
         try:
@@ -166,6 +184,13 @@ class Requests:
         if self._serving:
             await asyncio.wait(list(self._serving.values()))
 
+    def tell_all(self) -> None:
+        """Answer what has ended without an answer: what has none when the connection ends has not been begun."""
+        for number in self._unanswered:
+            message = Message(Kind.REPLY, number)
+            if not self._comm.post(message):
+                self._sending.start(message)
+
     def refuse(self) -> None:
         """Take no more requests."""
         self._deaf = True
@@ -183,3 +208,7 @@ class Requests:
 
 async def _given(reply: Reply) -> Reply:
     return reply
+
+
+async def _failing(error: Exception) -> Reply:
+    raise error

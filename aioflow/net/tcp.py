@@ -116,8 +116,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         self._beats = Beats(self._loop.time())
         if self._over_tls:
             self._piece = SEALED_CHUNK_BYTES
-        exposed, shares = not self._over_tls and bool(self.host), self._sharing.offered(sock)
-        self._proving = _opened(self._role, self._options, exposed, shares)
+        self._proving = _opened(self, sock)
         stream.write(self._proving.opening)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -132,7 +131,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         self._heard_at = self._loop.time()
         try:
             if self._proving is not None:
-                self._prove(self._proving, nbytes)
+                _prove(self, self._proving, nbytes)
                 return
             for message in self._sharing.within(self._decoder.received(nbytes)):
                 self._arrived(message)
@@ -169,25 +168,6 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         self._wake_writers()
 
     # ── in ──
-
-    def _prove(self, proving: Proving, nbytes: int) -> None:
-        try:
-            answer = proving.filled(nbytes)
-        except OpError as error:
-            if not proving.last_words:
-                raise
-            self._end(error, error)
-            self._transport.write(proving.last_words)
-            self._transport.close()
-            return
-        if answer:
-            self._transport.write(answer)
-        if proving.done and proving.peer is not None:
-            self.peer_incarnation, self.peer_is_task = proving.peer.incarnation, proving.peer_is_task
-            self._begin(proving)
-            first = self._sharing.begin() if proving.shares else None
-            if first is not None:
-                self.post(first)
 
     def _begin(self, proving: Proving) -> None:
         """Both ends have proved themselves."""
@@ -360,7 +340,8 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
     async def opened(self) -> None:
         """Wait until both ends have proved themselves. Raises what went wrong."""
         await asyncio.shield(self.greeted)
-        self._require_open()
+        if not self._goodbye:  # which the peer may have said right after that
+            self._require_open()
 
     async def close(self) -> None:
         """Let the peer have everything, and end the connection; aborts after `CommOptions.close_timeout`."""
@@ -397,12 +378,34 @@ _MESSAGE_BYTES: Final = 512  # what a message without tensors takes, about
 _JOINED: Final = 1 << 20  # bytes; some transports join buffers, which is cheaper than another call up to about this
 
 
-def _opened(role: Role, options: CommOptions, is_exposed: bool, shares: bool) -> Proving:
-    credentials, nonce = options.credentials, b""
+def _opened(comm: TcpComm, sock: socket.socket) -> Proving:
+    options, nonce = comm._options, b""
+    credentials = options.credentials
     if credentials.secret is not None:
         nonce = fresh_number(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
-    seals = credentials.seals_loopback or is_exposed
-    return Proving(role, options.incarnation, credentials.secret, seals, nonce, options.is_task, shares)
+    seals = credentials.seals_loopback or (not comm._over_tls and bool(comm.host))
+    shares = comm._sharing.offered(sock)
+    return Proving(comm._role, options.incarnation, credentials.secret, seals, nonce, options.is_task, shares)
+
+
+def _prove(comm: TcpComm, proving: Proving, nbytes: int) -> None:
+    try:
+        answer = proving.filled(nbytes)
+    except OpError as error:
+        if not proving.last_words:
+            raise
+        comm._end(error, error)
+        comm._transport.write(proving.last_words)
+        comm._transport.close()
+        return
+    if answer:
+        comm._transport.write(answer)
+    if proving.done and proving.peer is not None:
+        comm.peer_incarnation, comm.peer_is_task = proving.peer.incarnation, proving.peer_is_task
+        comm._begin(proving)
+        first = comm._sharing.begin() if proving.shares else None
+        if first is not None:
+            comm.post(first)
 
 
 def _late(comm: TcpComm) -> None:

@@ -21,6 +21,7 @@ from aioflow.errors import (
     InvalidArgumentError,
     OpError,
     PermissionDeniedError,
+    ResourceExhaustedError,
     UnavailableError,
 )
 from aioflow.graph.shapes import format_dims, is_compatible
@@ -66,6 +67,7 @@ from aioflow.net.messages import (
     parse,
     to_wire_value,
 )
+from aioflow.net.open_requests import OpenRequests, all_open_requests
 from aioflow.net.outbox import Outbox
 from aioflow.net.plan_codec import decode_part
 from aioflow.net.quota import Quota
@@ -153,12 +155,14 @@ class WorkerService:
         self._worker = worker
         self._hello = hello
         self._homes = homes
+        self._open: Quota | None = None  # what all clients ask
         self._connected: dict[_Client, None] = {}
         self._clients: dict[int, dict[_Client, None]] = {}  # those that have introduced themselves, by their numbers
 
     async def serve(self, comm: Comm) -> None:
         """Serve one connection until it ends."""
-        client = _Client(self._worker, self._hello(), self._homes, comm, self._succeed)
+        room = self._open = self._open or all_open_requests(comm.limits)
+        client = _Client(self._worker, self._hello(), self._homes, comm, self._succeed, OpenRequests(comm.limits, room))
         self._connected[client] = None
         comm.idle = client.idle
         try:
@@ -224,13 +228,22 @@ class _Client:
 
     Args:
         succeed: Ends the connection that the client had before, and those of its sessions of these numbers.
+        open_requests: Its own.
 
     Attributes:
         outbox: Of values for the task that the client itself is.
         ended: Set when nothing of it is left.
     """
 
-    def __init__(self, worker: TaskWorker, hello: Hello, homes: Homes, comm: Comm, succeed: _Succeed) -> None:
+    def __init__(
+        self,
+        worker: TaskWorker,
+        hello: Hello,
+        homes: Homes,
+        comm: Comm,
+        succeed: _Succeed,
+        open_requests: OpenRequests,
+    ) -> None:
         self.ended = asyncio.Event()
         self._succeed = succeed
         self._homes = homes
@@ -254,12 +267,13 @@ class _Client:
         self.outbox = Outbox(self._reach)
         self._session = worker.open_session(self._peers, Origin(self.outbox.push))
         takers: Mapping[str, Taker] = {DELIVER: partial(worker.deliver, source=self._session.number)}
-        self.channel = Channel(comm, services, takers)
+        self.channel = Channel(comm, services, takers, open_requests)
         self._steps = worker.steps
         self._is_task = worker.is_task
         self._limits = comm.limits
         self._asked = Parsed(Run)
         self._quota = Quota("registered parts of one client", comm.limits.parts, comm.limits.part_bytes)
+        self._running = Quota("steps of one client at a time", comm.limits.steps, 0)
 
     @asynccontextmanager
     async def _reach(self, task: str) -> AsyncIterator[Channel]:
@@ -334,6 +348,17 @@ class _Client:
         return _ran(part, values) if isinstance(values, list) else _when_finished(part, values)
 
     async def _run_in_task(self, request: Request, asked: Run) -> Reply:
+        try:
+            self._running.take(1, 0)
+        except ResourceExhaustedError as error:
+            error.may_have_been_applied = False
+            raise
+        try:
+            return await self._run_within_quota(request, asked)
+        finally:
+            self._running.give(1, 0)
+
+    async def _run_within_quota(self, request: Request, asked: Run) -> Reply:
         part = self._parts.get(asked.handle) or _Part(None, False)  # the session says that there is none
         trace = TraceProbe(perf_counter) if asked.trace else None
         step = Step(FiniteProbe(trace) if part.check_finite else trace, request.number)
@@ -344,8 +369,9 @@ class _Client:
                 await self._require_wanted(step.id, asked, late)
             step.holding = partial(self._holding, step.id, asked)
             step.holds_after = monotonic() + asked.patience - self.channel.comm.silence
-            if asked.seconds is not None:
-                _stop_after(asked.seconds, step)
+            for seconds in (asked.seconds, self._limits.step_seconds):
+                if seconds is not None:
+                    _stop_after(seconds, step)
             values = await self._session.run(asked.handle, part.spread(request.tensors), step)
         except OpError as error:
             step.account(error)

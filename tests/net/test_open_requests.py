@@ -1,0 +1,203 @@
+"""What one client may ask at a time: requests and their bytes, pushes, steps and their time; also who reads nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OpError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from aioflow.net.channel import Channel, Reply, Request
+from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.framing import Kind, Message, encode
+from aioflow.net.handshake import Hello
+from aioflow.net.limits import Limits
+from aioflow.net.open_requests import OpenRequests, all_open_requests
+from aioflow.net.server import Server
+from aioflow.net.transports import listen
+from aioflow.testing.check_comm import connected
+from tests.net.clusters import inproc
+
+ANY = "tcp://127.0.0.1:0"
+SECONDS = 60.0
+MB = 1 << 20
+
+
+def limited(**limits: int) -> CommOptions:
+    return CommOptions(limits=Limits(**limits))
+
+
+def test_what_is_open_is_counted_for_one_and_for_all() -> None:
+    limits = Limits(open_requests=3, open_bytes=3 * MB, all_open_bytes=4 * MB)
+    everybody = all_open_requests(limits)
+    one, other = OpenRequests(limits, everybody), OpenRequests(limits, everybody)
+    tensor = np.zeros(MB, np.uint8)
+    sizes = [one.take([tensor]) for _ in range(3)]
+    for again, asked in ((one, ()), (other, (tensor, tensor))):
+        with pytest.raises(ResourceExhaustedError) as raised:
+            again.take(asked)
+        assert not raised.value.may_have_been_applied
+    for size in sizes:
+        one.give(size)
+    assert everybody.taken == (0, 0)
+    assert other.take([tensor, tensor]) == 2 * MB
+    with pytest.raises(ResourceExhaustedError, match="of all clients"):
+        one.take([tensor] * 3)
+    assert one.take([tensor]) == MB, "what was refused took nothing"
+
+
+@pytest.mark.parametrize("address", ["inproc://open", ANY])
+async def test_pushes_to_a_service_are_open_requests(address: str) -> None:
+    """Nobody is told that one is refused, so the connection ends."""
+    gate = asyncio.Event()
+    running = 0
+
+    async def slow(request: Request) -> None:
+        nonlocal running
+        running += 1
+        await gate.wait()
+
+    options = limited(open_requests=5)
+    async with (
+        asyncio.timeout(SECONDS),
+        connected(address)(options, options) as (first, second),
+        Channel(second, {"slow": slow}) as serving,
+        Channel(first) as calling,
+    ):
+        with contextlib.suppress(UnavailableError):
+            for _ in range(1000):
+                await calling.push("slow")
+        error = await serving.wait_ended()
+        assert "too many open requests" in str(error)
+        assert running == 5
+        gate.set()
+
+
+@pytest.mark.parametrize("address", ["inproc://open", ANY])
+async def test_requests_have_room_for_so_many_bytes(address: str) -> None:
+    gate = asyncio.Event()
+    held = 0
+
+    async def hold(request: Request) -> Reply:
+        nonlocal held
+        held += 1
+        await gate.wait()
+        return Reply({}, request.tensors)
+
+    options = limited(open_bytes=3 * MB)
+    async with (
+        asyncio.timeout(SECONDS),
+        connected(address)(options, CommOptions()) as (second, first),
+        Channel(second, {"hold": hold}),
+        Channel(first) as calling,
+        asyncio.TaskGroup() as tg,
+    ):
+        value = np.ones(MB, np.uint8)
+        calls = [tg.create_task(calling.call("hold", {}, [value], timeout=SECONDS)) for _ in range(3)]
+        while held < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        with pytest.raises(ResourceExhaustedError, match="too many open requests"):
+            await calling.call("hold", {}, [value], timeout=SECONDS)
+        gate.set()
+        for call in calls:
+            np.testing.assert_array_equal((await call).tensors[0], value)
+        await calling.call("hold", {}, [value] * 3, timeout=SECONDS)
+
+
+async def test_who_asks_too_much_and_reads_nothing_is_ended() -> None:
+    """A hundred thousand requests, where there may be four: no more than eight of them take a task."""
+    most = 0
+    ended: asyncio.Future[OpError] = asyncio.get_running_loop().create_future()
+    gate = asyncio.Event()
+
+    async def wait(request: Request) -> None:
+        nonlocal most
+        most = max(most, len(asyncio.all_tasks()))
+        await gate.wait()
+
+    async def serve(comm: Comm) -> None:
+        async with Channel(comm, {"wait": wait}) as channel:
+            ended.set_result(await channel.wait_ended())
+
+    def ask(number: int) -> bytes:
+        return encode(Message(Kind.REQUEST, number, {"kind": "wait", "timeout": None, "body": {}})).head
+
+    async with asyncio.timeout(SECONDS), listen(ANY, serve, limited(open_requests=4)) as listener:
+        tasks = len(asyncio.all_tasks())
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", int(listener.address.rpartition(":")[2])))
+            sock.setblocking(False)
+            loop = asyncio.get_running_loop()
+            with contextlib.suppress(ConnectionError):
+                await loop.sock_sendall(sock, Hello(3).to_bytes())
+                for first in range(1, 100_000, 500):
+                    await loop.sock_sendall(sock, b"".join(map(ask, range(first, first + 500))))
+                    most = max(most, len(asyncio.all_tasks()))
+            error = await ended
+        assert isinstance(error, ResourceExhaustedError) or "too many open requests" in str(error)
+        assert most <= tasks + 20
+
+
+@asynccontextmanager
+async def two_tasks(limits: Limits) -> AsyncIterator[tuple[Server, Server]]:
+    """Two servers; sessions on the second reach the first by a connection."""
+    spec = {"ps": inproc(1), "worker": inproc(1)}
+    options = replace(CommOptions(), limits=limits, heartbeat=5.0)
+    async with (
+        asyncio.timeout(SECONDS),
+        Server(spec, "ps", 0, options=options) as ps,
+        Server(spec, "worker", 0) as worker,
+    ):
+        yield ps, worker
+
+
+async def test_a_client_has_so_many_steps_at_a_time_and_others_have_theirs() -> None:
+    with af.device("/job:ps"):
+        queue = af.FIFOQueue(10, [af.float32], shapes=[[]])
+        taken, put = queue.dequeue(), queue.enqueue(7.0)
+    async with (
+        two_tasks(Limits(steps=2)) as (ps, worker),
+        af.Session(worker.target) as one,
+        af.Session(worker.target) as other,
+        asyncio.TaskGroup() as tg,
+    ):
+        waiting = [tg.create_task(one.run(taken)) for _ in range(2)]
+        while ps.status().activity.running < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        with pytest.raises(ResourceExhaustedError, match="steps of one client") as raised:
+            await one.run(put)
+        assert not raised.value.may_have_been_applied
+        for _ in range(2):
+            await other.run(put)
+        assert [await step for step in waiting] == [7.0, 7.0]
+        await one.run(put)
+        assert await one.run(taken) == 7.0
+
+
+async def test_a_step_has_so_much_time() -> None:
+    with af.device("/job:ps"):
+        taken = af.FIFOQueue(10, [af.float32], shapes=[[]]).dequeue()
+    async with two_tasks(Limits(step_seconds=0.05)) as (_, worker), af.Session(worker.target) as session:
+        with pytest.raises(DeadlineExceededError, match="time limit of the step") as raised:
+            await session.run(taken)
+        assert "0.05 s" in str(raised.value)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), "1"])
+def test_a_time_is_a_number(wrong: float) -> None:
+    with pytest.raises((InvalidArgumentError, TypeError)):
+        Limits(step_seconds=wrong)
