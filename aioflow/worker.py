@@ -16,7 +16,8 @@ from typing import Final
 from aioflow.cli.program import Stopped, loop_factory, run, run_command, run_demo, say
 from aioflow.cli.worker_options import WorkerOptions, make_parser, parse_options
 from aioflow.config import SessionConfig
-from aioflow.net.server import Server
+from aioflow.net.limit_settings import with_limits
+from aioflow.net.server import Server, server_options
 from aioflow.net.status_page import serve_status
 
 __all__ = ["loop_factory", "main"]
@@ -46,7 +47,7 @@ def _run(given: Sequence[str]) -> int:
         task.task_index,
         config=config,
         allow_dirs=options.allow_dir,
-        credentials=options.credentials,
+        options=with_limits(server_options(options.credentials), options.limits),
     )
     told = asyncio.Event()
     try:

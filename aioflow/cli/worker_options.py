@@ -12,12 +12,14 @@ from aioflow.checks.brief import brief
 from aioflow.cli.arguments import Parser, add_imports, count, file, patience, port, positive, stored_file, up_to
 from aioflow.cli.cluster import parse_cluster
 from aioflow.cli.credentials import CREDENTIALS, add_credentials, given_credentials
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.net.cluster_sources.slurm import FIRST_PORT, parse_jobs
 from aioflow.net.cluster_sources.sources import AUTO, ClusterTask, Given
 from aioflow.net.cluster_sources.this_task import find_task
 from aioflow.net.cluster_sources.toml_file import read_toml
+from aioflow.net.comm import CommOptions
 from aioflow.net.credentials import Credentials
+from aioflow.net.limit_settings import parse_limit, with_limits
 
 __all__ = ["WorkerOptions", "make_parser", "parse_options"]
 
@@ -34,6 +36,7 @@ class WorkerOptions(NamedTuple):
         status_port: Where it says how it is; None for nowhere.
         drain_seconds: How long it waits for its steps when it is to end.
         credentials: By what it proves itself, and others to it.
+        limits: What others may ask of it, by name.
     """
 
     task: ClusterTask
@@ -42,6 +45,7 @@ class WorkerOptions(NamedTuple):
     status_port: int | None
     drain_seconds: float
     credentials: Credentials
+    limits: Mapping[str, int | float]
 
 
 # What holds where neither the command line nor the file says otherwise.
@@ -68,6 +72,13 @@ def make_parser(program: str, description: str) -> Parser:
     which.add_argument(
         "--slurm-port", type=up_to(65535), metavar="PORT", help=f"of each host's first task ({FIRST_PORT})"
     )
+    parser.add_argument(
+        "--limit",
+        action="append",
+        type=_limit,
+        metavar="NAME=NUMBER",
+        help="what clients and peers may ask, such as open_bytes=1000000000; see [limits] in docs/cluster.md",
+    )
     _add_settings(parser)
     return parser
 
@@ -88,6 +99,15 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
     add_imports(parser)
     add_credentials(parser)
+
+
+def _limit(text: str) -> tuple[str, int | float]:
+    try:
+        limit = parse_limit(text)
+        with_limits(CommOptions(credentials=Credentials()), dict([limit]))
+    except (InvalidArgumentError, DTypeError) as error:
+        raise argparse.ArgumentTypeError(f"{error.message}: expected {error.expected}, not {error.actual}") from error
+    return limit
 
 
 def _task(text: str) -> int | str:
@@ -113,14 +133,17 @@ def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping
         )
     ]
     settings: Mapping[str, Any] = {}
+    limits: Mapping[str, Any] = {}
     if "config" in flags:
         found = read_toml(flags["config"])
         settings = _settings_of_file(flags["config"], found.worker)
+        limits = _limits_of_file(flags["config"], found.limits)
         given.append(found.given)
     task = find_task(given, environment)
     chosen = {name: flags.get(name, settings.get(name, default)) for name, default in _DEFAULTS.items()}
     proofs = {name: flags.get(name, settings.get(name)) for name in CREDENTIALS}
-    return WorkerOptions(task, **chosen, credentials=given_credentials(argparse.Namespace(**proofs)))
+    limits = {**limits, **dict(flags.get("limit", ()))}
+    return WorkerOptions(task, **chosen, credentials=given_credentials(argparse.Namespace(**proofs)), limits=limits)
 
 
 class _FileParser(argparse.ArgumentParser):
@@ -135,6 +158,15 @@ def _settings_of_file(path: Path, worker: Mapping[str, Any]) -> Mapping[str, Any
     parser = _FileParser(prog=name, argument_default=argparse.SUPPRESS, allow_abbrev=False, add_help=False)
     _add_settings(parser)
     return vars(parser.parse_args([text for key, value in worker.items() for text in _as_options(name, key, value)]))
+
+
+def _limits_of_file(path: Path, limits: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        with_limits(CommOptions(credentials=Credentials()), limits)
+    except (InvalidArgumentError, DTypeError) as error:
+        error.message = f"{path}: [limits]: {error.message}"
+        raise
+    return limits
 
 
 def _as_options(name: str, key: str, value: Any) -> Iterator[str]:

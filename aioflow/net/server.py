@@ -47,7 +47,15 @@ from aioflow.runtime.worker import Worker
 from aioflow.sync.background import Background
 from aioflow.work.forking import check_process, generation
 
-__all__ = ["Server", "client_options", "find_server", "is_of_this_process", "own_server", "target_address"]
+__all__ = [
+    "Server",
+    "client_options",
+    "find_server",
+    "is_of_this_process",
+    "own_server",
+    "server_options",
+    "target_address",
+]
 
 _TARGET: Final = "aioflow"
 _HEARTBEAT: Final = 0.45  # seconds
@@ -63,11 +71,15 @@ def client_options(credentials: Credentials | None = None) -> CommOptions:
     return CommOptions(heartbeat=_HEARTBEAT, misses=3, close_timeout=1.0, credentials=known)
 
 
-def _server_options(options: CommOptions | None, credentials: Credentials | None) -> CommOptions:
+def server_options(credentials: Credentials | None = None) -> CommOptions:
     """Of who is asked: a client's event loop may be held up by its own program, and nobody waits for it meanwhile."""
+    known = Credentials.from_environment() if credentials is None else credentials
+    return CommOptions(heartbeat=_HEARTBEAT, misses=130, close_timeout=1.0, connections=4096, credentials=known)
+
+
+def _chosen_options(options: CommOptions | None, credentials: Credentials | None) -> CommOptions:
     if options is None:
-        known = Credentials.from_environment() if credentials is None else credentials
-        return CommOptions(heartbeat=_HEARTBEAT, misses=130, close_timeout=1.0, connections=4096, credentials=known)
+        return server_options(credentials)
     number_of_its_own = fresh_incarnation()
     known = options.credentials if credentials is None else credentials
     return replace(options, incarnation=number_of_its_own, credentials=known)
@@ -93,7 +105,7 @@ class Server:
         config: What devices the worker has (`device_count`), and how they work; and the settings of sessions on this
             target where they have none of their own.
         start: Whether a session in this process, or `join`, starts it by itself. `async with` always does.
-        options: Of the connections to it.
+        options: Of the connections to it: by default `server_options`.
         allow_dirs: The folders, and URLs of folders of stores, in which graphs may open files on this task: whoever can
             reach the server can then read and write there. None by default but the `checkpoint_dir` of monitored
             sessions, supervisors and session managers of this program whose target it is.
@@ -130,7 +142,7 @@ class Server:
         self.cluster = ClusterSpec(server_or_cluster_def)
         self._task = _chosen(self.cluster, job_name, task_index)
         self._address = comm_address(self.cluster.task_address(*self._task))
-        self._options = _server_options(options, credentials)
+        self._options = _chosen_options(options, credentials)
         if self._options.credentials.is_client:
             raise PermissionDeniedError(
                 f"the server of {self.task} has a secret for clients", expected="the cluster's secret"

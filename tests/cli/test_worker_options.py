@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aioflow.cli.worker_options import WorkerOptions, make_parser, parse_options
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.net.comm import CommOptions
+from aioflow.net.limit_settings import LIMIT_NAMES, with_limits
+from aioflow.net.limits import Limits
+from aioflow.net.server import server_options
 from aioflow.worker import main
 
 CLUSTER = ["--cluster", "ps=127.0.0.1:1", "--cluster", "worker=127.0.0.1:{2..5}"]
@@ -146,3 +151,52 @@ def test_folders_are_named_one_by_one_and_those_of_the_command_line_are_all(tmp_
     assert list(parsed("--config", str(path)).allow_dir) == ["/data", "/runs"]
     assert list(parsed("--config", str(path), "--allow-dir", "/tmp").allow_dir) == ["/tmp"]
     assert list(parsed(*CLUSTER, "--job", "ps", "--task", "0").allow_dir) == []
+
+
+# ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LIMITS = """
+[limits]
+open_bytes = 1_000_000
+step_seconds = 2.5
+peers = 7
+"""
+
+
+def test_limits_come_from_the_file_and_the_command_line_overrides_them(file: str) -> None:
+    Path(file).write_text(FILE + LIMITS)
+    options = parsed(
+        "--config", file, "--limit", "open_bytes=5", "--limit", "connections=3", "--limit", "step_seconds=0.5"
+    )
+    found = with_limits(server_options(), options.limits)
+    assert (found.connections, found.peers, found.strangers) == (3, 7, server_options().strangers)
+    assert found.limits == replace(Limits(), open_bytes=5, step_seconds=0.5)
+    assert (found.heartbeat, found.misses) == (server_options().heartbeat, server_options().misses)
+    assert not parsed(*CLUSTER, "--job", "worker", "--task", "2").limits
+
+
+@pytest.mark.parametrize("name", LIMIT_NAMES)
+def test_every_limit_has_a_name(name: str) -> None:
+    options = with_limits(CommOptions(), {name: 1003})
+    assert 1003 in (getattr(options, name, None), getattr(options.limits, name, None))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nothing = 1", "unknown limit"),
+        ("peers = -1", "CommOptions.peers"),
+        ("parts = 1.5", "Limits.parts"),
+        ("parts = true", "Limits.parts"),
+        ("parts = '1'", "Limits.parts"),
+        ("header_bytes = 0", "header_bytes"),
+        ("step_seconds = nan", "step_seconds"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused(file: str, text: str, told: str) -> None:
+    Path(file).write_text(f"{FILE}[limits]\n{text}\n")
+    with pytest.raises((InvalidArgumentError, DTypeError), match=r"\[limits\]") as raised:
+        parsed("--config", file)
+    assert told in str(raised.value)
+    with pytest.raises(SystemExit):
+        parsed("--config", file, "--limit", text.replace(" ", ""))

@@ -8,7 +8,8 @@
     worker = "worker-{0..3}.example:2222"
 
 or, in the place of `[cluster]`, `[slurm]` with `jobs = {ps = 1, worker = 3}` and `port`. What is in `[worker]` are
-options of `python -m aioflow.worker`.
+options of `python -m aioflow.worker`, and `[limits]` says what clients and peers may ask of it, by the names of `Limits`
+and `CommOptions`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from aioflow.net.cluster_sources.sources import AUTO, Given
 
 __all__ = ["ClusterFile", "parse_toml", "read_toml"]
 
-_KEYS: Final = ("cluster", "job", "task", "slurm", "worker")
+_KEYS: Final = ("cluster", "job", "task", "slurm", "worker", "limits")
 _SLURM: Final = ("jobs", "port")
 _MOST_BYTES: Final = 4 << 20
 
@@ -37,10 +38,12 @@ class ClusterFile(NamedTuple):
     Attributes:
         given: Of the cluster and the task.
         worker: The options of a worker.
+        limits: Its limits by their names.
     """
 
     given: Given
     worker: Mapping[str, Any]
+    limits: Mapping[str, Any]
 
 
 def read_toml(path: Path) -> ClusterFile:
@@ -67,7 +70,7 @@ def parse_toml(name: str, data: bytes) -> ClusterFile:
     except (ValueError, RecursionError) as error:  # of which those of Unicode and TOML are kinds
         raise InvalidArgumentError(f"{name} is not TOML: {error}") from error
     _require_known(name, document, _KEYS)
-    cluster, slurm, worker = (_table(name, document, key) for key in ("cluster", "slurm", "worker"))
+    cluster, slurm, worker, limits = (_table(name, document, key) for key in ("cluster", "slurm", "worker", "limits"))
     _require_known(f"{name}: [slurm]", slurm or {}, _SLURM)
     jobs = None if slurm is None else _table(f"{name}: [slurm]", {"jobs": {}, **slurm}, "jobs")
     port = (slurm or {}).get("port", FIRST_PORT)
@@ -77,7 +80,7 @@ def parse_toml(name: str, data: bytes) -> ClusterFile:
         raise InvalidArgumentError(f"{name}: job", expected="the name of a job", actual=brief(job))
     if task not in (None, AUTO):
         check_whole(task, f"{name}: task", 0)
-    return ClusterFile(Given(lambda _: name, cluster, job, task, jobs, port), worker or {})
+    return ClusterFile(Given(lambda _: name, cluster, job, task, jobs, port), worker or {}, limits or {})
 
 
 def _table(name: str, document: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:

@@ -1,0 +1,47 @@
+"""The limits of a worker as settings by name: those of `Limits`, and those of connections that `CommOptions` has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from aioflow.checks.brief import brief
+from aioflow.errors import InvalidArgumentError
+from aioflow.net.comm import CommOptions
+from aioflow.net.limits import Limits
+
+__all__ = ["LIMIT_NAMES", "parse_limit", "with_limits"]
+
+_OF_CONNECTIONS: Final = ("connections", "connections_per_host", "peers", "strangers", "handshake_timeout")
+_OF_MESSAGES: Final = tuple(field.name for field in dataclasses.fields(Limits))
+LIMIT_NAMES: Final = (*_OF_CONNECTIONS, *_OF_MESSAGES)
+
+
+def with_limits(options: CommOptions, settings: Mapping[str, Any]) -> CommOptions:
+    """The options with these limits in the place of theirs.
+
+    Raises:
+        InvalidArgumentError: there is no such limit, or it cannot be that.
+        DTypeError: it is not a number.
+    """
+    for name in settings:
+        if name not in LIMIT_NAMES:
+            raise InvalidArgumentError(
+                "an unknown limit", expected=f"one of {', '.join(LIMIT_NAMES)}", actual=brief(name)
+            )
+    limits = replace(options.limits, **{name: settings[name] for name in _OF_MESSAGES if name in settings})
+    others = {name: settings[name] for name in _OF_CONNECTIONS if name in settings}
+    return replace(options, limits=limits, **others)
+
+
+def parse_limit(text: str) -> tuple[str, int | float]:
+    """`NAME=NUMBER`. Raises InvalidArgumentError."""
+    name, _, value = text.partition("=")
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    raise InvalidArgumentError("a limit", expected="NAME=NUMBER", actual=brief(text))
