@@ -22,6 +22,7 @@ from aioflow.net.status_page import serve_status
 
 __all__ = ["loop_factory", "main"]
 
+_GOODBYE_SECONDS: Final = 5.0  # beyond the time of the steps, until the process ends whatever it does
 _PROGRAM: Final = "python -m aioflow.worker"
 
 
@@ -51,7 +52,7 @@ def _run(given: Sequence[str]) -> int:
     )
     told = asyncio.Event()
     try:
-        run(_serve(server, options, told), on_terminate=told.set)
+        run(_serve(server, options, told), on_terminate=told.set, patience=options.drain_seconds + _GOODBYE_SECONDS)
     except Stopped as stopped:  # which is how a worker ends, so there is nothing to say
         return stopped.status
     return 0

@@ -7,6 +7,7 @@ is taken even where it is inherited as ignored, as in the background job of a sh
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import importlib
 import io
 import os
@@ -32,6 +33,8 @@ __all__ = [
 T = TypeVar("T")
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_ERROR_OUTPUT: Final = 2
+_LONGEST: Final = 86_400.0 * 365
 _WRONG: Final = 2  # the status of argparse, too
 _BROKEN_PIPE: Final = 128 + 13  # what a shell shows for a program that SIGPIPE has ended
 
@@ -140,18 +143,22 @@ def _give_up_broken_output() -> None:
 # ── coroutines as programs ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run(main: Coroutine[Any, Any, T], on_terminate: Callable[[], object] | None = None) -> T:
+def run(
+    main: Coroutine[Any, Any, T], on_terminate: Callable[[], object] | None = None, patience: float | None = None
+) -> T:
     """Run a coroutine to its end in the fastest loop there is. SIGINT and SIGTERM cancel it; a second one kills it.
 
     Args:
         on_terminate: Called on the event loop at the first SIGTERM, which then does not count: the coroutine ends in
             its own time, and is cancelled by the next signal.
+        patience: Seconds after the first signal in which the process ends in any case, even if a thread computes
+            for ever and the event loop does not turn; where its threads are then is said on the error output.
 
     Raises:
         Stopped: a signal came, and the coroutine has ended because of it.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_until_stopped(main, on_terminate))
+        return runner.run(_until_stopped(main, on_terminate, patience))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -163,12 +170,17 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _until_stopped(main: Coroutine[Any, Any, T], on_terminate: Callable[[], object] | None) -> T:
+async def _until_stopped(
+    main: Coroutine[Any, Any, T], on_terminate: Callable[[], object] | None, patience: float | None
+) -> T:
     received: list[int] = []
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def stop(number: int, _: FrameType | None) -> None:
-        nonlocal on_terminate
+        nonlocal on_terminate, patience
+        if patience is not None:
+            _end_within(patience)
+            patience = None
         if number == signal.SIGTERM and on_terminate is not None and not received:
             loop.call_soon_threadsafe(on_terminate)
             on_terminate = None
@@ -185,6 +197,13 @@ async def _until_stopped(main: Coroutine[Any, Any, T], on_terminate: Callable[[]
             if not received:
                 raise
             raise Stopped(received[0]) from None
+
+
+def _end_within(seconds: float) -> None:
+    """The interpreter's own watchdog, which needs none of its locks, ends the process: also one that waits for its
+    threads after all is said and done.
+    """
+    faulthandler.dump_traceback_later(min(seconds, _LONGEST), exit=True, file=_ERROR_OUTPUT)
 
 
 @contextmanager

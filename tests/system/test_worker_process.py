@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import signal
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
 
 import aioflow as af
 from aioflow.errors import OpError, UnavailableError
+from aioflow.extend import make
+from aioflow.graph.opdef import OPS
+from aioflow.kernels.registry import KERNELS
 from aioflow.net.cluster_spec import free_addresses
 from tests.processes import SECONDS, program_on_loop
 
@@ -50,12 +55,12 @@ def fetched(url: str) -> tuple[int, str]:
 
 
 @asynccontextmanager
-async def worker(*arguments: str) -> AsyncIterator[Running]:
+async def worker(*arguments: str, environment: Mapping[str, str] | None = None) -> AsyncIterator[Running]:
     [address] = free_addresses(1)
     cluster = {"cluster": {"worker": [address]}, "task": {"type": "worker", "index": 0}}
     command = ["-m", "aioflow.worker", "--status-port", "0", *arguments]
-    environment = os.environ | {"TF_CONFIG": json.dumps(cluster)}
-    async with program_on_loop(*command, env=environment, stderr=asyncio.subprocess.PIPE) as process:
+    variables = os.environ | {"TF_CONFIG": json.dumps(cluster)} | dict(environment or {})
+    async with program_on_loop(*command, env=variables, stderr=asyncio.subprocess.PIPE) as process:
         if process.stdout is None:
             raise AssertionError("there is no output")
         async with asyncio.timeout(SECONDS):
@@ -66,9 +71,9 @@ async def worker(*arguments: str) -> AsyncIterator[Running]:
         yield Running(process, ready.split()[-1], page.split()[-1])
 
 
-async def failure(session: af.Session, fetches: Any) -> OpError:
+async def failure(session: af.Session, fetches: Any, feeds: Any = None) -> OpError:
     with pytest.raises(OpError) as raised:
-        await session.run(fetches)
+        await session.run(fetches, feeds)
     return raised.value
 
 
@@ -131,3 +136,54 @@ async def test_a_step_that_does_not_end_is_stopped(seconds: str, more: Sequence[
         _, errors = await served.process.communicate()
         assert served.process.returncode == status
         assert b"Traceback" not in errors
+
+
+HANGING: Final = """
+import time
+from aioflow import extend
+extend.define_op("TestHanging", "x: T", "y: T", ["T: {floats}"], shape=lambda ctx: ctx.dims("x"), stateful=True)
+
+@extend.kernel("TestHanging")
+def hang(x):
+    print("it hangs", flush=True)
+    time.sleep(3600)
+    return x
+"""
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module that defines the op, which the program knows that builds the graph."""
+    (tmp_path / "ops_that_hang.py").write_text(HANGING)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("ops_that_hang")
+    yield "ops_that_hang"
+    del sys.modules["ops_that_hang"]
+    OPS._ops.pop("TestHanging")
+    KERNELS._kernels.pop("TestHanging")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_kernel_that_does_not_end_does_not_keep_the_process(number: signal.Signals, hanging: str) -> None:
+    """It has an effect, so its step is waited for, for the time of the steps and a few seconds: then it is said what
+    hangs.
+    """
+    x = af.placeholder(af.float32, [2])
+    with af.device("/job:worker"):
+        y = make("TestHanging", x)
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    arguments = ("--drain-seconds", "0.1", "--import", hanging)
+    async with (
+        asyncio.timeout(SECONDS),
+        worker(*arguments, environment=environment) as served,
+        af.Session(served.target) as session,
+        asyncio.TaskGroup() as tg,
+    ):
+        running = tg.create_task(failure(session, y, {x: [1.0, 2.0]}))
+        assert served.process.stdout is not None
+        assert await served.process.stdout.readline() == b"it hangs\n"
+        served.process.send_signal(number)
+        _, errors = await served.process.communicate()
+        assert served.process.returncode == 1
+        assert b"ops_that_hang.py" in errors
+        assert isinstance(await running, UnavailableError)

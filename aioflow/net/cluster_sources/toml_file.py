@@ -8,8 +8,8 @@
     worker = "worker-{0..3}.example:2222"
 
 or, in the place of `[cluster]`, `[slurm]` with `jobs = {ps = 1, worker = 3}` and `port`. What is in `[worker]` are
-options of `python -m aioflow.worker`, and `[limits]` says what clients and peers may ask of it, by the names of `Limits`
-and `CommOptions`.
+options of `python -m aioflow.worker`, and `[limits]` says what clients and peers may ask of it, by the names of
+`Limits` and `CommOptions`.
 """
 
 from __future__ import annotations
