@@ -24,7 +24,7 @@ from aioflow.net.framing import (
 )
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.sealing import TAG_BYTES, Seal
-from aioflow.net.tensor_format import Buffer, Destination, TensorSpec
+from aioflow.net.tensor_format import Buffer, Destination, Strings, TensorSpec
 
 __all__ = ["Decoder"]
 
@@ -129,12 +129,19 @@ class _Assembly:
             data = data[place.nbytes :]
             self.filled(place.nbytes)
 
-    def message(self) -> Message:
-        """The message, whole. Raises DataLossError where bytes are not what they should be."""
+    def message(self, filling: list[Strings] | None) -> Message:
+        """The message, whole but for strings that are still to be filled in, which are added to the list, if there is
+        one. Raises DataLossError where bytes are not what they should be.
+        """
         for pad in self._pads:
             _check_pad(pad)
-        tensors = tuple(destination.finish() for destination in self._destinations)
-        return Message(self.prefix.kind, self.prefix.request, self.document, tensors)
+        tensors = []
+        for destination in self._destinations:
+            found = destination.finish() if filling is None else destination.begin()
+            if filling is not None and isinstance(found, Strings):
+                filling.append(found)
+            tensors.append(found.array if isinstance(found, Strings) else found)
+        return Message(self.prefix.kind, self.prefix.request, self.document, tuple(tensors))
 
 
 class Decoder:
@@ -148,6 +155,8 @@ class Decoder:
         arriving: What counts the bytes of a message of which a part has come; None where nobody does.
         seal: Checks the tag that follows each frame, before anything but a prefix is looked at; None where there is
             none.
+        filling: Gets the string tensors that take long to fill in, of messages that have been returned; None where they
+            are to be returned only when all is there.
     """
 
     __slots__ = (
@@ -162,13 +171,19 @@ class Decoder:
         "_staging",
         "_start",
         "_tag_left",
+        "filling",
         "frames",
     )
 
     def __init__(
-        self, limits: Limits = DEFAULT_LIMITS, seal: Seal | None = None, arriving: Arriving | None = None
+        self,
+        limits: Limits = DEFAULT_LIMITS,
+        seal: Seal | None = None,
+        arriving: Arriving | None = None,
+        filling: list[Strings] | None = None,
     ) -> None:
         self._limits = limits
+        self.filling = filling
         self._arriving = arriving
         self._seal = seal
         self._tag_left = False  # whether the tag of a chunk that is here is not
@@ -281,7 +296,7 @@ class Decoder:
             self._assembly = None
             if self._arriving is not None:
                 self._arriving.clear()
-            found.append(assembly.message())
+            found.append(assembly.message(self.filling))
 
     def _prefix(self) -> _Prefix:
         magic, version, kind, flags, request, header, tensors, payload = PREFIX.unpack_from(self._staging, self._start)

@@ -16,6 +16,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from aioflow.errors import OpError, UnauthenticatedError, UnavailableError
@@ -32,7 +33,7 @@ from aioflow.net.inherited import Inherited
 from aioflow.net.proving import NONCE_BYTES, Proving, Role
 from aioflow.net.sealing import SEALED_CHUNK_BYTES, Seal
 from aioflow.net.shared_memory.sharing import Sharing
-from aioflow.net.tensor_format import Buffer
+from aioflow.net.tensor_format import Buffer, Strings
 
 __all__ = ["TcpComm", "connect_tcp", "tcp_address", "tls_times"]
 
@@ -60,7 +61,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
     _transport: asyncio.Transport
     _proving: Proving | None = None  # until it is done
     _decoder: Decoder  # from then on
-    _begun = False
+    _begun = _filling = False
 
     def __init__(
         self, role: Role, options: CommOptions, peer: str | None = None, arrivals: Arrivals | None = None
@@ -77,7 +78,8 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         self.lost: asyncio.Future[None] = self._loop.create_future()
         self._seal: Seal | None = None  # of what is sent
         self._piece = CHUNK_BYTES  # the longest payload that is sent in one piece
-        self._inbox = Inbox(options.limits.unread_bytes, self._resume_reading)
+        self._inbox = Inbox(options.limits.unread_bytes, partial(_resume_reading, self))
+        self._strings: list[Strings] = []  # of messages that have come, to be filled in
         self._reading = True
         self._error: OpError | None = None
         self._goodbye = False  # whether the peer has said it
@@ -133,8 +135,11 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
             if self._proving is not None:
                 _prove(self, self._proving, nbytes)
                 return
-            for message in self._sharing.within(self._decoder.received(nbytes)):
-                self._arrived(message)
+            messages = self._decoder.received(nbytes)
+            if self._strings:
+                _hold(self, messages)
+            else:
+                _take(self, messages)
         except OpError as error:
             self._fail(bare(error))
 
@@ -176,7 +181,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         if seals is not None:
             self._seal, self._piece = seals[0], SEALED_CHUNK_BYTES
         arriving = None if self._arrivals is None else self._arrivals.one(self._fail)
-        self._decoder = Decoder(self.limits, None if seals is None else seals[1], arriving)
+        self._decoder = Decoder(self.limits, None if seals is None else seals[1], arriving, self._strings)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(self._options.heartbeat, _tick, self)
@@ -198,12 +203,6 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         elif message.kind is Kind.CLOSE:
             self._goodbye = True
             self._end(UnavailableError(f"{self.peer} has closed the connection"), None)
-
-    def _resume_reading(self) -> None:
-        if not self._reading:
-            self._reading = True
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
 
     def _fail(self, error: OpError) -> None:
         """End at once because of an error, unless it has ended already."""
@@ -352,7 +351,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
                         self._write_posted()
                         self._write_bare(_CLOSE)
                         self._end(UnavailableError(f"the connection to {self.peer} is closed"), None)
-                        self._resume_reading()  # up to the peer's end of file; what comes is dropped
+                        _resume_reading(self)  # up to the peer's end of file; what comes is dropped
                         _end_writing(self._transport)
                 await asyncio.shield(self.lost)
         except OSError:  # the time is up, or the system has ended the connection already
@@ -415,7 +414,7 @@ def _late(comm: TcpComm) -> None:
 
 def _tick(comm: TcpComm) -> None:
     """A heartbeat: is the peer's there, and here is ours."""
-    reason = comm._heartbeat.tick(comm._reading, comm._decoder.frames, comm._decoder.mid_frame)
+    reason = comm._heartbeat.tick(comm._reading and not comm._filling, comm._decoder.frames, comm._decoder.mid_frame)
     interval = comm._options.heartbeat
     if reason is not None:
         comm._fail(UnavailableError(f"{comm.peer} does not answer: {reason} of {interval:g} s"))
@@ -424,6 +423,42 @@ def _tick(comm: TcpComm) -> None:
     comm._sharing.tick()
     if comm._writing and not comm._transport.is_closing():  # otherwise there is no lack of data on the way to it
         comm._write_bare(bare_frame(Kind.HEARTBEAT, comm._beats.sent(comm._loop.time())))
+
+
+def _resume_reading(comm: TcpComm) -> None:
+    """There is room again."""
+    if not comm._reading:
+        comm._reading = True
+        if not comm._filling and not comm._transport.is_closing():
+            comm._transport.resume_reading()
+
+
+def _take(comm: TcpComm, messages: Sequence[Message]) -> None:
+    for message in comm._sharing.within(messages):
+        comm._arrived(message)
+
+
+def _hold(comm: TcpComm, messages: Sequence[Message]) -> None:
+    """Hand messages over when their strings are there: nothing is read until then, and the event loop goes on."""
+    comm._filling = True
+    comm._transport.pause_reading()
+    comm._loop.call_soon(_fill, comm, messages)
+
+
+def _fill(comm: TcpComm, messages: Sequence[Message]) -> None:
+    if comm._strings and comm._error is None:
+        if comm._strings[-1].take():
+            comm._strings.pop()
+        comm._loop.call_soon(_fill, comm, messages)
+        return
+    comm._strings.clear()
+    comm._filling = False
+    try:
+        _take(comm, messages)
+    except OpError as error:
+        comm._fail(bare(error))
+    if comm._reading and not comm._transport.is_closing():
+        comm._transport.resume_reading()
 
 
 def _perhaps(comm: TcpComm) -> str:

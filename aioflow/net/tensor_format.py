@@ -19,7 +19,7 @@ from aioflow.graph.dtypes import ALL, DType, string
 from aioflow.net.limits import Limits
 from aioflow.net.recycling import RECEIVED
 
-__all__ = ["Buffer", "Destination", "TensorSpec", "dtype_of", "parse_spec", "to_wire"]
+__all__ = ["Buffer", "Destination", "Strings", "TensorSpec", "dtype_of", "parse_spec", "to_wire"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -29,6 +29,8 @@ _LITTLE_ENDIAN: Final = {d: d.np_dtype.newbyteorder("<") for d in _OF_NUMPY.valu
 _LENGTH: Final = np.dtype("<u4")
 _MOST_BYTES: Final = 2**63 - 1
 _SMALL: Final = 1024  # bytes that are copied sooner than looked at
+_TURN: Final = 1 << 13  # strings that are taken apart at a time, or
+_TURN_BYTES: Final = 4 << 20  # so many bytes of them: about a millisecond
 
 
 class TensorSpec(NamedTuple):
@@ -153,23 +155,53 @@ class Destination:
         """The tensor, all of whose bytes are there. Raises DataLossError where they are not values of the dtype."""
         dtype = self._spec.dtype
         if dtype is string:
-            return _strings_from_wire(self.buffer, self._spec.shape)
+            strings = Strings(self.buffer, self._spec.shape)
+            while not strings.take():
+                pass
+            return strings.array
         if dtype.is_bool and self.buffer.nbytes and int(np.frombuffer(self.buffer, np.uint8).max()) > 1:
             raise DataLossError("a bool is neither 0 nor 1", expected="bytes 0 and 1", actual="another byte")
         return self._array.astype(dtype.np_dtype, copy=False)
 
+    def begin(self) -> Array | Strings:
+        """As `finish`; many strings are still to be taken apart. Raises as `finish`."""
+        if self._spec.dtype is string and (self.buffer.nbytes > _TURN_BYTES or math.prod(self._spec.shape) > _TURN):
+            return Strings(self.buffer, self._spec.shape)
+        return self.finish()
 
-def _strings_from_wire(buffer: memoryview, shape: Sequence[int]) -> Array:
-    count = math.prod(shape)
-    start = _LENGTH.itemsize * count
-    data = bytes(buffer[start:])
-    ends = np.cumsum(np.frombuffer(buffer, _LENGTH, count), dtype=np.int64)
-    total = int(ends[-1]) if count else 0
-    if total != len(data):
-        raise DataLossError("the lengths of strings do not fit their bytes", expected=len(data), actual=total)
-    array = np.empty(count, dtype=object)
-    first = 0
-    for index, end in enumerate(ends.tolist()):
-        array[index] = data[first:end]
-        first = end
-    return array.reshape(shape)
+
+class Strings:
+    """The elements of a string tensor, which are taken from its bytes piece by piece.
+
+    Attributes:
+        array: The tensor, once all of them are taken.
+
+    Raises:
+        DataLossError: their lengths do not fit the bytes.
+    """
+
+    __slots__ = ("_at", "_count", "_data", "_ends", "_flat", "array")
+
+    def __init__(self, buffer: memoryview, shape: Sequence[int]) -> None:
+        count = math.prod(shape)
+        self._data = buffer[_LENGTH.itemsize * count :]
+        self._ends = np.cumsum(np.frombuffer(buffer, _LENGTH, count), dtype=np.int64)
+        total = int(self._ends[-1]) if count else 0
+        if total != self._data.nbytes:
+            raise DataLossError(
+                "the lengths of strings do not fit their bytes", expected=self._data.nbytes, actual=total
+            )
+        self._flat = np.empty(count, dtype=object)
+        self.array = self._flat.reshape(shape)
+        self._count = self._at = 0
+
+    def take(self) -> bool:
+        """Some more of them, for about a millisecond; returns whether that were all."""
+        first, begin = self._count, self._at
+        stop = max(first + 1, int(np.searchsorted(self._ends, begin + _TURN_BYTES, "right")))
+        ends = self._ends[first : min(stop, first + _TURN)].tolist()
+        for index, end in enumerate(ends, first):
+            self._flat[index] = bytes(self._data[begin:end])
+            begin = end
+        self._count, self._at = first + len(ends), begin
+        return self._count == len(self._flat)
