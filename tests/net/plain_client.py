@@ -1,0 +1,246 @@
+"""A client over a socket, without asyncio and without aioflow: what docs/wire.md says is all that it knows."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+import msgpack
+
+from tests.net.plain_wire import (
+    CANCEL,
+    CHUNK,
+    CLOSE,
+    CONNECTING,
+    FAILURE,
+    HEARTBEAT,
+    LISTENING,
+    PREFIX,
+    PROVES,
+    PUSH,
+    REPLY,
+    REQUEST,
+    SEALS,
+    Frame,
+    Sealing,
+    Tensor,
+    bare,
+    frame_key,
+    frames,
+    hello,
+    proof,
+    read_prefix,
+    tensors_in,
+)
+
+__all__ = ["Answer", "Failed", "Part", "PlainClient"]
+
+Answer = tuple[dict[str, Any], list[Tensor]]
+
+
+class Failed(Exception):
+    """The answer was a FAILURE; its document is the argument."""
+
+
+class PlainClient:
+    """One connection. It answers heartbeats and the worker's questions while it waits for an answer of its own.
+
+    Args:
+        nonce: 32 random bytes.
+        seals: Whether it wants tags on frames; beyond the loopback the worker does in any case.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        incarnation: int,
+        secret: bytes | None = None,
+        nonce: bytes = b"",
+        seals: bool = False,
+        tls: ssl.SSLContext | None = None,
+        seconds: float = 60.0,
+    ) -> None:
+        self._socket = socket.create_connection(address, seconds)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=address[0])
+        self._ours: Sealing | None = None
+        self._theirs: Sealing | None = None
+        self._beat = self.heard = self._number = 0
+        self._large: tuple[Frame, Any, bytearray] | None = None
+        self._answers: dict[int, Answer | Failed] = {}
+        self.pushed: list[Answer] = []
+        flags = 0 if secret is None else PROVES | (SEALS if seals else 0)
+        try:
+            self._open(hello(incarnation, flags) + (nonce if flags else b""), secret)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _open(self, ours: bytes, secret: bytes | None) -> None:
+        self._socket.sendall(ours)
+        theirs = self._read(len(ours))
+        self.peer_incarnation = int.from_bytes(theirs[16:24], "little")
+        if secret is None:
+            return
+        self._socket.sendall(proof(secret, CONNECTING, ours, theirs))
+        if self._read(32) != proof(secret, LISTENING, ours, theirs):
+            raise PermissionError("the worker does not know the secret, or refuses ours")
+        if (ours[12] | theirs[12]) & SEALS:
+            self._ours = Sealing(frame_key(secret, CONNECTING, ours, theirs))
+            self._theirs = Sealing(frame_key(secret, LISTENING, ours, theirs))
+
+    # ── frames ──
+
+    def _read(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            piece = self._socket.recv(count - len(data))
+            if not piece:
+                raise ConnectionError("the worker has ended the connection")
+            data += piece
+        return bytes(data)
+
+    def _write(self, frame: bytes) -> None:
+        self._socket.sendall(frame + (b"" if self._ours is None else self._ours.tag(frame)))
+
+    def _send(self, kind: int, number: int, document: dict[str, Any], tensors: Sequence[Tensor] = ()) -> None:
+        for frame in frames(kind, number, document, tensors, 4 << 20 if self._ours is None else 1 << 20):
+            self._write(frame)
+
+    def _frame(self) -> None:
+        """Read one frame, and do what it asks for."""
+        data = self._read(PREFIX.size)
+        frame = read_prefix(data)
+        data += self._read(frame.header + frame.gap + frame.inline)
+        if self._theirs is not None and self._read(16) != self._theirs.tag(data):
+            raise ConnectionError("a frame with a wrong tag")
+        if frame.kind == HEARTBEAT:
+            self.heard = frame.request
+            self._beat += 1
+            self._write(bare(HEARTBEAT, self._beat))
+        elif frame.kind == CLOSE:
+            raise ConnectionError("the worker says goodbye")
+        elif frame.kind == CHUNK:
+            self._chunk(data[PREFIX.size :])
+        else:
+            described, document = msgpack.unpackb(data[PREFIX.size : PREFIX.size + frame.header])
+            if frame.more:
+                self._large = frame, [described, document], bytearray()
+            else:
+                payload = data[PREFIX.size + frame.header + frame.gap :]
+                self._message(frame, document, tensors_in(described, payload))
+
+    def _chunk(self, data: bytes) -> None:
+        if self._large is None:
+            raise ConnectionError("a chunk of nothing")
+        frame, (described, document), payload = self._large
+        payload += data
+        if len(payload) == frame.payload:
+            self._large = None
+            self._message(frame, document, tensors_in(described, bytes(payload)))
+
+    def _message(self, frame: Frame, document: dict[str, Any], tensors: list[Tensor]) -> None:
+        if frame.kind == REPLY:
+            self._answers[frame.request] = document, tensors
+        elif frame.kind == FAILURE:
+            self._answers[frame.request] = Failed(document)
+        elif frame.kind == REQUEST and document["kind"] == "wanted":
+            self._send(REPLY, frame.request, {"wanted": True})
+        elif frame.kind == PUSH:
+            self.pushed.append((document, tensors))
+
+    # ── calls ──
+
+    def start(self, kind: str, body: dict[str, Any], tensors: Sequence[Tensor] = (), timeout: float = 30.0) -> int:
+        """Ask; returns the number by which `answer` knows the answer."""
+        self._number += 1
+        self._send(REQUEST, self._number, {"kind": kind, "timeout": timeout, "body": body}, tensors)
+        return self._number
+
+    def answer(self, number: int) -> Answer:
+        """Wait for an answer. Raises Failed."""
+        while number not in self._answers:
+            self._frame()
+        found = self._answers.pop(number)
+        if isinstance(found, Failed):
+            raise found
+        return found
+
+    def call(self, kind: str, body: dict[str, Any], tensors: Sequence[Tensor] = ()) -> Answer:
+        """Ask, and wait for the answer."""
+        return self.answer(self.start(kind, body, tensors))
+
+    def push(self, kind: str, body: dict[str, Any], tensors: Sequence[Tensor] = ()) -> None:
+        """Say something that has no answer."""
+        self._send(PUSH, 0, {"kind": kind, "timeout": None, "body": body}, tensors)
+
+    def cancel(self, number: int) -> None:
+        """Give up a question."""
+        self._send(CANCEL, number, {})
+
+    def run(self, handle: int, step: int, feeds: Sequence[Tensor] = ()) -> int:
+        """Begin a step; `answer` has its fetches."""
+        body = {"handle": handle, "step": step, "trace": False, "beat": self.heard, "patience": 1.0, "seconds": 30.0}
+        return self.start("run", body, feeds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with suppress(OSError):
+            self._write(bare(CLOSE))
+        self._socket.close()
+
+
+class Part:
+    """A part of a plan for one device of a task, written record by record."""
+
+    def __init__(self, task: str, device: str, feeds: int, fetches: int) -> None:
+        self._texts: dict[str, int] = {}
+        self._device = self._text(device)
+        self._task, self._feeds, self._fetches = task, feeds, fetches
+        self._nodes: list[list[Any]] = []
+
+    def _text(self, text: str) -> int:
+        return self._texts.setdefault(text, len(self._texts))
+
+    def dtype(self, name: str) -> list[Any]:
+        """As the value of an attribute."""
+        return [0, self._text(name)]
+
+    def constant(self, dtype: str, shape: Sequence[int], data: bytes) -> list[Any]:
+        """As the value of an attribute."""
+        return [4, dtype, list(shape), len(data), data]
+
+    def node(
+        self,
+        name: str,
+        op: str,
+        inputs: Sequence[tuple[int, int]],
+        attrs: dict[str, Any],
+        outputs: Sequence[tuple[str, Sequence[int | None] | None]] = (),
+    ) -> int:
+        """One more node; returns its number."""
+        record = [name, self._text(op), [number for edge in inputs for number in edge], []]
+        record.append([x for key, value in attrs.items() for x in (self._text(key), value)])
+        record.append([x for dtype, dims in outputs for x in (self._text(dtype), dims)])
+        self._nodes.append([*record, self._text(""), None])
+        return len(self._nodes) - 1
+
+    def records(self) -> list[Any]:
+        """What is in the buffer, one after the other."""
+        subgraph = [self._device, self._feeds, self._fetches, [], len(self._nodes)]
+        return [list(self._texts), subgraph, *self._nodes]
+
+    def message(self) -> tuple[dict[str, Any], list[Tensor]]:
+        """The body and the tensors of a `register`."""
+        data = b"".join(msgpack.packb(record) for record in self.records())
+        config = {"inline_budget": 0.0002, "executor": "strands", "check_finite": False}
+        part = {"plan": 1, "task": self._task, "subgraphs": 1}
+        return {"part": part, "config": config, "peers": {}}, [("uint8", (len(data),), data)]
