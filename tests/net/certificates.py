@@ -37,6 +37,17 @@ class Authority:
             Path(f"{path}.new").replace(path)
         return Tls(cert, key, ca or self.cert)
 
+    def dated(self, name: str, begins: str, ends: str, host: str = "IP:127.0.0.1") -> Tls:
+        """A certificate that holds from one time to another, such as "200101000000Z"."""
+        cert, key, request = (self.folder / f"{name}.{kind}" for kind in ("pem", "key", "csr"))
+        config = self.folder / f"{name}.cnf"
+        (self.folder / "index").write_text("")
+        config.write_text(_CONFIG.format(folder=self.folder, host=host))
+        self._openssl("req", *_NEW, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
+        signed = ("-cert", self.cert, "-keyfile", self._key, "-startdate", begins, "-enddate", ends)
+        self._openssl("ca", "-batch", "-notext", "-config", config, "-in", request, "-out", cert, *signed)
+        return Tls(cert, key, self.cert)
+
     def _openssl(self, *arguments: object) -> None:
         made = subprocess.run(
             ["openssl", *map(str, arguments)], capture_output=True, text=True, cwd=self.folder, timeout=60
@@ -45,3 +56,19 @@ class Authority:
 
 
 _NEW = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+_CONFIG = """
+[ca]
+default_ca = here
+[here]
+database = {folder}/index
+new_certs_dir = {folder}
+rand_serial = yes
+default_md = sha256
+policy = anything
+x509_extensions = names
+[anything]
+commonName = supplied
+[names]
+subjectAltName = {host}
+"""
