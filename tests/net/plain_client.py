@@ -69,7 +69,8 @@ class PlainClient:
             self._socket = tls.wrap_socket(self._socket, server_hostname=address[0])
         self._ours: Sealing | None = None
         self._theirs: Sealing | None = None
-        self._beat = self.heard = self._number = 0
+        self._beat = self.heard = 0
+        self._number = 1 << 62  # of the last request but steps, whose numbers are below
         self._large: tuple[Frame, Any, bytearray] | None = None
         self._answers: dict[int, Answer | Failed] = {}
         self.pushed: list[Answer] = []
@@ -155,11 +156,12 @@ class PlainClient:
 
     # ── calls ──
 
-    def start(self, kind: str, body: dict[str, Any], tensors: Sequence[Tensor] = (), timeout: float = 30.0) -> int:
+    def start(self, kind: str, body: dict[str, Any], tensors: Sequence[Tensor] = (), number: int = 0) -> int:
         """Ask; returns the number by which `answer` knows the answer."""
         self._number += 1
-        self._send(REQUEST, self._number, {"kind": kind, "timeout": timeout, "body": body}, tensors)
-        return self._number
+        number = number or self._number
+        self._send(REQUEST, number, {"kind": kind, "timeout": 30.0, "body": body}, tensors)
+        return number
 
     def answer(self, number: int) -> Answer:
         """Wait for an answer. Raises Failed."""
@@ -184,8 +186,15 @@ class PlainClient:
 
     def run(self, handle: int, step: int, feeds: Sequence[Tensor] = ()) -> int:
         """Begin a step; `answer` has its fetches."""
-        body = {"handle": handle, "step": step, "trace": False, "beat": self.heard, "patience": 1.0, "seconds": 30.0}
-        return self.start("run", body, feeds)
+        body = {
+            "handle": handle,
+            "trace": False,
+            "beat": self.heard,
+            "patience": 1.0,
+            "seconds": 30.0,
+            "answered": True,
+        }
+        return self.start("run", body, feeds, step)
 
     def __enter__(self) -> Self:
         return self

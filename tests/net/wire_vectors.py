@@ -92,15 +92,21 @@ def _run() -> dict[str, Any]:
 def _messages() -> list[tuple[str, int, int, dict[str, Any], list[Tensor]]]:
     two = ("float32", (2,), struct.pack("<2f", 1.0, 2.0))
     texts = ("string", (2,), bytes.fromhex("02000000000000006869"))
-    deliver = {"step": 5, "edge": "edge_1_x:0", "tag": "", "dead": False}
+    deliver = {"edge": "edge_1_x:0", "tag": "", "dead": False}
     return [
         ("a request without tensors", REQUEST, 1, _request("hello", {}), []),
-        ("a step", REQUEST, 2, _run(), [two, texts]),
-        ("its answer", REPLY, 2, {"devices": None, "origin": 0.0}, [two]),
+        ("a step", REQUEST, 72057594037927936, _run(), [two, texts]),
+        ("its answer", REPLY, 72057594037927936, {"devices": None, "origin": 0.0}, [two]),
         ("an error", FAILURE, 3, _ERROR, []),
-        ("a value", PUSH, 0, _request("deliver", deliver, None), [("bfloat16", (), bytes.fromhex("803f"))]),
-        ("a value that is dead", PUSH, 0, _request("deliver", {**deliver, "dead": True}, None), []),
-        ("what is not wanted any more", CANCEL, 2, {}, []),
+        (
+            "a value",
+            PUSH,
+            72057594037927936,
+            _request("deliver", deliver, None),
+            [("bfloat16", (), bytes.fromhex("803f"))],
+        ),
+        ("a value that is dead", PUSH, 72057594037927936, _request("deliver", {**deliver, "dead": True}, None), []),
+        ("what is not wanted any more", CANCEL, 72057594037927936, {}, []),
         ("no elements", REPLY, 4, {}, [("float32", (0, 3), b""), two]),
         ("texts, and numbers of every size", REPLY, 2**64 - 1, {"é": "ü" * 40, "n": [0, -1, 127, 128, -33, 2**63]}, []),
     ]
