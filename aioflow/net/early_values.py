@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from aioflow.errors import ResourceExhaustedError
 from aioflow.net.limits import Limits
+from aioflow.net.tensor_format import bytes_of
 
 __all__ = ["EarlyValues", "size_of"]
 
 _EACH: Final = 1024  # bytes that a value takes beside its elements: its key, the places in tables, the array object
-_STRING: Final = 48  # bytes that a byte string takes beside its content
 
 
 class _Brought:
@@ -105,7 +105,4 @@ def _error(whose: str, limit: int, actual: int) -> ResourceExhaustedError:
 
 def size_of(edge: str, tag: str, value: Any) -> int:
     """Bytes that a kept value takes, of strings with their contents."""
-    size = _EACH + len(edge) + len(tag) + int(getattr(value, "nbytes", 0))
-    if getattr(getattr(value, "dtype", None), "hasobject", False):
-        size += sum(_STRING + len(item) for item in value.flat if isinstance(item, bytes))
-    return size
+    return _EACH + len(edge) + len(tag) + bytes_of(value)

@@ -32,6 +32,8 @@ class Limits:
             either, its connection ends.
         open_bytes: The tensors of those requests.
         all_open_bytes: Those of all clients of a worker.
+        unsent_bytes: Answers that wait for one peer to read them, and values that wait for one task; what is more is an
+            error.
         steps: Steps of one client that run at a time.
         step_seconds: How long a step may run; None for as long as its client waits.
         plan_bytes: The nodes of one plan.
@@ -60,6 +62,7 @@ class Limits:
     open_requests: int = 1024
     open_bytes: int = 8 << 30
     all_open_bytes: int = 16 << 30
+    unsent_bytes: int = 8 << 30
     steps: int = 1024
     step_seconds: float | None = None
     plan_bytes: int = 64 << 20

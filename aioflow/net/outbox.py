@@ -20,10 +20,11 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
-from aioflow.errors import AbortedError, OpError, UnavailableError, UnknownError
+from aioflow.errors import AbortedError, OpError, ResourceExhaustedError, UnavailableError, UnknownError
 from aioflow.net.channel import Channel, packed
 from aioflow.net.frame_header import Packed
 from aioflow.net.framing import CHUNK_BYTES
+from aioflow.net.limits import DEFAULT_LIMITS
 from aioflow.net.messages import CLOCK, DELIVER, Deliver, to_wire_value
 from aioflow.runtime.frames import DEAD
 
@@ -63,10 +64,12 @@ class Outbox:
         reach: Opens a channel to a task by its name, for the time of a block.
         confirms: Whether a value that was lost with its connection is to stop its step. It need not where the step
             depends on that connection in any case.
+        most: Bytes of values that wait for one task. A value beyond that stops its step: the task does not read.
     """
 
-    def __init__(self, reach: Reach, *, confirms: bool = False) -> None:
+    def __init__(self, reach: Reach, *, confirms: bool = False, most: int = DEFAULT_LIMITS.unsent_bytes) -> None:
         self._reach = reach
+        self._most = most
         self._confirms = confirms
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
@@ -90,7 +93,7 @@ class Outbox:
             if self._closed:
                 parcel.fail(UnavailableError("the server is closed"))
                 return
-            lane = self._lanes[parcel.task] = _Lane(parcel.task, self._reach, self._confirms)
+            lane = self._lanes[parcel.task] = _Lane(parcel.task, self._reach, self._confirms, self._most)
             self._tasks.append(self._group.create_task(lane.run()))
         lane.put(parcel)
 
@@ -112,15 +115,47 @@ class Outbox:
         await self._group.__aexit__(None, None, None)
 
 
+class _Queue:
+    """Values that wait, and their bytes."""
+
+    __slots__ = ("_parcels", "bytes")
+
+    def __init__(self) -> None:
+        self._parcels: deque[Parcel] = deque()
+        self.bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._parcels)
+
+    @property
+    def first(self) -> Parcel:
+        return self._parcels[0]
+
+    def put(self, parcel: Parcel) -> None:
+        """One more."""
+        self._parcels.append(parcel)
+        self.bytes += _size(parcel.value)
+
+    def take(self) -> Parcel:
+        """The first one."""
+        parcel = self._parcels.popleft()
+        self.bytes -= _size(parcel.value)
+        return parcel
+
+
+def _unread(most: int, actual: int) -> ResourceExhaustedError:
+    return ResourceExhaustedError("bytes of values that wait to be read", expected=f"at most {most}", actual=actual)
+
+
 class _Lane:
     """What goes to one task."""
 
-    def __init__(self, task: str, reach: Reach, confirms: bool) -> None:
+    def __init__(self, task: str, reach: Reach, confirms: bool, most: int) -> None:
         self._task = task
+        self._most = most
         self._reach = reach
         self._confirms = confirms
-        self._small: deque[Parcel] = deque()
-        self._large: deque[Parcel] = deque()
+        self._small, self._large = _Queue(), _Queue()
         self._in_flight = 0
         self._awake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -135,9 +170,14 @@ class _Lane:
 
     def put(self, parcel: Parcel) -> None:
         """One more."""
-        (self._large if _size(parcel.value) > CHUNK_BYTES else self._small).append(parcel)
-        while self._small and self._channel is not None and self._post(self._channel, self._small[0]):
-            self._small.popleft()
+        size = _size(parcel.value)
+        waiting = self._small.bytes + self._large.bytes + size
+        if waiting > self._most and (self._small or self._large):
+            _fail(parcel, _unread(self._most, waiting))
+            return
+        (self._large if size > CHUNK_BYTES else self._small).put(parcel)
+        while self._small and self._channel is not None and self._post(self._channel, self._small.first):
+            self._small.take()
         if self._small or self._large:
             self._wake()
 
@@ -164,7 +204,7 @@ class _Lane:
     def _fail_all(self, error: OpError) -> None:
         for queue in (self._small, self._large):
             while queue:
-                queue.popleft().fail(error)
+                queue.take().fail(error)
 
     def _fail_sent(self, reason: OpError | None) -> None:
         """The connection has ended: nobody knows what of the last values has arrived."""
@@ -187,9 +227,9 @@ class _Lane:
             confirming = push_group.create_task(self._confirm(channel)) if self._confirms else None
             while channel.error is None:
                 while self._small and channel.error is None:
-                    await self._send(channel, self._small.popleft())
+                    await self._send(channel, self._small.take())
                 while self._large and self._in_flight < _IN_FLIGHT and channel.error is None:
-                    parcel = self._large.popleft()
+                    parcel = self._large.take()
                     self._in_flight += _size(parcel.value)
                     push_group.create_task(self._send_large(channel, parcel))
                 if not self._small and channel.error is None:

@@ -14,6 +14,7 @@ from aioflow.net.errors_codec import encode_error
 from aioflow.net.exchange import UNANSWERED, Reply, Request, Sending, Service, Taker, payload_bytes
 from aioflow.net.framing import INLINE_BYTES, Kind, Message
 from aioflow.net.open_requests import OpenRequests
+from aioflow.net.tensor_format import bytes_of
 
 __all__ = ["Requests"]
 
@@ -52,6 +53,7 @@ class Requests:
         self._pushes: set[asyncio.Task[None]] = set()
         self._refusals: set[asyncio.Task[OpError | None]] = set()
         self._unanswered: deque[int] = deque(maxlen=_REMEMBERED)  # that have ended, and whose callers need not know
+        self._owed = 0  # bytes of answers that wait to be sent
         self._deaf = False
 
     @property
@@ -60,7 +62,12 @@ class Requests:
         return bool(self._serving or self._pushes)
 
     def on_request(self, message: Message) -> None:
-        """A REQUEST has come. Raises DataLossError: it is malformed."""
+        """A REQUEST has come.
+
+        Raises:
+            DataLossError: it is malformed.
+            ResourceExhaustedError: the peer asks on and on, and does not read what it is told.
+        """
         if self._deaf:
             return
         number = message.request
@@ -128,7 +135,7 @@ class Requests:
         try:
             reply = await answer or Reply()
             if not self._post(number, reply):
-                await self._sending.send(Message(Kind.REPLY, number, reply.header, reply.tensors))
+                await self._send(Message(Kind.REPLY, number, reply.header, reply.tensors))
         except Exception as error:  # a cancelled task says nothing: its caller has given up, or is gone
             if not self._comm.closed:
                 message = Message(Kind.FAILURE, number, encode_error(error, self._limits.header_bytes))
@@ -144,6 +151,19 @@ class Requests:
             return True
         message = Message(Kind.REPLY, number, reply.header, reply.tensors)
         return payload_bytes(message) <= INLINE_BYTES and self._comm.post(message)
+
+    async def _send(self, message: Message) -> None:
+        """Send an answer when there is room. Raises ResourceExhaustedError: too much waits for the peer to read it."""
+        size, most = sum(map(bytes_of, message.tensors)), self._limits.unsent_bytes
+        if self._owed and self._owed + size > most:
+            raise ResourceExhaustedError(
+                "bytes of answers that wait to be read", expected=f"at most {most}", actual=self._owed + size
+            )
+        self._owed += size
+        try:
+            await self._sending.send(message)
+        finally:
+            self._owed -= size
 
     def on_push(self, message: Message) -> None:
         """A PUSH has come. Raises DataLossError: it is malformed."""

@@ -219,7 +219,7 @@ class Server:
 
     async def _serve(self, ready: asyncio.Future[None]) -> None:
         try:
-            async with Outbox(self._reach, confirms=True) as outbox:
+            async with Outbox(self._reach, confirms=True, most=self._options.limits.unsent_bytes) as outbox:
                 tasks = TaskWorker(self.worker, outbox.push, self._is_task, self._options.limits)
                 service = WorkerService(tasks, self.hello, self.homes)
                 self._serving = Serving(tasks, outbox, service)

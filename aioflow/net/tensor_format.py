@@ -19,7 +19,7 @@ from aioflow.graph.dtypes import ALL, DType, string
 from aioflow.net.limits import Limits
 from aioflow.net.recycling import RECEIVED
 
-__all__ = ["Buffer", "Destination", "Strings", "TensorSpec", "dtype_of", "parse_spec", "to_wire"]
+__all__ = ["Buffer", "Destination", "Strings", "TensorSpec", "bytes_of", "dtype_of", "parse_spec", "to_wire"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -28,6 +28,7 @@ _OF_NUMPY: Final = {d.np_dtype: d for d in WIRE_DTYPES.values() if d is not stri
 _LITTLE_ENDIAN: Final = {d: d.np_dtype.newbyteorder("<") for d in _OF_NUMPY.values()}
 _LENGTH: Final = np.dtype("<u4")
 _MOST_BYTES: Final = 2**63 - 1
+_STRING: Final = 48  # bytes that a byte string takes beside its content
 _SMALL: Final = 1024  # bytes that are copied sooner than looked at
 _TURN: Final = 1 << 13  # strings that are taken apart at a time, or
 _TURN_BYTES: Final = 4 << 20  # so many bytes of them: about a millisecond
@@ -84,6 +85,14 @@ def _strings_to_wire(array: Array, limits: Limits) -> tuple[TensorSpec, Buffer]:
         raise ResourceExhaustedError("the length of a string", expected="below 2**32", actual=int(lengths.max()))
     data = b"".join([lengths.astype(_LENGTH).tobytes(), *items])
     return TensorSpec(string, array.shape, len(data)), data
+
+
+def bytes_of(value: Any) -> int:
+    """The memory that a value takes, of strings with their contents."""
+    size = int(getattr(value, "nbytes", 0))
+    if getattr(getattr(value, "dtype", None), "hasobject", False):
+        size += sum(_STRING + len(item) for item in value.flat if isinstance(item, bytes))
+    return size
 
 
 def parse_spec(document: Any, limits: Limits) -> TensorSpec:

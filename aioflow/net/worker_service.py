@@ -264,7 +264,7 @@ class _Client:
             STATE: self._state,
             RESET: self._reset,
         }
-        self.outbox = Outbox(self._reach)
+        self.outbox = Outbox(self._reach, most=comm.limits.unsent_bytes)
         self._session = worker.open_session(self._peers, Origin(self.outbox.push))
         takers: Mapping[str, Taker] = {DELIVER: partial(worker.deliver, source=self._session.number)}
         self.channel = Channel(comm, services, takers, open_requests)
