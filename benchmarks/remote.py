@@ -91,7 +91,7 @@ def _processor_seconds(servers: Sequence[psutil.Process]) -> float:
     return time.process_time() + sum(float(spent.user + spent.system) for spent in times)
 
 
-async def _seconds(step: Step, steps: int, servers: Sequence[psutil.Process]) -> tuple[float, float]:
+async def seconds_of(step: Step, steps: int, servers: Sequence[psutil.Process]) -> tuple[float, float]:
     """Of a step: by the clock, and of the processor."""
     busy, started = _processor_seconds(servers), time.perf_counter()
     for _ in range(steps):
@@ -105,7 +105,7 @@ async def _compare(
     print("| case | TensorFlow | aioflow | ratio | target |\n|---|---|---|---|---|")
     for (name, case), mine, other in zip(_CASES.items(), ours, theirs, strict=True):
         times = [
-            (*await _seconds(mine, case.steps, servers[0]), *await _seconds(other, case.steps, servers[1]))
+            (*await seconds_of(mine, case.steps, servers[0]), *await seconds_of(other, case.steps, servers[1]))
             for _ in range(rounds + 1)
         ]
         scale = {"us": 1e6, "ms": 1e3}[case.unit]
@@ -168,10 +168,10 @@ def _tensorflow(ports: Sequence[str]) -> Iterator[list[Step]]:
 
 async def _profile(steps: Sequence[Step], servers: Sequence[psutil.Process]) -> None:
     for (name, case), step in zip(_CASES.items(), steps, strict=True):
-        await _seconds(step, case.steps, servers)
+        await seconds_of(step, case.steps, servers)
         profiler = cProfile.Profile()
         profiler.enable()
-        seconds, _ = await _seconds(step, case.steps, servers)
+        seconds, _ = await seconds_of(step, case.steps, servers)
         profiler.disable()
         print(f"{name}: {seconds * 1e6:.0f} us")
         pstats.Stats(profiler).sort_stats("tottime").print_stats(25)

@@ -15,6 +15,7 @@ The contract, which `aioflow.testing.check_comm` holds every transport to:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -46,6 +47,13 @@ def fresh_incarnation() -> int:
     return fresh_number(63)
 
 
+def _may_share() -> bool:
+    said = os.environ.get("AIOFLOW_SHARED_MEMORY", "1")
+    if said not in ("0", "1"):
+        raise InvalidArgumentError("the environment variable AIOFLOW_SHARED_MEMORY", expected="0 or 1", actual=said)
+    return said == "1"
+
+
 @dataclass(frozen=True, slots=True)
 class CommOptions:
     """How connections behave.
@@ -64,7 +72,7 @@ class CommOptions:
             of them is dropped.
         incarnation: This process's number, which peers tell it from an earlier one by; random by default.
         shared_memory: Whether large tensors may go through memory that both ends have mapped, where they turn out to be
-            processes of one user on one host.
+            processes of one user on one host; by default they may, unless AIOFLOW_SHARED_MEMORY is 0.
         credentials: By what this process proves itself; by default what the environment says.
         is_task: Whether this process connects as a task of the cluster, and not as a client.
     """
@@ -79,7 +87,7 @@ class CommOptions:
     peers: int = 4096
     strangers: int = 64
     incarnation: int = field(default_factory=fresh_incarnation)
-    shared_memory: bool = True
+    shared_memory: bool = field(default_factory=_may_share)
     credentials: Credentials = field(default_factory=Credentials.from_environment)
     is_task: bool = False
 

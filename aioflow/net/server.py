@@ -148,7 +148,8 @@ class Server:
                 f"the server of {self.task} has a secret for clients", expected="the cluster's secret"
             )
         self._reservation = self._reserved()
-        self._client_options = replace(client_options(self._options.credentials), is_task=True)
+        asking, shares = client_options(self._options.credentials), self._options.shared_memory
+        self._client_options = replace(asking, is_task=True, shared_memory=shares)
         self._starts_itself = start
         self._process = generation()
         self._config = config or SessionConfig()

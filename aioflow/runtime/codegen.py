@@ -26,6 +26,7 @@ from aioflow.runtime.branches import common_depth
 from aioflow.runtime.executor import NODES_OF_LINES
 from aioflow.runtime.frames import DEAD
 from aioflow.runtime.guards import STEERING
+from aioflow.runtime.leaving import room_to_send, sent_away
 from aioflow.runtime.liveness import Lifetimes, NodeLife, analyse
 from aioflow.runtime.units import Unit
 
@@ -97,6 +98,7 @@ class NodeWriter:
                 edge = Edge(bound.node.name, port)
                 self._names[edge] = f"v{i}" if port == 0 else f"v{i}_{port}"
                 self._guards[edge] = bound.guard
+        self._leaves = sent_away(unit)
         self._taken: dict[int, str] = {}  # for each loop, the list of what it takes
         self._dies = [[e for e in life.dies if e in self._names] for life in lifetimes.nodes]
         self._calls = [
@@ -178,14 +180,18 @@ class NodeWriter:
         if isinstance(bound, LiftedLoop):
             self._taken[index] = f"values = [{', '.join(arguments)}]"
             call = f"k{index}.take(values, step)"
-        elif bound.kernel.expression is not None and life.reuse is None:
-            call = bound.kernel.expression.format(*arguments)
         else:
-            if life.reuse is not None:
-                arguments.append(f"out={self._reused(bound, life)}")
+            out = self._out(bound, life)
+            if out is None and bound.kernel.expression is not None:
+                return self._assigned(bound, bound.kernel.expression.format(*arguments))
+            if out is not None:
+                arguments.append(f"out={out}")
             if bound.kernel.takes_step:
                 arguments.append("step=step")
             call = f"k{index}({', '.join(arguments)})"
+        return self._assigned(bound, call)
+
+    def _assigned(self, bound: BoundNode, call: str) -> str:
         names = [self._names[Edge(bound.node.name, p)] for p in range(len(bound.node.outputs))]
         if not names:
             return "pass" if bound.node.op == "NoOp" else call
@@ -230,6 +236,12 @@ class NodeWriter:
         if self._graph.spec(edge).dims == () and argument.convert in (as_int, as_bool):
             return "int" if argument.convert is as_int else "bool"
         return self._global("h", argument.convert)
+
+    def _out(self, bound: BoundNode, life: NodeLife) -> str | None:
+        """Where an elementwise result goes, if not to a new array."""
+        reused = None if life.reuse is None else self._reused(bound, life)
+        room = room_to_send(bound, self._leaves)
+        return reused if room is None else f"{self._global('r', room)}({reused or ''})"
 
     def _reused(self, bound: BoundNode, life: NodeLife) -> str:
         if life.reuse is None:
