@@ -141,7 +141,7 @@ def _show(times: dict[tuple[str, int], _Times]) -> None:
     brought, alone, whole = times["TensorFlow", 1], times["TensorFlow", 2], median(times["shm", 1].wall)
     transfer = median(brought.wall) - median(alone.wall)
     print(
-        f"\nBy the clock TensorFlow's transfer takes {transfer:.1f} ms without the computation, and aioflow's whole step "
+        f"\nBy the clock TensorFlow's transfer takes {transfer:.1f} ms without the computation, aioflow's whole step "
         f"{whole:.1f} ms with it: {transfer / whole:.1f} times as fast even so (target ≥ 8)."
     )
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 import pytest
 import uvloop
 
+from aioflow.net.comm import Comm, CommOptions
 from aioflow.testing.check_comm import CHECKS, Check, connected
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -22,3 +25,11 @@ def test_a_transport_keeps_the_contract(check: Check, address: str, loop: str) -
     factory: Callable[[], asyncio.AbstractEventLoop] = LOOPS[loop]
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(asyncio.wait_for(check(connected(ADDRESSES[address])), 60))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_tcp_keeps_it_without_shared_memory_too(check: Check) -> None:
+    def connected_alone(first: CommOptions, second: CommOptions) -> AbstractAsyncContextManager[tuple[Comm, Comm]]:
+        return connected(ADDRESSES["tcp"])(replace(first, shared_memory=False), second)
+
+    asyncio.run(asyncio.wait_for(check(connected_alone), 60))

@@ -23,10 +23,14 @@ import numpy as np
 import aioflow as af
 from aioflow.graph.default_graph import _PROCESS
 from aioflow.kernels import resources
+from aioflow.net.comm import Comm
+from aioflow.net.framing import Kind, Message
 from aioflow.net.recycling import RECEIVED
+from aioflow.net.transports import connect, listen
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.step import Step
 from aioflow.session.planner import _PINNING
+from aioflow.work.segments import SHARED
 from aioflow_cupy.backend import CupyBackend
 from tests.backends.cupy.fake_driver import FakeDriver
 
@@ -562,6 +566,68 @@ def a_server_of_the_parent() -> None:
         model.run_anew(servers.target)
 
 
+class Echo:
+    """A connection within this process, whose tensors are shared."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.comm = comm
+
+    async def returned(self, value: int) -> Any:
+        """A large array of one value, as it has come back."""
+        await self.comm.send(Message(Kind.PUSH, value, {}, [np.full(1_000_000, value, np.uint8)]))
+        answer = await self.comm.receive()
+        if answer is None or set(answer.tensors[0].tolist()) != {value}:
+            raise SystemExit("something else came back")
+        return answer.tensors[0]
+
+
+def with_echo(work: Callable[[Echo], Coroutine[Any, Any, None]]) -> None:
+    async def serve(comm: Comm) -> None:
+        while (message := await comm.receive()) is not None:
+            await comm.send(message)
+
+    async def main() -> None:
+        async with listen("tcp://127.0.0.1:0", serve) as listener, await connect(listener.address) as comm:
+            echo = Echo(comm)
+            for value in range(3):
+                await echo.returned(value)
+            if (await echo.returned(3)).flags.writeable:
+                raise SystemExit("nothing is shared")
+            await work(echo)
+
+    asyncio.run(main())
+
+
+async def fork_and_go_on(echo: Echo) -> None:
+    held = [await echo.returned(100)]
+    read, write = os.pipe()
+
+    def work() -> None:
+        os.read(read, 1)  # until the parent has sent more
+        if set(held[0].tolist()) != {100}:
+            raise SystemExit(f"the child holds {set(held[0].tolist())}")
+
+    child = fork(work)
+    held.clear()
+    for value in range(4, 20):
+        await echo.returned(value)
+    os.write(write, b"x")
+    end(child)
+    if SHARED.lent + SHARED.waiting > 8_000_000:
+        raise SystemExit("memory does not come back after a fork")
+
+
+async def go_on(echo: Echo) -> None:
+    await echo.returned(50)
+
+
+def with_tensors_in_shared_memory() -> None:
+    """What parent and child both hold at the fork stays as it was for both, whatever either sends after it."""
+    with_echo(fork_and_go_on)
+    in_child(lambda: with_echo(go_on))
+    with_echo(go_on)
+
+
 PROGRAMS: Final[tuple[Callable[[], None], ...]] = (
     a_process_of_multiprocessing,
     a_pool_of_multiprocessing,
@@ -581,6 +647,7 @@ PROGRAMS: Final[tuple[Callable[[], None], ...]] = (
     a_child_that_drops_what_its_parent_awaits,
     a_parent_that_dies_while_its_child_lives,
     a_server_of_the_parent,
+    with_tensors_in_shared_memory,
 )
 
 if __name__ == "__main__":

@@ -198,7 +198,7 @@ class Sharing:
         if self._lender is not None and self._borrower is not None:
             self._lender.end()
             self._borrower.end()
-            self._lender = None
+        self._lender = self._borrower = self._board = None
 
 
 def _new(array: Array, reserve: bool) -> Array | None:

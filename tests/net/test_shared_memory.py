@@ -1,0 +1,512 @@
+"""Tensors in shared memory: what arrives stays as it was, memory comes back, and no peer is believed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import mmap
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from aioflow.errors import DataLossError, OpError, ResourceExhaustedError, UnavailableError
+from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.credentials import Credentials
+from aioflow.net.framing import Kind, Message
+from aioflow.net.limits import Limits
+from aioflow.net.shared_memory.board import Board
+from aioflow.net.shared_memory.borrowing import Borrower
+from aioflow.net.shared_memory.opening import Process
+from aioflow.net.transports import connect
+from aioflow.testing.check_comm import connected
+from aioflow.work.segments import NAME, SHARED, TRAILER, Segment, has_segments
+from tests.processes import program_on_loop
+
+pytestmark = pytest.mark.skipif(not has_segments(), reason="no sealed files in memory here, or /proc is not there")
+
+SHARES: Final = CommOptions(shared_memory=True)
+ALONE: Final = CommOptions(shared_memory=False)
+SIZE: Final = 1_000_000
+SECONDS: Final = 30.0
+
+
+@pytest.fixture(autouse=True)
+def all_comes_back() -> Iterator[None]:
+    """What a test has lent is there again when its connections have ended and its arrays are dropped."""
+    yield
+    if SHARED.lent:
+        gc.collect()
+    assert SHARED.lent == 0
+    assert SHARED.borrowers == 0
+
+
+def filled(value: int, size: int = SIZE) -> np.ndarray[Any, Any]:
+    return np.full(size, value, np.uint8)
+
+
+def push(number: int, *tensors: Any) -> Message:
+    return Message(Kind.PUSH, number, {"number": number}, tensors)
+
+
+async def received(comm: Comm) -> Message:
+    async with asyncio.timeout(SECONDS):
+        message = await comm.receive()
+    assert message is not None
+    return message
+
+
+@asynccontextmanager
+async def pair(first: CommOptions = SHARES, second: CommOptions = SHARES) -> AsyncIterator[tuple[Comm, Comm]]:
+    """Two ends that have said all that they say before the first tensor."""
+    async with connected("tcp://127.0.0.1:0")(first, second) as (left, right):
+        for one, other in ((left, right), (right, left), (left, right)):
+            await one.send(push(0))
+            await received(other)
+        yield left, right
+
+
+async def sent(first: Comm, second: Comm, *tensors: Any, number: int = 1) -> tuple[Any, ...]:
+    await first.send(push(number, *tensors))
+    message = await received(second)
+    assert (message.kind, message.request, message.header) == (Kind.PUSH, number, {"number": number})
+    return tuple(message.tensors)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():  # noqa: ASYNC110  # nobody says so: the other process writes a byte
+            await asyncio.sleep(0.01)
+
+
+# ── what arrives ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_large_tensors_are_lent_and_small_ones_sent_each_at_its_place() -> None:
+    small, large, text = np.arange(3), np.arange(500_000.0), np.array([b"x" * 1_000_000], object)
+    bools = np.ones(SIZE, np.bool_)
+    async with pair() as (first, second):
+        found = await sent(first, second, small, large, text, filled(7), bools)
+        for array, wanted in zip(found, (small, large, text, filled(7), bools), strict=True):
+            np.testing.assert_array_equal(array, wanted)
+            assert array.dtype == wanted.dtype
+        assert SHARED.lent >= large.nbytes + SIZE
+        assert not found[1].flags.writeable
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            found[1].flags.writeable = True
+
+
+@pytest.mark.parametrize("options", [(ALONE, SHARES), (SHARES, ALONE), (ALONE, ALONE)])
+async def test_an_end_that_does_not_share_gets_tensors_as_ever(options: tuple[CommOptions, CommOptions]) -> None:
+    async with pair(*options) as (first, second):
+        for one, other in ((first, second), (second, first)):
+            (array,) = await sent(one, other, filled(3))
+            np.testing.assert_array_equal(array, filled(3))
+        assert SHARED.lent == 0
+
+
+@pytest.mark.parametrize("seals", [False, True])
+async def test_ends_that_prove_themselves_share(seals: bool) -> None:
+    options = replace(SHARES, credentials=Credentials(b"a secret of some length", seals_loopback=seals))
+    async with pair(options, options) as (first, second):
+        (array,) = await sent(first, second, filled(3))
+        np.testing.assert_array_equal(array, filled(3))
+        assert SHARED.lent > 0
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(400_000, dtype=">f4"),
+        np.arange(800_000.0)[::2],
+        np.arange(400_000.0).reshape(400, 1000).T,
+        np.arange(400_000).reshape(400, 1000)[:, 1:],
+        np.zeros((1,) * 31 + (SIZE,), np.int8),
+    ],
+    ids=["other byte order", "steps", "transposed", "rows", "rank 32"],
+)
+async def test_any_layout_arrives(array: np.ndarray[Any, Any]) -> None:
+    async with pair() as (first, second):
+        (found,) = await sent(first, second, array)
+        np.testing.assert_array_equal(found, array)
+        assert found.dtype == array.dtype.newbyteorder("=")
+        assert SHARED.lent > 0
+
+
+async def test_what_is_held_stays_as_it_was_whatever_is_sent_after_it() -> None:
+    async with pair() as (first, second):
+        held = [(await sent(first, second, filled(n)))[0] for n in range(8)]
+        part = held[3][10:20]
+        held[3] = part
+        for n in range(8, 40):
+            await sent(first, second, filled(n))
+        for n, array in enumerate(held):
+            assert set(array.tolist()) == {n}
+
+
+async def test_memory_is_used_again_once_nobody_holds_it() -> None:
+    async with pair() as (first, second):
+        for n in range(50):
+            await sent(first, second, filled(n))
+        await until(lambda: first.closed or SHARED.lent <= 2 * SIZE)
+        assert SHARED.lent + SHARED.waiting <= 4 * SIZE
+
+
+async def test_a_message_that_nobody_can_get_takes_no_memory() -> None:
+    """One that is refused where it is sent."""
+    async with pair() as (first, second):
+        for _ in range(3):
+            with pytest.raises(OpError):
+                await first.send(Message(Kind.PUSH, 1, {"x": object()}, (filled(1),)))
+            with pytest.raises(OpError):
+                await first.send(push(1, filled(1), np.array([object()])))
+        assert SHARED.lent == 0
+        await sent(first, second, filled(1))
+
+
+async def test_beyond_the_limit_tensors_go_by_the_connection() -> None:
+    options = replace(SHARES, limits=Limits(shared_bytes=4 * SIZE))
+    for ends in ((options, SHARES), (SHARES, options)):
+        async with pair(*ends) as (first, second):
+            held = [(await sent(first, second, filled(n)))[0] for n in range(12)]
+            assert SHARED.lent <= 4 * SIZE
+            assert [int(array[0]) for array in held] == list(range(12))
+            assert sum(not array.flags.writeable for array in held) >= 2
+            del held
+
+
+async def test_a_receiver_that_does_not_read_bounds_what_is_lent() -> None:
+    options = replace(SHARES, limits=Limits(unread_bytes=2 * SIZE))
+    async with pair(options, options) as (first, second):
+        count = 0
+        while first.post(push(count, filled(count % 251))):
+            count += 1
+            assert SHARED.lent <= 4 * SIZE
+            assert count < 1000
+        for number in range(count):
+            message = await received(second)
+            assert (message.request, set(message.tensors[0].tolist())) == (number, {number % 251})
+        assert count > 2
+
+
+# ── how it ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_is_held_outlives_its_connection() -> None:
+    async with pair() as (first, second):
+        (held,) = await sent(first, second, filled(5))
+        await asyncio.gather(first.close(), second.receive())
+    async with pair() as (first, second):
+        for n in range(20):
+            await sent(first, second, filled(n))
+    assert set(held.tolist()) == {5}
+
+
+async def test_a_close_lets_the_peer_have_what_was_lent() -> None:
+    async with pair() as (first, second), asyncio.TaskGroup() as tg:
+        for n in range(5):
+            await first.send(push(n, filled(n)))
+        tg.create_task(first.close())
+        for n in range(5):
+            assert set((await received(second)).tensors[0].tolist()) == {n}
+        assert await second.receive() is None
+
+
+CHILD: Final = """
+import asyncio, sys
+import numpy as np
+from aioflow.net.framing import Kind, Message
+from aioflow.net.transports import listen
+async def serve(comm):
+    held = []
+    while (message := await comm.receive()) is not None:
+        if message.request == 1:
+            held.append(message)
+        await comm.send(Message(Kind.PUSH, message.request, {}, [tensor + 1 for tensor in message.tensors]))
+async def main():
+    async with listen("tcp://127.0.0.1:0", serve) as listener:
+        print(listener.address, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+asyncio.run(main())
+"""
+
+
+@asynccontextmanager
+async def child() -> AsyncIterator[tuple[asyncio.subprocess.Process, Comm]]:
+    """A process that answers with more by one, and keeps what comes with the number 1."""
+    async with program_on_loop("-c", CHILD, stdin=asyncio.subprocess.PIPE) as process:
+        assert process.stdout is not None
+        address = (await process.stdout.readline()).decode().strip()
+        async with await connect(address, SECONDS, SHARES) as comm:
+            for _ in range(2):
+                await comm.send(push(0))
+                await received(comm)
+            yield process, comm
+
+
+def files_in_memory() -> int:
+    """How many files of segments this process has open or mapped."""
+    names = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.lexists(entry.path)]
+    return sum(name.startswith(f"/memfd:{NAME}") for name in names) + Path("/proc/self/maps").read_text().count(
+        f"/memfd:{NAME}"
+    )
+
+
+async def flood(comm: Comm) -> None:
+    while True:
+        await comm.send(push(2, filled(2)))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_process_that_is_killed_or_stopped_leaves_nothing_behind(how: signal.Signals) -> None:
+    gc.collect()
+    SHARED.trim(0.0)
+    before, named = files_in_memory(), sorted(os.listdir("/dev/shm"))
+    async with child() as (process, comm):
+        await comm.send(push(1, filled(1)))
+        held = (await received(comm)).tensors[0]
+        assert set(held.tolist()) == {2}
+        assert not held.flags.writeable
+        assert SHARED.lent > 0  # it keeps its own
+        process.send_signal(how)
+        with pytest.raises(UnavailableError):
+            await flood(comm)
+        assert set(held.tolist()) == {2}
+        await until(lambda: SHARED.lent == 0)
+        del held
+    gc.collect()
+    SHARED.trim(0.0)
+    assert files_in_memory() == before
+    assert sorted(os.listdir("/dev/shm")) == named
+
+
+# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def segment() -> Segment:
+    return Segment(SIZE)
+
+
+def described(segment: Segment, **changes: Any) -> list[Any]:
+    """What a LENT says of bytes at the beginning of a segment, but for the changes."""
+    spec = {"index": 0, "dtype": "uint8", "shape": [SIZE], "nbytes": SIZE}
+    place = {"number": segment.number, "fd": segment.fd, "file_bytes": segment.file_bytes, "offset": 0, "slot": 0}
+    said = {**spec, **place, "turn": 1, **changes}
+    return [*(said[key] for key in spec), [said[key] for key in (*place, "turn")]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"offset": 8192}, DataLossError),
+        ({"offset": -1}, DataLossError),
+        ({"offset": 2**62}, DataLossError),
+        ({"offset": 1.5}, DataLossError),
+        ({"offset": 1, "dtype": "int64", "shape": [10], "nbytes": 80}, DataLossError),
+        ({"file_bytes": 2 * SIZE}, DataLossError),
+        ({"file_bytes": SIZE}, DataLossError),
+        ({"file_bytes": 0}, DataLossError),
+        ({"file_bytes": 2**62}, ResourceExhaustedError),
+        ({"shape": [2**40], "nbytes": 2**40}, DataLossError),
+        ({"shape": [SIZE], "nbytes": SIZE - 1}, DataLossError),
+        ({"shape": [0], "nbytes": 0}, DataLossError),
+        ({"shape": [1] * 33 + [SIZE]}, ResourceExhaustedError),
+        ({"shape": [-1, -SIZE]}, DataLossError),
+        ({"dtype": "string"}, DataLossError),
+        ({"dtype": "bool"}, DataLossError),
+        ({"dtype": "object"}, DataLossError),
+        ({"slot": 256}, DataLossError),
+        ({"slot": "0"}, DataLossError),
+        ({"turn": 0}, DataLossError),
+        ({"turn": 128}, DataLossError),
+        ({"turn": True}, DataLossError),
+        ({"index": -1}, DataLossError),
+        ({"index": None}, DataLossError),
+        ({"fd": 2**40}, UnavailableError),
+        ({"fd": 2**31 - 1}, UnavailableError),
+    ],
+    ids=str,
+)
+def test_a_description_that_does_not_fit_is_refused(segment: Segment, changes: dict[str, Any], error: type) -> None:
+    borrower = Borrower(Process(os.getpid()), Board(bytes(32)), Limits())
+    with pytest.raises(error):
+        borrower.borrow(described(segment, **changes))
+    assert borrower.bytes == 0
+    _, array = borrower.borrow(described(segment))  # which would fit
+    assert array.nbytes == borrower.mapped - TRAILER - segment.size + SIZE
+
+
+def test_a_place_or_a_segment_is_not_taken_for_another(segment: Segment) -> None:
+    borrower = Borrower(Process(os.getpid()), Board(bytes(32)), Limits())
+    _, held = borrower.borrow(described(segment))
+    with pytest.raises(DataLossError, match="used twice"):
+        borrower.borrow(described(segment, turn=2))
+    with pytest.raises(DataLossError, match="another size"):
+        borrower.borrow(described(segment, slot=1, file_bytes=segment.size + 2 * TRAILER, shape=[8], nbytes=8))
+    del held
+    borrower.borrow(described(segment, turn=2))
+
+
+def test_what_is_held_and_mapped_is_bounded() -> None:
+    segments = [Segment(SIZE) for _ in range(6)]
+    limits = Limits(shared_bytes=3 * segments[0].size)
+    borrower = Borrower(Process(os.getpid()), Board(bytes(32)), limits)
+    for slot, segment in enumerate(segments):
+        borrower.borrow(described(segment, slot=slot))
+        assert borrower.mapped <= limits.shared_bytes + 3 * TRAILER
+    held = [borrower.borrow(described(segment, slot=slot))[1] for slot, segment in enumerate(segments[:3])]
+    with pytest.raises(ResourceExhaustedError):
+        borrower.borrow(described(segments[3], slot=3))
+    held.pop()
+    borrower.borrow(described(segments[3], slot=3))
+
+
+def test_segments_that_their_owner_uses_no_more_are_let_go(segment: Segment) -> None:
+    borrower = Borrower(Process(os.getpid()), Board(bytes(32)), Limits())
+    borrower.borrow(described(segment))
+    borrower.trim()
+    assert borrower.mapped > 0
+    segment.retire()
+    borrower.trim()
+    assert borrower.mapped == 0
+
+
+def made_by(name: str, folder: Path) -> int:
+    """A file that is not what is meant; its descriptor."""
+    if name == "a pipe":
+        read, write = os.pipe()
+        os.close(write)
+        return read
+    if name == "a socket":
+        return socket.socket().detach()
+    if name == "a folder":
+        return os.open(folder, os.O_RDONLY)
+    if name == "a device":
+        return os.open("/dev/zero", os.O_RDWR)
+    if name == "a file":
+        (folder / "memfd:aioflow").write_bytes(bytes(2 * TRAILER))
+        return os.open(folder / "memfd:aioflow", os.O_RDWR)
+    flags = os.MFD_CLOEXEC if name == "one that may shrink" else os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    fd = os.memfd_create("other" if name == "one of another program" else NAME, flags)
+    os.ftruncate(fd, TRAILER if name == "a short one" else 2 * TRAILER)
+    if name in ("a short one", "one of another program"):
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return fd
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("a pipe", "a socket", "a folder", "a device", "a file"),
+        *("one of another program", "one that may shrink", "one without seals", "a short one"),
+    ],
+)
+def test_other_files_than_sealed_ones_in_memory_are_not_mapped(name: str, tmp_path: Path) -> None:
+    fd = made_by(name, tmp_path)
+    try:
+        with closing(Process(os.getpid())) as process, pytest.raises(DataLossError):
+            process.open(fd, 2 * TRAILER)
+    finally:
+        os.close(fd)
+
+
+def test_nobody_but_its_maker_can_write_to_a_segment_or_cut_it(segment: Segment) -> None:
+    fd = os.open(f"/proc/self/fd/{segment.fd}", os.O_RDWR)
+    try:
+        with pytest.raises(PermissionError):
+            mmap.mmap(fd, segment.size)
+        with pytest.raises(PermissionError):
+            os.write(fd, b"x")
+        for size in (0, 2 * segment.size):
+            with pytest.raises(PermissionError):
+                os.ftruncate(fd, size)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("kind", "header"),
+    [
+        (Kind.LENT, {}),
+        (Kind.LENT, {"kind": 19, "header": {}, "lent": {}}),
+        (Kind.LENT, {"kind": 19, "header": [], "lent": []}),
+        (Kind.LENT, {"kind": 2, "header": {}, "lent": []}),
+        (Kind.LENT, {"kind": 25, "header": {}, "lent": []}),
+        (Kind.LENT, {"kind": 19, "header": {}, "lent": [[0, "uint8", [1], 1, [1, 0, 8192, 0, 0, 1]]]}),
+        (Kind.LENT, {"kind": 19, "header": {}, "lent": [None]}),
+        (Kind.LENT, {"kind": 19, "header": {}, "lent": [[0]] * 2000}),
+        (Kind.MEMORY, {}),
+        (Kind.MEMORY, {"process": 1, "board": 0, "nonce": "00" * 32, "bytes": 1, "unread": 1}),
+        (Kind.MEMORY, {"process": -1, "board": 0, "nonce": "00" * 32, "bytes": 1, "unread": 1}),
+        (Kind.MEMORY, {"process": 1, "board": 0, "nonce": 5, "bytes": 1, "unread": 1}),
+    ],
+)
+@pytest.mark.parametrize("options", [SHARES, ALONE], ids=["shares", "alone"])
+async def test_what_is_malformed_ends_the_connection(options: CommOptions, kind: Kind, header: dict[str, Any]) -> None:
+    async with pair(options, options) as (first, second):
+        await first.send(Message(kind, 0, header))
+        with pytest.raises((DataLossError, ResourceExhaustedError, UnavailableError)):
+            await received(second)
+        assert second.closed
+        with pytest.raises(OpError):
+            await received(first)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"process": 2**31 - 1},
+        {"process": 2**40},
+        {"process": os.getppid()},
+        {"board": 0},
+        {"board": 10_000},
+        {"nonce": "ff" * 32},
+        {"nonce": ""},
+    ],
+    ids=str,
+)
+async def test_one_whose_memory_is_not_here_goes_on_without(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from another host or container, by a port that is forwarded: what it names is not there, or another."""
+    from aioflow.net.shared_memory.sharing import Sharing
+
+    begin = Sharing.begin
+    told: list[Sharing] = []
+
+    def lies(sharing: Sharing) -> Message | None:
+        message = begin(sharing)
+        told.append(sharing)
+        if message is None or len(told) > 1:
+            return message
+        return message._replace(header={**message.header, **change})
+
+    monkeypatch.setattr(Sharing, "begin", lies)
+    async with pair() as (first, second):
+        for one, other in ((first, second), (second, first)):
+            (array,) = await sent(one, other, filled(3))
+            np.testing.assert_array_equal(array, filled(3))
+        assert SHARED.lent == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_process_of_another_user_is_not_opened() -> None:
+    if os.geteuid() == 0:
+        segment = Segment(1)
+        os.fchown(segment.fd, 12345, -1)  # as if it had made it
+        with closing(Process(os.getpid())) as process, pytest.raises(DataLossError, match="user"):
+            process.open(segment.fd, segment.file_bytes)
+    else:
+        with pytest.raises(OSError, match="denied"):
+            Process(1)
