@@ -567,7 +567,7 @@ def a_server_of_the_parent() -> None:
 
 
 class Echo:
-    """A connection within this process, whose tensors are shared."""
+    """A connection to another process, whose tensors are shared."""
 
     def __init__(self, comm: Comm) -> None:
         self.comm = comm
@@ -581,13 +581,19 @@ class Echo:
         return answer.tensors[0]
 
 
-def with_echo(work: Callable[[Echo], Coroutine[Any, Any, None]]) -> None:
+async def serve_echo(told: int) -> None:
     async def serve(comm: Comm) -> None:
         while (message := await comm.receive()) is not None:
             await comm.send(message)
 
-    async def main() -> None:
-        async with listen("tcp://127.0.0.1:0", serve) as listener, await connect(listener.address) as comm:
+    async with listen("tcp://127.0.0.1:0", serve) as listener:
+        os.write(told, listener.address.encode())
+        await asyncio.sleep(_END)
+
+
+def with_echo(work: Callable[[Echo], Coroutine[Any, Any, None]]) -> None:
+    async def main(address: str) -> None:
+        async with await connect(address) as comm:
             echo = Echo(comm)
             for value in range(3):
                 await echo.returned(value)
@@ -595,7 +601,13 @@ def with_echo(work: Callable[[Echo], Coroutine[Any, Any, None]]) -> None:
                 raise SystemExit("nothing is shared")
             await work(echo)
 
-    asyncio.run(main())
+    read, write = os.pipe()
+    server = fork(lambda: asyncio.run(serve_echo(write)))
+    try:
+        asyncio.run(main(os.read(read, 100).decode()))
+    finally:
+        os.kill(server, signal.SIGKILL)
+        os.waitpid(server, 0)
 
 
 async def fork_and_go_on(echo: Echo) -> None:
