@@ -611,13 +611,20 @@ def with_echo(work: Callable[[Echo], Coroutine[Any, Any, None]]) -> None:
 
 
 async def fork_and_go_on(echo: Echo) -> None:
-    held = [await echo.returned(100)]
+    kept: Any = await echo.returned(101)
+    held: list[Any] = [await echo.returned(100), SHARED.empty((1_000_000,), np.dtype(np.uint8))]
+    if held[1] is None:
+        raise SystemExit("there is no memory to send from")
+    held[1][:] = 100
     read, write = os.pipe()
 
     def work() -> None:
+        nonlocal kept
+        kept = None  # which the parent goes on to hold
         os.read(read, 1)  # until the parent has sent more
-        if set(held[0].tolist()) != {100}:
-            raise SystemExit(f"the child holds {set(held[0].tolist())}")
+        for array in held:
+            if set(array.tolist()) != {100}:
+                raise SystemExit(f"the child holds {set(array.tolist())}")
 
     child = fork(work)
     held.clear()
@@ -625,6 +632,8 @@ async def fork_and_go_on(echo: Echo) -> None:
         await echo.returned(value)
     os.write(write, b"x")
     end(child)
+    if set(kept.tolist()) != {101}:
+        raise SystemExit(f"the parent holds {set(kept.tolist())}")
     if SHARED.lent + SHARED.waiting > 8_000_000:
         raise SystemExit("memory does not come back after a fork")
 
