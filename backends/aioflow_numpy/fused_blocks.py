@@ -82,7 +82,7 @@ class BlockChain:
         self._plan = lru_cache(maxsize=16)(self._work_out)
 
     def run(self, inputs: Sequence[Any], out: Array | None = None, threads: bool = True) -> Any:
-        """The result, in `out` where it can be: one of the inputs, of the result's shape and dtype.
+        """The result, in `out` where it can be: one of the inputs, or new memory, of the result's shape and dtype.
 
         Raises:
             OpError: a member failed; the error has its node and line.
@@ -91,7 +91,7 @@ class BlockChain:
         plan = self._plan(tuple(value.shape for value in inputs), place)
         if plan is None or not all(inputs[i].flags.c_contiguous for i in plan.cut if i < self.chain.inputs):
             return self.chain(inputs)
-        if out is None or place is None:
+        if out is None or (place is None and not self._fits(out, plan.shape)):
             out = np.empty(plan.shape, self.dtype)
         values = self._operands(plan, inputs)
         target = out.reshape(plan.rows, *plan.tail)
@@ -113,6 +113,9 @@ class BlockChain:
             for start in range(0, plan.rows, step):
                 work(start)
         return out
+
+    def _fits(self, out: Array, shape: Shape) -> bool:
+        return out.shape == shape and out.dtype == self.dtype and out.flags.c_contiguous
 
     def _operands(self, plan: _Plan, inputs: Sequence[Any]) -> list[tuple[bool, Array]]:
         """What the block function reads, each with whether it is cut."""

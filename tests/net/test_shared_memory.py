@@ -18,17 +18,21 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+import aioflow as af
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError, UnavailableError
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.credentials import Credentials
 from aioflow.net.framing import Kind, Message
 from aioflow.net.limits import Limits
+from aioflow.net.shared_memory import sharing
 from aioflow.net.shared_memory.board import Board
 from aioflow.net.shared_memory.borrowing import Borrower
 from aioflow.net.shared_memory.opening import Process
+from aioflow.net.shared_memory.sharing import Sharing
 from aioflow.net.transports import connect
 from aioflow.testing.check_comm import connected
 from aioflow.work.segments import NAME, SHARED, TRAILER, Segment, has_segments
+from tests.net.clusters import cluster
 from tests.processes import program_on_loop
 
 pytestmark = pytest.mark.skipif(not has_segments(), reason="no sealed files in memory here, or /proc is not there")
@@ -480,8 +484,6 @@ async def test_one_whose_memory_is_not_here_goes_on_without(
     change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As from another host or container, by a port that is forwarded: what it names is not there, or another."""
-    from aioflow.net.shared_memory.sharing import Sharing
-
     begin = Sharing.begin
     told: list[Sharing] = []
 
@@ -510,3 +512,73 @@ def test_a_process_of_another_user_is_not_opened() -> None:
     else:
         with pytest.raises(OSError, match="denied"):
             Process(1)
+
+
+# ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+ROWS: Final = 300_000  # of float32, more than the smallest that is lent
+
+
+def bring(value: af.Tensor) -> af.Tensor:
+    """Something small that is computed of a value at the worker."""
+    with af.device("/job:worker/task:0"):
+        return af.stack([value[0], af.reduce_sum(value) / ROWS, value[-1]])
+
+
+async def test_what_a_step_brings_is_of_that_step() -> None:
+    """A variable changes while what was sent of it may still be there."""
+    with af.device("/job:ps/task:0"):
+        v = af.Variable(np.zeros(ROWS, np.float32), use_resource=True)
+        add = v.assign_add(np.ones(ROWS, np.float32))
+        doubled = v.read_value() * 2.0
+    with af.device("/job:worker/task:0"):
+        kept = af.Variable(np.zeros(ROWS, np.float32), use_resource=True)
+        keep, more = kept.assign(doubled), kept.assign_add(np.ones(ROWS, np.float32))
+    brought, result = bring(v.read_value()), bring(doubled)
+    async with cluster("ps", "worker", tcp=True) as servers, af.Session(servers[1].target) as session:
+        await session.run([v.initializer, kept.initializer])
+        for n in range(1, 12):
+            await session.run(add)
+            np.testing.assert_array_equal(await session.run(brought), [n, n, n])
+            np.testing.assert_array_equal(await session.run(result), [2 * n] * 3)
+            await session.run(keep)
+            await session.run(add)
+            await session.run(v.assign_sub(np.ones(ROWS, np.float32)))
+            np.testing.assert_array_equal((await session.run(more))[:3], [2 * n + 1] * 3)
+        assert SHARED.lent + SHARED.waiting > 0
+
+
+async def test_a_result_that_is_sent_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    with af.device("/job:ps/task:0"):
+        x = af.placeholder("float32", [ROWS])
+        result = af.sqrt(x + 1.0)
+    brought = bring(result)
+    copies: list[Any] = []
+    new = sharing._new
+
+    def counted(array: Any, reserve: bool) -> Any:
+        copies.append(array.shape)
+        return new(array, reserve)
+
+    monkeypatch.setattr(sharing, "_new", counted)
+    async with cluster("ps", "worker", tcp=True) as servers, af.Session(servers[0].target) as session:
+        for n in range(5):
+            if n == 2:  # by then the workers know each other
+                copies.clear()
+            found = await session.run(brought, {x: np.full(ROWS, (n + 1.0) ** 2 - 1.0, np.float32)})
+            np.testing.assert_allclose(found, [n + 1] * 3, rtol=1e-6)
+        assert copies == []
+
+
+async def test_a_fetch_is_its_takers_to_write_to_and_stays() -> None:
+    with af.device("/job:ps/task:0"):
+        x = af.placeholder("float32", [ROWS])
+        doubled = x * 2.0
+    async with cluster("ps", "worker", tcp=True) as servers, af.Session(servers[1].target) as session:
+        found = [await session.run(doubled, {x: np.full(ROWS, n, np.float32)}) for n in range(6)]
+        for n, array in enumerate(found):
+            assert set(array.tolist()) == {2.0 * n}
+            array[:10] = -1.0
+        await session.run(doubled, {x: np.full(ROWS, 50.0, np.float32)})
+        for n, array in enumerate(found):
+            assert (array[9], array[10]) == (-1.0, 2.0 * n)

@@ -33,6 +33,8 @@ turn to `arrived[slot]` of its own board, and when nobody holds the array any mo
 that a forked child still may, so that the memory must not be used again. Each byte is written by one end and read by
 the other.
 
+What comes in a REPLY is a fetch, whose taker may write to it: that is mapped so that what is written stays here.
+
 A segment is the bytes that can be lent and one page more, of which the first byte is 1 once it is used no more: then
 who has kept it mapped for the next tensor lets go of it. Numbers of segments are never used again by a process.
 

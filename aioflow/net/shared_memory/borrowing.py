@@ -79,8 +79,11 @@ class Borrower:
         """Bytes that are mapped, be they held or not."""
         return sum(opened.bytes.nbytes for opened in self._mapped.values())
 
-    def borrow(self, description: Any) -> tuple[int, Array]:
-        """The array that a description in a LENT stands for, read-only, and which of the message's tensors it is.
+    def borrow(self, description: Any, own: bool = False) -> tuple[int, Array]:
+        """The array that a description in a LENT stands for, and which of the message's tensors it is.
+
+        Args:
+            own: Whether it can be written to, which nobody else sees; otherwise it is read-only.
 
         Raises:
             DataLossError: the description is malformed, or does not fit the memory.
@@ -95,14 +98,17 @@ class Borrower:
             raise DataLossError("a tensor that is not within its memory", expected=f"{size} bytes", actual=place)
         if slot in self._held:
             raise DataLossError("a place for a tensor was used twice", actual=slot)
-        memory = self._memory(number, fd, file_bytes)
+        memory = self._memory(number, fd, file_bytes, own)
         borrowed = _Borrowed(spec.shape, spec.dtype.np_dtype, memory.memory, offset)
         ticket = _Ticket(self, slot, turn, number, size)
         self._held[slot] = borrowed.ticket = ticket
         self._board.arrived(slot, turn)
         return index, borrowed.view(np.ndarray)
 
-    def _memory(self, number: int, fd: int, file_bytes: int) -> Opened:
+    def _memory(self, number: int, fd: int, file_bytes: int, own: bool) -> Opened:
+        if own:
+            self._make_room(number, file_bytes - TRAILER)
+            return self._process.open(fd, file_bytes, own=True)
         found = self._mapped.pop(number, None)
         if found is None:
             self._make_room(number, file_bytes - TRAILER)

@@ -26,7 +26,7 @@ _MOST: Final = 2**31 - 1
 
 
 class Opened:
-    """Memory of another process, which can be read.
+    """Memory of another process.
 
     Attributes:
         bytes: All of it. Arrays over it keep it mapped.
@@ -54,11 +54,13 @@ class Process:
             raise FileNotFoundError(f"no process has the number {number}")
         self._files = os.open(f"/proc/{number}/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def open(self, fd: int, size: int) -> Opened:
+    def open(self, fd: int, size: int, *, own: bool = False) -> Opened:
         """Map a file of its.
 
         Args:
             size: Its bytes.
+            own: Whether it is to be written to here, which the other process does not see: the system copies a page
+                when it is first written to.
 
         Raises:
             UnavailableError: there is no such file; the process may have ended.
@@ -69,7 +71,7 @@ class Process:
         except OSError as error:
             raise UnavailableError(f"memory that was lent cannot be reached: {error}") from error
         try:
-            return _mapped(found, size)
+            return _mapped(found, size, own)
         except OSError as error:
             raise UnavailableError(f"memory that was lent cannot be mapped: {error}") from error
         finally:
@@ -86,7 +88,7 @@ class Process:
             self.close()
 
 
-def _mapped(found: int, size: int) -> Opened:
+def _mapped(found: int, size: int, own: bool) -> Opened:
     if sys.platform != "linux":
         raise OSError("there are no sealed files in memory")
     import fcntl  # not on every platform
@@ -109,6 +111,8 @@ def _mapped(found: int, size: int) -> Opened:
             raise _refusal(f"pages of {mmap.PAGESIZE} bytes", os.fstatvfs(file).f_bsize)
         if os.fstat(file).st_size != size:
             raise _refusal(f"{size} bytes", os.fstat(file).st_size)
+        if own:
+            return Opened(mmap.mmap(file, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE))
         return Opened(mmap.mmap(file, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
     finally:
         os.close(file)

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -33,9 +33,18 @@ __all__ = ["Sharing"]
 _PIECE: Final = 1 << 20  # bytes that are copied at a time
 _TURN: Final = 0.5e-3  # seconds after which the event loop gets its turn
 _IDLE_SECONDS: Final = 30.0  # for which memory waits to be lent again
-_MEMORY: Final = frozenset({"process", "board", "nonce", "bytes", "unread"})
 _LENT: Final = frozenset({"kind", "header", "lent"})
-_INNER: Final = frozenset({Kind.REQUEST, Kind.REPLY, Kind.PUSH})
+_INNER: Final = {kind.value: kind for kind in (Kind.REQUEST, Kind.REPLY, Kind.PUSH)}
+
+
+class _Offer(NamedTuple):
+    """What a MEMORY says."""
+
+    process: int
+    board: int
+    nonce: str
+    bytes: int
+    unread: int
 
 
 class Sharing:
@@ -65,17 +74,9 @@ class Sharing:
             self._board = Board(nonce)
         except OSError:
             return None
-        return Message(
-            Kind.MEMORY,
-            0,
-            {
-                "process": os.getpid(),
-                "board": self._board.fd,
-                "nonce": nonce.hex(),
-                "bytes": self._limits.shared_bytes,
-                "unread": self._limits.unread_bytes,
-            },
-        )
+        limits = self._limits
+        offer = _Offer(os.getpid(), self._board.fd, nonce.hex(), limits.shared_bytes, limits.unread_bytes)
+        return Message(Kind.MEMORY, 0, offer._asdict())
 
     # ── in ──
 
@@ -96,39 +97,28 @@ class Sharing:
                 yield self._opened(message)
 
     def _met(self, message: Message) -> None:
-        header = message.header
-        numbers: list[Any] = [header.get(name) for name in ("process", "board", "bytes", "unread")]
-        counts = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
-        nonce: Any = header.get("nonce")
-        if not counts or header.keys() != _MEMORY or not isinstance(nonce, str) or message.tensors:
-            raise DataLossError("a malformed offer of memory", expected=sorted(_MEMORY), actual=brief(dict(header)))
+        offer = _offer(message)
         if self._board is None or self._borrower is not None:
-            raise DataLossError("an offer of memory that was not asked for", actual=brief(dict(header)))
-        process, fd, most, unread = numbers
+            raise DataLossError("an offer of memory that was not asked for", actual=brief(dict(message.header)))
         board: PeerBoard | None = None
         with suppress(OSError, OpError):  # it is not of this host, of this user, or not what it was there
-            reached = Process(process)
-            board = PeerBoard(reached.open(fd, FILE_BYTES))
-        if board is None or not board.is_of(nonce):
+            process = Process(offer.process)
+            board = PeerBoard(process.open(offer.board, FILE_BYTES))
+        if board is None or not board.is_of(offer.nonce):
             return
-        self._borrower = Borrower(reached, self._board, self._limits)
-        self._lender = Lender(board, min(most, self._limits.shared_bytes), unread, self._limits)
+        self._borrower = Borrower(process, self._board, self._limits)
+        self._lender = Lender(board, min(offer.bytes, self._limits.shared_bytes), offer.unread, self._limits)
         self._board.ready()
 
     def _opened(self, message: Message) -> Message:
         if self._borrower is None:
             raise DataLossError("a tensor was lent by one that does not share its memory")
-        header, limits = message.header, self._limits
-        kind: Any = header.get("kind")
-        inner, lent = header.get("header"), header.get("lent")
-        plain = header.keys() == _LENT and type(kind) is int and kind in _INNER
-        if not (plain and isinstance(inner, dict) and isinstance(lent, list)):
-            raise DataLossError("a malformed message with a loan", expected=sorted(_LENT), actual=brief(dict(header)))
+        (kind, header, lent), limits = _loan(message), self._limits
         total = len(lent) + len(message.tensors)
         if total > limits.tensors:
             raise ResourceExhaustedError("tensors of one message", expected=limits.tensors, actual=total)
         arrays: dict[int, Array] = {}
-        for index, array in map(self._borrower.borrow, lent):
+        for index, array in (self._borrower.borrow(each, own=kind is Kind.REPLY) for each in lent):
             if index >= total or index in arrays:
                 raise DataLossError("what is lent has no place in its message", expected=f"below {total}", actual=index)
             arrays[index] = array
@@ -137,7 +127,7 @@ class Sharing:
             raise ResourceExhaustedError("tensor bytes of one message", expected=limits.tensor_bytes, actual=size)
         rest = iter(message.tensors)
         tensors = tuple(arrays[index] if index in arrays else next(rest) for index in range(total))
-        return Message(Kind(kind), message.request, inner, tensors)
+        return Message(kind, message.request, header, tensors)
 
     # ── out ──
 
@@ -199,6 +189,27 @@ class Sharing:
             self._lender.end()
             self._borrower.end()
         self._lender = self._borrower = self._board = None
+
+
+def _loan(message: Message) -> tuple[Kind, dict[str, Any], list[Any]]:
+    """What a LENT says: the kind and header of the message in it, and what is lent. Raises DataLossError."""
+    said = message.header
+    kind, header, lent = said.get("kind"), said.get("header"), said.get("lent")
+    if said.keys() == _LENT and type(kind) is int and isinstance(header, dict) and isinstance(lent, list):
+        found = _INNER.get(kind)
+        if found is not None:
+            return found, header, lent
+    raise DataLossError("a malformed message with a loan", expected=sorted(_LENT), actual=brief(dict(said)))
+
+
+def _offer(message: Message) -> _Offer:
+    """What a MEMORY says. Raises DataLossError."""
+    said = message.header
+    if said.keys() == set(_Offer._fields) and not message.tensors:
+        nonce, numbers = said["nonce"], [said[key] for key in ("process", "board", "bytes", "unread")]
+        if isinstance(nonce, str) and all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+            return _Offer(**said)
+    raise DataLossError("a malformed offer of memory", expected=_Offer._fields, actual=brief(dict(said)))
 
 
 def _new(array: Array, reserve: bool) -> Array | None:
