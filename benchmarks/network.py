@@ -1,4 +1,4 @@
-"""Messages between two processes over loopback: 100 MB one way, and the round trip of a small call.
+"""Messages between two processes over TCP's loopback: 100 MB one way, and the round trip of a small call.
 
 `python -m benchmarks.network [asyncio|uvloop] [--profile]` prints both. The other process is this module too, as a
 program of its own.
@@ -21,7 +21,7 @@ import numpy as np
 import uvloop
 
 from aioflow.net.channel import Channel, Reply, Request
-from aioflow.net.comm import Comm
+from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.transports import connect, listen
 
 __all__ = ["NETWORK_ROWS"]
@@ -62,7 +62,7 @@ async def _peer(loop: str) -> AsyncIterator[Channel]:
     if process.stdout is None:
         raise RuntimeError("the process has no output")
     address = (await process.stdout.readline()).decode().strip()
-    async with Channel(await connect(address)) as channel:
+    async with Channel(await connect(address, options=CommOptions(shared_memory=False))) as channel:
         yield channel
     await process.wait()
 
