@@ -105,13 +105,13 @@ async def test_who_has_only_the_secret_of_clients_takes_no_place_of_a_task(knows
 
     async def handler(comm: Comm) -> None:
         found.append(comm.peer_is_task)
+        await comm.receive()
 
     async with (
         asyncio.timeout(SECONDS),
         listen(ADDRESSES[0], handler, replace(OPTIONS, credentials=secret)) as listener,
     ):
-        comm = await connect(listener.address, 5, replace(TASK, credentials=mine))
-        assert await comm.receive() is None
+        await (await connect(listener.address, 5, replace(TASK, credentials=mine))).close()
     assert found == [knows_all]
 
 
