@@ -21,9 +21,11 @@ import pytest
 import uvloop
 
 import aioflow as af
+from aioflow.cli import main
 from aioflow.errors import (
     DataLossError,
     DTypeError,
+    FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
     OpError,
@@ -31,6 +33,7 @@ from aioflow.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.credentials import Credentials
 from aioflow.net.framing import Kind, Message
@@ -243,6 +246,53 @@ async def test_strangers_take_little_memory() -> None:
                 assert tracemalloc.get_traced_memory()[0] < 60 * 20_000
         finally:
             tracemalloc.stop()
+
+
+# ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("seals", [False, True])
+async def test_a_session_with_the_secret_of_clients_runs_steps(seals: bool) -> None:
+    known = Credentials(SECRET, seals_loopback=seals)
+    with af.device("/job:ps"):
+        v = af.Variable(1.0)
+        more = v.assign_add(1.0)
+    [ps, worker] = free_addresses(2)
+    spec = {"ps": [ps], "worker": [worker]}  # the session is on the second, and reaches the first by a connection
+    async with (
+        asyncio.timeout(60),
+        Server(spec, "ps", 0, credentials=known) as server,
+        Server(spec, "worker", 0, credentials=known) as target,
+        af.Session(target.target, credentials=known.client()) as session,
+    ):
+        await session.run(v.initializer)
+        assert await session.run(more) == 2.0
+        assert server.status().activity.connections >= 1
+        with pytest.raises(UnauthenticatedError):
+            await connect(server.target.replace("aioflow", "tcp"), 5, OTHER)
+
+
+def test_the_secret_of_clients_is_none_of_a_server() -> None:
+    client = Credentials(SECRET).client()
+    assert client.is_client
+    assert client.client() is client
+    assert not Credentials(SECRET).is_client
+    assert SECRET not in (client.secret or b"")
+    with pytest.raises(PermissionDeniedError, match="secret for clients"):
+        Server({"ps": ["127.0.0.1:0"]}, "ps", 0, credentials=client)
+    with pytest.raises(FailedPreconditionError):
+        Credentials().client()
+
+
+def test_the_command_makes_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["secret"]) == 0
+    file = tmp_path / "cluster.secret"
+    file.write_text(capsys.readouterr().out)
+    known = Credentials.from_environment({"AIOFLOW_SECRET_FILE": str(file)})
+    assert len(known.secret or b"") == 64
+    assert main(["secret", "--client-of", str(file)]) == 0
+    made = capsys.readouterr().out
+    assert Credentials.from_environment({"AIOFLOW_SECRET": made}) == known.client()
 
 
 # ── where the secret comes from ──────────────────────────────────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 import aioflow as af
-from aioflow.errors import OpError, UnavailableError
+from aioflow.errors import OpError, ResourceExhaustedError, UnavailableError
 from aioflow.extend import make
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
@@ -136,6 +136,24 @@ async def test_a_step_that_does_not_end_is_stopped(seconds: str, more: Sequence[
         _, errors = await served.process.communicate()
         assert served.process.returncode == status
         assert b"Traceback" not in errors
+
+
+async def test_a_limit_on_the_command_line_holds() -> None:
+    with af.device("/job:worker"):
+        queue = af.FIFOQueue(1, [af.float32], shapes=[()])
+        element, put = queue.dequeue(), queue.enqueue(1.0)
+    async with (
+        asyncio.timeout(SECONDS),
+        worker("--limit", "steps=1") as served,
+        af.Session(served.target) as session,
+        af.Session(served.target) as other,
+        asyncio.TaskGroup() as tg,
+    ):
+        running = tg.create_task(session.run(element))
+        await served.until("waits for")
+        assert isinstance(await failure(session, queue.dequeue()), ResourceExhaustedError)
+        await other.run(put)
+        assert await running == 1.0
 
 
 HANGING: Final = """
