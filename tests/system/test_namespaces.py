@@ -1,0 +1,156 @@
+"""Clusters beyond the loopback, on machines of their own: who is let in, and what becomes of steps when links end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+
+from tests.net.certificates import Authority
+from tests.system.beyond_loopback import STEPS
+from tests.system.namespaces import Machine, Network, machines
+
+SECRET = "0123456789abcdef0123456789abcdef"
+TOGETHER = 60.0  # seconds for anything: the machine may be busy
+NOTICED = 20.0  # seconds until a cut link is an error: two, and what a busy machine takes
+PORT = 2222
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
+
+
+def environment(**more: str) -> dict[str, str]:
+    known = {name: value for name, value in os.environ.items() if not name.startswith("AIOFLOW_")}
+    return {**known, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **more}
+
+
+def cluster(network: Network) -> list[str]:
+    return [text for job in ("ps", "worker") for text in ("--cluster", f"{job}={network[job].address}:{PORT}")]
+
+
+def target(machine: Machine) -> str:
+    return f"aioflow://{machine.address}:{PORT}"
+
+
+async def line(process: Process, seconds: float = TOGETHER) -> list[str]:
+    assert process.stdout is not None
+    async with asyncio.timeout(seconds):
+        return (await process.stdout.readline()).decode().split()
+
+
+@asynccontextmanager
+async def workers(network: Network, given: Mapping[str, Mapping[str, str]], *options: str) -> AsyncIterator[None]:
+    """Both tasks, each on its machine."""
+    async with AsyncExitStack() as stack:
+        for job in ("ps", "worker"):
+            command = ("-m", "aioflow.worker", *cluster(network), "--job", job, *options)
+            process = await stack.enter_async_context(network[job].program(*command, environment=given[job]))
+            assert "serves" in await line(process)
+        yield
+
+
+@asynccontextmanager
+async def client(machine: Machine, *command: str, given: Mapping[str, str]) -> AsyncIterator[Process]:
+    async with machine.program(
+        "-m", "tests.system.beyond_loopback", *command, environment=given, stdin=PIPE
+    ) as process:
+        yield process
+
+
+async def outcome(network: Network, given: Mapping[str, str]) -> list[str]:
+    async with client(network["client"], "step", target(network["worker"]), given=given) as process:
+        return await line(process)
+
+
+@pytest.mark.parametrize("by", ["secret", "certificates"])
+async def test_those_who_belong_to_the_cluster_are_let_in_and_nobody_else(by: str, tmp_path: Path) -> None:
+    async with asyncio.timeout(250), machines("client", "ps", "worker") as network:
+        authority, stranger = Authority(tmp_path), Authority(tmp_path, "other")
+        given, wrong = {}, {}
+        for name, machine in network.machines.items():
+            if by == "secret":
+                given[name], wrong[name] = {"AIOFLOW_SECRET": SECRET}, {"AIOFLOW_SECRET": SECRET[::-1]}
+            else:
+                authority.tls(name, f"IP:{machine.address}")
+                stranger.tls(f"stranger-{name}", f"IP:{machine.address}")
+                given[name], wrong[name] = files(tmp_path, name), files(tmp_path, f"stranger-{name}")
+        known = {name: environment(**mine) for name, mine in given.items()}
+        async with workers(network, known):
+            assert await outcome(network, known["client"]) == ["result", "6.0"]
+            assert (await outcome(network, environment()))[:2] == ["error", "PermissionDeniedError"]
+            refused = await outcome(network, environment(**wrong["client"]))
+            assert refused[0] == "error"
+            assert refused[1] in ("UnauthenticatedError", "UnavailableError")
+            assert any(by.rstrip("s") in word for word in refused), refused
+            assert await outcome(network, known["client"]) == ["result", "6.0"]
+
+
+def files(folder: Path, name: str) -> dict[str, str]:
+    return {
+        "AIOFLOW_TLS_CERT": str(folder / f"{name}.pem"),
+        "AIOFLOW_TLS_KEY": str(folder / f"{name}.key"),
+        "AIOFLOW_TLS_CA": str(folder / "ca.pem"),
+    }
+
+
+async def test_a_worker_without_a_secret_does_not_listen_there() -> None:
+    async with asyncio.timeout(100), machines("client", "ps", "worker") as network:
+        command = ("-m", "aioflow.worker", *cluster(network), "--job", "ps")
+        async with network["ps"].program(*command, environment=environment(), stderr=PIPE) as process:
+            said, errors = await process.communicate()
+        assert process.returncode
+        assert b"serves" not in said
+        assert b"loopback" in errors
+
+
+async def test_a_step_between_machines_that_are_parted_ends_with_an_error_and_goes_on_after() -> None:
+    """The link between the two tasks is cut; their client reaches both."""
+    known = environment(AIOFLOW_SECRET=SECRET)
+    async with (
+        asyncio.timeout(200),
+        machines("client", "ps", "worker") as network,
+        workers(network, dict.fromkeys(("ps", "worker"), known)),
+        client(network["client"], "waiting", target(network["worker"]), given=known) as process,
+    ):
+        assert await line(process) == ["waits"]
+        await network.cut("ps", "worker")
+        began = perf_counter()
+        word, kind, *message = await line(process)
+        assert perf_counter() - began < NOTICED
+        assert (word, kind) == ("error", "UnavailableError"), message
+        assert any("/job:" in part for part in message), "it names who cannot be reached"
+        await network.heal("ps", "worker")
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        assert await line(process) == ["result", "2.0"]
+
+
+async def test_monitored_training_goes_on_after_a_partition(tmp_path: Path) -> None:
+    """The client loses both tasks for longer than silence is taken for life, and has lost no update in the end."""
+    known = environment(AIOFLOW_SECRET=SECRET)
+    async with (
+        asyncio.timeout(200),
+        machines("client", "ps", "worker") as network,
+        workers(network, dict.fromkeys(("ps", "worker"), known), "--allow-dir", str(tmp_path)),
+        client(network["client"], "training", target(network["ps"]), str(tmp_path), given=known) as process,
+    ):
+        assert await line(process) == ["trains"]
+        for job in ("ps", "worker"):
+            await network.cut("client", job)
+        began = perf_counter()
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        assert await line(process) == ["recovers"]
+        assert perf_counter() - began < NOTICED
+        for job in ("ps", "worker"):
+            await network.heal("client", job)
+        said = await line(process)
+        while said == ["recovers"]:
+            said = await line(process)
+        assert said == ["result", str(STEPS), str(STEPS / 2)]
