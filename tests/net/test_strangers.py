@@ -1,0 +1,219 @@
+"""What SECURITY.md says of strangers, line by line: nobody lets them in, and what they say does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.credentials import Credentials
+from aioflow.net.framing import Kind, Message
+from aioflow.net.server import Server
+from aioflow.net.transports import connect, listen
+from tests.net.certificates import Authority
+from tests.net.plain_client import Part, PlainClient
+from tests.net.plain_wire import CONNECTING, PROVES, PUSH, REQUEST, frames, hello, proof
+from tests.net.test_credentials import between
+from tests.net.test_plain_client import PS, doubling
+
+SECRET: Final = b"0123456789abcdef0123456789abcdef"
+LARGE: Final = ("uint8", (1 << 22,), bytes(1 << 22))
+TABLE: Final = Path(__file__).resolve().parents[2] / "SECURITY.md"
+ERROR: Final[dict[str, Any]] = {"error": "CancelledError", "message": "x", "applied": True, "traceback": ""}
+NO_PLACE: Final = dict.fromkeys(("node", "op", "source", "expected", "actual"))
+
+
+class Scene(NamedTuple):
+    """What a stranger would like to reach: a folder, a step that runs, and a variable."""
+
+    where: tuple[str, int]
+    folder: Path
+    step: int
+    handle: int
+
+
+def asked(kind: str, body: dict[str, Any], tensors: Any = (), number: int = 1, what: int = REQUEST) -> bytes:
+    return b"".join(frames(what, number, {"kind": kind, "timeout": None, "body": body}, tensors))
+
+
+def registered(part: Part) -> bytes:
+    return asked("register", *part.message())
+
+
+def opening_a_file(scene: Scene, op: str) -> Part:
+    """A part that reads or writes a file."""
+    part = Part(PS, f"{PS}/device:CPU:0", feeds=0, fetches=0)
+    text = str(scene.folder / "written").encode()
+    value = part.constant("string", (), len(text).to_bytes(4, "little") + text)
+    name = part.node("name", "Const", [], {"value": value, "dtype": part.dtype("string")}, [("string", [])])
+    part.node("file", op, [(name, 0)] * (2 if op == "WriteFile" else 1), {}, [])
+    return part
+
+
+def calling(scene: Scene) -> Part:
+    part = Part(PS, f"{PS}/device:CPU:0", feeds=0, fetches=0)
+    part.node("f", "PyFunc", [], {"token": "pyfunc_0"}, [])
+    return part
+
+
+def ran(scene: Scene) -> bytes:
+    body = {"handle": scene.handle, "trace": False, "beat": 0, "patience": 9.0, "seconds": None, "answered": True}
+    return asked("run", body, [("float32", (1,), bytes(4))], secrets.randbits(50) + 1)
+
+
+# For each line of the table that says "no" of strangers, what one of them says to do it; the key is in the line.
+WORDS: Final[dict[str, Callable[[Scene], bytes]]] = {
+    "Python code of theirs": lambda scene: registered(calling(scene)) + ran(scene),
+    "a Python function of the worker": lambda scene: registered(calling(scene)) + ran(scene),
+    "run graphs": lambda scene: registered(doubling()) + ran(scene),
+    "outside of the worker": lambda scene: registered(opening_a_file(scene, "ReadFile")) + ran(scene),
+    "files in those folders": lambda scene: registered(opening_a_file(scene, "WriteFile")) + ran(scene),
+    "the variables, queues": lambda scene: asked("reset", {"containers": None}),
+    "stop a step": lambda scene: asked("abort", {"step": scene.step, "error": {**ERROR, **NO_PLACE}}),
+    "take part in a step": lambda scene: asked("deliver", {"edge": "e", "tag": "", "dead": True}, (), scene.step, PUSH),
+    "learn paths": lambda scene: asked("nothing", {}) + asked("register", {}) + b"".join(frames(REQUEST, 1, {})),
+    "slow or run out of memory": lambda scene: b"".join(frames(REQUEST, 1, {}, [LARGE])),
+}
+ELSEWHERE: Final = {
+    "alter what is sent": "test_credentials, test_proving: what is changed on the way ends the connection",
+    "read what is sent": "below",
+}
+
+
+def lines_about_strangers() -> list[str]:
+    lines = TABLE.read_text("utf-8").splitlines()
+    rows = [re.split(r"\s*\|\s*", line.strip("| \n")) for line in lines if line.startswith("|")]
+    start = next(number for number, row in enumerate(rows) if "stranger" in row)
+    return [row[0] for row in rows[start + 2 :] if len(row) > 1]
+
+
+def test_every_line_is_looked_at() -> None:
+    lines = lines_about_strangers()
+    assert len(lines) >= 12
+    for line in lines:
+        assert sum(key in line for key in (*WORDS, *ELSEWHERE)) == 1, line
+
+
+@asynccontextmanager
+async def scene(folder: Path) -> AsyncIterator[tuple[Scene, af.Session, Any]]:
+    """A server with a secret, a variable that is 7, and a step that waits for a queue; nothing else runs."""
+    credentials = Credentials(SECRET)
+    with af.Graph().as_default() as graph:
+        v = af.Variable(7.0, name="v")
+        queue = af.FIFOQueue(3, [af.float32], shapes=[()], shared_name="queue")
+        taken, put = queue.dequeue(), queue.enqueue(1.0)
+    async with (
+        asyncio.timeout(100),
+        Server({"ps": ["127.0.0.1:0"]}, "ps", 0, credentials=credentials, allow_dirs=[folder]) as server,
+        af.Session(server.target, graph=graph, credentials=credentials) as session,
+        asyncio.TaskGroup() as tg,
+    ):
+        await session.run(v.initializer)
+        waiting = tg.create_task(session.run(taken))
+        host, _, port = server.target.removeprefix("aioflow://").rpartition(":")
+        where = (host, int(port))
+        while not server.status().activity.running:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        (step,) = [step.id for step in server.status().activity.steps]
+        yield Scene(where, folder, step, await asyncio.to_thread(known, where)), session, v
+        assert not waiting.done()
+        await session.run(put)
+        assert await waiting == 1.0
+
+
+def known(where: tuple[str, int]) -> int:
+    """The handle that a client gets, which is that of all."""
+    with PlainClient(where, secrets.randbits(60) + 1, SECRET, secrets.token_bytes(32)) as client:
+        handle: int = client.call("register", *doubling().message())[0]["handle"]
+        return handle
+
+
+async def said(where: tuple[str, int], words: bytes, how: str) -> bytes:
+    """Say the words before or in the place of a proof; returns all that is answered."""
+    reader, writer = await asyncio.open_connection(*where)
+    heard = b""
+    try:
+        if how == "without a hello":
+            writer.write(words)
+        elif how == "without a secret":
+            writer.write(hello(5) + words)
+        else:
+            ours = hello(secrets.randbits(60) + 1, PROVES) + secrets.token_bytes(32)
+            writer.write(ours)
+            heard = await reader.readexactly(64)
+            secret = {"with a wrong one": b"another secret than that", "with the right one": SECRET}.get(how)
+            writer.write((b"" if secret is None else proof(secret, CONNECTING, ours, heard)) + words)
+            if secret == SECRET:
+                return heard + await reader.readuntil(b"aiof\x02")
+        with contextlib.suppress(ConnectionError):
+            heard += await reader.read()
+    finally:
+        writer.transport.abort()
+    return heard
+
+
+@pytest.mark.blocks_loop("the graph is compiled on it")
+async def test_a_stranger_is_told_nothing_and_does_nothing(tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("as it was")
+    async with scene(tmp_path) as (there, session, v):
+        before = await session.health(30.0)
+        for line, words in WORDS.items():
+            for how in ("without a hello", "without a secret", "without a proof", "with a wrong one"):
+                heard = await said(there.where, words(there), how)
+                assert heard[64:] in (b"", bytes(32)), (line, how)
+                assert b"aiof\x02" not in heard, (line, how)
+        assert await session.run(v) == 7.0
+        assert contents(tmp_path) == {"there": "as it was"}
+        after = await session.health(30.0)
+        assert registered_parts(after) <= registered_parts(before) + 1, "the read of the variable"
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+@pytest.mark.blocks_loop("the graph is compiled on it")
+async def test_who_knows_the_secret_is_answered(tmp_path: Path) -> None:
+    """So it is for want of a proof that strangers are not."""
+    async with scene(tmp_path) as (there, _, _):
+        assert b"aiof\x02" in await said(there.where, WORDS["run graphs"](there), "with the right one")
+
+
+def registered_parts(health: Any) -> int:
+    return sum(state.registered for state in health.values())
+
+
+@pytest.mark.parametrize("by_tls", [False, True])
+async def test_who_is_on_the_way_reads_nothing_of_what_goes_by_tls(tmp_path: Path, by_tls: bool) -> None:
+    tls = Authority(tmp_path).tls("worker") if by_tls else None
+    options = CommOptions(credentials=Credentials(SECRET, tls, seals_loopback=True))
+    marks = np.frombuffer(b"that nobody is to read" * 100, np.uint8)
+    passed, got = bytearray(), asyncio.Event()
+
+    def listens(data: bytes) -> bytes:
+        passed.extend(data)
+        return data
+
+    async def take(comm: Comm) -> None:
+        assert await comm.receive() is not None
+        got.set()
+
+    async with (
+        asyncio.timeout(60),
+        listen("tcp://127.0.0.1:0", take, options) as listener,
+        between(listener.address, listens) as address,
+        await connect(address, 5, options) as comm,
+    ):
+        await comm.send(Message(Kind.PUSH, 1, {"secret": "in the header"}, (marks,)))
+        await got.wait()
+    assert (b"that nobody is to read" in passed) == (b"in the header" in passed) == (not by_tls)
