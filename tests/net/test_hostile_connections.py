@@ -7,7 +7,7 @@ import random
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -15,7 +15,9 @@ import psutil
 import pytest
 
 import aioflow as af
+from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.credentials import Credentials
+from aioflow.net.transports import listen
 from tests.net.certificates import Authority
 from tests.net.intruders import STRANGERS, Place, Silent, exchange, hostile_frames, recorded_words
 from tests.net.recording import Stream, recorded
@@ -234,3 +236,37 @@ async def test_tls_at_a_plain_port(tmp_path: Path) -> None:
     async with worker(tmp_path, Credentials(SECRET)) as there:
         await while_served(there, attack(there.where))
         there.is_well()
+
+
+# ── a byte at a time ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("by_tls", [False, True])
+async def test_a_byte_now_and_then_buys_no_time(tmp_path: Path, by_tls: bool) -> None:
+    tls = Authority(tmp_path).tls("worker") if by_tls else None
+    options = CommOptions(credentials=Credentials(SECRET, tls), handshake_timeout=0.2)
+    reached: list[Comm] = []
+
+    async def handler(comm: Comm) -> None:
+        reached.append(comm)
+
+    words = b"\x16\x03\x01\x02\x00\x01\x00" if by_tls else b"aioflow\n"
+    async with asyncio.timeout(30), listen("tcp://127.0.0.1:0", handler, options) as listener:
+        host, _, port = listener.address.removeprefix("tcp://").rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        said = 0
+        async with asyncio.TaskGroup() as tg:
+            ended = tg.create_task(until_the_end(reader))
+            while not ended.done():
+                writer.write(words[said : said + 1] or b"\0")
+                said += 1
+                await asyncio.wait([ended], timeout=0.02)
+        writer.transport.abort()
+    assert said < 31, "more than three times as long as it should"
+    assert not reached
+
+
+async def until_the_end(reader: asyncio.StreamReader) -> None:
+    with suppress(OSError):
+        while await reader.read(1000):
+            pass
