@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 from tests.net.mutations import mutated
-from tests.net.plain_wire import CONNECTING, PROVES, REQUEST, SEALS, bare, frames, hello, proof
+from tests.net.plain_wire import CONNECTING, PROVES, REQUEST, SEALS, SHARES, bare, frames, hello, proof
 
 __all__ = ["STRANGERS", "Place", "Silent", "exchange", "hostile_frames", "recorded_words"]
 
@@ -105,7 +105,8 @@ def hostile_frames(secret: bytes | None, streams: Sequence[list[bytes]]) -> Word
     """Who knows the secret, and then sends what is no frame, or none that is wanted."""
 
     async def say(chance: random.Random, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        ours = hello(chance.getrandbits(60) + 1, PROVES if secret else 0) + (chance.randbytes(32) if secret else b"")
+        flags = (PROVES if secret else 0) | chance.choice((0, SHARES))
+        ours = hello(chance.getrandbits(60) + 1, flags) + (chance.randbytes(32) if secret else b"")
         writer.write(ours)
         theirs = await reader.readexactly(len(ours))
         if secret:

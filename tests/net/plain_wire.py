@@ -27,6 +27,7 @@ __all__ = [
     "REPLY",
     "REQUEST",
     "SEALS",
+    "SHARES",
     "Frame",
     "Sealing",
     "Tensor",
@@ -43,7 +44,7 @@ __all__ = [
 PREFIX: Final = struct.Struct("<4sBBHQIIQ")
 HELLO: Final = struct.Struct("<8sHHIQQ")
 HEARTBEAT, CLOSE, CHUNK, REQUEST, REPLY, FAILURE, PUSH, CANCEL = 1, 2, 3, 16, 17, 18, 19, 20
-PROVES, SEALS = 1, 2
+PROVES, SEALS, SHARES = 1, 2, 16
 CONNECTING, LISTENING = b"connecting", b"listening"
 INLINE: Final = 64 << 10
 

@@ -8,11 +8,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
+import pytest
 
 import aioflow as af
 from aioflow.net import tcp
 from aioflow.net.framing import CHUNK_BYTES, Encoded, Kind, Message, bare_frame, encode
 from aioflow.net.limits import Limits
+from aioflow.net.shared_memory import sharing
 from tests.net.clusters import cluster
 
 __all__ = ["Stream", "recorded"]
@@ -37,6 +39,8 @@ def _rare() -> list[Stream]:
         Message(Kind.REQUEST, 9, {"kind": kind, "timeout": 1.0, "body": body}, tensors) for kind, body, tensors in asked
     ]
     messages += [Message(Kind.CANCEL, 9), Message(Kind.REPLY, 9, {"wanted": True})]
+    lent = {"kind": 17, "header": {}, "lent": [[0, "float32", [1024], 4096, [1, 9, 1 << 20, 0, 0, 1]]]}
+    messages.append(Message(Kind.LENT, 9, lent))
     return [[bare_frame(Kind.HEARTBEAT, 7)], [bare_frame(Kind.CLOSE)], *([encode(m).head] for m in messages)]
 
 
@@ -50,12 +54,10 @@ def _listening(found: dict[tuple[Kind, Any], list[Stream]]) -> Iterator[None]:
             streams.append([encoded.head, *chunks])
         return encoded
 
-    before = tcp.encode
-    tcp.encode = encode_and_keep
-    try:
+    with pytest.MonkeyPatch.context() as patches:
+        for module in (tcp, sharing):
+            patches.setattr(module, "encode", encode_and_keep)
         yield
-    finally:
-        tcp.encode = before
 
 
 async def _steps() -> None:
