@@ -62,12 +62,7 @@ class Requests:
         return bool(self._serving or self._pushes)
 
     def on_request(self, message: Message) -> None:
-        """A REQUEST has come.
-
-        Raises:
-            DataLossError: it is malformed.
-            ResourceExhaustedError: the peer asks on and on, and does not read what it is told.
-        """
+        """A REQUEST has come. Raises DataLossError: it is malformed."""
         if self._deaf:
             return
         number = message.request

@@ -19,6 +19,7 @@ from tests.net.plain_wire import (
     FAILURE,
     HEARTBEAT,
     LISTENING,
+    OF_CLIENTS,
     PREFIX,
     PROVES,
     PUSH,
@@ -75,6 +76,8 @@ class PlainClient:
         self._answers: dict[int, Answer | Failed] = {}
         self.pushed: list[Answer] = []
         flags = 0 if secret is None else PROVES | (SEALS if seals else 0)
+        if secret is not None and secret.startswith(b"aioflow-client:"):
+            flags |= OF_CLIENTS
         try:
             self._open(hello(incarnation, flags) + (nonce if flags else b""), secret)
         except BaseException:
@@ -147,6 +150,8 @@ class PlainClient:
     def _message(self, frame: Frame, document: dict[str, Any], tensors: list[Tensor]) -> None:
         if frame.kind == REPLY:
             self._answers[frame.request] = document, tensors
+        elif frame.kind == FAILURE and not frame.request:
+            raise Failed(document)
         elif frame.kind == FAILURE:
             self._answers[frame.request] = Failed(document)
         elif frame.kind == REQUEST and document["kind"] == "wanted":

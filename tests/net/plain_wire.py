@@ -21,6 +21,7 @@ __all__ = [
     "FAILURE",
     "HEARTBEAT",
     "LISTENING",
+    "OF_CLIENTS",
     "PREFIX",
     "PROVES",
     "PUSH",
@@ -28,10 +29,12 @@ __all__ = [
     "REQUEST",
     "SEALS",
     "SHARES",
+    "TASK",
     "Frame",
     "Sealing",
     "Tensor",
     "bare",
+    "client_secret",
     "frame_key",
     "frames",
     "hello",
@@ -44,7 +47,7 @@ __all__ = [
 PREFIX: Final = struct.Struct("<4sBBHQIIQ")
 HELLO: Final = struct.Struct("<8sHHIQQ")
 HEARTBEAT, CLOSE, CHUNK, REQUEST, REPLY, FAILURE, PUSH, CANCEL = 1, 2, 3, 16, 17, 18, 19, 20
-PROVES, SEALS, SHARES = 1, 2, 16
+PROVES, SEALS, OF_CLIENTS, TASK, SHARES = 1, 2, 4, 8, 16
 CONNECTING, LISTENING = b"connecting", b"listening"
 INLINE: Final = 64 << 10
 
@@ -59,6 +62,11 @@ def hello(incarnation: int, flags: int = 0) -> bytes:
 def proof(secret: bytes, role: bytes, connecting: bytes, listening: bytes) -> bytes:
     """By which the end of that role proves itself, of the 64 bytes with which each end has opened."""
     return hmac.digest(secret, b"aioflow proof: " + role + b"\n" + connecting + listening, "sha256")
+
+
+def client_secret(secret: bytes) -> bytes:
+    """What those know who are to be clients alone."""
+    return b"aioflow-client:" + hmac.digest(secret, b"aioflow client secret", "sha256").hex().encode()
 
 
 def frame_key(secret: bytes, role: bytes, connecting: bytes, listening: bytes) -> bytes:

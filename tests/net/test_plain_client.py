@@ -16,7 +16,7 @@ import pytest
 from aioflow.net.cluster_spec import free_addresses
 from tests.net.certificates import Authority
 from tests.net.plain_client import Failed, Part, PlainClient
-from tests.net.plain_wire import Tensor
+from tests.net.plain_wire import Tensor, client_secret
 from tests.processes import program_on_loop
 from tests.system.processes import arguments_of
 
@@ -135,6 +135,7 @@ async def test_with_a_secret_and_with_tags(tmp_path: Path) -> None:
     async with worker("--secret-file", str(tmp_path / "secret")) as where:
         for seals in (False, True):
             await in_a_thread(where, secret=SECRET, nonce=secrets.token_bytes(32), seals=seals)
+        await in_a_thread(where, secret=client_secret(SECRET), nonce=secrets.token_bytes(32))
         with pytest.raises(PermissionError):
             await in_a_thread(where, secret=SECRET[::-1], nonce=secrets.token_bytes(32))
 

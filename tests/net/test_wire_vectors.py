@@ -17,7 +17,7 @@ from aioflow.net.framing import CHUNK_BYTES, VERSION, Kind, Message, bare_frame,
 from aioflow.net.handshake import Hello, parse_hello
 from aioflow.net.limits import DEFAULT_LIMITS
 from aioflow.net.plan_codec import decode_part, encode_part
-from aioflow.net.proving import Proving, Role
+from aioflow.net.proving import Proving, Role, client_secret
 from aioflow.net.sealing import SEALED_CHUNK_BYTES
 from aioflow.net.tensor_format import WIRE_DTYPES, Destination, parse_spec, to_wire
 from tests.net.wire_vectors import FILE, pattern, vectors
@@ -82,6 +82,11 @@ def test_proofs_and_tags(role: Role) -> None:
     coming = b"".join(bytes.fromhex(vector["hex"] + vector["tag"]) for vector in theirs["frames"])
     messages = received(coming, Decoder(seal=seals[1]))
     assert [message.kind for message in messages] == [Kind.HEARTBEAT, Kind.REQUEST, Kind.CLOSE]
+
+
+def test_the_secret_of_clients() -> None:
+    whole = VECTORS["proof"]
+    assert client_secret(bytes.fromhex(whole["secret"])).hex() == whole["secret of clients"]
 
 
 def test_there_are_elements_of_every_dtype() -> None:

@@ -18,14 +18,18 @@ from tests.net.plain_wire import (
     FAILURE,
     HEARTBEAT,
     LISTENING,
+    OF_CLIENTS,
     PROVES,
     PUSH,
     REPLY,
     REQUEST,
     SEALS,
+    SHARES,
+    TASK,
     Sealing,
     Tensor,
     bare,
+    client_secret,
     frame_key,
     frames,
     hello,
@@ -154,6 +158,7 @@ def _proof_vectors() -> dict[str, Any]:
     listening = hello(0x2222, PROVES) + b"\xbb" * 32
     found: dict[str, Any] = {
         "secret": _SECRET.hex(),
+        "secret of clients": client_secret(_SECRET).hex(),
         "connecting": {"incarnation": 0x1111, "flags": PROVES | SEALS, "nonce": "aa" * 32, "opening": connecting.hex()},
         "listening": {"incarnation": 0x2222, "flags": PROVES, "nonce": "bb" * 32, "opening": listening.hex()},
     }
@@ -196,7 +201,13 @@ def vectors() -> dict[str, Any]:
         "version": 2,
         "hellos": [
             {"incarnation": number, "flags": flags, "hex": hello(number, flags).hex()}
-            for number, flags in ((1, 0), (2**63 - 1, PROVES), (0x0123456789ABCDEF, PROVES | SEALS))
+            for number, flags in (
+                (1, 0),
+                (2**63 - 1, PROVES),
+                (0x0123456789ABCDEF, PROVES | SEALS),
+                (2, PROVES | OF_CLIENTS),
+                (3, TASK | SHARES),
+            )
         ],
         "proof": _proof_vectors(),
         "elements": [

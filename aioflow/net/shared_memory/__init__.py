@@ -4,7 +4,7 @@ Everything else stays on the connection, which also says where the tensors are. 
 cannot, or is told not to (`CommOptions.shared_memory`), says so in its hello, and whoever turns out not to reach the
 other's memory goes on without a word.
 
-    hello       each end that can sets SHARES (4) in its flags; where both did, each sends one MEMORY
+    hello       each end that can sets SHARES (16) in its flags; where both did, each sends one MEMORY
     MEMORY      a message without tensors and of request 0, with the map
                   process   the number of this process
                   board     the file descriptor of its board
