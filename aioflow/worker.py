@@ -49,6 +49,7 @@ def _run(given: Sequence[str]) -> int:
         config=config,
         allow_dirs=options.allow_dir,
         options=with_limits(server_options(options.credentials), options.limits),
+        bind=options.bind,
     )
     told = asyncio.Event()
     try:

@@ -31,6 +31,7 @@ class WorkerOptions(NamedTuple):
 
     Attributes:
         task: Which one it is, of which cluster.
+        bind: Where it listens; None for its address in the cluster.
         cpus: How many CPU devices it has.
         allow_dir: The folders in which graphs may open files.
         status_port: Where it says how it is; None for nowhere.
@@ -40,6 +41,7 @@ class WorkerOptions(NamedTuple):
     """
 
     task: ClusterTask
+    bind: str | None
     cpus: int
     allow_dir: Sequence[str]
     status_port: int | None
@@ -49,7 +51,13 @@ class WorkerOptions(NamedTuple):
 
 
 # What holds where neither the command line nor the file says otherwise.
-_DEFAULTS: Final[Mapping[str, Any]] = {"cpus": 1, "allow_dir": (), "status_port": None, "drain_seconds": DRAIN_SECONDS}
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "bind": None,
+    "cpus": 1,
+    "allow_dir": (),
+    "status_port": None,
+    "drain_seconds": DRAIN_SECONDS,
+}
 
 
 def make_parser(program: str, description: str) -> Parser:
@@ -85,6 +93,11 @@ def make_parser(program: str, description: str) -> Parser:
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     """What `[worker]` may have, too."""
+    parser.add_argument(
+        "--bind",
+        metavar="HOST[:PORT]",
+        help="listen here, and not at the address in the cluster, by which the others come (containers, NAT)",
+    )
     parser.add_argument("--cpus", type=positive, help=f"CPU devices ({_DEFAULTS['cpus']})")
     parser.add_argument(
         "--allow-dir",

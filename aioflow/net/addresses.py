@@ -15,11 +15,21 @@ from typing import Final
 from aioflow.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError
 from aioflow.net.inherited import Inherited
 
-__all__ = ["PortReservation", "is_loopback", "reserved_socket", "resolved", "split_address", "split_host"]
+__all__ = [
+    "PortReservation",
+    "bound_place",
+    "is_loopback",
+    "join_host",
+    "reserved_socket",
+    "resolved",
+    "split_address",
+    "split_host",
+]
 
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)", re.DOTALL)
 _LOOPBACK: Final = "a loopback address, such as 127.0.0.1"
 _HOST_PORT: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):([0-9]{1,5})")
+_HAS_PORT: Final = re.compile(r"[^:]*:[0-9]*|\[.*\]:[0-9]*")
 
 
 def split_address(address: str) -> tuple[str, str]:
@@ -36,6 +46,26 @@ def split_host(place: str) -> tuple[str, int]:
     if match is None or int(match[3]) > 65535:
         raise InvalidArgumentError("not a TCP address", expected="host:port", actual=place)
     return match[1] or match[2], int(match[3])
+
+
+def join_host(host: str, port: int) -> str:
+    """ "host:port", or "[::1]:port"."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bound_place(place: str, bind: str) -> str:
+    """Where one listens who is known to others as `place`, "host:port", and listens at `bind`, "host" or "host:port".
+
+    Raises:
+        InvalidArgumentError: `bind` is malformed; or it is any port, where others know one.
+    """
+    named = split_host(place)[1]
+    host, port = split_host(bind if _HAS_PORT.fullmatch(bind) else f"{bind}:{named}")
+    if port == 0 != named:
+        raise InvalidArgumentError(
+            "others would look for the port that they know", expected=f"a port, or none for {named}", actual=bind
+        )
+    return join_host(host, port)
 
 
 async def resolved(host: str, port: int, anywhere: bool = False) -> tuple[str, int]:
@@ -94,7 +124,7 @@ class PortReservation:
         except OSError as error:
             raise UnavailableError(f"no port of {host} is free: {error}") from error
         port = self._socket.getsockname()[1]
-        self.place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.place = join_host(host, port)
         _RESERVED[self.place] = self
 
     def take(self) -> socket.socket | None:

@@ -29,7 +29,7 @@ from aioflow.errors import (
     UnimplementedError,
 )
 from aioflow.formats.allowed_folders import AllowedFolders
-from aioflow.net.addresses import PortReservation, split_address, split_host
+from aioflow.net.addresses import PortReservation, bound_place, join_host, split_address, split_host
 from aioflow.net.channel import Channel
 from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address, parse_task
 from aioflow.net.comm import CommOptions, fresh_incarnation
@@ -111,6 +111,8 @@ class Server:
             sessions, supervisors and session managers of this program whose target it is.
         credentials: By what it proves itself to the other tasks and to clients, and they to it
             (`aioflow.distributed.Credentials`); without them by what the environment says.
+        bind: Where it listens, "host" or "host:port", if that is not the address at which the others reach it: where
+            addresses are translated, or 0.0.0.0 in a container. The address is still what the cluster names.
 
     Attributes:
         worker: Owns the devices and the variables on them.
@@ -118,7 +120,7 @@ class Server:
         cluster: The cluster; a port 0 of this task is replaced by a free port, which is kept for it.
 
     Raises:
-        InvalidArgumentError, NotFoundError: the task is not in the cluster.
+        InvalidArgumentError, NotFoundError: the task is not in the cluster; `bind` is malformed.
         AlreadyExistsError: another server of this process has the address, and has not been stopped.
         UnavailableError, PermissionDeniedError: there is no free port; or it is not of this machine's loopback, and
             there are no credentials. Or these are a client's.
@@ -136,6 +138,7 @@ class Server:
         options: CommOptions | None = None,
         allow_dirs: Iterable[str | os.PathLike[str]] = (),
         credentials: Credentials | None = None,
+        bind: str | None = None,
     ) -> None:
         if protocol not in (None, _TARGET):
             raise UnimplementedError("no such protocol", expected=_TARGET, actual=protocol)
@@ -147,6 +150,7 @@ class Server:
             raise PermissionDeniedError(
                 f"the server of {self.task} has a secret for clients", expected="the cluster's secret"
             )
+        self._listens_at = _listening_address(self._address, bind)
         self._reservation = self._reserved()
         asking, shares = client_options(self._options.credentials), self._options.shared_memory
         self._client_options = replace(asking, is_task=True, shared_memory=shares)
@@ -224,7 +228,7 @@ class Server:
                 tasks = TaskWorker(self.worker, outbox.push, self._is_task, self._options.limits)
                 service = WorkerService(tasks, self.hello, self.homes)
                 self._serving = Serving(tasks, outbox, service)
-                async with listen(self._address, service.serve, self._options):
+                async with listen(self._listens_at, service.serve, self._options):
                     ready.set_result(None)
                     await self._closing.wait()
         except OpError as error:
@@ -242,12 +246,17 @@ class Server:
 
     def _reserved(self) -> PortReservation | None:
         """A port in the place of port 0, so that the target is this server's alone from the beginning."""
-        scheme, place = split_address(self._address)
-        if scheme != "tcp" or split_host(place)[1] != 0:
+        scheme, place = split_address(self._listens_at)
+        if scheme != "tcp":
             return None
-        reservation = PortReservation(split_host(place)[0], self._options.credentials.prove)
-        self._address = comm_address(reservation.place)
-        self.cluster = self.cluster.at(self._task, reservation.place)
+        reservation, (host, port) = None, split_host(place)
+        if port == 0:
+            reservation = PortReservation(host, self._options.credentials.prove)
+            self._listens_at, port = comm_address(reservation.place), split_host(reservation.place)[1]
+        host, named = split_host(split_address(self._address)[1])
+        if named == 0:
+            self._address = comm_address(join_host(host, port))
+            self.cluster = self.cluster.at(self._task, join_host(host, port))
         return reservation
 
     def _enter(self) -> None:
@@ -362,6 +371,15 @@ def _chosen(cluster: ClusterSpec, job: str | None, index: int | None) -> Task:
             actual=(job, index),
         )
     return found[0]
+
+
+def _listening_address(address: str, bind: str | None) -> str:
+    if bind is None:
+        return address
+    scheme, place = split_address(address)
+    if scheme != "tcp":
+        raise InvalidArgumentError("bind is for TCP addresses", expected="host:port in the cluster", actual=address)
+    return comm_address(bound_place(place, bind))
 
 
 def _home() -> object:

@@ -82,6 +82,14 @@ def test_the_environment_says_what_is_left(file: str) -> None:
     assert task(parsed("--config", file, "--task", "auto", environment=environment)) == ("worker", 2)
 
 
+def test_where_it_listens_is_said_by_either(file: str, tmp_path: Path) -> None:
+    assert parsed(*CLUSTER, "--job", "ps").bind is None
+    bound = tmp_path / "bound.toml"
+    bound.write_text(FILE + 'bind = "0.0.0.0"\n')
+    assert parsed("--config", str(bound)).bind == "0.0.0.0"
+    assert parsed("--config", str(bound), "--bind", "[::]:7").bind == "[::]:7"
+
+
 def test_slurm_says_where_its_tasks_are() -> None:
     environment = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "2", "SLURM_PROCID": "1"}
     options = parsed("--slurm", "ps=1,worker=1", "--slurm-port", "7000", environment=environment)

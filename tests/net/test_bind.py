@@ -1,0 +1,121 @@
+"""Servers that listen at another address than the one by which the others know them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+import aioflow as af
+from aioflow.errors import InvalidArgumentError, OpError, PermissionDeniedError
+from aioflow.net.addresses import bound_place
+from aioflow.net.cluster_spec import free_addresses
+from aioflow.net.credentials import Credentials
+from aioflow.net.server import Server
+
+KNOWN = Credentials(b"0123456789abcdef0123456789abcdef")
+
+
+@asynccontextmanager
+async def translated(outside: str, inside: str) -> AsyncIterator[list[int]]:
+    """What is sent to one address goes to the other; the list has an entry for each connection."""
+    seen: list[int] = []
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(1)
+        there, back = await asyncio.open_connection(*inside.split(":"))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pass_on(reader, back))
+            group.create_task(pass_on(there, writer))
+
+    door = await asyncio.start_server(accept, *outside.split(":"))
+    async with door:
+        yield seen
+        door.close()
+
+
+def doubled_at(target: str, credentials: Credentials | None = None) -> float:
+    """What a client on an event loop of its own gets from there."""
+
+    async def run() -> float:
+        with af.Graph().as_default(), af.device("/job:ps"):
+            product = af.constant(21.0) * 2.0
+            async with af.Session(target, credentials=credentials) as session:
+                return float(await session.run(product))
+
+    return asyncio.run(run())
+
+
+async def test_clients_come_by_the_address_in_the_cluster() -> None:
+    outside, inside = free_addresses(2)
+    async with (
+        asyncio.timeout(60),
+        translated(outside, inside) as seen,
+        Server({"ps": [outside]}, "ps", 0, bind=inside) as server,
+    ):
+        assert server.target == f"aioflow://{outside}"
+        assert await asyncio.to_thread(doubled_at, server.target) == 42.0
+        assert seen
+
+
+async def test_the_port_is_the_same_unless_it_is_said() -> None:
+    [outside] = free_addresses(1)
+    async with Server({"ps": [outside]}, "ps", 0, bind="0.0.0.0", credentials=KNOWN) as server:
+        port = outside.partition(":")[2]
+        for host in ("127.0.0.1", "127.0.0.5"):
+            assert await asyncio.to_thread(doubled_at, f"aioflow://{host}:{port}", KNOWN) == 42.0
+        assert server.target == f"aioflow://{outside}"
+
+
+async def test_any_port_becomes_that_of_the_cluster_where_it_names_none() -> None:
+    async with Server({"ps": ["localhost:0"]}, "ps", 0, bind="127.0.0.1") as server:
+        assert not server.target.endswith(":0")
+        assert server.target == f"aioflow://{server.cluster.task_address('ps', 0)}"
+        assert server.target.startswith("aioflow://localhost:")
+        assert await asyncio.to_thread(doubled_at, server.target) == 42.0
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0", "[::]", "0.0.0.0:2222", "192.0.2.1"])
+async def test_beyond_the_loopback_only_those_listen_who_prove_who_they_are(bind: str) -> None:
+    """Whatever the cluster calls it: what counts is who can reach it."""
+    [address] = free_addresses(1)
+    with pytest.raises(PermissionDeniedError):
+        async with Server({"ps": [address]}, "ps", 0, bind=bind, credentials=Credentials()):
+            raise AssertionError("it listens")
+
+
+def test_nor_do_they_keep_a_port_there() -> None:
+    with pytest.raises(PermissionDeniedError):
+        Server({"ps": ["127.0.0.1:0"]}, "ps", 0, bind="0.0.0.0", credentials=Credentials())
+
+
+@pytest.mark.parametrize(
+    ("bind", "place"),
+    [
+        ("0.0.0.0", "0.0.0.0:2222"),
+        ("0.0.0.0:1", "0.0.0.0:1"),
+        ("[::]", "[::]:2222"),
+        ("[::1]:7", "[::1]:7"),
+        ("pod", "pod:2222"),
+    ],
+)
+def test_where_one_listens(bind: str, place: str) -> None:
+    assert bound_place("ps.example:2222", bind) == place
+
+
+@pytest.mark.parametrize("bind", ["", ":1", "::1", "host:port", "host:70000", "0.0.0.0:0", "tcp://0.0.0.0:1", "a b"])
+def test_what_is_no_place_is_refused(bind: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Server({"ps": ["127.0.0.1:2222"]}, "ps", 0, bind=bind)
+
+
+def test_addresses_of_other_transports_are_not_bound() -> None:
+    with pytest.raises(OpError, match="TCP"):
+        Server({"ps": ["inproc://somewhere"]}, "ps", 0, bind="0.0.0.0")
