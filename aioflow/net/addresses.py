@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import re
 import socket
 import weakref
@@ -130,6 +131,10 @@ class PortReservation:
     def take(self) -> socket.socket | None:
         """The socket, for one who listens at it; None where it has been taken already."""
         taken, self._socket = self._socket, None
+        if taken is not None and os.name == "posix":
+            # Not before: others could bind it too. Its connections have it as well, and what is left of those after a
+            # crash does not keep the port from the process that is started again.
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return taken
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,7 +11,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import InvalidArgumentError, OpError, PermissionDeniedError
-from aioflow.net.addresses import bound_place
+from aioflow.net.addresses import PortReservation, bound_place, reserved_socket, split_host
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.credentials import Credentials
 from aioflow.net.server import Server
@@ -119,3 +120,19 @@ def test_what_is_no_place_is_refused(bind: str) -> None:
 def test_addresses_of_other_transports_are_not_bound() -> None:
     with pytest.raises(OpError, match="TCP"):
         Server({"ps": ["inproc://somewhere"]}, "ps", 0, bind="0.0.0.0")
+
+
+async def test_a_port_that_was_kept_can_be_taken_again_while_its_connections_linger() -> None:
+    """Whoever ends a connection first keeps its port for a minute, as a process that was killed does."""
+    reservation = PortReservation("127.0.0.1")
+    kept = reserved_socket(reservation.place)
+    assert kept is not None
+    host, port = split_host(reservation.place)
+    with kept:
+        kept.listen()
+        with socket.create_connection((host, port)) as client:
+            accepted, _ = kept.accept()
+            accepted.close()
+            assert client.recv(1) == b""
+    async with Server({"ps": [reservation.place]}, "ps", 0) as server:
+        assert server.target == f"aioflow://{reservation.place}"
