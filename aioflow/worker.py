@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Final
 
@@ -69,8 +70,18 @@ async def _serve(server: Server, options: WorkerOptions, told: asyncio.Event) ->
         print(f"{server.task} serves at {server.target}", flush=True)
         if page is not None:
             print(f"{server.task} says how it is at {page}", flush=True)
+        if options.until_eof:
+            threading.Thread(target=_wait_for_the_end, args=(asyncio.get_running_loop(), told), daemon=True).start()
         await told.wait()
         await server.drain(options.drain_seconds)
+
+
+def _wait_for_the_end(loop: asyncio.AbstractEventLoop, told: asyncio.Event) -> None:
+    """Until nobody holds the other end of standard input."""
+    while os.read(0, 1 << 12):
+        pass
+    with suppress(RuntimeError):  # the loop has ended first
+        loop.call_soon_threadsafe(told.set)
 
 
 if __name__ == "__main__":

@@ -124,14 +124,24 @@ def test_the_manifest_is_yaml() -> None:
 
 
 def test_the_program_finds_its_task(tmp_path: Path) -> None:
-    file = tmp_path / "program.py"
-    [program] = blocks("python")
-    file.write_text(program, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(file)], capture_output=True, text=True, check=True, timeout=SECONDS
-    )
+    done = pasted(next(program for program in blocks("python") if "cluster_task" in program), tmp_path)
     assert done.stdout == "job local, task 0 (cluster from cluster, job from the cluster, task from the cluster) 42.0\n"
     assert done.stderr == ""
+
+
+def test_the_program_starts_its_cluster(tmp_path: Path) -> None:
+    done = pasted(next(program for program in blocks("python") if "processes.start" in program), tmp_path)
+    assert done.stdout == "['ps', 'worker'] 42.0\n"
+    assert done.stderr == ""
+
+
+def pasted(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What comes of a program in a file."""
+    file = folder / "program.py"
+    file.write_text(program, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(file)], capture_output=True, text=True, check=True, timeout=SECONDS
+    )
 
 
 def test_the_line_on_the_error_output_is_the_one_that_is_shown(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ class WorkerOptions(NamedTuple):
         allow_dir: The folders in which graphs may open files.
         status_port: Where it says how it is; None for nowhere.
         drain_seconds: How long it waits for its steps when it is to end.
+        until_eof: Whether it is to end when its standard input does.
         credentials: By what it proves itself, and others to it.
         limits: What others may ask of it, by name.
     """
@@ -46,6 +47,7 @@ class WorkerOptions(NamedTuple):
     allow_dir: Sequence[str]
     status_port: int | None
     drain_seconds: float
+    until_eof: bool
     credentials: Credentials
     limits: Mapping[str, int | float]
 
@@ -86,6 +88,11 @@ def make_parser(program: str, description: str) -> Parser:
         type=_limit,
         metavar="NAME=NUMBER",
         help="what clients and peers may ask, such as open_bytes=1000000000; see [limits] in docs/cluster.md",
+    )
+    parser.add_argument(
+        "--until-eof",
+        action="store_true",
+        help="drain and end when standard input ends, as it does with a parent",
     )
     _add_settings(parser)
     return parser
@@ -155,6 +162,7 @@ def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping
     task = find_task(given, environment)
     chosen = {name: flags.get(name, settings.get(name, default)) for name, default in _DEFAULTS.items()}
     proofs = {name: flags.get(name, settings.get(name)) for name in CREDENTIALS}
+    chosen["until_eof"] = "until_eof" in flags
     limits = {**limits, **dict(flags.get("limit", ()))}
     return WorkerOptions(task, **chosen, credentials=given_credentials(argparse.Namespace(**proofs)), limits=limits)
 

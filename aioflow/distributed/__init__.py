@@ -1,5 +1,5 @@
-"""What the tasks of a cluster do together without a parameter server, and how one finds out which it is: the public
-namespace `aioflow.distributed`.
+"""Clusters: how a program starts one, how a task finds out which it is, and what tasks do together without a parameter
+server. The public namespace `aioflow.distributed`.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
@@ -9,23 +9,41 @@ from aioflow.work.later import load_later as _load_later
 # ruff: noqa: TC004
 # Loaded with the first use.
 if _TYPE_CHECKING:
+    from aioflow.distributed import processes as processes
     from aioflow.distributed.across import all_reduce_across as all_reduce_across
     from aioflow.distributed.ring import all_reduce as all_reduce
+    from aioflow.distributed.starting.cluster import StartedCluster as StartedCluster
+    from aioflow.distributed.starting.cluster import TaskStatus as TaskStatus
+    from aioflow.distributed.starting.jobs import Job as Job
     from aioflow.net.cluster_sources.sources import ClusterTask as ClusterTask
     from aioflow.net.cluster_sources.this_task import cluster_task as cluster_task
     from aioflow.net.credentials import Credentials as Credentials
     from aioflow.net.tls import Tls as Tls
 
-__all__ = ["ClusterTask", "Credentials", "Tls", "all_reduce", "all_reduce_across", "cluster_task"]
+__all__ = [
+    "ClusterTask",
+    "Credentials",
+    "Job",
+    "StartedCluster",
+    "TaskStatus",
+    "Tls",
+    "all_reduce",
+    "all_reduce_across",
+    "cluster_task",
+]
 
 _load_later(
     __name__,
     {
         "ClusterTask": "aioflow.net.cluster_sources.sources",
         "Credentials": "aioflow.net.credentials",
+        "Job": "aioflow.distributed.starting.jobs",
+        "StartedCluster": "aioflow.distributed.starting.cluster",
+        "TaskStatus": "aioflow.distributed.starting.cluster",
         "Tls": "aioflow.net.tls",
         "all_reduce": "aioflow.distributed.ring",
         "all_reduce_across": "aioflow.distributed.across",
         "cluster_task": "aioflow.net.cluster_sources.this_task",
+        "processes": "aioflow.distributed.processes",
     },
 )

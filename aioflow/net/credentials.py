@@ -7,7 +7,8 @@ environment.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -16,13 +17,14 @@ from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentE
 from aioflow.net.proving import client_secret, is_client_secret
 from aioflow.net.tls import Tls
 
-__all__ = ["Credentials", "read_secret"]
+__all__ = ["NAMES", "Credentials", "credentials_at", "introduced", "read_secret"]
 
 _LEAST: Final = 16  # bytes
 _MOST: Final = 4096
 _SECRET: Final = "AIOFLOW_SECRET"
 _SECRET_FILE: Final = "AIOFLOW_SECRET_FILE"
 _TLS: Final = ("AIOFLOW_TLS_CERT", "AIOFLOW_TLS_KEY", "AIOFLOW_TLS_CA")
+NAMES: Final = (_SECRET, _SECRET_FILE, *_TLS)  # that are looked at in the environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,11 @@ class Credentials:
         """Whether they prove anything."""
         return self.secret is not None or self.tls is not None
 
+    def environment(self) -> dict[str, str]:
+        """Of another process that is to have the same. `from_environment` reads it."""
+        found = {} if self.secret is None else {_SECRET: self.secret.decode()}
+        return found if self.tls is None else found | dict(zip(_TLS, self.tls.files, strict=True))
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """The secret in AIOFLOW_SECRET, or in the file that AIOFLOW_SECRET_FILE names; and TLS with the files that
@@ -115,3 +122,26 @@ def read_secret(path: str | Path) -> bytes:
             return file.read(_MOST + 2).strip()  # with the end of a line, and to be found too long
     except OSError as error:
         raise NotFoundError(f"the file of the cluster's secret cannot be read: {error}") from error
+
+
+# Of clusters that this process has started, by the addresses of their tasks.
+_INTRODUCED: Final[dict[str, Credentials]] = {}
+
+
+def credentials_at(address: str) -> Credentials | None:
+    """By what this process proves itself at the address of a comm, if it was told."""
+    return _INTRODUCED.get(address)
+
+
+@contextmanager
+def introduced(addresses: Iterable[str], credentials: Credentials) -> Iterator[None]:
+    """While the block runs, sessions of this process that are told nothing else prove themselves so at these addresses
+    of comms.
+    """
+    known = list(addresses)
+    _INTRODUCED.update(dict.fromkeys(known, credentials))
+    try:
+        yield
+    finally:
+        for address in known:
+            _INTRODUCED.pop(address, None)

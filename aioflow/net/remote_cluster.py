@@ -31,7 +31,7 @@ from aioflow.net.channel import Channel, Request
 from aioflow.net.client_task import ClientTask
 from aioflow.net.cluster_spec import ClusterSpec, comm_address
 from aioflow.net.comm import CommOptions
-from aioflow.net.credentials import Credentials
+from aioflow.net.credentials import Credentials, credentials_at
 from aioflow.net.homes import Resource, keeper_of
 from aioflow.net.links import Hub, Link, within
 from aioflow.net.messages import settings_of
@@ -72,8 +72,8 @@ class RemoteCluster:
         target: "aioflow://host:port".
         timeout: Seconds in which a worker that is needed must let itself be reached.
         options: Of the connections.
-        credentials: By what both ends prove themselves, where `options` are not given; by default as the environment
-            says.
+        credentials: By what both ends prove themselves, where `options` are not given; by default those of the cluster,
+            if this process has started it, and else as the environment says.
         step_ids: Gives the id of each step.
 
     Attributes:
@@ -99,7 +99,8 @@ class RemoteCluster:
         self.pins: dict[str, str] = {}
         self.settings: SessionConfig | None = None
         origin = Origin(self._take, self._connection)
-        self._hub = Hub(options or client_options(credentials), timeout, origin, self._deliver)
+        known = credentials or credentials_at(self._address)
+        self._hub = Hub(options or client_options(known), timeout, origin, self._deliver)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connecting = asyncio.Lock()
         self._links: dict[str, Link] = {}  # by task, that of the target first

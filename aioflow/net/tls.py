@@ -44,6 +44,12 @@ class Tls:
     def __repr__(self) -> str:
         return "Tls(cert={!r}, key={!r}, ca={!r})".format(*self._files)
 
+    @property
+    def files(self) -> tuple[str, str, str]:
+        """Those of the certificate, the key and the authorities."""
+        cert, key, ca = self._files
+        return cert, key, ca
+
     def listening(self) -> ssl.SSLContext:
         """For a connection that was accepted."""
         return self._newest()[ssl.PROTOCOL_TLS_SERVER]

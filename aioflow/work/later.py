@@ -20,7 +20,7 @@ class Later:
 
     Args:
         package: Its name.
-        homes: For each name the module that has it.
+        homes: For each name the module that has it, or the module that it is.
 
     Attributes:
         refuse: Is called with a name that is not there, and raises AttributeError.
@@ -36,7 +36,8 @@ class Later:
         if home is None:
             self.refuse(name)
         with not_forked():
-            value = getattr(import_module(home), name)
+            module = import_module(home)
+        value = module if home == f"{self._package}.{name}" else getattr(module, name)
         setattr(sys.modules[self._package], name, value)  # nobody asks here again
         return value
 

@@ -1,0 +1,195 @@
+"""Clusters of processes on this machine, started and supervised by the program that trains with them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from itertools import count, islice
+from typing import Final
+
+from aioflow.distributed.starting.cluster import StartedCluster
+from aioflow.distributed.starting.host import Running, Wanted
+from aioflow.distributed.starting.jobs import Jobs, tasks_of
+from aioflow.distributed.starting.restarts import Restarts
+from aioflow.distributed.starting.supervising import supervised, wanted
+from aioflow.errors import InvalidArgumentError, UnavailableError
+from aioflow.net.cluster_spec import ClusterSpec, Task, free_addresses
+from aioflow.net.credentials import NAMES, Credentials
+from aioflow.net.remote_step import outcomes
+
+__all__ = ["start"]
+
+_LOGGER: Final = logging.getLogger("aioflow.distributed")
+_CARDS: Final = "CUDA_VISIBLE_DEVICES"
+_READY: Final = b" serves at "  # a promise of docs/cluster.md
+_END_SECONDS: Final = 3.0  # beyond the time of the steps: answers, goodbyes, the interpreter's end
+
+
+@asynccontextmanager
+async def start(
+    jobs: Jobs,
+    *,
+    max_restarts: int = 3,
+    allow_dirs: Iterable[str | os.PathLike[str]] = (),
+    imports: Iterable[str] = (),
+    credentials: Credentials | None = None,
+    timeout: float = 60.0,
+    drain_seconds: float = 10.0,
+    may_lose: Collection[str] = (),
+) -> AsyncIterator[StartedCluster]:
+    """A cluster of processes of this machine, for as long as the block runs.
+
+        async with aioflow.distributed.processes.start({"ps": 1, "worker": 2}) as cluster:
+            async with aioflow.Session(cluster.target) as session:
+                ...
+
+    Each task is `python -m aioflow.worker` at an address of the loopback. One that ends is started again there, empty:
+    a `train.MonitoredTrainingSession` goes on from its last checkpoint. All end with the block, as they do at SIGTERM,
+    and also when this program is killed.
+
+    Args:
+        jobs: For each job how many tasks it has, or a `Job`. GPUs (`Job.num_gpus`) are dealt out one by one, of those
+            in CUDA_VISIBLE_DEVICES if that is set.
+        max_restarts: How often each task is started again; -1 for any number of times.
+        allow_dirs: The folders in which graphs may open files on every task.
+        imports: Modules that every task imports, which register ops.
+        credentials: By what the tasks prove themselves to one another, and sessions to them; by default as the
+            environment says, or else a secret that is made for this cluster. Sessions of this process have them.
+        timeout: Seconds until all tasks serve.
+        drain_seconds: For the steps that run when the block ends.
+        may_lose: The jobs without whose tasks the block goes on, as it does in elastic training.
+
+    Raises:
+        InvalidArgumentError, DTypeError: an argument is not as it should be.
+        DeadlineExceededError: not all tasks serve in time.
+        UnavailableError: a task has ended more often than it may, and is lost. If that is while the block runs, it is
+            cancelled, and this is its error.
+    """
+    asked = wanted(
+        jobs,
+        credentials=credentials,
+        allow_dirs=allow_dirs,
+        imports=imports,
+        max_restarts=max_restarts,
+        drain_seconds=drain_seconds,
+    )
+    async with supervised(_Processes(asked, os.environ), asked, timeout=timeout, may_lose=may_lose) as cluster:
+        yield cluster
+
+
+class _Process:
+    """What there is of one task."""
+
+    def __init__(self, most: int, environment: Mapping[str, str]) -> None:
+        self.restarts = Restarts(most)
+        self.environment = environment
+        self.running: asyncio.subprocess.Process | None = None
+
+
+class _Processes:
+    """This machine as a host (`starting.host.Host`)."""
+
+    def __init__(self, wanted: Wanted, environment: Mapping[str, str]) -> None:
+        if wanted.credentials.seals_loopback:
+            raise InvalidArgumentError(
+                "processes of this machine do not seal the loopback", expected="seals_loopback=False"
+            )
+        self._wanted = wanted
+        inherited = {name: value for name, value in environment.items() if name not in NAMES}
+        self._processes = {
+            task: _Process(wanted.max_restarts, inherited | own)
+            for task, own in environments(wanted, environment).items()
+        }
+
+    async def place(self, seconds: float) -> Mapping[Task, str]:
+        return dict(zip(self._processes, free_addresses(len(self._processes)), strict=True))
+
+    async def begin(self, task: Task, spec: ClusterSpec) -> Running:
+        process, clock = self._processes[task], asyncio.get_running_loop().time
+        while (pause := process.restarts.next(clock())) is not None:
+            await asyncio.sleep(pause)
+            running = process.running = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *command(self._wanted, task, spec),
+                stdin=asyncio.subprocess.PIPE,  # ends with this program, however that ends
+                stdout=asyncio.subprocess.PIPE,
+                env=process.environment,
+                start_new_session=True,  # a terminal's Ctrl-C is for this program, which ends them in order
+            )
+            while line := await _line_of(running):
+                if _READY in line:
+                    return Running(socket.gethostname(), running.pid)
+            await running.wait()
+        status = None if process.running is None else process.running.returncode
+        raise UnavailableError(
+            f"{task.name} is lost: its process has ended with status {status}, and it was started again"
+            f" {process.restarts.count} times",
+            expected=f"at most {self._wanted.max_restarts} restarts",
+        )
+
+    async def ended(self, task: Task) -> None:
+        running = self._processes[task].running
+        if running is not None:
+            while line := await _line_of(running):
+                _LOGGER.info("%s: %s", task.name, line.decode(errors="replace").rstrip())
+            await running.wait()
+
+    async def drain(self, task: Task) -> None:
+        running = self._processes[task].running
+        if running is None or running.stdin is None:
+            return
+        running.stdin.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._wanted.drain_seconds + _END_SECONDS):
+                await self.ended(task)
+
+    async def close(self) -> None:
+        running = [process.running for process in self._processes.values() if process.running is not None]
+        for process in running:
+            with suppress(ProcessLookupError):
+                process.kill()
+        await outcomes(process.communicate() for process in running)
+
+
+async def _line_of(process: asyncio.subprocess.Process) -> bytes:
+    return b"" if process.stdout is None else await process.stdout.readline()
+
+
+def command(wanted: Wanted, task: Task, spec: ClusterSpec) -> list[str]:
+    """The arguments of a task's interpreter; no secret is among them."""
+    cluster = {job: ",".join(spec.task_address(job, index) for index in spec.task_indices(job)) for job in spec.jobs}
+    options = [("--cluster", f"{job}={addresses}") for job, addresses in cluster.items()]
+    options += [("--job", task.job), ("--task", str(task.number))]
+    options += [("--cpus", str(wanted.jobs[task.job].cpu_devices)), ("--drain-seconds", f"{wanted.drain_seconds:g}")]
+    options += [("--allow-dir", folder) for folder in wanted.allow_dirs]
+    options += [("--import", module) for module in wanted.imports]
+    return ["-m", "aioflow.worker", "--until-eof", *(f"{name}={value}" for name, value in options)]
+
+
+def environments(wanted: Wanted, environment: Mapping[str, str]) -> dict[Task, dict[str, str]]:
+    """What each task has in its environment of its own: what it proves itself by, and its cards.
+
+    Raises:
+        InvalidArgumentError: there are not as many cards as are asked for, or parts of one are.
+    """
+    cards = _cards(environment.get(_CARDS))
+    found: dict[Task, dict[str, str]] = {}
+    for task in tasks_of(wanted.jobs):
+        number = wanted.jobs[task.job].num_gpus
+        if number != int(number):
+            raise InvalidArgumentError("a process has whole GPUs", expected="a whole number", actual=number)
+        own = list(islice(cards, int(number)))
+        if len(own) < number:
+            raise InvalidArgumentError(f"no GPU is left for {task.name}", expected=number, actual=len(own))
+        found[task] = {_CARDS: ",".join(own), **wanted.credentials.environment()}
+    return found
+
+
+def _cards(visible: str | None) -> Iterator[str]:
+    """The names of the cards that this program sees; all there are where nothing is said."""
+    return map(str, count()) if visible is None else iter([card for card in visible.split(",") if card.strip()])

@@ -1,0 +1,1 @@
+"""Clusters that a program starts and supervises: what is the same for all places where tasks can run."""

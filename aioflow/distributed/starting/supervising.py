@@ -1,0 +1,163 @@
+"""Starts the tasks of a cluster on a host, begins them again when they end, and ends them with the block.
+
+A keeper for each task is all there is to supervision: it has the task begin, waits until it has ended, and begins it
+again, at the address that it had. So the other tasks and all sessions find it where it was; that its variables are gone
+they learn from the number of its process. A task that is lost for good would be waited for in vain: it ends the block
+with its error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from aioflow.checks.numbers import check_number, check_whole
+from aioflow.distributed.starting.cluster import StartedCluster
+from aioflow.distributed.starting.host import Host, Wanted
+from aioflow.distributed.starting.jobs import Jobs, read_jobs
+from aioflow.errors import DeadlineExceededError, InvalidArgumentError, OpError
+from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address
+from aioflow.net.credentials import Credentials, introduced
+from aioflow.net.remote_step import outcomes
+
+__all__ = ["supervised", "wanted"]
+
+_LOGGER: Final = logging.getLogger("aioflow.distributed")
+_END_SECONDS: Final = 15.0  # beyond the time of the steps, for tasks to end
+
+
+def wanted(
+    jobs: Jobs,
+    *,
+    credentials: Credentials | None,
+    allow_dirs: Iterable[Any],
+    imports: Iterable[str],
+    max_restarts: int,
+    drain_seconds: float,
+) -> Wanted:
+    """What a caller asks for. Without credentials it is those of the environment, or a secret that is made here.
+
+    Raises:
+        InvalidArgumentError, DTypeError: something is not as it should be.
+    """
+    check_whole(max_restarts, "max_restarts", -1)
+    check_number(drain_seconds, "the time for the steps that run", "a number of seconds")
+    known = Credentials.from_environment() if credentials is None else credentials
+    if not known.prove:
+        known = Credentials(secrets.token_hex(32).encode())
+    return Wanted(read_jobs(jobs), known, tuple(map(str, allow_dirs)), tuple(imports), max_restarts, drain_seconds)
+
+
+@asynccontextmanager
+async def supervised(
+    host: Host, wanted: Wanted, *, timeout: float, may_lose: Collection[str]
+) -> AsyncIterator[StartedCluster]:
+    """A cluster of what is wanted, for as long as the block runs; each task serves when it begins.
+
+    Args:
+        timeout: Seconds until all tasks serve.
+        may_lose: The jobs without whose tasks the block goes on.
+
+    Raises:
+        DeadlineExceededError: not all tasks serve in time.
+        OpError: a task cannot be started, or is lost for good.
+    """
+    check_number(timeout, "the time limit of the start", "a number of seconds", above=0)
+    unknown = sorted(set(may_lose) - set(wanted.jobs))
+    if unknown:
+        raise InvalidArgumentError("may_lose names no job", expected=list(wanted.jobs), actual=unknown)
+    clock = asyncio.get_running_loop().time
+    until = clock() + timeout
+    placed: list[Task] = []
+    try:
+        addresses = await host.place(timeout)
+        placed += addresses
+        supervisor = _Supervisor(host, StartedCluster(_spec(addresses), wanted.credentials), may_lose)
+        with introduced(map(comm_address, addresses.values()), wanted.credentials):
+            async with supervisor.keeping():
+                await supervisor.all_serve(until - clock())
+                yield supervisor.cluster
+    finally:
+        try:
+            with suppress(TimeoutError):  # whoever does not end in order is ended
+                async with asyncio.timeout(wanted.drain_seconds + _END_SECONDS):
+                    await outcomes(host.drain(task) for task in placed)
+        finally:
+            await host.close()
+
+
+def _spec(addresses: Mapping[Task, str]) -> ClusterSpec:
+    jobs: dict[str, dict[int, str]] = {}
+    for task, address in addresses.items():
+        jobs.setdefault(task.job, {})[task.number] = address
+    return ClusterSpec(jobs)
+
+
+class _Supervisor:
+    """The keepers of all tasks."""
+
+    def __init__(self, host: Host, cluster: StartedCluster, may_lose: Collection[str]) -> None:
+        self.cluster = cluster
+        self._host = host
+        self._may_lose = may_lose
+        self._lost: OpError | None = None
+        self._serving = {task: asyncio.Event() for task in cluster.spec.tasks()}
+
+    async def all_serve(self, seconds: float) -> None:
+        """Wait until each task has begun. Raises DeadlineExceededError, which names those that have not."""
+        try:
+            async with asyncio.timeout(seconds):
+                for event in self._serving.values():
+                    await event.wait()
+        except TimeoutError as error:
+            late = [task.name for task, event in self._serving.items() if not event.is_set()]
+            raise DeadlineExceededError("not all tasks serve in time", expected="all", actual=f"not {late}") from error
+
+    @asynccontextmanager
+    async def keeping(self) -> AsyncIterator[None]:
+        """A block with the keepers. Raises the error of a task that is lost, or else what the block raises."""
+        raised: BaseException | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                keepers = [group.create_task(self._keep(task)) for task in self._serving]
+                try:
+                    yield
+                except BaseException as error:
+                    raised = error
+                    raise
+                finally:
+                    for keeper in keepers:
+                        keeper.cancel()
+        except BaseExceptionGroup:
+            if self._lost is None and raised is None:
+                raise
+        else:
+            return
+        if self._lost is not None:  # for which the block was cancelled, if it has not failed before
+            raise self._lost from (None if isinstance(raised, asyncio.CancelledError) else raised)
+        if raised is not None:
+            raise raised
+
+    async def _keep(self, task: Task) -> None:
+        status, spec = self.cluster.tasks[task.name], self.cluster.spec
+        try:
+            while True:
+                running = await self._host.begin(task, spec)
+                status.restarts += status.pid != 0
+                status.state, (status.node, status.pid) = "serves", running
+                self._serving[task].set()
+                _LOGGER.info("%s serves at %s: process %d of %s", task.name, status.address, status.pid, status.node)
+                await self._host.ended(task)
+                status.state = "begins"
+                _LOGGER.warning("%s has ended", task.name)
+        except OpError as error:
+            status.state = "lost"
+            if task.job in self._may_lose and self._serving[task].is_set():
+                _LOGGER.warning("%s is lost, and training goes on without it: %s", task.name, error.message)
+                return
+            self._lost = error
+            raise

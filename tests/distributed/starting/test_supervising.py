@@ -1,0 +1,256 @@
+"""Supervision, with a host whose tasks begin and end when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from aioflow.distributed.starting.cluster import StartedCluster
+from aioflow.distributed.starting.host import Running, Wanted
+from aioflow.distributed.starting.jobs import tasks_of
+from aioflow.distributed.starting.supervising import supervised, wanted
+from aioflow.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
+from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.credentials import Credentials, credentials_at
+
+PS, WORKER = Task("ps", 0), Task("worker", 0)
+SECONDS = 30.0
+
+
+class Stage:
+    """A host: what happens there is written down, and `end` and `lose` are what befalls a task."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._tasks = tasks_of(wanted.jobs)
+        self._ended = {task: asyncio.Event() for task in self._tasks}
+        self._lost: dict[Task, UnavailableError] = {}
+        self.silent: set[Task] = set()
+        self.begun: list[tuple[Task, str]] = []
+        self.drained: list[Task] = []
+        self.closed = False
+        self.change = asyncio.Event()
+
+    def end(self, task: Task) -> None:
+        self._ended[task].set()
+
+    def lose(self, task: Task, message: str = "gone") -> UnavailableError:
+        error = self._lost[task] = UnavailableError(message)
+        self.end(task)
+        return error
+
+    async def until_begun(self, count: int) -> None:
+        while len(self.begun) < count:
+            self.change.clear()
+            await self.change.wait()
+        await asyncio.sleep(0)
+
+    async def place(self, seconds: float) -> Mapping[Task, str]:
+        return {task: f"127.0.0.1:{number}" for number, task in enumerate(self._tasks, 2000)}
+
+    async def begin(self, task: Task, spec: ClusterSpec) -> Running:
+        if task in self.silent:
+            await asyncio.Event().wait()
+        if task in self._lost:
+            raise self._lost[task]
+        self._ended[task].clear()
+        self.begun.append((task, spec.task_address(*task)))
+        self.change.set()
+        return Running("here", len(self.begun))
+
+    async def ended(self, task: Task) -> None:
+        await self._ended[task].wait()
+
+    async def drain(self, task: Task) -> None:
+        self.drained.append(task)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def asked(**options: Any) -> Wanted:
+    given = {"credentials": None, "allow_dirs": (), "imports": (), "max_restarts": 3, "drain_seconds": 0.0}
+    return wanted({"ps": 1, "worker": 1}, **(given | options))
+
+
+def started(stage: Stage, what: Wanted, may_lose: tuple[str, ...] = (), timeout: float = SECONDS) -> Any:
+    return supervised(stage, what, timeout=timeout, may_lose=may_lose)
+
+
+def ended_in_order(stage: Stage) -> bool:
+    return stage.closed and sorted(stage.drained) == [PS, WORKER]
+
+
+async def test_who_ends_is_begun_again_at_its_address() -> None:
+    what = asked()
+    stage = Stage(what)
+    async with asyncio.timeout(SECONDS), started(stage, what) as cluster:
+        assert cluster.spec.as_dict() == {"ps": ["127.0.0.1:2000"], "worker": ["127.0.0.1:2001"]}
+        assert cluster.target == "aioflow://127.0.0.1:2000"
+        assert cluster.target_of("worker") == "aioflow://127.0.0.1:2001"
+        before = cluster.status_of("worker").pid
+        stage.end(WORKER)
+        await stage.until_begun(3)
+        assert stage.begun[-1] == (WORKER, "127.0.0.1:2001")
+        status = cluster.status_of("worker")
+        assert (status.state, status.restarts, status.address) == ("serves", 1, "127.0.0.1:2001")
+        assert status.pid not in (0, before)
+        assert cluster.status_of("ps").restarts == 0
+        assert not stage.drained
+    assert ended_in_order(stage)
+
+
+async def test_a_task_that_is_lost_cancels_the_block_which_raises_its_error() -> None:
+    what = asked()
+    stage, cancelled, lost = Stage(what), asyncio.Event(), []
+
+    async def program() -> None:
+        async with started(stage, what):
+            lost.append(stage.lose(WORKER))
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+
+    async with asyncio.timeout(SECONDS):
+        with pytest.raises(UnavailableError) as raised:
+            await program()
+        await asyncio.sleep(0)  # whose task is cancelled no more
+    assert [raised.value] == lost
+    assert cancelled.is_set()
+    assert ended_in_order(stage)
+
+
+async def test_what_the_block_says_of_a_lost_task_is_not_forgotten() -> None:
+    what = asked()
+    stage, own = Stage(what), UnavailableError("the session's view of it")
+
+    async def program() -> None:
+        async with asyncio.timeout(SECONDS), started(stage, what):
+            stage.lose(WORKER)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise own from None
+
+    with pytest.raises(UnavailableError, match="gone") as raised:
+        await program()
+    assert raised.value.__cause__ is own
+
+
+async def test_a_job_may_be_lost_where_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    what = asked()
+    stage = Stage(what)
+    async with asyncio.timeout(SECONDS), started(stage, what, may_lose=("worker",)) as cluster:
+        stage.lose(WORKER)
+        while cluster.status_of("worker").state != "lost":  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        stage.end(PS)  # the others are supervised still
+        await stage.until_begun(3)
+        assert cluster.status_of("ps").restarts == 1
+    assert "/job:worker/replica:0/task:0 is lost" in caplog.text
+    assert ended_in_order(stage)
+
+
+async def test_but_not_at_the_start() -> None:
+    what = asked()
+    stage = Stage(what)
+    error = stage.lose(WORKER)
+    with pytest.raises(UnavailableError) as raised:
+        async with asyncio.timeout(SECONDS), started(stage, what, may_lose=("worker",)):
+            raise AssertionError("it begins")
+    assert raised.value is error
+    assert ended_in_order(stage)
+
+
+async def test_a_block_that_fails_raises_what_it_raised() -> None:
+    what = asked()
+    stage, own = Stage(what), ExceptionGroup("of the program's own", [KeyError(1)])
+    with pytest.raises(ExceptionGroup) as raised:
+        async with started(stage, what):
+            raise own
+    assert raised.value is own
+    assert raised.value.__cause__ is None
+    assert ended_in_order(stage)
+
+
+async def test_a_block_that_is_cancelled_ends_in_order() -> None:
+    what = asked()
+    stage = Stage(what)
+
+    async def program() -> None:
+        async with asyncio.timeout(SECONDS) as limit, started(stage, what):
+            limit.reschedule(asyncio.get_running_loop().time())
+            await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        await program()
+    assert ended_in_order(stage)
+
+
+async def test_who_does_not_begin_in_time_is_named() -> None:
+    what = asked()
+    stage = Stage(what)
+    stage.silent.add(WORKER)
+    with pytest.raises(DeadlineExceededError) as raised:
+        async with started(stage, what, timeout=0.05):
+            raise AssertionError("it begins")
+    assert "/job:worker" in str(raised.value)
+    assert "/job:ps" not in str(raised.value)
+    assert ended_in_order(stage)
+
+
+async def test_sessions_of_this_program_know_the_secret_while_the_block_runs() -> None:
+    what = asked(credentials=Credentials())
+    stage, address = Stage(what), "tcp://127.0.0.1:2000"
+    assert credentials_at(address) is None
+    async with started(stage, what) as cluster:
+        known = credentials_at(address)
+        assert isinstance(cluster, StartedCluster)
+        assert known is cluster.credentials
+        assert known is not None
+        assert known.secret is not None
+        assert len(known.secret) >= 32
+    assert credentials_at(address) is None
+
+
+async def test_no_secret_is_logged_or_shown(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    what = asked()
+    stage = Stage(what)
+    async with started(stage, what) as cluster:
+        stage.end(PS)
+        await stage.until_begun(3)
+    secret = what.credentials.secret
+    assert secret is not None
+    assert caplog.text
+    for text in (caplog.text, repr(cluster), repr(what), repr(cluster.credentials)):
+        assert secret.decode() not in text
+
+
+def test_each_cluster_has_a_secret_of_its_own_unless_the_environment_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIOFLOW_SECRET", raising=False)
+    assert asked().credentials.secret != asked().credentials.secret
+    monkeypatch.setenv("AIOFLOW_SECRET", "0123456789abcdef" * 2)
+    assert asked().credentials.secret == b"0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_restarts": -2}, {"max_restarts": 1.5}, {"drain_seconds": "1"}, {"drain_seconds": float("nan")}]
+)
+def test_what_is_no_number_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        asked(**options)
+
+
+@pytest.mark.parametrize("options", [{"timeout": 0.0}, {"may_lose": ("wroker",)}])
+async def test_what_makes_no_sense_is_refused_before_anything_is_placed(options: dict[str, Any]) -> None:
+    what = asked()
+    stage = Stage(what)
+    with pytest.raises(InvalidArgumentError):
+        async with started(stage, what, **options):
+            raise AssertionError("it begins")
+    assert not stage.begun

@@ -1,0 +1,166 @@
+"""Clusters of processes of this machine: what each is told, what happens when one dies, and that none stays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Any, Final
+
+import psutil
+import pytest
+
+import aioflow as af
+from aioflow.cli.worker_options import make_parser, parse_options
+from aioflow.distributed.processes import command, environments, start
+from aioflow.distributed.starting.cluster import StartedCluster
+from aioflow.distributed.starting.host import Wanted
+from aioflow.distributed.starting.jobs import Job, read_jobs
+from aioflow.distributed.starting.supervising import wanted
+from aioflow.errors import InvalidArgumentError, OpError, UnauthenticatedError, UnavailableError
+from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.credentials import Credentials
+from tests.processes import SECONDS, program_on_loop
+
+KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
+
+
+def asked(jobs: Any, **options: Any) -> Wanted:
+    given = {"credentials": None, "allow_dirs": (), "imports": (), "max_restarts": 3, "drain_seconds": 2.5}
+    return wanted(jobs, **(given | options))
+
+
+# ── what a process is told ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_worker_is_told_all_but_the_secret_on_its_command_line() -> None:
+    what = asked({"ps": 1, "worker": Job(2, cpu_devices=3)}, allow_dirs=["/data run", "/x"], imports=["json"])
+    spec = ClusterSpec({"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:2", "127.0.0.1:3"]})
+    interpreter, module, *told = command(what, Task("worker", 1), spec)
+    assert (interpreter, module) == ("-m", "aioflow.worker")
+    options = parse_options(make_parser("worker", ""), told, {})
+    assert options.task.cluster == spec
+    assert (options.task.job_name, options.task.task_index) == ("worker", 1)
+    assert options.task.is_told_by("--")  # so that it has nothing to say about it
+    assert (options.cpus, options.drain_seconds, options.until_eof) == (3, 2.5, True)
+    assert options.allow_dir == ["/data run", "/x"]
+    secret = what.credentials.secret
+    assert secret is not None
+    assert secret.decode() not in " ".join(told)
+    own = environments(what, {})[Task("worker", 1)]
+    assert Credentials.from_environment(own).secret == secret
+
+
+def test_cards_are_dealt_out_one_by_one() -> None:
+    jobs = read_jobs({"ps": 1, "worker": Job(2, num_gpus=2)})
+    what = Wanted(jobs, Credentials())
+    given = [environments(what, environment) for environment in ({}, {"CUDA_VISIBLE_DEVICES": "7,GPU-a,5,MIG-b,1"})]
+    cards = [[own["CUDA_VISIBLE_DEVICES"] for own in found.values()] for found in given]
+    assert cards == [["", "0,1", "2,3"], ["", "7,GPU-a", "5,MIG-b"]]
+
+
+@pytest.mark.parametrize(("number", "visible"), [(0.5, "0,1"), (2, "0"), (1, "")])
+def test_cards_that_are_not_there_are_refused(number: float, visible: str) -> None:
+    what = Wanted(read_jobs({"worker": Job(num_gpus=number)}), Credentials())
+    with pytest.raises(InvalidArgumentError):
+        environments(what, {"CUDA_VISIBLE_DEVICES": visible})
+
+
+# ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def until_serving(cluster: StartedCluster, job: str, restarts: int) -> None:
+    status = cluster.status_of(job)
+    while (status.state, status.restarts) != ("serves", restarts):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def test_they_serve_are_started_again_and_end() -> None:
+    with af.device("/job:worker"):
+        v = af.Variable(1.0)
+        total = v + 41.0
+    async with asyncio.timeout(SECONDS):
+        async with start({"ps": 1, "worker": 1}) as cluster:
+            first = [status.pid for status in cluster.tasks.values()]
+            async with af.Session(cluster.target) as session:
+                await session.run(v.initializer)
+                assert await session.run(total) == 42.0
+                os.kill(cluster.status_of("worker").pid, KILL)
+                await until_serving(cluster, "worker", restarts=1)
+                with pytest.raises(OpError):
+                    await session.run(total)  # the variable has gone with its process
+                await session.run(v.initializer)
+                assert await session.run(total) == 42.0
+            health = await cluster.health()
+            assert list(health) == list(cluster.tasks)
+            assert not [state for state in health.values() if isinstance(state, OpError)]
+            pids = first + [status.pid for status in cluster.tasks.values()]
+            assert await asyncio.to_thread(refused, cluster.target)
+        assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def refused(target: str) -> bool:
+    """Whether somebody of this machine without the secret is sent away."""
+
+    async def run() -> None:
+        async with af.Session(target, credentials=Credentials(b"another secret than theirs")):
+            raise AssertionError("it is served")
+
+    with pytest.raises(UnauthenticatedError):
+        asyncio.run(run())
+    return True
+
+
+async def test_one_that_may_not_be_started_again_is_lost() -> None:
+    async def program() -> None:
+        async with start({"ps": 1}, max_restarts=0) as cluster:
+            os.kill(cluster.status_of("ps").pid, KILL)
+            await asyncio.Event().wait()
+
+    async with asyncio.timeout(SECONDS):
+        with pytest.raises(UnavailableError, match=r"/job:ps/replica:0/task:0 is lost: .* status") as raised:
+            await program()
+    assert "at most 0 restarts" in str(raised.value)
+
+
+async def test_one_that_cannot_start_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    async with asyncio.timeout(SECONDS):
+        with pytest.raises(UnavailableError, match="status 2"):
+            async with start({"ps": 1}, imports=["no_such_module"], max_restarts=1):
+                raise AssertionError("it serves")
+    assert capfd.readouterr().err.count("no_such_module") == 2  # which the worker has said
+
+
+PROGRAM: Final = """
+import asyncio
+import aioflow as af
+
+async def main():
+    async with af.distributed.processes.start({"ps": 1, "worker": 1}) as cluster:
+        print(*(status.pid for status in cluster.tasks.values()), flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
+async def test_none_outlives_the_program(how: str) -> None:
+    async with asyncio.timeout(SECONDS), program_on_loop("-c", PROGRAM, stderr=asyncio.subprocess.DEVNULL) as program:
+        if program.stdout is None:
+            raise AssertionError("there is no output")
+        pids = list(map(int, (await program.stdout.readline()).split()))
+        assert len(pids) == 2
+        program.send_signal(getattr(signal, how))
+        await program.wait()
+        while any(map(runs, pids)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
