@@ -10,6 +10,7 @@ from aioflow.work.later import load_later as _load_later
 # Loaded with the first use.
 if _TYPE_CHECKING:
     from aioflow.distributed import processes as processes
+    from aioflow.distributed import ray as ray
     from aioflow.distributed.across import all_reduce_across as all_reduce_across
     from aioflow.distributed.ring import all_reduce as all_reduce
     from aioflow.distributed.starting.cluster import StartedCluster as StartedCluster
@@ -45,5 +46,6 @@ _load_later(
         "all_reduce_across": "aioflow.distributed.across",
         "cluster_task": "aioflow.net.cluster_sources.this_task",
         "processes": "aioflow.distributed.processes",
+        "ray": "aioflow.distributed.ray",
     },
 )

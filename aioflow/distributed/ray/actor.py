@@ -1,0 +1,105 @@
+"""A task of a cluster as an actor of Ray: the worker is the actor's own process.
+
+So what Ray counts, limits, kills and starts again is the worker, its GPUs are those that Ray has given the actor, and
+nothing can outlive it, as a child of the actor might. The worker is the ordinary `train.Server`, on the actor's loop.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final
+
+from aioflow.config import SessionConfig
+from aioflow.errors import OpError, UnavailableError
+from aioflow.net.addresses import PortReservation, join_host, split_host
+from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.credentials import Credentials
+from aioflow.net.errors_codec import encode_error
+from aioflow.net.server import Server
+from aioflow.net.tls import Tls
+
+__all__ = ["WorkerActor"]
+
+_AGAIN: Final = "to leave the block and start the cluster again: training goes on from the last checkpoint"
+
+
+class WorkerActor:
+    """One task. Ray makes it anew when its process has died; then it knows nothing, until `begin` is called.
+
+    Args:
+        job, number: Of the task.
+        imports: Modules that register ops.
+    """
+
+    def __init__(self, job: str, number: int, imports: Sequence[str]) -> None:
+        self._task = Task(job, number)
+        self._reservation: PortReservation | None = None
+        self._server: Server | None = None
+        for module in imports:
+            import_module(module)
+
+    def __repr__(self) -> str:  # which Ray puts before each line of the log
+        return f"{self._task.job}:{self._task.number}"
+
+    async def place(self, bind: str | None) -> str:
+        """Its address: that of the node, with a free port, which is kept until it begins.
+
+        Args:
+            bind: The host to listen at, if it is not the node's address.
+        """
+        host = _node_address()
+        if self._reservation is None:
+            self._reservation = PortReservation(bind or host, anywhere=True)
+        return join_host(host, split_host(self._reservation.place)[1])
+
+    async def begin(self, orders: Mapping[str, Any]) -> dict[str, Any]:
+        """Serve, unless it does. The error that keeps it from that is part of the result."""
+        try:
+            if self._server is None:
+                self._server = await self._serving(orders)
+        except OpError as error:
+            return {"error": encode_error(error)}
+        return {"node": _node_address(), "pid": os.getpid()}
+
+    async def _serving(self, orders: Mapping[str, Any]) -> Server:
+        cluster = ClusterSpec(orders["cluster"])
+        address, here = cluster.task_address(*self._task), _node_address()
+        if split_host(address)[0] != here:
+            raise UnavailableError(
+                f"{self._task.name} is lost with its node: Ray has put it on {here}, and others know it at {address}",
+                expected=_AGAIN,
+                actual=here,
+            )
+        tls = None if orders["tls"] is None else Tls(*orders["tls"])
+        server = Server(
+            cluster,
+            self._task.job,
+            self._task.number,
+            config=SessionConfig(device_count=orders["device_count"]),
+            allow_dirs=orders["allow_dirs"],
+            credentials=Credentials(orders["secret"], tls, orders["seals_loopback"]),
+            bind=orders["bind"],
+        )
+        try:
+            await server.start()
+        except BaseException:
+            await server.stop()  # which else would keep the address within this process
+            raise
+        return server
+
+    async def ended(self) -> None:
+        """Return when it serves no more."""
+        if self._server is not None:
+            await self._server.join()
+
+    async def drain(self, seconds: float) -> None:
+        """As `Server.drain`."""
+        if self._server is not None:
+            await self._server.drain(seconds)
+
+
+def _node_address() -> str:
+    address: str = import_module("ray").util.get_node_ip_address()
+    return address

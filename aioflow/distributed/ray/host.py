@@ -1,0 +1,189 @@
+"""Ray as a host of tasks: a placement group with a bundle for each, and an actor in each bundle.
+
+A bundle keeps its actor on its node. So an actor that Ray has started again has the address that it had, and takes its
+port again; only a node that is gone takes the address along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from aioflow.distributed.ray.actor import WorkerActor
+from aioflow.distributed.ray.asked import actor_options, bundles, orders
+from aioflow.distributed.starting.host import Running, Wanted
+from aioflow.distributed.starting.jobs import tasks_of
+from aioflow.errors import AlreadyExistsError, DeadlineExceededError, UnavailableError
+from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.errors_codec import decode_error
+from aioflow.net.remote_step import outcomes
+
+__all__ = ["RayHost", "in_thread"]
+
+T = TypeVar("T")
+
+_LOGGER: Final = logging.getLogger("aioflow.distributed")
+_PAUSE: Final = 0.1  # seconds between attempts
+_DRAIN_SECONDS: Final = 3.0  # beyond the time of the steps: answers, goodbyes
+_END_SECONDS: Final = 5.0  # for actors that have been killed
+_LINE: Final = 300  # characters of what Ray says
+
+
+class RayHost:
+    """A placement group and its actors (`starting.host.Host`).
+
+    Args:
+        ray: The module, which is connected to a cluster.
+        wanted: What is to be started.
+        strategy: Of the placement group.
+        bind: The host at which the workers listen, if it is not their node's address.
+        patience: Seconds in which Ray starts an actor again.
+
+    Raises:
+        InvalidArgumentError: a task needs no resources.
+    """
+
+    def __init__(self, ray: Any, wanted: Wanted, strategy: str, bind: str | None, patience: float) -> None:
+        self._ray = ray
+        self._wanted = wanted
+        self._strategy = strategy
+        self._bind = bind
+        self._patience = patience
+        self._bundles = bundles(wanted.jobs)
+        self._group: Any = None
+        self._actors: dict[Task, Any] = {}
+
+    async def place(self, seconds: float) -> Mapping[Task, str]:
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                make = partial(self._ray.util.placement_group, self._bundles, strategy=self._strategy)
+                await in_thread(partial(self._keep_group, make))
+                await self._group.ready()
+                await in_thread(self._make_actors)
+                async with asyncio.TaskGroup() as tg:
+                    found = {task: tg.create_task(self._address(task)) for task in self._actors}
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            free = await in_thread(self._ray.available_resources)
+            raise DeadlineExceededError(
+                f"Ray has no room for all tasks within {seconds:g} s",
+                expected=f"{self._bundles}, placed by {self._strategy}",
+                actual=f"free: {free}",
+            ) from error
+        return {task: address.result() for task, address in found.items()}
+
+    def _keep_group(self, make: Callable[[], Any]) -> None:
+        self._group = make()
+
+    def _make_actors(self) -> None:
+        """Some tens of milliseconds each the first time, when Ray exports the class."""
+        made = self._ray.remote(WorkerActor)
+        strategies = self._ray.util.scheduling_strategies
+        for index, task in enumerate(tasks_of(self._wanted.jobs)):
+            place = strategies.PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
+            options = actor_options(self._wanted.jobs[task.job], self._wanted.max_restarts)
+            actor = made.options(scheduling_strategy=place, **options)
+            self._actors[task] = actor.remote(task.job, task.number, list(self._wanted.imports))
+
+    async def _address(self, task: Task) -> str:
+        return str(await self._answer(task, lambda actor: actor.place.remote(self._bind)))
+
+    async def begin(self, task: Task, spec: ClusterSpec) -> Running:
+        told = orders(self._wanted, task, spec, self._bind)
+        found = "no process"
+        try:
+            async with asyncio.timeout(self._patience) as limit:
+                while True:
+                    answer = await self._answer(task, lambda actor: actor.begin.remote(told))
+                    if "error" not in answer:
+                        return Running(answer["node"], answer["pid"])
+                    error = decode_error(answer["error"], task.name)
+                    if not isinstance(error, AlreadyExistsError):
+                        raise error
+                    found = error.message  # somebody has its port, perhaps the process that was before it
+                    await asyncio.sleep(_PAUSE)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise UnavailableError(
+                f"{task.name} is lost: it does not serve within {self._patience:g} s",
+                expected="room for it on its node, and its port; or to start the cluster again",
+                actual=found,
+            ) from error
+
+    async def _answer(self, task: Task, ask: Callable[[Any], Any]) -> Any:
+        """What the actor answers, which may have to be started again first. Raises UnavailableError: it is lost."""
+        errors = self._ray.exceptions
+        while True:
+            try:
+                return await ask(self._actors[task])
+            except errors.ActorUnavailableError:
+                await asyncio.sleep(_PAUSE)
+            except errors.RayError as error:
+                raise self._lost(task, error) from error
+
+    def _lost(self, task: Task, error: Exception) -> UnavailableError:
+        return UnavailableError(
+            f"{task.name} is lost: {_brief(error)}",
+            expected=f"an actor that can be made, and at most {self._wanted.max_restarts} restarts of it",
+        )
+
+    async def ended(self, task: Task) -> None:
+        errors = self._ray.exceptions
+        try:
+            await self._actors[task].ended.remote()
+        except errors.ActorUnavailableError:
+            return  # its process has died, and Ray starts it again
+        except errors.RayError as error:
+            raise self._lost(task, error) from error
+
+    async def drain(self, task: Task) -> None:
+        seconds = self._wanted.drain_seconds
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds + _DRAIN_SECONDS):
+                try:
+                    await self._actors[task].drain.remote(seconds)
+                except self._ray.exceptions.RayError as error:
+                    _LOGGER.info("%s could not be drained: %s", task.name, _brief(error))
+
+    async def close(self) -> None:
+        await in_thread(self._remove)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                await outcomes(_gone(actor.ended.remote()) for actor in self._actors.values())
+
+    def _remove(self) -> None:
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+        if self._group is not None:
+            self._ray.util.remove_placement_group(self._group)
+
+
+async def _gone(call: Any) -> None:
+    """Until Ray says that there is no such actor, which is what comes of a call of one that has been killed."""
+    await call
+
+
+def _brief(error: Exception) -> str:
+    """The first line, and the last, in which there is the error of an actor that could not be made."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " … ".join(line[:_LINE] for line in dict.fromkeys((lines[0], lines[-1])))
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """The result of a call that blocks. Where this is cancelled, it waits for the call, so that what that makes is
+    known.
+    """
+    running = asyncio.get_running_loop().run_in_executor(None, call)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

@@ -1,0 +1,158 @@
+"""What is asked of Ray, and what an actor does with what it is told: all that needs no Ray."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Final
+
+import pytest
+
+import aioflow as af
+from aioflow.distributed.ray import actor, start
+from aioflow.distributed.ray.actor import WorkerActor
+from aioflow.distributed.ray.asked import STRATEGIES, actor_options, bundles, check_strategy, orders
+from aioflow.distributed.starting.host import Wanted
+from aioflow.distributed.starting.jobs import Job, read_jobs
+from aioflow.errors import AlreadyExistsError, InvalidArgumentError, OpError, UnavailableError, UnimplementedError
+from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.credentials import Credentials
+from aioflow.net.errors_codec import decode_error
+
+KNOWN: Final = Credentials(b"0123456789abcdef0123456789abcdef")
+
+
+def asked(jobs: Any, **options: Any) -> Wanted:
+    return Wanted(read_jobs(jobs), KNOWN, **options)
+
+
+# ── what is asked of Ray ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_task_has_a_bundle_with_what_it_needs() -> None:
+    jobs = read_jobs({"worker": Job(2, num_cpus=4, num_gpus=1, resources={"disk": 0.5, "tape": 0}), "ps": 1})
+    ps, *workers = bundles(jobs)
+    assert ps == {"CPU": 1.0}
+    assert workers == [{"CPU": 4, "GPU": 1, "disk": 0.5}] * 2
+
+
+def test_the_actor_takes_what_its_bundle_has() -> None:
+    job = Job(num_cpus=2, num_gpus=0.5, resources={"disk": 1})
+    options = actor_options(job, max_restarts=-1)
+    assert (options["num_cpus"], options["num_gpus"], options["resources"]) == (2, 0.5, {"disk": 1})
+    assert options["max_restarts"] == -1
+    assert options["max_task_retries"] == 0  # a call that is repeated would hide the restart from the supervisor
+
+
+def test_a_task_that_needs_nothing_has_no_place() -> None:
+    with pytest.raises(InvalidArgumentError, match="'ps'"):
+        bundles(read_jobs({"ps": Job(num_cpus=0)}))
+
+
+def test_strategies_are_those_of_ray() -> None:
+    for strategy in STRATEGIES:
+        check_strategy(strategy)
+    with pytest.raises(InvalidArgumentError):
+        check_strategy("pack")
+
+
+async def test_without_ray_the_install_command_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UnimplementedError, match=r"pip install 'aioflow\[ray\]'"):
+        async with start({"ps": 1}):
+            raise AssertionError("it begins")
+
+
+def test_the_package_does_without_ray() -> None:
+    assert importlib.import_module("aioflow.distributed.ray") is af.distributed.ray
+
+
+# ── an actor ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The address of the node that the actor is on; may be changed."""
+    found = ["127.0.0.1"]
+    monkeypatch.setattr(actor, "_node_address", lambda: found[0])
+    return found
+
+
+def told(address: str, what: Wanted | None = None) -> dict[str, Any]:
+    return orders(what or asked({"ps": 1}), Task("ps", 0), ClusterSpec({"ps": [address]}), bind=None)
+
+
+def error_of(answer: dict[str, Any]) -> OpError:
+    return decode_error(answer["error"], "the actor")
+
+
+async def test_an_actor_keeps_its_port_until_it_serves_there(node: list[str]) -> None:
+    ps = WorkerActor("ps", 0, [])
+    address = await ps.place(None)
+    assert await ps.place(None) == address
+    assert address.startswith("127.0.0.1:")
+    assert "error" not in await ps.begin(told(address))
+    assert "error" not in await ps.begin(told(address))  # asked again, by one whose first call had no answer
+    async with af.Session(f"aioflow://{address}", credentials=KNOWN) as session:
+        with af.device("/job:ps"):
+            assert await session.run(af.constant(1.0) + 1.0) == 2.0
+    await ps.drain(0.0)
+    await ps.ended()
+
+
+async def test_one_that_is_made_anew_serves_at_the_address_that_is_known(node: list[str]) -> None:
+    first, again = WorkerActor("ps", 0, []), WorkerActor("ps", 0, [])
+    address = await first.place(None)
+    assert "error" not in await first.begin(told(address))
+    assert isinstance(error_of(await again.begin(told(address))), AlreadyExistsError)  # the first one lives still
+    await first.drain(0.0)
+    assert "error" not in await again.begin(told(address))  # and its failure has not kept the address
+    await again.drain(0.0)
+
+
+async def test_one_on_another_node_says_that_its_own_is_lost(node: list[str]) -> None:
+    first, again = WorkerActor("ps", 0, []), WorkerActor("ps", 0, [])
+    address = await first.place(None)
+    node[0] = "127.0.0.2"
+    error = error_of(await again.begin(told(address)))
+    assert isinstance(error, UnavailableError)
+    assert "lost with its node" in error.message
+    assert address in error.message
+    assert "start the cluster again" in str(error.expected)
+
+
+async def test_one_that_listens_elsewhere_is_known_by_its_node(node: list[str]) -> None:
+    node[0] = "127.0.0.3"
+    ps = WorkerActor("ps", 0, [])
+    address = await ps.place("127.0.0.1")
+    assert address.startswith("127.0.0.3:")
+    answer = await ps.begin(told(address) | {"bind": "127.0.0.1"})
+    assert "error" not in answer
+    async with af.Session(f"aioflow://127.0.0.1:{address.partition(':')[2]}", credentials=KNOWN) as session:
+        with af.device("/job:ps"):
+            assert await session.run(af.constant(1.0) + 1.0) == 2.0
+    await ps.drain(0.0)
+
+
+async def test_an_actor_has_the_folders_and_devices_of_its_job(node: list[str], tmp_path: Any) -> None:
+    ps = WorkerActor("ps", 0, ["json"])
+    address = await ps.place(None)
+    what = asked({"ps": Job(cpu_devices=2)}, allow_dirs=[str(tmp_path)])
+    await ps.begin(told(address, what))
+    async with af.Session(f"aioflow://{address}", credentials=KNOWN) as session:
+        assert list(session.list_devices()) == [
+            "/job:ps/replica:0/task:0/device:CPU:0",
+            "/job:ps/replica:0/task:0/device:CPU:1",
+        ]
+        with af.device("/job:ps"):
+            await session.run(af.write_file(str(tmp_path / "x"), "y"))
+    assert (tmp_path / "x").read_text() == "y"
+    await ps.drain(0.0)
+
+
+def test_what_makes_an_actor_has_no_secret() -> None:
+    """Ray keeps what makes an actor, to make it again."""
+    what = asked({"ps": 1})
+    kept = (actor_options(what.jobs["ps"], 3), bundles(what.jobs), vars(WorkerActor("ps", 0, [])))
+    assert KNOWN.secret is not None
+    assert KNOWN.secret.decode() not in repr(kept)
