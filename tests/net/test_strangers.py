@@ -22,7 +22,7 @@ from aioflow.net.server import Server
 from aioflow.net.transports import connect, listen
 from tests.net.certificates import Authority
 from tests.net.plain_client import Part, PlainClient
-from tests.net.plain_wire import CONNECTING, PROVES, PUSH, REQUEST, frames, hello, proof
+from tests.net.plain_wire import CONNECTING, PROVES, PUSH, REQUEST, Tensor, frames, hello, proof
 from tests.net.test_credentials import between
 from tests.net.test_plain_client import PS, doubling
 
@@ -30,20 +30,28 @@ SECRET: Final = b"0123456789abcdef0123456789abcdef"
 LARGE: Final = ("uint8", (1 << 22,), bytes(1 << 22))
 TABLE: Final = Path(__file__).resolve().parents[2] / "SECURITY.md"
 ERROR: Final[dict[str, Any]] = {"error": "CancelledError", "message": "x", "applied": True, "traceback": ""}
+DEVICE: Final = f"{PS}/device:CPU:0".encode()
 NO_PLACE: Final = dict.fromkeys(("node", "op", "source", "expected", "actual"))
 
 
 class Scene(NamedTuple):
-    """What a stranger would like to reach: a folder, a step that runs, and a variable."""
+    """What a stranger would like to reach: a folder, a step that runs, a part, and the client of a connection."""
 
     where: tuple[str, int]
     folder: Path
     step: int
     handle: int
+    client: int
 
 
 def asked(kind: str, body: dict[str, Any], tensors: Any = (), number: int = 1, what: int = REQUEST) -> bytes:
     return b"".join(frames(what, number, {"kind": kind, "timeout": None, "body": body}, tensors))
+
+
+def texts(*row: bytes) -> Tensor:
+    """A row of texts."""
+    lengths = b"".join(len(text).to_bytes(4, "little") for text in row)
+    return "string", (1, len(row)), lengths + b"".join(row)
 
 
 def registered(part: Part) -> bytes:
@@ -79,12 +87,19 @@ WORDS: Final[dict[str, Callable[[Scene], bytes]]] = {
     "outside of the worker": lambda scene: registered(opening_a_file(scene, "ReadFile")) + ran(scene),
     "files in those folders": lambda scene: registered(opening_a_file(scene, "WriteFile")) + ran(scene),
     "the variables, queues": lambda scene: asked("reset", {"containers": None}),
+    "ask for a place for a variable": lambda scene: asked("settle", {}, [texts(b"", b"v", b"", DEVICE)]),
+    "say where variables are": lambda scene: (
+        asked("claim", {}, [texts(b"", b"v", b"", DEVICE)]) + asked("holds", {}, [texts(b"", b"v")], 2)
+    ),
+    "end the connection of somebody else": lambda scene: asked("hello", {"ended": [scene.client]}),
     "stop a step": lambda scene: asked("abort", {"step": scene.step, "error": {**ERROR, **NO_PLACE}}),
     "take part in a step": lambda scene: asked("deliver", {"edge": "e", "tag": "", "dead": True}, (), scene.step, PUSH),
     "learn paths": lambda scene: asked("nothing", {}) + asked("register", {}) + b"".join(frames(REQUEST, 1, {})),
     "slow or run out of memory": lambda scene: b"".join(frames(REQUEST, 1, {}, [LARGE])),
 }
 ELSEWHERE: Final = {
+    "connections that are kept for tasks": "test_places, of who has proved himself: strangers have none of theirs",
+    "keep a connection that does nothing": "test_credentials, test_hostile_connections: they have seconds",
     "alter what is sent": "test_credentials, test_proving: what is changed on the way ends the connection",
     "read what is sent": "below",
 }
@@ -112,9 +127,13 @@ async def scene(folder: Path) -> AsyncIterator[tuple[Scene, af.Session, Any]]:
         v = af.Variable(7.0, name="v")
         queue = af.FIFOQueue(3, [af.float32], shapes=[()], shared_name="queue")
         taken, put = queue.dequeue(), queue.enqueue(1.0)
+    options = CommOptions(heartbeat=60.0)  # the client below does not send its own while it says nothing
+    folders = [folder]
     async with (
         asyncio.timeout(100),
-        Server({"ps": ["127.0.0.1:0"]}, "ps", 0, credentials=credentials, allow_dirs=[folder]) as server,
+        Server(
+            {"ps": ["127.0.0.1:0"]}, "ps", 0, credentials=credentials, allow_dirs=folders, options=options
+        ) as server,
         af.Session(server.target, graph=graph, credentials=credentials) as session,
         asyncio.TaskGroup() as tg,
     ):
@@ -125,17 +144,21 @@ async def scene(folder: Path) -> AsyncIterator[tuple[Scene, af.Session, Any]]:
         while not server.status().activity.running:  # noqa: ASYNC110
             await asyncio.sleep(0)
         (step,) = [step.id for step in server.status().activity.steps]
-        yield Scene(where, folder, step, await asyncio.to_thread(known, where)), session, v
+        client = secrets.randbits(60) + 1
+        with await asyncio.to_thread(PlainClient, where, client, SECRET, secrets.token_bytes(32)) as known:
+            handle = await asyncio.to_thread(has_registered, known)
+            yield Scene(where, folder, step, handle, client), session, v
+            assert (await asyncio.to_thread(known.call, "clock", {}))[0]["now"] > 0, "it is connected as before"
         assert not waiting.done()
         await session.run(put)
         assert await waiting == 1.0
 
 
-def known(where: tuple[str, int]) -> int:
-    """The handle that a client gets, which is that of all."""
-    with PlainClient(where, secrets.randbits(60) + 1, SECRET, secrets.token_bytes(32)) as client:
-        handle: int = client.call("register", *doubling().message())[0]["handle"]
-        return handle
+def has_registered(client: PlainClient) -> int:
+    """Say hello and register a part; returns the handle."""
+    client.call("hello", {})
+    handle: int = client.call("register", *doubling().message())[0]["handle"]
+    return handle
 
 
 async def said(where: tuple[str, int], words: bytes, how: str) -> bytes:
