@@ -166,6 +166,11 @@ class Segments:
         for segment in list(self._lent.values()):
             segment.spoiled = True
 
+    def connected(self, change: int) -> None:
+        """So many borrowers more."""
+        with self._lock:
+            self.borrowers += change
+
     @property
     def waiting(self) -> int:
         """Bytes that wait to be lent again."""

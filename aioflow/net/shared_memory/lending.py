@@ -60,7 +60,7 @@ class Lender:
         self._lent: dict[int, _Lent] = {}
         self._turns = [0] * SLOTS
         self._ready = False
-        SHARED.borrowers += 1
+        SHARED.connected(1)
 
     @property
     def bytes(self) -> int:
@@ -134,7 +134,7 @@ class Lender:
         for lent in self._lent.values():
             _spoil(lent)
         self._lent.clear()
-        SHARED.borrowers -= 1
+        SHARED.connected(-1)
 
 
 def _segments(all_lent: Iterable[_Lent]) -> dict[int, int]:
