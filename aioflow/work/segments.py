@@ -28,6 +28,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from aioflow.work.forking import generation, renew_in_child
+from aioflow.work.mapping import mapped
 
 __all__ = [
     "NAME",
@@ -49,7 +50,7 @@ _FUTURE_WRITE: Final = (
 )
 _SEALS: Final = 0x1 | 0x2 | 0x4 | _FUTURE_WRITE  # and F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW
 Array: TypeAlias = np.ndarray[Any, Any]
-_MOST: Final = 96  # segments of a process: each takes two file descriptors
+_MOST: Final = 96  # segments of a process: each takes a file descriptor
 _NUMBERS: Final = itertools.count(1)
 
 
@@ -81,7 +82,7 @@ class Segment:
         self.fd = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         weakref.finalize(self, os.close, self.fd).atexit = False
         os.ftruncate(self.fd, self.size + TRAILER)
-        self.memory = mmap.mmap(self.fd, self.size + TRAILER)
+        self.memory = mapped(self.fd, self.size + TRAILER, writable=True)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)  # after the one mapping that may write
         self.address = int(np.frombuffer(self.memory, np.uint8).__array_interface__["data"][0])
         self._reserved = 0

@@ -99,7 +99,7 @@ class Borrower:
         if slot in self._held:
             raise DataLossError("a place for a tensor was used twice", actual=slot)
         memory = self._memory(number, fd, file_bytes, own)
-        borrowed = _Borrowed(spec.shape, spec.dtype.np_dtype, memory.memory, offset)
+        borrowed = _Borrowed(spec.shape, spec.dtype.np_dtype, memory.bytes, offset)
         ticket = _Ticket(self, slot, turn, number, size)
         self._held[slot] = borrowed.ticket = ticket
         self._board.arrived(slot, turn)

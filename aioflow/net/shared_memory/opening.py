@@ -17,12 +17,21 @@ import numpy as np
 
 from aioflow.errors import DataLossError, OpError, UnavailableError
 from aioflow.graph.arrays import Array
+from aioflow.work.mapping import mapped
 from aioflow.work.segments import NAME
 
 __all__ = ["Opened", "Process"]
 
 _SHRINK: Final = 0x2  # F_SEAL_SHRINK
 _MOST: Final = 2**31 - 1
+
+
+class _Mapped(np.ndarray[Any, Any]):
+    """Bytes that arrays are made over, and those again have for their base.
+
+    NumPy looks through a plain array, past the arrays in between, and through a memoryview, to memory below it that
+    counts as writable though it is not.
+    """
 
 
 class Opened:
@@ -32,11 +41,10 @@ class Opened:
         bytes: All of it. Arrays over it keep it mapped.
     """
 
-    __slots__ = ("bytes", "memory")
+    __slots__ = ("bytes",)
 
-    def __init__(self, memory: mmap.mmap) -> None:
-        self.memory = memory
-        self.bytes: Array = np.frombuffer(memory, np.uint8)
+    def __init__(self, memory: memoryview) -> None:
+        self.bytes: Array = np.frombuffer(memory, np.uint8).view(_Mapped)
 
 
 class Process:
@@ -111,9 +119,7 @@ def _mapped(found: int, size: int, own: bool) -> Opened:
             raise _refusal(f"pages of {mmap.PAGESIZE} bytes", os.fstatvfs(file).f_bsize)
         if os.fstat(file).st_size != size:
             raise _refusal(f"{size} bytes", os.fstat(file).st_size)
-        if own:
-            return Opened(mmap.mmap(file, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE))
-        return Opened(mmap.mmap(file, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
+        return Opened(mapped(file, size, writable=own, private=own))
     finally:
         os.close(file)
 

@@ -1,0 +1,41 @@
+"""Files mapped into memory and not kept open: Python's `mmap` keeps a descriptor for each, and those are few."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+from functools import lru_cache
+from typing import Any
+
+__all__ = ["mapped"]
+
+
+def mapped(fd: int, size: int, *, writable: bool = False, private: bool = False) -> memoryview:
+    """The first bytes of a file. They stay mapped for as long as the view, or anything made over it, is there.
+
+    Args:
+        private: Whether what is written here stays here.
+
+    Raises:
+        OSError: they cannot be mapped.
+    """
+    protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    address = _system().mmap(None, size, protection, mmap.MAP_PRIVATE if private else mmap.MAP_SHARED, fd, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    memory = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(memory, _system().munmap, address, size).atexit = False
+    view = memoryview(memory).cast("B")
+    return view if writable else view.toreadonly()
+
+
+@lru_cache(maxsize=1)
+def _system() -> Any:
+    system = ctypes.CDLL(None, use_errno=True)
+    system.mmap.restype = ctypes.c_void_p
+    system.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_ssize_t)
+    system.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return system
