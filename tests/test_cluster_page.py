@@ -48,7 +48,7 @@ def test_the_file_is_one() -> None:
 def test_the_table_has_all_keys_of_a_file() -> None:
     keys = re.findall(r"^\| (`.*?) \|", TEXT, re.MULTILINE)
     documented = set(re.findall(r"`\[?(\w+)\]?`", " ".join(keys)))
-    assert documented == {"job", "task", "cluster", "slurm", "worker"}
+    assert documented == {"job", "task", "cluster", "slurm", "limits", "worker"}
 
 
 def test_the_options_of_a_worker_are_named() -> None:

@@ -141,7 +141,7 @@ def _nudged(chance: random.Random, stream: Stream) -> None:
 
 
 _PLAIN: Final = (None, True, False, 0, 1, -1, 7, 2**31, 2**63, 2**64 - 1, 1.5, float("nan"), "", "float32", b"")
-_VALUES: Final = (*_PLAIN, [], {}, [0], [1, -1], [3, "f"], [6, 0])
+_VALUES: Final[tuple[Any, ...]] = (*_PLAIN, [], {}, [0], [1, -1], [3, "f"], [6, 0])
 
 
 def _tree_changed(chance: random.Random, value: Any) -> Any:
