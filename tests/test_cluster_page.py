@@ -86,7 +86,7 @@ def test_the_unit_gives_the_worker_longer_than_it_takes(tmp_path: Path) -> None:
 
 
 def test_the_arguments_of_the_pods_name_all_tasks_once(tmp_path: Path) -> None:
-    [manifest] = blocks("yaml")
+    manifest = next(block for block in blocks("yaml") if "kind: Job" in block)
     tasks: list[tuple[str, int]] = []
     clusters = set()
     for document in manifest.split("---\n")[1:]:
@@ -105,7 +105,7 @@ def test_the_arguments_of_the_pods_name_all_tasks_once(tmp_path: Path) -> None:
 
 def test_the_manifest_is_yaml() -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML is of the extra `test`")
-    [manifest] = blocks("yaml")
+    manifest = next(block for block in blocks("yaml") if "kind: Job" in block)
     service, *jobs = yaml.safe_load_all(manifest)
     assert service["spec"]["clusterIP"] == "None"
     for job in jobs:
@@ -121,6 +121,20 @@ def test_the_manifest_is_yaml() -> None:
     probe = container["readinessProbe"]["exec"]["command"]
     compile(probe[-1], "the probe", "exec")
     assert any(argument.startswith("--status-port=9090") for argument in container["args"])
+
+
+def test_the_manifest_for_kuberay_is_yaml_and_names_one_image() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is of the extra `test`")
+    manifest = yaml.safe_load(next(block for block in blocks("yaml") if "kind: RayJob" in block))
+    cluster = manifest["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    containers = [container for group in groups for container in group["template"]["spec"]["containers"]]
+    assert len({container["image"] for container in containers}) == 1
+    for container in containers:
+        assert container["resources"]["requests"] == container["resources"]["limits"]
+    [workers] = cluster["workerGroupSpecs"]
+    assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"]
+    assert cluster["rayVersion"].count(".") == 2
 
 
 def test_the_program_finds_its_task(tmp_path: Path) -> None:
