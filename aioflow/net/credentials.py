@@ -84,8 +84,17 @@ class Credentials:
         return self.secret is not None or self.tls is not None
 
     def environment(self) -> dict[str, str]:
-        """Of another process that is to have the same. `from_environment` reads it."""
-        found = {} if self.secret is None else {_SECRET: self.secret.decode()}
+        """Of another process that is to have the same. `from_environment` reads it.
+
+        Raises:
+            InvalidArgumentError: the secret is no text, as which alone it can stand there.
+        """
+        text = "" if self.secret is None else self.secret.decode(errors="replace")
+        if self.secret is not None and (text.strip().encode() != self.secret or "\0" in text):
+            raise InvalidArgumentError(
+                "the cluster's secret cannot stand in an environment", expected="text, without white space around it"
+            )
+        found = {_SECRET: text} if text else {}
         return found if self.tls is None else found | dict(zip(_TLS, self.tls.files, strict=True))
 
     @classmethod

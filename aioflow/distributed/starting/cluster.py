@@ -40,7 +40,8 @@ class StartedCluster:
 
     Attributes:
         spec: Who is where.
-        credentials: By what one proves oneself to them. Sessions of this program need not be told, those of others do.
+        credentials: By what a client proves itself to them: sessions of this program need not be told, those of others
+            do. Whoever has them cannot say that he is one of the tasks.
         tasks: Each task by its full name.
     """
 

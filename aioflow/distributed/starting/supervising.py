@@ -76,8 +76,9 @@ async def supervised(
     try:
         addresses = await host.place(timeout)
         placed += addresses
-        supervisor = _Supervisor(host, StartedCluster(_spec(addresses), wanted.credentials), may_lose)
-        with introduced(map(comm_address, addresses.values()), wanted.credentials):
+        known = wanted.credentials if wanted.credentials.secret is None else wanted.credentials.client()
+        supervisor = _Supervisor(host, StartedCluster(_spec(addresses), known), may_lose)
+        with introduced(map(comm_address, addresses.values()), known):
             async with supervisor.keeping():
                 await supervisor.all_serve(until - clock())
                 yield supervisor.cluster

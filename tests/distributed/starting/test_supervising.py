@@ -212,8 +212,10 @@ async def test_sessions_of_this_program_know_the_secret_while_the_block_runs() -
         assert isinstance(cluster, StartedCluster)
         assert known is cluster.credentials
         assert known is not None
-        assert known.secret is not None
-        assert len(known.secret) >= 32
+        assert known.is_client
+        assert what.credentials.secret is not None
+        assert len(what.credentials.secret) >= 32
+        assert not what.credentials.is_client
     assert credentials_at(address) is None
 
 
