@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shutil
 import signal
 import tempfile
@@ -37,6 +38,7 @@ def local_cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray would write one to the user's folder
         patch.setenv(seen_cards.FOLDER, folder)
         patch.delenv("RAY_ADDRESS", raising=False)
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,11 @@ def folder() -> Iterator[str]:
 
 @pytest.mark.soak
 def test_training_goes_on_where_there_are_nodes(folder: str) -> None:
-    environment = os.environ | {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = os.environ | {
+        "RAY_TMPDIR": folder,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # or Ray would write one to the user's folder
+    }
     environment.pop("RAY_ADDRESS", None)
     with program("-m", "tests.distributed.lost_node", env=environment, stderr=subprocess.DEVNULL) as running:
         printed, _ = running.communicate(timeout=2 * SECONDS)

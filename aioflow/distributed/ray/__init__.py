@@ -98,8 +98,8 @@ async def _connected() -> AsyncIterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    await in_thread(ray.init)
     try:
+        await in_thread(ray.init)
         yield ray
     finally:
         await in_thread(ray.shutdown)
