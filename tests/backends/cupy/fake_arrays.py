@@ -285,6 +285,13 @@ class FakeUfunc:
         self.nin = len(self.loops[0][0])
         self._scatter: str | None = SURFACE["ufuncs"][name]["scatter"]
         self._numpy: Any = getattr(np, NUMPY_NAMES.get(name, name), None)
+        self._taken: dict[tuple[Any, ...], bool] = {}
+
+    def _takes(self, dtypes: tuple[Any, ...]) -> bool:
+        found = self._taken.get(dtypes)
+        if found is None:
+            found = self._taken[dtypes] = any(_takes(loop, dtypes) for loop, _ in self.loops)
+        return found
 
     def __call__(self, *args: Any, out: Any = None, dtype: Any = None, casting: str = "same_kind") -> Any:
         inputs = args[: self.nin]
@@ -295,8 +302,8 @@ class FakeUfunc:
                 raise TypeError(f"Unsupported type {type(value)}")
         if self._numpy is None:
             raise NotImplementedError(f"the fake has no {self.name}")
-        arrays = [x.dtype for x in inputs if isinstance(x, FakeArray)]
-        if dtype is None and not any(_takes(loop, arrays) for loop, _ in self.loops):
+        arrays = tuple(x.dtype for x in inputs if isinstance(x, FakeArray))
+        if dtype is None and not self._takes(arrays):
             raise TypeError(f"Wrong type {arrays} of arguments for cupy_{self.name}")
         values = [self.xp.argument(x) for x in inputs]
         keywords = {} if dtype is None else {"dtype": dtype}
@@ -341,7 +348,7 @@ def _dtype(name: str) -> Any:
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype("V1" if name.startswith("void") else name)
 
 
-def _takes(loop: list[Any], arrays: list[Any]) -> bool:
+def _takes(loop: list[Any], arrays: tuple[Any, ...]) -> bool:
     return all(any(np.can_cast(dtype, place, "safe") for place in loop) for dtype in arrays) and (
         len(arrays) < 2 or any(all(np.can_cast(d, p, "safe") for d in arrays) for p in loop)
     )
