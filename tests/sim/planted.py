@@ -20,6 +20,7 @@ from aioflow.formats import checkpoint
 from aioflow.net import homes, links, outbox, remote_step, remote_worker, step_table, task_worker, worker_service
 from aioflow.net.calls import Calls
 from aioflow.net.channel import Channel
+from aioflow.net.ended_steps import EndedSteps
 from aioflow.net.heartbeat import Heartbeat
 from aioflow.net.tcp import TcpComm
 from aioflow.runtime.parts import _Volley
@@ -46,7 +47,7 @@ def replaced(owner: Any, name: str, change: Callable[[Any], Any]) -> AbstractCon
 
 
 def lost_wake_up() -> AbstractContextManager[Any]:
-    now = every(5)
+    now = every(2)
 
     def change(wake: Any) -> Any:
         return lambda lane: None if now() else wake(lane)
@@ -142,7 +143,7 @@ def waiter_leaked() -> AbstractContextManager[Any]:
 
 
 def ended_steps_forgotten() -> AbstractContextManager[Any]:
-    return mock.patch.object(step_table.StepTable, "_forget")
+    return mock.patch.object(EndedSteps, "add")
 
 
 def frame_delivered_twice() -> AbstractContextManager[Any]:
@@ -240,7 +241,7 @@ def home_not_written_down() -> AbstractContextManager[Any]:
 
 
 PLANTS: Final[Mapping[str, Plant]] = {
-    "a wake-up of a lane is lost, one of five": lost_wake_up,
+    "a wake-up of a lane is lost, one of two": lost_wake_up,
     "a part counts as registered with a restarted task": stale_registration,
     "a session does not notice that a task was restarted": restart_unnoticed,
     "a step is run again after UnavailableError, and applied twice": retry_that_applies_twice,
