@@ -14,6 +14,7 @@ from aioflow.net.client_task import ClientTask
 from aioflow.net.links import Link
 from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.task_worker import WorkerSession
+from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.parts import StepOfParts
 from aioflow.runtime.step import Step
 from aioflow.sync.background import Background
@@ -76,9 +77,12 @@ class RemoteStep:
         self._running = 0
         self._is_dropped = False
 
-    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
-        """None: workers have to be waited for."""
-        return None
+    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
+        """The fetches of a short step that is in this process as a whole; None for others, which are waited for."""
+        if len(self._parts) != 1 or not self._is_ready:
+            return None
+        worker, _, handle = self._registered[0]
+        return worker.run_inline(handle, feeds) if isinstance(worker, WorkerSession) else None
 
     @property
     def _is_ready(self) -> bool:

@@ -206,3 +206,26 @@ async def test_messages_are_counted() -> None:
         plan = session.plan(result)
         assert messages(plan) == Messages(requests=2, values=1, answers=1)
         assert messages(plan, home=WORKER) == Messages(requests=1, values=1, answers=0)
+
+
+async def test_a_short_step_of_this_process_takes_no_message_and_no_turn_of_the_loop() -> None:
+    with af.Graph().as_default() as graph:
+        divisor = af.placeholder(af.int32, [])
+        quotient = af.floordiv(af.constant(6), divisor)
+    async with cluster("ps", tcp=True) as (server,), af.Session(server.target, graph=graph) as session:
+        step = session.make_callable(quotient, [divisor])
+        for n in (1, 2, 3):  # the first ones are measured, and may take a thread
+            assert await step(n) == 6 // n
+        begun, turns = server.status().activity.begun, []
+        asyncio.get_running_loop().call_soon(turns.append, 1)
+        with counted() as found:
+            assert await step(6) == 1
+            with pytest.raises(af.errors.InvalidArgumentError) as raised:
+                await step(0)
+        assert not turns
+        assert not found
+        assert not raised.value.may_have_been_applied
+        assert server.status().activity.begun == begun + 2
+        await server.drain(0.0)
+        with pytest.raises(af.errors.OpError):
+            await step(6)
