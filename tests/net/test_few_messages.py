@@ -216,7 +216,8 @@ async def test_a_short_step_of_this_process_takes_no_message_and_no_turn_of_the_
         step = session.make_callable(quotient, [divisor])
         for n in (1, 2, 3):  # the first ones are measured, and may take a thread
             assert await step(n) == 6 // n
-        begun, turns = server.status().activity.begun, []
+        begun = server.status().activity.begun
+        turns: list[int] = []
         asyncio.get_running_loop().call_soon(turns.append, 1)
         with counted() as found:
             assert await step(6) == 1
