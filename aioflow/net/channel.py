@@ -194,6 +194,10 @@ class Channel:
         """Wait until what the peer has asked by now has its answers."""
         await self._requests.answered()
 
+    def tell(self) -> bool:
+        """Post the answers for which nobody has waited, as of `Comm.tell`."""
+        return self._requests.tell_now()
+
     async def end(self, reason: str) -> None:
         """Take no more requests, answer those that are served, and let `wait_ended` return: whoever opened the channel
         closes it then, by which the peer knows.

@@ -39,6 +39,7 @@ __all__ = [
     "fresh_incarnation",
     "gone",
     "needed",
+    "nothing_to_tell",
 ]
 
 
@@ -120,6 +121,11 @@ def needed() -> None:
     """A connection is never idle (`Comm.idle`)."""
 
 
+def nothing_to_tell() -> bool:
+    """The peer knows all (`Comm.tell`)."""
+    return True
+
+
 class Comm(Protocol):
     """One end of a connection."""
 
@@ -137,6 +143,8 @@ class Comm(Protocol):
     """When the peer has last sent a message, by the clock of the event loop."""
     idle: Callable[[], Idle | None]
     """Whether the connection may be dropped for another one's sake: None while it is needed. Set by its user."""
+    tell: Callable[[], bool]
+    """Posts what the peer need not have known until it is dismissed; returns whether all of it. Set by its user."""
     heard: int
     """The number of the last heartbeat of the peer that has come; 0 is its hello."""
 
@@ -184,7 +192,9 @@ class Comm(Protocol):
         """End the connection now; what has not arrived is lost."""
 
     def dismiss(self, error: OpError) -> None:
-        """End the connection now, and tell the peer why: its `receive` raises an error of the same class."""
+        """End the connection now, and tell the peer why: its `receive` raises an error of the same class. By that error
+        nothing without an answer was applied only if all could be told (`tell`).
+        """
 
     async def __aenter__(self) -> Self: ...
 

@@ -19,7 +19,7 @@ import numpy as np
 from aioflow.errors import AlreadyExistsError, OpError, ResourceExhaustedError, UnavailableError
 from aioflow.graph.arrays import Array
 from aioflow.net.accepting import Connections
-from aioflow.net.comm import ClosedByBlock, CommOptions, Handler, Idle, gone, needed
+from aioflow.net.comm import ClosedByBlock, CommOptions, Handler, Idle, gone, needed, nothing_to_tell
 from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.frame_header import decode_header
 from aioflow.net.framing import Encoded, Message, encode
@@ -45,6 +45,7 @@ class InprocComm(ClosedByBlock):
         self.limits = options.limits
         self.host = ""
         self.idle: Callable[[], Idle | None] = needed
+        self.tell: Callable[[], bool] = nothing_to_tell
         self._loop = asyncio.get_running_loop()
         self.used_at = self._loop.time()
         self._inbox = Inbox(options.limits.unread_bytes, self._made_room)
@@ -127,6 +128,8 @@ class InprocComm(ClosedByBlock):
     def dismiss(self, error: OpError) -> None:
         """End the connection now, and tell the peer why; see `Comm`."""
         if self._error is None:
+            if not self.tell():
+                error.may_have_been_applied = True
             document = encode_error(error, self.limits.header_bytes)
             self._end(error)
             self._other._end(decode_error(document, self._other.peer))

@@ -206,6 +206,10 @@ class Requests:
             if not self._comm.post(message):
                 self._sending.start(message)
 
+    def tell_now(self) -> bool:
+        """As `tell_all`, without waiting; returns whether all could be told."""
+        return all(self._comm.post(Message(Kind.REPLY, number)) for number in self._unanswered)
+
     def refuse(self) -> None:
         """Take no more requests."""
         self._deaf = True

@@ -23,7 +23,7 @@ from aioflow.errors import OpError, UnauthenticatedError, UnavailableError
 from aioflow.net.addresses import is_loopback, resolved, split_host
 from aioflow.net.arriving import Arrivals
 from aioflow.net.chance import fresh_number
-from aioflow.net.comm import ClosedByBlock, CommOptions, Idle, bare, gone, needed
+from aioflow.net.comm import ClosedByBlock, CommOptions, Idle, bare, gone, needed, nothing_to_tell
 from aioflow.net.decoder import Decoder
 from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.framing import CHUNK_BYTES, Encoded, Kind, Message, bare_frame, encode
@@ -72,6 +72,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         self._options = options
         self.limits = options.limits
         self.idle: Callable[[], Idle | None] = needed
+        self.tell: Callable[[], bool] = nothing_to_tell
         self._loop = asyncio.get_running_loop()
         self._connected = self._over_tls = False
         self.greeted: asyncio.Future[None] = self._loop.create_future()
@@ -367,6 +368,8 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
     def dismiss(self, error: OpError) -> None:
         """End the connection now, and tell the peer why; see `Comm`."""
         if self._error is None and not self._turn.locked():  # otherwise a long message would have to come to its end
+            if not self.tell():
+                error.may_have_been_applied = True
             self._write_posted()
             _end_with(self, error)
         else:

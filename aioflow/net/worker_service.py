@@ -164,7 +164,7 @@ class WorkerService:
         room = self._open = self._open or all_open_requests(comm.limits)
         client = _Client(self._worker, self._hello(), self._homes, comm, self._succeed, OpenRequests(comm.limits, room))
         self._connected[client] = None
-        comm.idle = client.idle
+        comm.idle, comm.tell = client.idle, client.channel.tell
         try:
             async with client.outbox, client.channel:
                 await client.channel.wait_ended()

@@ -11,10 +11,10 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import UnavailableError
-from aioflow.net.channel import Channel
+from aioflow.net.channel import Channel, Reply, packed
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.credentials import Credentials
-from aioflow.net.messages import STATE
+from aioflow.net.messages import RUN, STATE, Run
 from aioflow.net.server import Server, target_address
 from aioflow.net.transports import connect, listen
 from tests.net.clusters import inproc
@@ -161,3 +161,20 @@ async def test_a_session_with_a_step_does_not_give_way_and_another_one_is_told_w
         assert await waiting == 7.0
         await one.run(put)
         assert await other.run(taken) == 7.0
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+async def test_who_gives_way_is_told_what_has_ended_without_an_answer(tcp: bool) -> None:
+    """Otherwise the error would say of a part that was not to answer that it has not begun."""
+    async with server(tcp, 1) as it, AsyncExitStack() as stack:
+        first = await channel(stack, it.target)
+        handle = await register(first, part())
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        asked = Run(handle, trace=False, beat=0, patience=SECONDS, seconds=None, answered=False)
+        assert first.calls.begin(77, packed(RUN, asked._asdict()), [], answer)
+        await first.call(STATE, timeout=SECONDS)  # all that was asked before has been done
+        assert not answer.done()
+        await channel(stack, it.target)
+        assert "idle for longest" in str(await first.wait_ended())
+        assert answer.result() == Reply()
+        first.calls.forget(77)
