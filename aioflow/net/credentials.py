@@ -24,6 +24,7 @@ _MOST: Final = 4096
 _SECRET: Final = "AIOFLOW_SECRET"
 _SECRET_FILE: Final = "AIOFLOW_SECRET_FILE"
 _TLS: Final = ("AIOFLOW_TLS_CERT", "AIOFLOW_TLS_KEY", "AIOFLOW_TLS_CA")
+_ANY_BYTES: Final = "surrogateescape"  # how the text of the environment has bytes that are no text
 NAMES: Final = (_SECRET, _SECRET_FILE, *_TLS)  # that are looked at in the environment
 
 
@@ -87,14 +88,14 @@ class Credentials:
         """Of another process that is to have the same. `from_environment` reads it.
 
         Raises:
-            InvalidArgumentError: the secret is no text, as which alone it can stand there.
+            InvalidArgumentError: the secret is none that an environment can hold.
         """
-        text = "" if self.secret is None else self.secret.decode(errors="replace")
-        if self.secret is not None and (text.strip().encode() != self.secret or "\0" in text):
+        if self.secret is not None and (b"\0" in self.secret or self.secret != self.secret.strip()):
             raise InvalidArgumentError(
-                "the cluster's secret cannot stand in an environment", expected="text, without white space around it"
+                "the cluster's secret cannot be handed on in the environment",
+                expected="no zero byte, and no white space at its ends",
             )
-        found = {_SECRET: text} if text else {}
+        found = {} if self.secret is None else {_SECRET: self.secret.decode(errors=_ANY_BYTES)}
         return found if self.tls is None else found | dict(zip(_TLS, self.tls.files, strict=True))
 
     @classmethod
@@ -117,7 +118,7 @@ class Credentials:
         tls = Tls(*(file for file in files if file)) if any(files) else None
         if path is not None:
             return cls(read_secret(path), tls)
-        return cls(None if text is None else text.encode().strip(), tls)
+        return cls(None if text is None else text.encode(errors=_ANY_BYTES).strip(), tls)
 
 
 def read_secret(path: str | Path) -> bytes:

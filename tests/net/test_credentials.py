@@ -316,6 +316,18 @@ def test_a_secret_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
             assert not wrong or wrong not in str(caught.value)
 
 
+@pytest.mark.parametrize("secret", [SECRET, b"\xff\xfe" + SECRET, "geheimes Wört ".encode() + SECRET])
+def test_a_secret_is_handed_on_in_an_environment(secret: bytes) -> None:
+    assert Credentials.from_environment(Credentials(secret).environment()).secret == secret
+
+
+@pytest.mark.parametrize("secret", [b"\0" + SECRET, SECRET + b"\n", b" " + SECRET])
+def test_a_secret_that_no_environment_can_hold_is_refused(secret: bytes) -> None:
+    with pytest.raises(InvalidArgumentError, match="handed on") as caught:
+        Credentials(secret).environment()
+    assert SECRET.decode() not in str(caught.value)
+
+
 def test_what_are_no_credentials_is_refused_where_it_is_given() -> None:
     for wrong in (SECRET, SECRET.decode(), True):
         with pytest.raises(DTypeError):
