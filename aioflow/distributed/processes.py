@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count, islice
 from typing import Final
@@ -27,6 +27,7 @@ __all__ = ["start"]
 _LOGGER: Final = logging.getLogger("aioflow.distributed")
 _CARDS: Final = "CUDA_VISIBLE_DEVICES"
 _READY: Final = b" serves at "  # a promise of docs/cluster.md
+_TOO_LONG: Final = b"(a long line)"
 _END_SECONDS: Final = 3.0  # beyond the time of the steps: answers, goodbyes, the interpreter's end
 
 
@@ -111,25 +112,34 @@ class _Processes:
 
     async def begin(self, task: Task, spec: ClusterSpec) -> Running:
         process, clock = self._processes[task], asyncio.get_running_loop().time
+        failure = ""
         while (pause := process.restarts.next(clock())) is not None:
             await asyncio.sleep(pause)
-            running = process.running = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *command(self._wanted, task, spec),
-                stdin=asyncio.subprocess.PIPE,  # ends with this program, however that ends
-                stdout=asyncio.subprocess.PIPE,
-                env=process.environment,
-                start_new_session=True,  # a terminal's Ctrl-C is for this program, which ends them in order
-            )
+            try:
+                running = process.running = await self._process(process, command(self._wanted, task, spec))
+            except OSError as error:  # no files, processes or memory are left; perhaps after a while there are
+                failure = str(error)
+                continue
+            failure = ""
             while line := await _line_of(running):
                 if _READY in line:
                     return Running(socket.gethostname(), running.pid)
             await running.wait()
         status = None if process.running is None else process.running.returncode
+        why = f"cannot be started ({failure})" if failure else f"has ended with status {status}"
         raise UnavailableError(
-            f"{task.name} is lost: its process has ended with status {status}, and it was started again"
-            f" {process.restarts.count} times",
+            f"{task.name} is lost: its process {why}, and it was started again {process.restarts.count} times",
             expected=f"at most {self._wanted.max_restarts} restarts",
+        )
+
+    async def _process(self, process: _Process, arguments: Sequence[str]) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,  # ends with this program, however that ends
+            stdout=asyncio.subprocess.PIPE,
+            env=process.environment,
+            start_new_session=True,  # a terminal's Ctrl-C is for this program, which ends them in order
         )
 
     async def ended(self, task: Task) -> None:
@@ -157,7 +167,12 @@ class _Processes:
 
 
 async def _line_of(process: asyncio.subprocess.Process) -> bytes:
-    return b"" if process.stdout is None else await process.stdout.readline()
+    if process.stdout is None:
+        return b""
+    try:
+        return await process.stdout.readline()
+    except ValueError:  # it is longer than what is kept of a line; that much of it has been dropped
+        return _TOO_LONG
 
 
 def command(wanted: Wanted, task: Task, spec: ClusterSpec) -> list[str]:

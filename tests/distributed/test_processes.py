@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 import psutil
@@ -117,6 +119,24 @@ def refused(target: str) -> bool:
     with pytest.raises(UnauthenticatedError):
         asyncio.run(run())
     return True
+
+
+async def test_one_that_prints_long_lines_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "talkative.py").write_text("print(200_000 * 'x', flush=True)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    async with asyncio.timeout(SECONDS), start({"ps": 1}, imports=["talkative"], max_restarts=0) as cluster:
+        assert cluster.status_of("ps").state == "serves"
+
+
+async def test_one_for_which_the_system_has_no_room_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    async with asyncio.timeout(SECONDS):
+        with pytest.raises(UnavailableError, match=f"is lost: .*{os.strerror(errno.EMFILE)}.*1 times"):
+            async with start({"ps": 1}, max_restarts=1):
+                pass
 
 
 async def test_one_that_may_not_be_started_again_is_lost() -> None:

@@ -105,7 +105,7 @@ class _Supervisor:
         self.cluster = cluster
         self._host = host
         self._may_lose = may_lose
-        self._lost: OpError | None = None
+        self._lost: Exception | None = None
         self._serving = {task: asyncio.Event() for task in cluster.spec.tasks()}
 
     async def all_serve(self, seconds: float) -> None:
@@ -155,9 +155,9 @@ class _Supervisor:
                 await self._host.ended(task)
                 status.state = "begins"
                 _LOGGER.warning("%s has ended", task.name)
-        except OpError as error:
+        except Exception as error:  # not only of the task: the host may be broken
             status.state = "lost"
-            if task.job in self._may_lose and self._serving[task].is_set():
+            if isinstance(error, OpError) and task.job in self._may_lose and self._serving[task].is_set():
                 _LOGGER.warning("%s is lost, and training goes on without it: %s", task.name, error.message)
                 return
             self._lost = error

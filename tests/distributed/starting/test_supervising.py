@@ -27,7 +27,7 @@ class Stage:
     def __init__(self, wanted: Wanted) -> None:
         self._tasks = tasks_of(wanted.jobs)
         self._ended = {task: asyncio.Event() for task in self._tasks}
-        self._lost: dict[Task, UnavailableError] = {}
+        self._lost: dict[Task, Exception] = {}
         self.silent: set[Task] = set()
         self.begun: list[tuple[Task, str]] = []
         self.drained: list[Task] = []
@@ -41,6 +41,10 @@ class Stage:
         error = self._lost[task] = UnavailableError(message)
         self.end(task)
         return error
+
+    def fail(self, task: Task, error: Exception) -> None:
+        self._lost[task] = error
+        self.end(task)
 
     async def until_begun(self, count: int) -> None:
         while len(self.begun) < count:
@@ -256,3 +260,22 @@ async def test_what_makes_no_sense_is_refused_before_anything_is_placed(options:
         async with started(stage, what, **options):
             raise AssertionError("it begins")
     assert not stage.begun
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_host_that_is_broken_ends_the_block_with_its_error(at_once: bool) -> None:
+    """And not with the cancellation of whoever is in the block."""
+    what = asked()
+    stage = Stage(what)
+    if at_once:
+        stage.fail(WORKER, ValueError("broken"))
+
+    async def program() -> None:
+        async with started(stage, what, may_lose=("worker",)):
+            stage.fail(WORKER, ValueError("broken"))
+            await asyncio.Event().wait()
+
+    async with asyncio.timeout(SECONDS):
+        with pytest.raises(ValueError, match="broken"):
+            await program()
+    assert stage.closed
