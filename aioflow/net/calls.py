@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from aioflow.errors import OpError
@@ -102,8 +103,13 @@ class Calls:
             sent: The request on its way, which a CANCEL must not overtake: it would be forgotten.
         """
         self.forget(number)
-        if not self._ended:
-            self._sending.start(Message(Kind.CANCEL, number), sent)
+        if self._ended:
+            return
+        cancel = Message(Kind.CANCEL, number)
+        with suppress(OpError):  # the connection has ended, and nobody has been told yet
+            if sent is None and self._sending.post(cancel):  # before whatever is asked next, which has its place
+                return
+        self._sending.start(cancel, sent)
 
     async def _queued(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -28,11 +28,13 @@ class OpenRequests:
         everybody: Those of all connections, if they have a bound.
     """
 
-    __slots__ = ("_everybody", "_own")
+    __slots__ = ("_ending", "_everybody", "_most", "_own")
 
     def __init__(self, limits: Limits, everybody: Quota | None = None) -> None:
         self._own = Quota("too many open requests", limits.open_requests, limits.open_bytes)
         self._everybody = everybody
+        self._most = limits.open_requests
+        self._ending = 0  # that their caller has given up
 
     def take(self, tensors: Sequence[Any]) -> int:
         """One more, with these tensors; returns what `give` must be told.
@@ -54,8 +56,26 @@ class OpenRequests:
             raise
         return size
 
-    def give(self, size: int) -> None:
-        """One is answered."""
-        self._own.give(1, size)
+    def give_up(self) -> bool:
+        """The caller of one does not wait for it any more, and may ask for something else before it has stopped.
+
+        Returns:
+            Whether it counts no more: so many of these are let go before they have stopped as may be open. Their bytes
+            count to the end.
+        """
+        if self._ending >= self._most:
+            return False
+        self._ending += 1
+        self._own.give(1, 0)
+        return True
+
+    def give(self, size: int, given_up: bool = False) -> None:
+        """One is answered, or has stopped.
+
+        Args:
+            given_up: What `give_up` has said of it.
+        """
+        self._ending -= given_up
+        self._own.give(0 if given_up else 1, size)
         if self._everybody is not None:
             self._everybody.give(1, size)

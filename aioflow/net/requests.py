@@ -50,6 +50,7 @@ class Requests:
         self._on_bad_push = on_bad_push
         self._limits = sending.comm.limits
         self._serving: dict[int, asyncio.Task[None]] = {}
+        self._given_up: set[int] = set()  # of those that are served, and are not counted as open any more
         self._pushes: set[asyncio.Task[None]] = set()
         self._refusals: set[asyncio.Task[OpError | None]] = set()
         self._unanswered: deque[int] = deque(maxlen=_REMEMBERED)  # that have ended, and whose callers need not know
@@ -93,7 +94,8 @@ class Requests:
 
     def _served(self, number: int, answer: Awaitable[Reply | None], size: int, _: asyncio.Task[None]) -> None:
         self._serving.pop(number, None)
-        self._open.give(size)
+        self._open.give(size, given_up=number in self._given_up)
+        self._given_up.discard(number)
         if isinstance(answer, Coroutine):
             answer.close()  # if its task was cancelled before it began, it has not begun either
 
@@ -191,8 +193,11 @@ class Requests:
     def on_cancel(self, message: Message) -> None:
         """A CANCEL has come."""
         task = self._serving.get(message.request)
-        if task is not None:
-            task.cancel()
+        if task is None:
+            return
+        task.cancel()
+        if message.request not in self._given_up and self._open.give_up():
+            self._given_up.add(message.request)
 
     async def answered(self) -> None:
         """Wait until what the peer has asked by now has its answers."""

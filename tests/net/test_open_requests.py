@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -85,6 +85,56 @@ async def test_pushes_to_a_service_are_open_requests(address: str) -> None:
         assert "too many open requests" in str(error)
         assert running == 5
         gate.set()
+
+
+@pytest.mark.parametrize("address", ["inproc://open", ANY])
+async def test_who_gives_requests_up_may_ask_others_at_once(address: str) -> None:
+    """Before they have stopped, which those do not do that are at work; of these, too, there are only so many."""
+    gate = asyncio.Event()
+    stubborn = 0
+
+    async def hold(request: Request) -> Reply:
+        nonlocal stubborn
+        try:
+            await gate.wait()
+        except asyncio.CancelledError:
+            stubborn += 1
+            await gate.wait()
+            raise
+        return Reply()
+
+    async def answer(request: Request) -> Reply:
+        await asyncio.sleep(0)
+        return Reply()
+
+    options = limited(open_requests=3)
+    async with (
+        asyncio.timeout(SECONDS),
+        connected(address)(options, CommOptions()) as (second, first),
+        Channel(second, {"hold": hold, "answer": answer}) as serving,
+        Channel(first) as calling,
+        asyncio.TaskGroup() as tg,
+    ):
+        for refused in (0, 3):
+            calls = [tg.create_task(calling.call("hold", timeout=SECONDS)) for _ in range(3)]
+            await asyncio.sleep(0.05)
+            for call in calls:
+                call.cancel()
+            answers = [tg.create_task(outcome(calling.call("answer", timeout=SECONDS))) for _ in range(3)]
+            await asyncio.wait(answers)
+            assert sum(isinstance(found.result(), ResourceExhaustedError) for found in answers) == refused
+        assert stubborn == 6
+        gate.set()
+        while serving.is_busy:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await calling.call("answer", timeout=SECONDS)
+
+
+async def outcome(call: Awaitable[Reply]) -> Reply | OpError:
+    try:
+        return await call
+    except OpError as error:
+        return error
 
 
 @pytest.mark.parametrize("address", ["inproc://open", ANY])
