@@ -11,7 +11,18 @@ from aioflow.net.comm import Comm
 from aioflow.net.frame_header import Packed
 from aioflow.net.framing import ALIGNMENT, CHUNK_BYTES, Message
 
-__all__ = ["UNANSWERED", "Answer", "Reply", "Request", "Sending", "Service", "Taker", "packed", "payload_bytes"]
+__all__ = [
+    "REMEMBERED",
+    "UNANSWERED",
+    "Answer",
+    "Reply",
+    "Request",
+    "Sending",
+    "Service",
+    "Taker",
+    "packed",
+    "payload_bytes",
+]
 
 
 class Request(NamedTuple):
@@ -44,6 +55,7 @@ Service: TypeAlias = Callable[[Request], Reply | Awaitable[Reply | None]]
 Taker: TypeAlias = Callable[[Request], None]
 
 
+REMEMBERED: Final = 2048  # requests for whose answer nobody has waited, of which the peer is told when it has to know
 UNANSWERED: Final = Reply()  # what a service returns whose caller does not wait for an answer
 
 

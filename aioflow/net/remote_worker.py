@@ -22,6 +22,7 @@ from aioflow.errors import (
 from aioflow.net.channel import Channel, Reply, packed
 from aioflow.net.comm import gone
 from aioflow.net.errors_codec import encode_error
+from aioflow.net.exchange import REMEMBERED
 from aioflow.net.frame_header import Packed
 from aioflow.net.homes import Resource, pack_texts, unpack_texts
 from aioflow.net.messages import (
@@ -97,6 +98,7 @@ class RemoteWorker:
         self._ran = Parsed(Ran)
         self._wanted: dict[int, Step] = {}
         self._sent: dict[int, Step] = {}  # its part has ended, and what that has sent may not have arrived
+        self._unanswered = 0  # how many parts have begun that need not say that they have ended
         self._clock: tuple[float, float] | None = None  # when it was compared with ours, and how far it is ahead
 
     @property
@@ -244,6 +246,12 @@ class RemoteWorker:
             self._documents[handle] = (heard, answered), document
         return document
 
+    def _is_forgotten(self, ordinal: int) -> bool:
+        """Whether the worker may not know any more that it has run a part that need not say so, of which so many had
+        begun with it: others that had begun before may have ended since.
+        """
+        return self._unanswered - ordinal >= REMEMBERED - self._channel.comm.limits.open_requests
+
     def _not_begun(self, step: Step) -> None:
         if step.begun is not None:
             step.begun.discard(self._channel.peer)
@@ -347,7 +355,18 @@ class _Registered(NamedTuple):
 class _Share:
     """A part that a worker runs (`runtime.worker.Begun`): where the answer to its request goes."""
 
-    __slots__ = ("_failed", "_is_open", "_on_end", "_part", "_quietly", "_reply", "_step", "_wait", "_worker")
+    __slots__ = (
+        "_failed",
+        "_is_open",
+        "_on_end",
+        "_ordinal",
+        "_part",
+        "_quietly",
+        "_reply",
+        "_step",
+        "_wait",
+        "_worker",
+    )
 
     def __init__(
         self,
@@ -364,11 +383,14 @@ class _Share:
         self._on_end = on_end
         self._reply: Reply | None = None
         self._failed = False
+        self._ordinal = 0
         self._is_open = True
         self._wait = _Wait(worker.peer, partial(worker.waiting, step.id))
 
     def begun(self) -> None:
         """The request has been sent."""
+        self._worker._unanswered += self._quietly
+        self._ordinal = self._worker._unanswered
         self._step.waiting[self._wait] = None
         self._worker._has_begun(self._part, self._step)
 
@@ -387,7 +409,7 @@ class _Share:
     def set_exception(self, error: OpError) -> None:
         """It has failed, or the worker cannot be reached any more."""
         self._failed = True
-        if not error.may_have_been_applied:
+        if not error.may_have_been_applied and not (self._quietly and self._worker._is_forgotten(self._ordinal)):
             self._worker._not_begun(self._step)
         self._on_end(error)
 

@@ -11,14 +11,13 @@ from typing import Final
 from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError, UnavailableError, UnimplementedError
 from aioflow.net.errors_codec import encode_error
-from aioflow.net.exchange import UNANSWERED, Reply, Request, Sending, Service, Taker, payload_bytes
+from aioflow.net.exchange import REMEMBERED, UNANSWERED, Reply, Request, Sending, Service, Taker, payload_bytes
 from aioflow.net.framing import INLINE_BYTES, Kind, Message
 from aioflow.net.open_requests import OpenRequests
 from aioflow.net.tensor_format import bytes_of
 
 __all__ = ["Requests"]
 
-_REMEMBERED: Final = 1024  # requests
 _LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop takes longer ones
 
 
@@ -53,7 +52,7 @@ class Requests:
         self._given_up: set[int] = set()  # of those that are served, and are not counted as open any more
         self._pushes: set[asyncio.Task[None]] = set()
         self._refusals: set[asyncio.Task[OpError | None]] = set()
-        self._unanswered: deque[int] = deque(maxlen=_REMEMBERED)  # that have ended, and whose callers need not know
+        self._unanswered: deque[int] = deque(maxlen=REMEMBERED)  # that have ended, and whose callers need not know
         self._owed = 0  # bytes of answers that wait to be sent
         self._deaf = False
 

@@ -10,6 +10,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnavailableError
+from aioflow.net.limits import DEFAULT_LIMITS
 from aioflow.net.server import Server
 from aioflow.testing.sim_cluster import SIMULATED, SimCluster
 from aioflow.testing.sim_net import SimNet, simulate
@@ -119,6 +120,52 @@ async def test_what_a_part_has_sent_arrives_after_its_worker_has_gone(tcp: bool)
         await first.drain(SECONDS)
         gate.open()
         assert (await running).tolist() == [42.0, 42.0]
+
+
+@pytest.mark.parametrize("between", [0, 6])
+async def test_a_part_of_which_its_worker_does_not_know_any_more(between: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has ended without an answer, and so have more since than are remembered: nobody says that it had not begun."""
+    monkeypatch.setattr("aioflow.net.requests.REMEMBERED", 4)
+    monkeypatch.setattr("aioflow.net.remote_worker.REMEMBERED", 4 + DEFAULT_LIMITS.open_requests)
+    opened = asyncio.Event()
+
+    async def wait() -> float:
+        await opened.wait()
+        return 40.0
+
+    with af.device("/job:first"):
+        v = af.Variable(1.0, use_resource=True)
+        added, read = v.assign_add(1.0), v + 1.0
+    with af.device("/job:second"):
+        late, soon = added + af.py_coroutine(wait, [], af.float32, shapes=[], stateful=False), read * 2.0
+    async with (
+        cluster("first", "second", "third") as (first, _, third),
+        asyncio.timeout(SECONDS),
+        af.Session(third.target) as session,
+        asyncio.TaskGroup() as tg,
+    ):
+        await session.run(v.initializer)
+        assert await session.run(soon) == 4.0
+        begun = first.status().activity.begun
+        running = tg.create_task(outcome(session.run(late)))
+        await until(lambda: first.status().activity.begun > begun and not first.status().activity.running)
+        for _ in range(between):
+            assert await session.run(soon) == 6.0
+        await first.drain(SECONDS)
+        opened.set()
+        found = await running
+        if between:
+            assert isinstance(found, UnavailableError)
+            assert found.may_have_been_applied
+        else:
+            assert found == 42.0
+
+
+async def outcome(run: Awaitable[Any]) -> Any:
+    try:
+        return await run
+    except OpError as error:
+        return error
 
 
 @pytest.mark.blocks_loop("a simulation runs without a stop")
