@@ -94,7 +94,7 @@ class CommOptions:
 
     def __post_init__(self) -> None:
         for name in ("heartbeat", "handshake_timeout", "close_timeout"):
-            check_number(getattr(self, name), f"CommOptions.{name}")
+            check_number(getattr(self, name), f"CommOptions.{name}", above=0)
         given: Any = self.credentials
         if not isinstance(given, Credentials):
             found = type(given).__name__  # not the value, which may be the secret

@@ -193,6 +193,8 @@ def test_every_limit_has_a_name(name: str) -> None:
     ("text", "told"),
     [
         ("nothing = 1", "unknown limit"),
+        ("handshake_timeout = 0", "handshake_timeout is out of range"),
+        ("handshake_timeout = -1.5", "handshake_timeout is out of range"),
         ("peers = -1", "CommOptions.peers"),
         ("parts = 1.5", "Limits.parts"),
         ("parts = true", "Limits.parts"),
