@@ -132,8 +132,10 @@ class OpError(AioflowError):
 
     def __str__(self) -> str:
         parts = [self.message]
-        if self.expected is not None or self.actual is not None:
-            parts.append(f"  expected: {self.expected}\n  actual:   {self.actual}")
+        if self.expected is not None:
+            parts.append(f"  expected: {self.expected}")
+        if self.actual is not None:
+            parts.append(f"  actual:   {self.actual}")
         if self.node is not None:
             parts.append(f"  node:     {self.node!r} (op {self.op_type})")
         elif self.op_type is not None:

@@ -113,8 +113,9 @@ def say(name: str, line: str) -> None:
 def _in_one_line(error: BaseException) -> str:
     if isinstance(error, OpError):
         text = error.message
-        if error.expected is not None or error.actual is not None:
-            text += f" (expected: {error.expected}; actual: {error.actual})"
+        known = {"expected": error.expected, "actual": error.actual}
+        if said := "; ".join(f"{name}: {value}" for name, value in known.items() if value is not None):
+            text += f" ({said})"
         if error.node is not None:
             text += f"; node {error.node!r}"
     elif isinstance(error, OSError) and error.strerror:
