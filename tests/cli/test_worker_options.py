@@ -132,7 +132,7 @@ def test_a_wrong_setting_of_the_file_is_named_with_it(tmp_path: Path, settings: 
         ([*CLUSTER, "--slurm", "ps=1"], "two clusters"),
         ([*CLUSTER, "--job", "worker", "--task", "auto"], "JOB_COMPLETION_INDEX"),
         ([*CLUSTER, "--job", "worker", "--task", "x"], "'x' is not a number"),
-        ([*CLUSTER, "--job", "worker"], "task None (not given)"),
+        ([*CLUSTER, "--job", "worker"], "job worker (--job), no task"),
         (["--cluster", "ps=127.0.0.1:{1..0}"], "runs backwards"),
         (["--cluster", "ps=127.0.0.1:{1..99999}"], "too many"),
         (["--config", "missing.toml"], "missing.toml cannot be read"),

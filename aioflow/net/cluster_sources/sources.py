@@ -85,7 +85,8 @@ def believed(sources: Sequence[Source]) -> ClusterTask:
     of_cluster = next((source for source in sources if source.cluster is not None), None)
     if of_cluster is None:
         raise InvalidArgumentError(
-            "no cluster is given", expected="one by an argument, a file, Slurm or TF_CONFIG", actual="none"
+            "no cluster is given",
+            expected="--cluster, --config or --slurm (or the argument of cluster_task), or TF_CONFIG",
         )
     spec = _spec(of_cluster)
     of_job = next((source for source in sources if source.job is not None), None)
@@ -103,8 +104,7 @@ def believed(sources: Sequence[Source]) -> ClusterTask:
         raise InvalidArgumentError(
             "which task of the cluster is this?",
             expected=f"a job and task of {_brief(spec)} ({CLUSTER} from {came_from[CLUSTER]})",
-            actual=f"job {job} ({came_from[JOB] if job else 'not given'}), "
-            f"task {index} ({came_from[TASK] if of_task else 'not given'})",
+            actual=f"{_said('job', job, came_from[JOB])}, {_said('task', index, came_from[TASK])}",
         )
     return ClusterTask(spec, found[0].job, found[0].number, came_from)
 
@@ -128,6 +128,10 @@ def _expanded(tasks: Any) -> Any:
     if isinstance(tasks, Mapping) and all(isinstance(key, str) and _NUMBER.fullmatch(key) for key in tasks):
         return {int(key): address for key, address in tasks.items()}  # in JSON and TOML all keys are texts
     return tasks
+
+
+def _said(setting: str, value: object, source: str) -> str:
+    return f"no {setting}" if value is None else f"{setting} {value} ({source})"
 
 
 def _brief(spec: ClusterSpec) -> str:
