@@ -17,12 +17,12 @@ _BYTES: Final = 32
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("secret", help="make a secret for a cluster, or of one that of its clients")
+    parser = commands.add_parser("secret", help="print a new secret for a cluster, or the one for its clients")
     parser.add_argument(
         "--client-of",
         type=file,
         metavar="FILE",
-        help="holds the secret of a cluster: print what lets a process be its client, and no task of it",
+        help="the file of a cluster's secret: print the one for its clients, who cannot pose as tasks",
     )
     parser.set_defaults(run=_run)
 
