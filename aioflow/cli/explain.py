@@ -57,7 +57,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "explain", help="show where the nodes of a saved graph would run, and the step that is predicted"
     )
     parser.add_argument("graph", type=stored_file, help="a file of aioflow.train.write_graph, or its URL in a store")
-    parser.add_argument("--fetch", nargs="+", required=True, metavar="NAME", help="tensors (x:0) and operations (x)")
+    parser.add_argument(
+        "--fetch",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="NAME",
+        help="tensors (x:0) and operations (x)",
+    )
     parser.add_argument(
         "--device-count", nargs="+", type=_count, default=[("CPU", 1)], metavar="TYPE=N", help="default: CPU=1"
     )

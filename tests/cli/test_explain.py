@@ -58,6 +58,11 @@ def test_branches_are_shown_on_two_devices(saved: Path, capsys: pytest.CaptureFi
     assert " transfer" in out
 
 
+def test_what_is_asked_for_twice_is_all_there(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(saved, "--fetch", "left0", "--fetch", "right0", "--unoptimized") == 0
+    assert {"left0", "right0"} <= set(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("fetch", ["total", "everything", "after:0"])
 def test_tensors_and_operations_can_be_asked_for(saved: Path, capsys: pytest.CaptureFixture[str], fetch: str) -> None:
     assert run(saved, "--fetch", fetch, "--unoptimized") == 0
