@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from aioflow.cli.worker_options import WorkerOptions, make_parser, parse_options
 from aioflow.net.cluster_sources.toml_file import parse_toml
-from tests.processes import SECONDS
+from tests.processes import SECONDS, program
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "cluster.md"
 TEXT: Final = PAGE.read_text(encoding="utf-8")
@@ -138,21 +139,34 @@ def test_the_manifest_for_kuberay_is_yaml_and_names_one_image() -> None:
 
 
 def test_the_program_finds_its_task(tmp_path: Path) -> None:
-    done = pasted(next(program for program in blocks("python") if "cluster_task" in program), tmp_path)
+    done = pasted(next(code for code in blocks("python") if "cluster_task" in code), tmp_path)
     assert done.stdout == "job local, task 0 (cluster from cluster, job from the cluster, task from the cluster) 42.0\n"
     assert done.stderr == ""
 
 
 def test_the_program_starts_its_cluster(tmp_path: Path) -> None:
-    done = pasted(next(program for program in blocks("python") if "processes.start" in program), tmp_path)
+    done = pasted(next(code for code in blocks("python") if "processes.start" in code), tmp_path)
     assert done.stdout == "['ps', 'worker'] 42.0\n"
     assert done.stderr == ""
 
 
-def pasted(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_the_program_with_a_server_drains_and_ends_well_at_sigterm(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(next(code for code in blocks("python") if "SIGTERM" in code), encoding="utf-8")
+    with program("-W", "error", str(file), stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("serves at aioflow://127.0.0.1:")
+        process.terminate()
+        assert process.wait(SECONDS) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def pasted(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """What comes of a program in a file."""
     file = folder / "program.py"
-    file.write_text(program, encoding="utf-8")
+    file.write_text(code, encoding="utf-8")
     return subprocess.run(
         [sys.executable, "-W", "error", str(file)], capture_output=True, text=True, check=True, timeout=SECONDS
     )
