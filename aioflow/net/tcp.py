@@ -12,6 +12,7 @@ Until the ends have proved themselves (`proving`) nothing is read but the few by
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections import deque
@@ -466,8 +467,11 @@ def _fill(comm: TcpComm, messages: Sequence[Message]) -> None:
 
 def _perhaps(comm: TcpComm) -> str:
     """What else may be behind an end: by TLS 1.3 the end that connects is not always told."""
-    is_early = comm._over_tls and comm._proving is not None
-    return ", and may not take this process's certificate" if is_early else ""
+    if comm._proving is None:
+        return ""
+    return (
+        ", and may not take this process's certificate" if comm._over_tls else ", and may ask for a certificate (TLS)"
+    )
 
 
 def _write(comm: TcpComm, buffers: Sequence[Buffer], size: int) -> None:
@@ -536,7 +540,8 @@ async def connect_tcp(place: str, options: CommOptions, peer: str) -> TcpComm:
     except ssl.SSLError as error:
         raise UnauthenticatedError(f"{peer} and this process do not take each other's certificates: {error}") from error
     except OSError as error:
-        raise UnavailableError(str(error)) from error
+        said = str(error) if error.errno is None else f"{os.strerror(error.errno)} ({host}:{port})"
+        raise UnavailableError(said) from error
     try:
         await comm.opened()
     except BaseException:

@@ -78,7 +78,7 @@ async def connect(
         async with asyncio.timeout(timeout) as deadline:
             return await transport.connect(place, options or CommOptions(), name)
     except UnavailableError as error:
-        raise UnavailableError(f"{name} cannot be reached: {error.message}") from error
+        raise UnavailableError(f"{name} cannot be reached: {error.message}") from (error.__cause__ or error)
     except TimeoutError as error:
         if not deadline.expired() or isinstance(error, DeadlineExceededError):
             raise
