@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["OPERATORS", "Graph", "GraphKeys", "Operation", "Tensor"]
 
 _ENGINE: Final = str(Path(__file__).parents[1]) + os.sep  # with the separator: `aioflow_more` is somebody else's
+_LOOP: Final = str(Path(os.__file__).parent / "asyncio") + os.sep  # whose lines are below those of a task of the engine
 _NUMBERS: Final = itertools.count(1)  # of graphs, so that messages tell them apart
 
 
@@ -399,11 +400,11 @@ def _through_context(
 
 
 def user_line() -> SourceLine | None:
-    """The innermost stack frame outside the engine: the user's own line."""
+    """The innermost stack frame outside the engine and the event loop: the user's own line."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(_ENGINE):
+        if not code.co_filename.startswith((_ENGINE, _LOOP)):
             return SourceLine(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
     return None
