@@ -32,8 +32,8 @@ class Quota:
         if after[0] > self._most[0] or after[1] > self._most[1]:
             raise ResourceExhaustedError(
                 self._what,
-                expected=f"at most {self._most[0]}, of {self._most[1]} bytes",
-                actual=f"{after[0]}, of {after[1]} bytes",
+                expected="at most " + _said(*self._most, self._most[1]),
+                actual=_said(*after, self._most[1]),
             )
         self.taken = after
 
@@ -53,3 +53,8 @@ class Quota:
             yield
         finally:
             self.give(count, size)
+
+
+def _said(count: int, size: int, most: int) -> str:
+    """Without the bytes where these are not counted."""
+    return f"{count}, of {size} bytes" if most else str(count)
