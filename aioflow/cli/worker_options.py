@@ -178,6 +178,10 @@ def _settings_of_file(path: Path, worker: Mapping[str, Any]) -> Mapping[str, Any
     name = f"{path}: [worker]"
     parser = _FileParser(prog=name, argument_default=argparse.SUPPRESS, allow_abbrev=False, add_help=False)
     _add_settings(parser)
+    known = [option[2:] for action in parser._actions for option in action.option_strings]
+    for key in worker:
+        if key not in known:
+            raise InvalidArgumentError(f"{name}: an unknown key", expected=f"one of {', '.join(known)}", actual=key)
     return vars(parser.parse_args([text for key, value in worker.items() for text in _as_options(name, key, value)]))
 
 
