@@ -27,6 +27,7 @@ __all__ = ["RayHost", "in_thread"]
 T = TypeVar("T")
 
 _LOGGER: Final = logging.getLogger("aioflow.distributed")
+_SOON: Final = 5.0  # seconds until it is said that Ray has no room
 _PAUSE: Final = 0.1  # seconds between attempts
 _DRAIN_SECONDS: Final = 3.0  # beyond the time of the steps: answers, goodbyes
 _END_SECONDS: Final = 5.0  # for actors that have been killed
@@ -62,7 +63,7 @@ class RayHost:
             async with asyncio.timeout(seconds) as limit:
                 make = partial(self._ray.util.placement_group, self._bundles, strategy=self._strategy)
                 await in_thread(partial(self._keep_group, make))
-                await self._group.ready()
+                await self._until_there_is_room(seconds)
                 await in_thread(self._make_actors)
                 async with asyncio.TaskGroup() as tg:
                     found = {task: tg.create_task(self._address(task)) for task in self._actors}
@@ -78,6 +79,14 @@ class RayHost:
                 actual=f"free: {free}",
             ) from error
         return {task: address.result() for task, address in found.items()}
+
+    async def _until_there_is_room(self, seconds: float) -> None:
+        said = "Ray has no room yet for %s, and is given %g s: ray.available_resources() says what is free"
+        saying = asyncio.get_running_loop().call_later(_SOON, _LOGGER.warning, said, self._bundles, seconds)
+        try:
+            await self._group.ready()
+        finally:
+            saying.cancel()
 
     def _keep_group(self, make: Callable[[], Any]) -> None:
         self._group = make()
