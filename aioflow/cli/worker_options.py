@@ -140,7 +140,12 @@ def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping
     Raises:
         InvalidArgumentError, NotFoundError: as of `cluster_task`; a setting of the file or a credential is wrong.
     """
-    flags = vars(parser.parse_args(arguments))
+    known, rest = parser.parse_known_args(arguments)
+    if rest:
+        is_range = any("=" in word and not word.startswith("-") for word in rest)
+        hint = ": is it a range without quotes, which the shell has taken apart?" if is_range else ""
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+    flags = vars(known)
     jobs = flags.get("slurm")
     given = [
         Given(

@@ -97,6 +97,12 @@ def test_slurm_says_where_its_tasks_are() -> None:
     assert options.task.cluster.as_dict() == {"ps": ["n1:7000"], "worker": ["n2:7000"]}
 
 
+def test_a_range_that_the_shell_has_taken_apart_is_suspected(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_options(make_parser("worker", ""), ["--cluster", "w=127.0.0.1:1", "w=127.0.0.1:2"], {})
+    assert "unrecognized arguments: w=127.0.0.1:2: is it a range without quotes" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
