@@ -69,7 +69,7 @@ def test_cards_that_are_not_there_are_refused(number: float, visible: str) -> No
         environments(what, {"CUDA_VISIBLE_DEVICES": visible})
 
 
-@pytest.mark.parametrize("secret", [b"\xff" * 16, b" " + b"x" * 16, b"x" * 16 + b"\n", b"x" * 16 + b"\0"])
+@pytest.mark.parametrize("secret", [b" " + b"x" * 16, b"x" * 16 + b"\n", b"x" * 16 + b"\0"])
 def test_a_secret_that_no_environment_can_have_is_refused(secret: bytes) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         environments(Wanted(read_jobs({"ps": 1}), Credentials(secret)), {})
