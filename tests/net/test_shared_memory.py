@@ -375,6 +375,20 @@ def test_what_is_held_and_mapped_is_bounded() -> None:
     borrower.borrow(described(segments[3], slot=3))
 
 
+@pytest.mark.parametrize("size", [SIZE, 64 * SIZE])
+def test_two_segments_of_one_number_are_refused(size: int) -> None:
+    """What is lent is counted by the numbers of segments; what is a fetch is mapped anew each time."""
+    first, second = Segment(SIZE), Segment(size)
+    borrower = Borrower(Process(os.getpid()), Board(bytes(32)), Limits(shared_bytes=2 * SIZE))
+    _, held = borrower.borrow(described(first), own=True)
+    _, again = borrower.borrow(described(first, slot=1), own=True)
+    with pytest.raises(DataLossError, match="one number"):
+        borrower.borrow(described(second, slot=2, number=first.number), own=True)
+    assert borrower.bytes == first.size
+    del held, again
+    assert borrower.bytes == 0
+
+
 def test_segments_that_their_owner_uses_no_more_are_let_go(segment: Segment) -> None:
     borrower = Borrower(Process(os.getpid()), Board(bytes(32)), Limits())
     borrower.borrow(described(segment))

@@ -40,11 +40,11 @@ class _Borrowed(np.ndarray[Any, Any]):
 class _Ticket:
     """One array that was lent."""
 
-    __slots__ = ("_borrower", "number", "size", "slot", "spoiled", "turn")
+    __slots__ = ("_borrower", "file", "number", "size", "slot", "spoiled", "turn")
 
-    def __init__(self, borrower: Borrower, slot: int, turn: int, number: int, size: int) -> None:
+    def __init__(self, borrower: Borrower, slot: int, turn: int, number: int, file: tuple[int, ...], size: int) -> None:
         self._borrower = borrower
-        self.slot, self.turn, self.number, self.size = slot, turn, number, size
+        self.slot, self.turn, self.number, self.file, self.size = slot, turn, number, file, size
         self.spoiled = False  # whether a forked child may hold it
 
     def give_back(self) -> None:
@@ -99,8 +99,10 @@ class Borrower:
         if slot in self._held:
             raise DataLossError("a place for a tensor was used twice", actual=slot)
         memory = self._memory(number, fd, file_bytes, own)
+        if any(ticket.number == number and ticket.file != memory.file for ticket in list(self._held.values())):
+            raise DataLossError("two segments have one number, by which they are counted", actual=number)
         borrowed = _Borrowed(spec.shape, spec.dtype.np_dtype, memory.bytes, offset)
-        ticket = _Ticket(self, slot, turn, number, size)
+        ticket = _Ticket(self, slot, turn, number, memory.file, size)
         self._held[slot] = borrowed.ticket = ticket
         self._board.arrived(slot, turn)
         return index, borrowed.view(np.ndarray)

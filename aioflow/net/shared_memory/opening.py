@@ -39,11 +39,13 @@ class Opened:
 
     Attributes:
         bytes: All of it. Arrays over it keep it mapped.
+        file: Which file it is, and how long.
     """
 
-    __slots__ = ("bytes",)
+    __slots__ = ("bytes", "file")
 
-    def __init__(self, memory: memoryview) -> None:
+    def __init__(self, memory: memoryview, file: tuple[int, ...]) -> None:
+        self.file = file
         self.bytes: Array = np.frombuffer(memory, np.uint8).view(_Mapped)
 
 
@@ -119,7 +121,7 @@ def _mapped(found: int, size: int, own: bool) -> Opened:
             raise _refusal(f"pages of {mmap.PAGESIZE} bytes", os.fstatvfs(file).f_bsize)
         if os.fstat(file).st_size != size:
             raise _refusal(f"{size} bytes", os.fstat(file).st_size)
-        return Opened(mapped(file, size, writable=own, private=own))
+        return Opened(mapped(file, size, writable=own, private=own), (state.st_dev, state.st_ino, size))
     finally:
         os.close(file)
 
