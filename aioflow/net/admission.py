@@ -51,6 +51,11 @@ class Admission:
         if self._idle is not None and not self.running:
             self._idle.set()
 
+    def has_run(self, failed: bool) -> None:
+        """A step has begun and ended, at once; `is_open` was asked before."""
+        self.begun += 1
+        self.failed += failed
+
     def close(self) -> None:
         """Admit no more."""
         self._open = False

@@ -244,15 +244,21 @@ class WorkerSession:
             return known.executable.run_brief(feeds, step)
 
     def run_inline(self, handle: int, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
-        """As `run_brief`, for a step in which no other worker has a part; None on another event loop, too."""
-        known = self._handles.get(handle)
-        if known is None or known.meets or not self._owner.is_here:
+        """As `run_brief`, for a step in which no other worker has a part, and for which nobody asks meanwhile; None on
+        another event loop, too.
+        """
+        known, admission = self._handles.get(handle), self._owner.admission
+        if known is None or known.executable is None or known.meets or not (admission.is_open and self._owner.is_here):
             return None
         try:
-            return self.run_brief(handle, feeds, Step())
+            fetches = known.executable.run_inline(feeds)
         except OpError as error:
+            admission.has_run(failed=True)
             error.may_have_been_applied = known.changes
             raise
+        if fetches is not None:
+            admission.has_run(failed=False)
+        return fetches
 
     @contextmanager
     def _taking_part(self, step: Step, known: _Handle) -> Iterator[None]:
