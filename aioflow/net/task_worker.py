@@ -82,9 +82,10 @@ class TaskWorker:
             if joint is None:
                 return  # it has ended
             task, origin = _owner_of(to), joint.origin
-            connection = None if origin is None else origin.connection
+            connection, number = (None, 0) if origin is None else (origin.connection, origin.number)
             parcel = Parcel(task, joint.peers.get(task, 0), step, edge, tag, value, joint.fail, connection)
-            if self.is_task(task):
+            is_with_client = parcel.incarnation == number != 0
+            if self.is_task(task) and not is_with_client:
                 self._push(parcel)
             elif origin is not None:
                 origin.take(parcel)
