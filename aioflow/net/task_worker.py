@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -223,8 +222,14 @@ class WorkerSession:
             )
         if step.requested:
             step.halt()
-        with self._taking_part(step, known):
-            return await self._worker.run(handle, feeds, step)
+        joint = self._enter(step, known)
+        failed = True
+        try:
+            fetches = await self._worker.run(handle, feeds, step)
+            failed = False
+            return fetches
+        finally:
+            self._leave(step, joint, failed)
 
     def begin(
         self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
@@ -241,8 +246,14 @@ class WorkerSession:
             return None
         if not known.executable.is_brief(feeds):
             return None
-        with self._taking_part(step, known):
-            return known.executable.run_brief(feeds, step)
+        joint = self._enter(step, known)
+        failed = True
+        try:
+            fetches = known.executable.run_brief(feeds, step)
+            failed = False
+            return fetches
+        finally:
+            self._leave(step, joint, failed)
 
     def run_inline(self, handle: int, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
         """As `run_brief`, for a step in which no other worker has a part, and for which nobody asks meanwhile; None on
@@ -261,24 +272,24 @@ class WorkerSession:
             admission.has_run(failed=False)
         return fetches
 
-    @contextmanager
-    def _taking_part(self, step: Step, known: _Handle) -> Iterator[None]:
-        admission = self._owner.admission
-        admission.begin(step)
-        joint = None
-        failed = True
+    def _enter(self, step: Step, known: _Handle) -> JointStep | None:
+        """The step begins here; `_leave` must follow. Raises OpError: it does not."""
+        self._owner.admission.begin(step)
         try:
             if step.id:
-                joint = self._begin(step, known)
-            elif known.meets:
+                return self._begin(step, known)
+            if known.meets:
                 raise InvalidArgumentError("a step in which values are sent has no number", expected="> 0", actual=0)
-            yield
-            failed = False
-        finally:
-            if joint is not None:
-                self._running.pop(joint, None)
-                self._owner.steps.end(joint)
-            admission.end(step, failed)
+        except BaseException:
+            self._owner.admission.end(step, failed=True)
+            raise
+        return None
+
+    def _leave(self, step: Step, joint: JointStep | None, failed: bool) -> None:
+        if joint is not None:
+            self._running.pop(joint, None)
+            self._owner.steps.end(joint)
+        self._owner.admission.end(step, failed)
 
     def _begin(self, step: Step, known: _Handle) -> JointStep:
         joint = self._owner.steps.begin(step.id, step, self._peers, known.meets, self.number)

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from time import monotonic, perf_counter
@@ -236,9 +237,23 @@ class Driver:
                 coroutine.close()
 
     async def _rest(self) -> None:
-        self._finished = self._loop.create_future()
         step = self._step
         step.watchers.append(self._stopped)
+        try:
+            while (self._left or self._later) and self._error is None:
+                if self._later:
+                    await self._beside_tasks()
+                else:  # values have to come, which takes no task
+                    with suppress(Exception):  # which is the error of the step
+                        await self._until_finished()
+        finally:
+            self._ready.clear()
+            step.watchers.remove(self._stopped)
+        if self._error is not None:
+            cause = step.error or self._error
+            raise cause from cause.__cause__
+
+    async def _beside_tasks(self) -> None:
         try:
             async with asyncio.TaskGroup() as kernel_group:
                 self._group = kernel_group
@@ -246,20 +261,20 @@ class Driver:
                 for coroutine in later:
                     kernel_group.create_task(coroutine)
                 if self._left:
-                    if self._ready:
-                        self._wake()
-                    await self._until_finished(self._finished)
+                    await self._until_finished()
         except BaseExceptionGroup as group:
-            cause = step.end(group)
+            cause = self._step.end(group)
             raise cause from cause.__cause__
         finally:
             self._group = None
-            self._ready.clear()
-            step.watchers.remove(self._stopped)
 
-    async def _until_finished(self, finished: asyncio.Future[None]) -> None:
+    async def _until_finished(self) -> None:
+        """Wait until all units have ended, or there is a first one that needs a task."""
+        self._finished = self._loop.create_future()
+        if self._ready:
+            self._wake()
         try:
-            await finished
+            await self._finished
         except BaseException as error:  # the step was cancelled: nothing more begins while its tasks end
             self._fail(error)
             raise
@@ -346,6 +361,8 @@ class Driver:
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         if self._group is None:
             self._later.append(coroutine)
+            if self._finished is not None and not self._finished.done():
+                self._finished.set_result(None)
         else:
             self._group.create_task(coroutine, context=self._context.copy())
 
