@@ -176,15 +176,7 @@ class Link:
         self._session, self._server = await server.open_session(self._hub.peers, self._hub.origin), server
         hello = server.hello()
         self._met(hello, server.incarnation)
-        self._hub.peers[hello.task] = self._hub.options.incarnation  # values for it come by the client's connections
         return hello
-
-    def deliver(self, request: Request) -> bool:
-        """A value for it has come by a connection of the client; whether it is in this process."""
-        if self._session is None:
-            return False
-        self._session.deliver(request)
-        return True
 
     async def _connect(self, patience: float) -> Hello:
         comm = await self._reach(patience)

@@ -250,9 +250,7 @@ class RemoteCluster:
         return None if link is None else link.connection
 
     def _deliver(self, request: Request) -> None:
-        target = next(iter(self._links.values()), None)  # no other is without a connection
-        if target is None or not target.deliver(request):
-            self._client.deliver(request)
+        self._client.deliver(request)
 
     # -- plans --------------------------------------------------------------------------------------------------------
 

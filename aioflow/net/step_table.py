@@ -30,14 +30,12 @@ class Origin(NamedTuple):
     """The client of a step, as the worker knows it.
 
     Attributes:
-        take: Takes values to the client's own process; from any thread.
+        take: Takes values to the task that the client itself is; from any thread.
         connection: As of `Parcel`.
-        number: Of that process, as the client says it; 0 where it does not.
     """
 
     take: Callable[[Parcel], None]
     connection: Callable[[str], Channel | None] | None = None
-    number: int = 0
 
 
 class JointStep:

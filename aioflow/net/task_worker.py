@@ -81,10 +81,9 @@ class TaskWorker:
             if joint is None:
                 return  # it has ended
             task, origin = _owner_of(to), joint.origin
-            connection, number = (None, 0) if origin is None else (origin.connection, origin.number)
+            connection = None if origin is None else origin.connection
             parcel = Parcel(task, joint.peers.get(task, 0), step, edge, tag, value, joint.fail, connection)
-            is_with_client = parcel.incarnation == number != 0
-            if self.is_task(task) and not is_with_client:
+            if self.is_task(task):
                 self._push(parcel)
             elif origin is not None:
                 origin.take(parcel)

@@ -265,8 +265,7 @@ class _Client:
             RESET: self._reset,
         }
         self.outbox = Outbox(self._reach, most=comm.limits.unsent_bytes)
-        origin = Origin(self.outbox.push, number=comm.peer_incarnation)
-        self._session = worker.open_session(self._peers, origin)
+        self._session = worker.open_session(self._peers, Origin(self.outbox.push))
         takers: Mapping[str, Taker] = {DELIVER: partial(worker.deliver, source=self._session.number)}
         self.channel = Channel(comm, services, takers, open_requests)
         self._steps = worker.steps
