@@ -86,7 +86,7 @@ class CommOptions:
     connections: int = 256
     connections_per_host: int = 1024
     peers: int = 4096
-    strangers: int = 64
+    strangers: int = 1024
     incarnation: int = field(default_factory=fresh_incarnation)
     shared_memory: bool = field(default_factory=_may_share)
     credentials: Credentials = field(default_factory=Credentials.from_environment)

@@ -178,3 +178,20 @@ async def test_who_gives_way_is_told_what_has_ended_without_an_answer(tcp: bool)
         assert "idle for longest" in str(await first.wait_ended())
         assert answer.result() == Reply()
         first.calls.forget(77)
+
+
+async def test_hundreds_that_come_at_once_are_all_let_in() -> None:
+    """As the tasks of a large cluster do when it starts. They have proved nothing yet, and none gives way to another."""
+    met = 0
+
+    async def handler(comm: Comm) -> None:
+        nonlocal met
+        met += 1
+        await comm.receive()
+
+    options = CommOptions(connections=1000)
+    async with asyncio.timeout(SECONDS), listen("tcp://127.0.0.1:0", handler, options) as listener:
+        comms = await asyncio.gather(*(connect(listener.address, SECONDS) for _ in range(300)))
+        assert not any(comm.closed for comm in comms)
+        await asyncio.gather(*(comm.close() for comm in comms))
+    assert met == 300
