@@ -181,7 +181,7 @@ async def test_who_gives_way_is_told_what_has_ended_without_an_answer(tcp: bool)
 
 
 async def test_hundreds_that_come_at_once_are_all_let_in() -> None:
-    """As the tasks of a large cluster do when it starts. They have proved nothing yet, and none gives way to another."""
+    """As the tasks of a large cluster do when it starts: none gives way to another, though none has proved itself."""
     met = 0
 
     async def handler(comm: Comm) -> None:
