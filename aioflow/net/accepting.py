@@ -2,7 +2,7 @@
 
 Tasks of the cluster and clients have places of their own, so that neither keep the others out. Where there is none for
 one more client, the one that has been idle longest gives way: first those that have nothing here. Who comes back has a
-place again, and has lost nothing but time.
+place again; its variables are there, and what its nodes keep themselves (the state of random numbers) begins anew.
 """
 
 from __future__ import annotations
