@@ -247,15 +247,16 @@ class Threads:
         function has, or if it has not begun, or if it is left behind.
 
         Raises:
-            LeftBehind, Stopped: it is, or the work was asked to stop, and not by a cancellation of the caller.
+            LeftBehind, Stopped: it is, or the work was asked to stop, and not by a cancellation of the caller. What was
+                asked to stop before is not begun.
         """
+        if work.requested:
+            raise Stopped
         call = Call(self, work, function, args)
         process = generation()
         work.watchers.append(call.ask)
         self._submit(call)
         try:
-            if work.requested:
-                call.ask()
             result: T = await call.future
             del call.future  # the thread may hold the call for a while yet, and must not hold its result
         except asyncio.CancelledError:
