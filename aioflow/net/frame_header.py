@@ -22,18 +22,19 @@ class Packed(dict[str, Any]):
     not be changed.
     """
 
-    __slots__ = ("_header", "_specs")
+    __slots__ = ("_known",)
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         super().__init__(document)
-        self._specs: list[TensorSpec] | None = None
-        self._header = b""
+        self._known: tuple[list[TensorSpec] | None, bytes] = None, b""  # one object: several threads may send it
 
     def header(self, specs: list[TensorSpec], limits: Limits) -> bytes:
         """As `encode_header`."""
-        if specs != self._specs:
-            self._header, self._specs = encode_header(specs, self, limits), specs
-        return self._header
+        known, header = self._known
+        if specs != known:
+            header = encode_header(specs, self, limits)
+            self._known = specs, header
+        return header
 
 
 def encode_header(specs: Sequence[TensorSpec], document: Mapping[str, Any], limits: Limits) -> bytes:

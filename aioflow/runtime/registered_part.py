@@ -38,10 +38,6 @@ class PartExecutable:
         """None: devices work side by side, so there is something to wait for."""
         return None
 
-    def is_brief(self, feeds: Sequence[Any]) -> bool:
-        """False, for the same reason."""
-        return False
-
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run one step; returns the part's fetches in the order of their indices in the step.
 
