@@ -62,6 +62,7 @@ from aioflow import errors as errors
 from aioflow import extend as extend
 from aioflow import image as image
 from aioflow import initializers as initializers
+from aioflow import interop as interop
 from aioflow import io as io
 from aioflow import linalg as linalg
 from aioflow import losses as losses
@@ -69,6 +70,7 @@ from aioflow import math as math
 from aioflow import nn as nn
 from aioflow import random as random
 from aioflow import raw_ops as raw_ops
+from aioflow import saved as saved
 from aioflow import sparse as sparse
 from aioflow import strings as strings
 from aioflow import train as train
@@ -89,6 +91,7 @@ _NAMESPACES = (
     "extend",
     "image",
     "initializers",
+    "interop",
     "io",
     "linalg",
     "losses",
@@ -96,6 +99,7 @@ _NAMESPACES = (
     "nn",
     "random",
     "raw_ops",
+    "saved",
     "sparse",
     "strings",
     "train",

@@ -36,10 +36,12 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("net",), 8),
     **dict.fromkeys(("session",), 9),
     **dict.fromkeys(("train", "distributed"), 10),
+    **dict.fromkeys(("interop",), 11),
+    **dict.fromkeys(("saved",), 12),
     # The public namespaces, which re-export, and the entry points.
-    **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "random", "losses", "initializers"), 11),
-    **dict.fromkeys(("dtypes", "io", "raw_ops", "extend", "strings", "sparse", "image", "traits", "typing", "web"), 11),
-    **dict.fromkeys(("__main__", "cli", "compatibility", "demo", "worker", "testing"), 11),
+    **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "random", "losses", "initializers"), 13),
+    **dict.fromkeys(("dtypes", "io", "raw_ops", "extend", "strings", "sparse", "image", "traits", "typing", "web"), 13),
+    **dict.fromkeys(("__main__", "cli", "compatibility", "demo", "worker", "testing"), 13),
 }
 TOP: Final = max(RANKS.values())
 # A backend sees the engine up to the runtime (its devices) and nothing of what is built on that.

@@ -22,8 +22,8 @@ from tests.tensorflow_names import NAMES
 ROOT = Path(__file__).parents[1]
 
 NAMESPACES = {
-    "bitwise", "distributed", "dtypes", "errors", "extend", "image", "initializers", "io", "linalg", "losses", "math",
-    "nn", "random", "raw_ops", "sparse", "strings", "train", "traits", "typing", "web",
+    "bitwise", "distributed", "dtypes", "errors", "extend", "image", "initializers", "interop", "io", "linalg",
+    "losses", "math", "nn", "random", "raw_ops", "saved", "sparse", "strings", "train", "traits", "typing", "web",
 }  # fmt: skip
 
 # What TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a name of its.

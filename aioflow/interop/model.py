@@ -1,0 +1,82 @@
+"""What a model file becomes, whatever its format: a graph, how to call it, and where its values come from."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from aioflow.errors import NotFoundError
+from aioflow.graph.graph import Graph
+from aioflow.graph.tensor import Tensor
+from aioflow.ops.variables.variable import Variable
+from aioflow.session.session import Session
+
+__all__ = ["DEFAULT_SIGNATURE", "Model", "Signature"]
+
+DEFAULT_SIGNATURE: Final = "serving_default"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One way to call a model.
+
+    Attributes:
+        inputs, outputs: Tensors by the names that the model gives them, in its order.
+        method: What kind of call it is, as TensorFlow's `method_name`; "" where the format has no such thing.
+    """
+
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+    method: str = ""
+
+
+async def _nothing(session: Session) -> None:
+    """A model of constants needs no values."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model in a graph of its own.
+
+        model = aioflow.interop.onnx.load("model.onnx")
+        async with aioflow.Session(model.graph) as session:
+            await model.initialize(session)
+            values = await session.run(model.outputs, {model.inputs["x"]: x})
+
+    Attributes:
+        graph: The graph; its nodes have the model's names.
+        signatures: The ways to call it, by name.
+        variables: Its variables by the names that the file has for their values; empty where all weights are constants.
+        initialize: Gives the variables the values of the file, in a session of the graph.
+        source: Where it came from and what wrote it, for people.
+    """
+
+    graph: Graph
+    signatures: Mapping[str, Signature]
+    variables: Mapping[str, Variable] = field(default_factory=dict)
+    initialize: Callable[[Session], Awaitable[None]] = _nothing
+    source: str = ""
+
+    def signature(self, name: str | None = None) -> Signature:
+        """The signature of that name; by default "serving_default", or the only one there is.
+
+        Raises:
+            NotFoundError: there is none of that name, or several and none is the default.
+        """
+        if name is None:
+            name = next(iter(self.signatures)) if len(self.signatures) == 1 else DEFAULT_SIGNATURE
+        found = self.signatures.get(name)
+        if found is None:
+            raise NotFoundError("no such signature", expected=f"one of {sorted(self.signatures)}", actual=repr(name))
+        return found
+
+    @property
+    def inputs(self) -> Mapping[str, Tensor]:
+        """The inputs of the default signature."""
+        return self.signature().inputs
+
+    @property
+    def outputs(self) -> Mapping[str, Tensor]:
+        """The outputs of the default signature."""
+        return self.signature().outputs

@@ -1,0 +1,1 @@
+"""Weights in safetensors files, as Hugging Face keeps them."""

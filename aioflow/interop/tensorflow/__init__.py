@@ -1,0 +1,1 @@
+"""TensorFlow's graphs, SavedModels and checkpoints in and out, without TensorFlow."""
