@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "report"]
 
-_PACKAGES = ("numpy", "ml_dtypes", "msgpack", "uvloop")
+_PACKAGES = ("numpy", "ml_dtypes", "msgpack", "protobuf", "google-crc32c", "google-re2", "uvloop")
 _DEMO_PACKAGES = ("starlette", "uvicorn", "httpx", "rich", "matplotlib")
 
 
