@@ -241,6 +241,18 @@ class Graph(Collections):
         if tensor.op.graph is not self:
             raise of_another_graph(self, tensor.op, f"tensor {tensor.name!r}")
 
+    def take_scope_name(self, op: Operation, prefix: str) -> None:
+        """Give the node that was made last the name of its name scope, as `name_scope` yields it, if it is in it.
+
+        Nothing refers to that node yet. Of any other the name stays as it is.
+        """
+        with self.lock:
+            nodes = self._home(scopes.current_scope(self)).nodes
+            if prefix[:-1] not in nodes and op.name.startswith(prefix) and next(reversed(nodes)) == op.name:
+                del nodes[op.name]
+                op.name = prefix[:-1]
+                nodes[op.name] = op
+
     def add_to_collection(self, name: str, value: Any) -> None:
         """Append `value` to the collection of that name. Raises FailedPreconditionError: the graph is finalised."""
         self._check_open(None)

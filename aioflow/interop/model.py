@@ -40,7 +40,7 @@ class Model:
     """A model in a graph of its own.
 
         model = aioflow.interop.onnx.load("model.onnx")
-        async with aioflow.Session(model.graph) as session:
+        async with aioflow.Session(graph=model.graph) as session:
             await model.initialize(session)
             values = await session.run(model.outputs, {model.inputs["x"]: x})
 

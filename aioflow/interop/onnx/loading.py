@@ -1,0 +1,112 @@
+"""An ONNX file as a model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from onnx import GraphProto, ModelProto, ValueInfoProto
+
+from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
+from aioflow.graph.graph import Graph
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
+from aioflow.interop.onnx.names import node_name
+from aioflow.interop.onnx.schemas import NEWEST
+from aioflow.interop.onnx.types import dims_of_type, dtype_of
+from aioflow.interop.onnx.walking import Scope, Walk
+from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
+from aioflow.ops.core import placeholder
+
+__all__ = ["load"]
+
+
+def load(model: str | os.PathLike[str] | bytes | ModelProto) -> Model:
+    """An ONNX model as a graph of its own.
+
+        model = aioflow.interop.onnx.load("model.onnx")
+        async with aioflow.Session(graph=model.graph) as session:
+            await session.run(model.outputs, {model.inputs["x"]: x})
+
+    Args:
+        model: A file's path, its bytes, or what the onnx package has read.
+
+    Returns:
+        A model whose `inputs` and `outputs` have ONNX's names. Its nodes have the names of the model's nodes, with
+        "_" for what a node's name may not have; what one node of the model needs besides is in a scope of its name.
+
+    Raises:
+        UnsupportedError: it has ops that cannot be imported; lists them all.
+        NotFoundError: there is no such file.
+        DataLossError: the file is truncated or altered.
+        InvalidArgumentError: the model is not as ONNX says, at the node that is named.
+    """
+    proto, source = _read(model)
+    _check(proto)
+    graph = Graph()
+    walk = Walk(proto, graph)
+    with graph.as_default():
+        scope = Scope(walk.opsets)
+        inputs = _inputs(proto.graph, scope, walk)
+        walk.initializers(proto.graph, scope)
+        walk.run_nodes(proto.graph.node, scope)
+        if walk.unsupported:
+            raise UnsupportedError(source, walk.unsupported)
+        outputs = {each.name: scope.find(each.name) for each in proto.graph.output}
+    signature = Signature(inputs, outputs)
+    return Model(graph, {DEFAULT_SIGNATURE: signature}, source=f"{source}, by {proto.producer_name or 'unknown'}")
+
+
+def _read(model: Any) -> tuple[ModelProto, str]:
+    if isinstance(model, ModelProto):
+        return model, "the ONNX model"
+    if isinstance(model, bytes):
+        return _parsed(model, "the ONNX model"), "the ONNX model"
+    path = Path(model)
+    try:
+        return _parsed(path.read_bytes(), str(path)), str(path)
+    except FileNotFoundError as error:
+        raise NotFoundError("there is no such model", expected="an ONNX file", actual=str(path)) from error
+
+
+def _parsed(data: bytes, source: str) -> ModelProto:
+    proto = ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        raise DataLossError(f"{source} is no ONNX model", expected="a ModelProto", actual=str(error)) from error
+    return proto
+
+
+def _check(proto: ModelProto) -> None:
+    if not proto.HasField("graph"):
+        raise InvalidArgumentError("the model has no graph", expected="a ModelProto with a graph", actual="none")
+    for each in proto.opset_import:
+        newest = NEWEST.get("" if each.domain == "ai.onnx" else each.domain)
+        if newest is not None and not 1 <= each.version <= newest:
+            raise UnimplementedError(
+                f"the installed onnx does not know opset {each.version} of {each.domain or 'ai.onnx'}",
+                expected=f"opset 1 to {newest}",
+                actual=each.version,
+            )
+
+
+def _inputs(graph: GraphProto, scope: Scope, walk: Walk) -> dict[str, Tensor]:
+    weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
+    found = {}
+    for each in graph.input:
+        if each.name not in weights:
+            found[each.name] = _placeholder(each, walk)
+            scope.define(each.name, found[each.name])
+    return found
+
+
+def _placeholder(info: ValueInfoProto, walk: Walk) -> Tensor:
+    kind = info.type.WhichOneof("value")
+    dtype = dtype_of(info.type.tensor_type.elem_type) if kind == "tensor_type" else None
+    if dtype is None:
+        walk.unsupported.append(UnsupportedOp("an input", info.name, f"its type is a {kind}"))
+        return placeholder("float32", name=node_name(info.name, "input"))
+    return placeholder(dtype, dims_of_type(info.type.tensor_type), name=node_name(info.name, "input"))

@@ -1,0 +1,91 @@
+"""`TensorProto` as an array, checked before it is unpacked."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from aioflow.errors import DataLossError, InvalidArgumentError, UnimplementedError
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import Array
+from aioflow.graph.dtypes import DType
+from aioflow.interop.onnx.types import dtype_of
+
+__all__ = ["array_of"]
+
+_MAX_RANK: Final = 64
+
+
+def array_of(proto: TensorProto) -> Array:
+    """The value of a tensor in the file itself, not to be written to; of strings, an array of bytes.
+
+    Raises:
+        DataLossError: what is there does not fill the shape.
+        InvalidArgumentError: the shape cannot be right, or the values are in another file.
+        UnimplementedError: aioflow has no such element type.
+    """
+    dims = _checked_dims(proto)
+    dtype = dtype_of(proto.data_type)
+    if dtype is None:
+        raise UnimplementedError(
+            f"tensor {proto.name!r} has an element type that aioflow does not have", actual=element_type_name(proto)
+        )
+    if proto.data_location == TensorProto.EXTERNAL:
+        raise InvalidArgumentError(f"the values of tensor {proto.name!r} are in another file that is not at hand")
+    array = _unpacked(proto, dims, dtype)
+    array.flags.writeable = False
+    return array
+
+
+def element_type_name(proto: TensorProto) -> str:
+    """The element type's name in ONNX, or its number."""
+    known: dict[int, str] = {number: name for name, number in TensorProto.DataType.items()}
+    return known.get(proto.data_type, str(proto.data_type))
+
+
+def _checked_dims(proto: TensorProto) -> tuple[int, ...]:
+    dims = tuple(proto.dims)
+    if len(dims) > _MAX_RANK or any(d < 0 for d in dims):
+        raise InvalidArgumentError(
+            f"tensor {proto.name!r} has an impossible shape",
+            expected=f"at most {_MAX_RANK} sizes, none negative",
+            actual=str(dims[: _MAX_RANK + 1]),
+        )
+    return dims
+
+
+def _unpacked(proto: TensorProto, dims: tuple[int, ...], dtype: DType) -> Array:
+    count = math.prod(dims)
+    np_dtype = dtype.np_dtype
+    if dtype is dtypes.string:
+        _check_count(proto, count, len(proto.string_data))
+        strings = np.empty(count, dtype=object)
+        strings[:] = list(proto.string_data)
+        return strings.reshape(dims)
+    if proto.HasField("raw_data") and _is_whole_bytes(proto):
+        data = proto.raw_data
+        _check_count(proto, count * np_dtype.itemsize, len(data))
+        return np.frombuffer(data, np_dtype.newbyteorder("<")).astype(np_dtype, copy=False).reshape(dims)
+    try:
+        return np.array(numpy_helper.to_array(proto)).view(np_dtype).reshape(dims)
+    except (ValueError, TypeError) as error:
+        raise DataLossError(f"the values of tensor {proto.name!r} do not fill its shape", expected=dims) from error
+
+
+def _is_whole_bytes(proto: TensorProto) -> bool:
+    return proto.data_type not in _PACKED
+
+
+_PACKED: Final = frozenset(
+    number for name, number in TensorProto.DataType.items() if name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
+)
+
+
+def _check_count(proto: TensorProto, expected: int, actual: int) -> None:
+    if expected != actual:
+        raise DataLossError(
+            f"the values of tensor {proto.name!r} do not fill its shape", expected=expected, actual=actual
+        )

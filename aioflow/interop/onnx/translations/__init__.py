@@ -1,0 +1,1 @@
+"""The translations, a module a family; `translating.load_translations` imports them all."""

@@ -1,0 +1,257 @@
+"""From the nodes of a model to nodes of a graph, in the order of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
+
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.graph.graph import Graph
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.names import node_name
+from aioflow.interop.onnx.schemas import default_attributes, function_body, has_function
+from aioflow.interop.onnx.tensors import array_of
+from aioflow.interop.onnx.translating import Node, Refused, Value, find_translation
+from aioflow.interop.onnx.types import tensor_type
+from aioflow.interop.unsupported import UnsupportedOp
+from aioflow.ops.apply import constant
+
+__all__ = ["Scope", "Walk"]
+
+_DEEPEST: Final = 64  # subgraphs and functions inside one another
+
+
+class _Missing:
+    """Stands for the value of a node that cannot be imported."""
+
+
+_MISSING: Final = _Missing()
+_Attributes = Mapping[str, AttributeProto]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The names that a graph or a function sees.
+
+    Attributes:
+        opsets: The version of each domain.
+        outer: What is around a subgraph, whose names it sees too.
+        attributes: Those of the call, in a function.
+        depth: How many scopes are around it.
+    """
+
+    opsets: Mapping[str, int]
+    outer: Scope | None = None
+    attributes: _Attributes = field(default_factory=dict)
+    depth: int = 0
+    values: dict[str, Value] = field(default_factory=dict)
+
+    def inner(self, opsets: Mapping[str, int] | None = None, attributes: _Attributes | None = None) -> Scope:
+        """The scope of a subgraph; with opsets, that of a function, which sees nothing from outside.
+
+        Raises:
+            InvalidArgumentError: there are too many inside one another, as where a function calls itself.
+        """
+        if self.depth >= _DEEPEST:
+            raise InvalidArgumentError(
+                "subgraphs or functions are nested too deeply", expected=f"at most {_DEEPEST}", actual="more"
+            )
+        if opsets is None:
+            return Scope(self.opsets, self, self.attributes, self.depth + 1)
+        return Scope(opsets, None, attributes or {}, self.depth + 1)
+
+    def find(self, name: str) -> Value:
+        """The value of that name. Raises InvalidArgumentError if nothing before has it."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.outer
+        raise InvalidArgumentError(
+            "a value is read that nothing before has made",
+            expected="nodes in order, without a cycle",
+            actual=repr(name),
+        )
+
+    def define(self, name: str, value: Value) -> None:
+        """Give a name its value. Raises InvalidArgumentError if it has one."""
+        if name in self.values:
+            raise InvalidArgumentError("two values have one name", expected="each name once", actual=repr(name))
+        self.values[name] = value
+
+
+class Walk:
+    """One import.
+
+    Attributes:
+        graph: Where nodes go.
+        unsupported: What cannot be imported, so far.
+    """
+
+    def __init__(self, model: ModelProto, graph: Graph) -> None:
+        self.graph = graph
+        self.unsupported: list[UnsupportedOp] = []
+        self.opsets = opsets_of(model.opset_import)
+        self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+
+    def run_nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> None:
+        """Add what the nodes are."""
+        for proto in nodes:
+            self._run(proto, scope)
+
+    def subgraph(self, graph: GraphProto, outer: Scope) -> _Subgraph:
+        """A graph among the attributes of a node, to be called."""
+        return _Subgraph(self, graph, outer)
+
+    def initializers(self, graph: GraphProto, scope: Scope) -> None:
+        """The weights of a graph as constants."""
+        for proto in graph.initializer:
+            scope.define(proto.name, constant(array_of(proto), name=node_name(proto.name, "weight")))
+
+    def _run(self, proto: NodeProto, scope: Scope) -> None:
+        name = proto.name or next((each for each in proto.output if each), proto.op_type)
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        version = scope.opsets.get(domain, 0)
+        attributes = _bound_attributes(proto, scope)
+        inputs = [scope.find(each) if each else None for each in proto.input]
+        node = Node(proto, name, version, attributes, lambda graph: self.subgraph(graph, scope))
+        try:
+            outputs = self._outputs(node, domain, inputs, scope)
+        except Refused as refused:
+            self.unsupported.append(refused.op)
+            outputs = None
+        except OpError as error:
+            raise error.at(name, node.op, None) from error.__cause__
+        self._define(proto, outputs, scope)
+
+    def _define(self, proto: NodeProto, outputs: Sequence[Value] | None, scope: Scope) -> None:
+        for i, name in enumerate(proto.output):
+            if name:
+                scope.define(name, _MISSING if outputs is None or i >= len(outputs) else outputs[i])
+
+    def _outputs(self, node: Node, domain: str, inputs: list[Value], scope: Scope) -> Sequence[Value] | None:
+        """What the node gives; None if that cannot be said, since something before it cannot."""
+        proto = node.proto
+        local = self._functions.get((proto.domain, proto.op_type, proto.overload))
+        translate = None if local else find_translation(domain, proto.op_type, node.version)
+        if not local and not translate and not has_function(domain, proto.op_type, node.version):
+            self._list_inside(proto, scope)
+            node.refuse("no such op")
+        if any(each is _MISSING for each in inputs):
+            self._list_inside(proto, scope)
+            return None
+        with self.graph.name_scope(node_name(node.name, proto.op_type)) as prefix:
+            first = self.graph.version
+            if translate:
+                outputs = _translated(translate, node, inputs)
+            else:
+                outputs = self._called(local or _body(node, domain, inputs), node, inputs, scope)
+        self._name(outputs, first, prefix)
+        return outputs
+
+    def _name(self, outputs: Sequence[Value], first: int, prefix: str) -> None:
+        """Let the node that was made last have the model's name, if it gives what the model's node gives."""
+        for value in outputs:
+            if isinstance(value, Tensor) and value.op.id >= first:
+                self.graph.take_scope_name(value.op, prefix)
+
+    def _called(self, function: FunctionProto, node: Node, inputs: list[Value], scope: Scope) -> list[Value]:
+        attributes = {each.name: each for each in function.attribute_proto}
+        inner = scope.inner(opsets_of(function.opset_import), attributes | dict(node.attributes))
+        if len(inputs) > len(function.input):
+            raise node.wrong("the inputs", f"at most {len(function.input)}", len(inputs))
+        for i, name in enumerate(function.input):
+            inner.define(name, inputs[i] if i < len(inputs) else None)
+        self.run_nodes(function.node, inner)
+        return [inner.find(name) for name in function.output]
+
+    def _list_inside(self, proto: NodeProto, scope: Scope) -> None:
+        """List what the subgraphs of a node that is not imported have that cannot be, as far as it can be seen."""
+        for attribute in proto.attribute:
+            graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
+            for graph in graphs:
+                for inside in graph.node:
+                    self._list_node(inside, scope)
+
+    def _list_node(self, proto: NodeProto, scope: Scope) -> None:
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        key, version = (proto.domain, proto.op_type, proto.overload), scope.opsets.get(domain, 0)
+        known = key in self._functions or find_translation(domain, proto.op_type, version)
+        if not known and not has_function(domain, proto.op_type, version):
+            op = f"{proto.domain}:{proto.op_type}" if proto.domain else proto.op_type
+            self.unsupported.append(UnsupportedOp(op, proto.name or "".join(proto.output[:1])))
+        self._list_inside(proto, scope.inner())
+
+
+class _Subgraph:
+    """See `translating.Subgraph`."""
+
+    def __init__(self, walk: Walk, graph: GraphProto, outer: Scope) -> None:
+        self.inputs = tuple(each.name for each in graph.input)
+        self.outputs = tuple(each.name for each in graph.output)
+        self._walk, self._graph, self._outer = walk, graph, outer
+
+    def __call__(self, *inputs: Value) -> list[Value]:
+        scope = self._outer.inner()
+        for name, value in zip(self.inputs, inputs, strict=True):
+            scope.define(name, value)
+        self._walk.initializers(self._graph, scope)
+        self._walk.run_nodes(self._graph.node, scope)
+        found = [scope.find(name) for name in self.outputs]
+        if any(value is _MISSING for value in found):
+            raise Refused(UnsupportedOp("a subgraph", self._graph.name, "it has ops that cannot be imported"))
+        return found
+
+
+def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
+    """The version of each domain."""
+    return {"" if each.domain == "ai.onnx" else each.domain: each.version for each in imports}
+
+
+def _bound_attributes(proto: NodeProto, scope: Scope) -> _Attributes:
+    """The node's attributes; those that refer to one of the function around have its value, or are left out."""
+    found: dict[str, AttributeProto] = {}
+    for each in proto.attribute:
+        if not each.ref_attr_name:
+            found[each.name] = each
+        elif each.ref_attr_name in scope.attributes:
+            found[each.name] = scope.attributes[each.ref_attr_name]
+    return found
+
+
+def _translated(translate: Any, node: Node, inputs: list[Value]) -> Sequence[Value]:
+    try:
+        found = translate(node, *inputs)
+    except (DTypeError, UnimplementedError) as error:
+        why = " ".join(line.strip() for line in error.message.splitlines())
+        raise Refused(UnsupportedOp(node.op, node.name, why)) from error
+    except (Refused, OpError):
+        raise
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+        # The model decides what the translation gets: what it cannot work with is not as ONNX says.
+        raise InvalidArgumentError(f"the node cannot be imported: {error}") from error
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _body(node: Node, domain: str, inputs: Sequence[Value]) -> FunctionProto:
+    proto = NodeProto()
+    proto.CopyFrom(node.proto)
+    proto.domain = domain
+    del proto.attribute[:]
+    proto.attribute.extend({**default_attributes(domain, proto.op_type, node.version), **_named(node)}.values())
+    types = [tensor_type(v.dtype, v.dims) if isinstance(v, Tensor) else TypeProto() for v in inputs]
+    body = function_body(proto, node.version, types)
+    return node.refuse("no such op") if body is None else body
+
+
+def _named(node: Node) -> dict[str, AttributeProto]:
+    found = {}
+    for name, each in node.attributes.items():
+        found[name] = AttributeProto()
+        found[name].CopyFrom(each)
+        found[name].name = name
+        found[name].ref_attr_name = ""
+    return found

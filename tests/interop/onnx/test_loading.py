@@ -1,0 +1,105 @@
+"""A model of ONNX becomes a graph: names, functions, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+
+import aioflow
+from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError
+from aioflow.interop import onnx
+from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
+
+HEADER = '<ir_version: 9, opset_import: ["": 18, "mine": 1]>\n'
+
+
+def parse(text: str) -> ModelProto:
+    return parser.parse_model(HEADER + text)
+
+
+async def run(model: ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
+    loaded = onnx.load(model)
+    async with aioflow.Session(graph=loaded.graph) as session:
+        feeds = dict(zip(loaded.inputs.values(), inputs, strict=True))
+        return list((await session.run(loaded.outputs, feeds)).values())
+
+
+def product() -> ModelProto:
+    weights = numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(3, 2), "layer.w")
+    nodes = [
+        helper.make_node("MatMul", ["x 1", "layer.w"], ["h"], "/layer:0/MatMul"),
+        helper.make_node("Relu", ["h"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x 1", TensorProto.FLOAT, ["N", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 2])],
+        [weights],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+async def test_a_model_gives_what_its_nodes_say(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(product().SerializeToString())
+    x = np.array([[1, -2, 3]], np.float32)
+    expected = np.maximum(x @ np.arange(6, dtype=np.float32).reshape(3, 2), 0)
+    for source in (path, str(path), path.read_bytes(), product()):
+        model = onnx.load(source)
+        async with aioflow.Session(graph=model.graph) as session:
+            values = await session.run(model.outputs, {model.inputs["x 1"]: x})
+        np.testing.assert_array_equal(values["y"], expected)
+
+
+def test_nodes_have_the_models_names() -> None:
+    model = onnx.load(product())
+    assert list(model.inputs) == ["x 1"]
+    assert model.inputs["x 1"].dims == (None, 3)
+    names = [op.name for op in model.graph.get_operations()]
+    assert {"x_1", "layer.w", "layer_0/MatMul", "y"} <= set(names)
+    assert model.outputs["y"] is model.graph.get_tensor_by_name("y:0")
+
+
+async def test_what_onnx_defines_by_other_ops_needs_no_translation() -> None:
+    text = "g (float[2] x) => (float[2] y) { y = mine.twice <factor = 3.0> (x) }\n"
+    function = """<opset_import: ["": 18], domain: "mine">
+    twice <factor> (a) => (b) { f = Constant <value_float: float = @factor> ()
+                                s = Add(a, a)
+                                b = Add(s, f) }"""
+    [y] = await run(parse(text + function), np.array([1, 2], np.float32))
+    np.testing.assert_array_equal(y, [5, 7])
+
+
+def test_every_op_that_cannot_be_imported_is_listed() -> None:
+    text = """g (float[2] x, bool b) => (float[2] y) {
+        a = mine.Foo (x)
+        c = Relu (a)
+        d = mine.Bar (c)
+        y = If <then_branch = t () => (float[2] p) { p = mine.Inner (d) },
+                else_branch = e () => (float[2] q) { q = Identity (d) }> (b)
+    }"""
+    with pytest.raises(UnsupportedError, match="mine:Foo") as caught:
+        onnx.load(parse(text))
+    found = caught.value.unsupported
+    assert UnsupportedOp("mine:Foo", "a") in found
+    assert UnsupportedOp("mine:Bar", "d") in found
+    assert UnsupportedOp("mine:Inner", "p") in found
+    assert not any(each.op == "Relu" for each in found)
+
+
+def test_a_wrong_model_is_a_typed_error(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        onnx.load(tmp_path / "none.onnx")
+    with pytest.raises(DataLossError):
+        onnx.load(product().SerializeToString()[:-7])
+    with pytest.raises(InvalidArgumentError, match="no graph"):
+        onnx.load(b"")
+    with pytest.raises(InvalidArgumentError, match="nothing before has made") as caught:
+        onnx.load(parse("g (float[2] x) => (float[2] y) { y = Relu (h)\n h = Relu (y) }"))
+    assert caught.value.actual == "'h'"
+    with pytest.raises(InvalidArgumentError, match="one name"):
+        onnx.load(parse("g (float[2] x) => (float[2] y) { y = Relu (x)\n y = Relu (x) }"))
