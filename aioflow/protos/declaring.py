@@ -1,0 +1,114 @@
+"""Messages of protocol buffers from a table, a line for each message or enum:
+
+    NodeDef: 1 name string; 3 input string*; 5 attr <string,AttrValue>; kind { 7 i int64; 8 s bytes }
+    enum DataType: 0 DT_INVALID; 1 DT_FLOAT
+
+A field is its number, its name and its type: a scalar, a message or an enum of the table, one of another package with
+its package's name, a `*` for a repeated one, `<key,value>` for a map. Braces are a oneof. A line that is indented goes
+on with the one before. What is inside a message has that message's name before a dot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2
+
+__all__ = ["declare"]
+
+_PROTO: Final = descriptor_pb2.FieldDescriptorProto
+_SCALARS: Final[Mapping[str, int]] = {
+    name: getattr(_PROTO, f"TYPE_{name.upper()}")
+    for name in (
+        *("double", "float", "int64", "uint64", "int32", "fixed64", "fixed32"),
+        *("bool", "string", "bytes", "uint32", "sint64"),
+    )
+}
+_TOKEN: Final = re.compile(r"(?P<oneof>\w+) \{|(?P<end>\})|(?P<number>\d+) (?P<name>\w+)(?: (?P<type>[^\s;}]+))?")
+
+
+def declare(file: str, package: str, table: str, dependencies: Iterable[str]) -> Any:
+    """The FileDescriptorProto of a table.
+
+    Args:
+        file: The name that the pool knows it by.
+        dependencies: The files that it needs.
+    """
+    made = descriptor_pb2.FileDescriptorProto(
+        name=file, package=package, syntax="proto3", dependency=list(dependencies)
+    )
+    lines = dict(_lines(table))
+    enums = {name.removeprefix("enum ") for name in lines if name.startswith("enum ")}
+    places: dict[str, Any] = {"": made}
+    for name in lines:
+        if not name.startswith("enum "):
+            outer, _, own = name.rpartition(".")
+            parent = places[outer]
+            places[name] = (parent.nested_type if outer else parent.message_type).add(name=own)
+    for name, text in lines.items():
+        if name.startswith("enum "):
+            outer, _, own = name.removeprefix("enum ").rpartition(".")
+            enum = places[outer].enum_type.add(name=own)
+            for token in _TOKEN.finditer(text):
+                enum.value.add(name=token["name"], number=int(token["number"]))
+        else:
+            _Fields(places[name], f".{package}.", name, enums).add_all(text)
+    return made
+
+
+def _lines(table: str) -> Iterator[tuple[str, str]]:
+    """The head and the rest of each line, outer messages before those inside them."""
+    joined = table.replace("\n    ", " ").strip().split("\n")
+    heads = [line.partition(":") for line in joined if line]
+    yield from sorted(((head, rest) for head, _, rest in heads), key=lambda line: line[0].count("."))
+
+
+class _Fields:
+    """Gives one message its fields."""
+
+    def __init__(self, message: Any, prefix: str, name: str, enums: set[str]) -> None:
+        self._message = message
+        self._prefix = prefix
+        self._name = name
+        self._enums = enums
+        self._in_oneof = False
+
+    def add_all(self, text: str) -> None:
+        for token in _TOKEN.finditer(text):
+            if token["oneof"]:
+                self._message.oneof_decl.add(name=token["oneof"])
+                self._in_oneof = True
+            elif token["end"]:
+                self._in_oneof = False
+            else:
+                self._add(token["name"], int(token["number"]), token["type"])
+
+    def _add(self, name: str, number: int, kind: str) -> None:
+        field = self._message.field.add(name=name, number=number, label=_PROTO.LABEL_OPTIONAL)
+        if self._in_oneof:
+            field.oneof_index = len(self._message.oneof_decl) - 1
+        if kind.startswith("<"):
+            field.label = _PROTO.LABEL_REPEATED
+            self._set_type(field, self._map_entry(name, kind[1:-1]))
+            return
+        if kind.endswith("*"):
+            field.label = _PROTO.LABEL_REPEATED
+        self._set_type(field, kind.removesuffix("*"))
+
+    def _map_entry(self, name: str, kinds: str) -> str:
+        """The message of a map's entries, inside the message that has the map."""
+        entry = self._message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
+        entry.options.map_entry = True
+        for number, (part, kind) in enumerate(zip(("key", "value"), kinds.split(","), strict=True), 1):
+            self._set_type(entry.field.add(name=part, number=number, label=_PROTO.LABEL_OPTIONAL), kind)
+        return f"{self._name}.{entry.name}"
+
+    def _set_type(self, field: Any, kind: str) -> None:
+        if kind in _SCALARS:
+            field.type = _SCALARS[kind]
+            return
+        is_enum = kind in self._enums or kind == "error.Code"
+        field.type = _PROTO.TYPE_ENUM if is_enum else _PROTO.TYPE_MESSAGE
+        field.type_name = f".{kind}" if kind.startswith("google.") else self._prefix + kind

@@ -1,0 +1,63 @@
+"""The classes of the messages, made when the first of them is asked for."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final, TypeAlias
+
+from aioflow.work.forking import not_forked
+
+__all__ = ["Message", "enum", "is_message", "message", "pool"]
+
+Message: TypeAlias = Any  # protobuf makes its classes at run time
+
+_PACKAGE: Final = "tensorflow"
+
+
+@functools.cache
+def pool() -> Any:
+    """The descriptors of all messages, and of protobuf's own that they need."""
+    with not_forked():
+        from google.protobuf import any_pb2, descriptor_pool, wrappers_pb2
+
+        from aioflow.protos import graphs, models
+        from aioflow.protos.declaring import declare
+    made = descriptor_pool.DescriptorPool()
+    made.AddSerializedFile(any_pb2.DESCRIPTOR.serialized_pb)
+    made.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+    errors = declare("aioflow/errors.proto", f"{_PACKAGE}.error", models.ERRORS, ())
+    made.AddSerializedFile(errors.SerializeToString())
+    needed = (errors.name, any_pb2.DESCRIPTOR.name, wrappers_pb2.DESCRIPTOR.name)
+    table = graphs.MESSAGES + models.MESSAGES
+    made.AddSerializedFile(declare("aioflow/tensorflow.proto", _PACKAGE, table, needed).SerializeToString())
+    return made
+
+
+@functools.cache
+def message(name: str) -> Message:
+    """The class of a message: "GraphDef", or "AttrValue.ListValue" for one inside another.
+
+    Raises:
+        KeyError: no table has it.
+    """
+    from google.protobuf import message_factory
+
+    return message_factory.GetMessageClass(pool().FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+
+
+@functools.cache
+def enum(name: str) -> Any:
+    """An enum, with `Name(number)` and `Value(name)`: "DataType", or "SaverDef.CheckpointFormatVersion".
+
+    Raises:
+        KeyError: no table has it.
+    """
+    from google.protobuf.internal import enum_type_wrapper
+
+    return enum_type_wrapper.EnumTypeWrapper(pool().FindEnumTypeByName(f"{_PACKAGE}.{name}"))
+
+
+def is_message(value: Any, name: str) -> bool:
+    """Whether this is such a message, of this pool or of another (TensorFlow's own, or tensorboard's)."""
+    full_name = getattr(getattr(type(value), "DESCRIPTOR", None), "full_name", "")
+    return full_name in (f"{_PACKAGE}.{name}", f"tensorboard.{name}")

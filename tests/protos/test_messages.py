@@ -1,0 +1,68 @@
+"""TensorFlow's messages as the tables declare them; that the tables are right is for the parity tests."""
+
+import pytest
+
+from aioflow import protos
+from aioflow.errors import DataLossError
+
+
+def some_graph() -> protos.Message:
+    graph = protos.message("GraphDef")()
+    node = graph.node.add(name="a", op="Const", input=["b:1", "^c"])
+    node.attr["ints"].list.i.extend([1, -2])
+    node.attr["of"].func.name = "f"
+    node.attr["kind"].type = protos.enum("DataType").Value("DT_FLOAT_REF")
+    graph.library.function.add().ret["x"] = "y:out:0"
+    return graph
+
+
+def test_a_message_is_the_same_after_bytes_and_after_text() -> None:
+    graph = some_graph()
+    assert protos.read("GraphDef", protos.to_bytes(graph)) == graph
+    assert protos.read("GraphDef", protos.to_text(graph).encode()) == graph
+
+
+def test_text_may_begin_with_comments() -> None:
+    assert protos.read("GraphDef", b"# by hand\n\n versions { producer: 3 }").versions.producer == 3
+
+
+def test_an_any_holds_a_message_under_its_published_name() -> None:
+    asset = protos.message("AssetFileDef")(filename="vocabulary.txt")
+    collection = protos.message("CollectionDef")()
+    collection.any_list.value.add().Pack(asset)
+    assert collection.any_list.value[0].type_url == "type.googleapis.com/tensorflow.AssetFileDef"
+    found = protos.message("AssetFileDef")()
+    assert protos.parse_text("CollectionDef", protos.to_text(collection)).any_list.value[0].Unpack(found)
+    assert found == asset
+
+
+def test_what_is_not_a_message_is_data_loss() -> None:
+    whole = protos.to_bytes(some_graph())
+    with pytest.raises(DataLossError, match="not a GraphDef"):
+        protos.read("GraphDef", whole[:-1])
+    with pytest.raises(DataLossError, match="as text"):
+        protos.read("GraphDef", b"nodes { }")
+    with pytest.raises(DataLossError, match="as text"):
+        protos.parse_text("GraphDef", b"\xff\xfe")
+
+
+def nested(depth: int) -> str:
+    return "func { attr { key: 'a' value { " * depth + "}}}" * depth
+
+
+def test_deep_nesting_ends_in_an_error() -> None:
+    with pytest.raises(DataLossError):
+        protos.parse_text("AttrValue", nested(20_000))
+    deep = protos.to_bytes(protos.parse_text("AttrValue", nested(60)))
+    with pytest.raises(DataLossError):
+        protos.parse("AttrValue", deep)
+
+
+def test_messages_of_other_pools_are_recognised() -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+    assert protos.is_message(GraphDef(), "GraphDef")
+    assert protos.is_message(some_graph(), "GraphDef")
+    assert not protos.is_message(some_graph(), "NodeDef")
+    assert not protos.is_message({}, "GraphDef")
