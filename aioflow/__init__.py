@@ -17,6 +17,7 @@ _run_preload_hooks()
 from aioflow.autodiff import *
 from aioflow.dtypes import *
 from aioflow.errors import OpError as OpError
+from aioflow.release import RELEASE as _RELEASE
 from aioflow.config import RunOptions as RunOptions
 from aioflow.config import SessionConfig as SessionConfig
 from aioflow.config import TraceLevel as TraceLevel
@@ -80,7 +81,7 @@ from aioflow import web as web
 get_default_session = _current_session
 tuple = _tuple  # TensorFlow's name; from here on the builtin is not to be had in this module
 
-__version__ = "0.1.0"
+__version__ = _RELEASE
 
 _NAMESPACES = (
     "bitwise",

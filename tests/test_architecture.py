@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 # Imports point downhill: a module imports from lower ranks, and within its own package from its own. The key is the
 # module's second name ("" is aioflow/__init__.py); whatever is not listed here fails `ranks`.
 RANKS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("errors", "preload"), 0),
+    **dict.fromkeys(("errors", "preload", "release"), 0),
     **dict.fromkeys(("checks",), 1),
     **dict.fromkeys(("config", "work"), 2),
     **dict.fromkeys(("protos",), 3),

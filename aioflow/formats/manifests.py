@@ -1,6 +1,7 @@
 """The small file that vouches for a checkpoint: `PREFIX.manifest.json`. While there is none, there is no checkpoint.
 
 Version 1 speaks of one file with all values, version 2 of values in blocks that may be in files of earlier checkpoints.
+Which versions are read is said in `checks/versions.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError, UnknownNameError
+from aioflow.checks.versions import readable_version
+from aioflow.errors import DataLossError, NotFoundError, OpError, UnknownNameError
 from aioflow.formats.stores import Store
 from aioflow.graph.dtypes import as_dtype
 
@@ -24,6 +26,8 @@ _KINDS: Final[Mapping[int, Mapping[str, Any]]] = {
     1: {"version": int, "size": int, "header_sha256": str, "step": int | None},
     2: {"version": int, "block": int, "files": list, "tensors": dict, "step": int | None},
 }
+
+_MISSING: Final = object()
 
 
 def step_of(prefix: str) -> int | None:
@@ -53,12 +57,12 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def read_manifest(store: Store, name: str) -> dict[str, Any]:
-    """What the manifest of a checkpoint says.
+    """What the manifest of a checkpoint says; `version` is the one by whose rules to read it.
 
     Raises:
         NotFoundError: there is no such checkpoint.
         DataLossError: the manifest is damaged.
-        InvalidArgumentError: it is of a version that is not known here.
+        UnimplementedError: a later release is needed to read it.
     """
     path, prefix = store.path(name + MANIFEST), store.path(name)
     try:
@@ -69,19 +73,18 @@ def read_manifest(store: Store, name: str) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(raw)
         digest = content.pop("sha256")
         valid = content["format"] == _FORMAT and digest == _digest(content)
-        kinds = _KINDS.get(content["version"], {"version": int})
-        wrong = [key for key, kind in kinds.items() if not isinstance(content[key], kind)]
+        numbered = type(content["version"]) is int and content["version"] >= 1
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataLossError(f"file {path} is damaged", expected="a manifest", actual=str(error)) from error
     if not valid:
         raise DataLossError(f"file {path} has been altered", expected="its own checksum", actual="another one")
-    if wrong or content["version"] < 1:
-        key = wrong[0] if wrong else "version"
-        raise DataLossError(f"file {path} is damaged", expected="a manifest", actual=f"{key} of a different kind")
-    if content["version"] not in _KINDS:
-        raise InvalidArgumentError(
-            f"file {path} is of a newer version", expected=f"at most {max(_KINDS)}", actual=content["version"]
-        )
+    wrong = "version"
+    if numbered:
+        content["version"] = readable_version(f"file {path}", content, _KINDS)
+        kinds = _KINDS[content["version"]]
+        wrong = next((key for key, kind in kinds.items() if not isinstance(content.get(key, _MISSING), kind)), "")
+    if wrong:
+        raise DataLossError(f"file {path} is damaged", expected="a manifest", actual=f"{wrong} of a different kind")
     return content
 
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from aioflow.checks.brief import brief
 from aioflow.checks.documents import document
-from aioflow.errors import DataLossError, DTypeError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.checks.versions import readable_version
+from aioflow.errors import DataLossError, DTypeError, InvalidArgumentError, OpError
 from aioflow.graph import encoding
 from aioflow.graph.arrays import Array
 from aioflow.graph.calls import visible
@@ -307,7 +308,7 @@ class GraphDef:
         Raises:
             DataLossError: the data is truncated or altered.
             InvalidArgumentError: it is well formed, but not a graph definition, or one of TensorFlow's.
-            UnimplementedError: it was written by a later version.
+            UnimplementedError: a later release is needed to read it.
         """
         refuse_foreign(data)
         return _from_document(encoding.from_bytes(data))
@@ -497,15 +498,10 @@ def _plain(value: Any) -> Any:
 
 
 def _from_document(document: Any) -> GraphDef:
-    keys = (
-        ("version", "nodes", "functions")
-        if isinstance(document, dict) and "functions" in document
-        else ("version", "nodes")
-    )
-    fields = _fields(document, "graph definition", *keys)
+    fields = _known_fields(document, "graph definition", "version", "nodes")
     version = fields["version"]
-    if type(version) is int and version > VERSION:
-        raise UnimplementedError("written for a later version", expected=f"at most {VERSION}", actual=version)
+    if type(version) is int and version > 0:  # otherwise the definition refuses it
+        version = readable_version("the graph definition", fields, range(1, VERSION + 1))
     functions = tuple(_function(item) for item in _list(fields.get("functions", []), "list of functions"))
     return GraphDef(_nodes(fields["nodes"]), version, functions)
 
@@ -515,7 +511,8 @@ def _nodes(items: Any) -> tuple[NodeDef, ...]:
 
 
 def _function(item: Any) -> FunctionDef:
-    fields = _fields(item, "function", "name", "inputs", "outputs", "nodes", "returns", "control_returns", "gradient")
+    keys = ("name", "inputs", "outputs", "nodes", "returns", "control_returns", "gradient")
+    fields = _known_fields(item, "function", *keys)
     inputs, outputs = (
         tuple(_argument(arg) for arg in _list(fields[k], "list of arguments")) for k in ("inputs", "outputs")
     )
@@ -529,7 +526,7 @@ def _argument(item: Any) -> FunctionArg:
 
 
 def _node(item: Any) -> NodeDef:
-    fields = _fields(item, "node", "name", "op", "inputs", "device", "attrs")
+    fields = _known_fields(item, "node", "name", "op", "inputs", "device", "attrs")
     attrs = fields["attrs"]
     _require(isinstance(attrs, dict), "mapping of attributes", attrs)
     try:
@@ -564,6 +561,14 @@ def _dtype(name: Any) -> DType:
     found = _DTYPES.get(name) if isinstance(name, str) else None
     if found is None:
         raise InvalidArgumentError("no such dtype", expected=f"one of {sorted(_DTYPES)}", actual=brief(name))
+    return found
+
+
+def _known_fields(value: Any, what: str, *names: str) -> dict[str, Any]:
+    """A map with these keys at least. Others are of later releases, and of no importance: see `checks/versions.py`."""
+    known = {key: value[key] for key in names if key in value} if isinstance(value, dict) else value
+    _fields(known, what, *names)
+    found: dict[str, Any] = value
     return found
 
 

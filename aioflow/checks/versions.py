@@ -1,0 +1,66 @@
+"""Which files a release may read: the one rule of all formats of aioflow's own.
+
+A file states the `version` of its format. Every version that there has been is read. Of a newer one a file may state
+beside that
+
+- `min_reader`: an earlier version, by whose rules it may be read as well;
+- `requires`: features that its reader has to know, each with the first release that does;
+- `min_release`: the first release that reads it.
+
+Fields that are not known are of no importance to this release: what is, is in `requires`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from aioflow.checks.brief import brief
+from aioflow.errors import DataLossError, UnimplementedError
+from aioflow.release import RELEASE
+
+__all__ = ["readable_version"]
+
+
+def readable_version(
+    what: str, content: Mapping[str, Any], known: Collection[int], features: Collection[str] = ()
+) -> int:
+    """The version by whose rules to read a file.
+
+    Args:
+        what: The file, for errors.
+        content: Its fields, of which `version` is a whole number.
+        known: The versions that this release reads.
+        features: The features that it knows.
+
+    Raises:
+        UnimplementedError: a later release is needed; the error says which.
+        DataLossError: the fields are of other kinds.
+    """
+    version, least, release = content["version"], content.get("min_reader"), content.get("min_release")
+    required = content.get("requires") or {}
+    kinds = isinstance(required, dict) and all(isinstance(since, str) for since in required.values())
+    if not kinds or not isinstance(release, str | None) or type(least) not in (int, type(None)):
+        raise DataLossError(f"{what} is damaged", expected="fields that tell who may read it", actual=brief(required))
+    unknown = {feature: since for feature, since in required.items() if feature not in features}
+    if unknown:
+        names = ", ".join(f"{feature!r} (since {since})" for feature, since in sorted(unknown.items()))
+        raise UnimplementedError(
+            f"{what} needs what this release does not know: {names}",
+            expected=f"aioflow {_latest(unknown.values())} or later",
+            actual=f"aioflow {RELEASE}",
+        )
+    if version in known:
+        return int(version)
+    if least is not None and least in known:
+        return int(least)
+    raise UnimplementedError(
+        f"{what} is of a newer version than this release reads: {version}, of at most {max(known)}",
+        expected=f"aioflow {release} or later" if release else "a later release of aioflow",
+        actual=f"aioflow {RELEASE}",
+    )
+
+
+def _latest(releases: Collection[str]) -> str:
+    """The last of some releases; text that is none comes first."""
+    return max(releases, key=lambda text: [int(part) for part in text.split(".") if part.isdecimal()])
