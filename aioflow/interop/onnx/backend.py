@@ -1,0 +1,136 @@
+"""The `onnx.backend.base.Backend` API, which blocks: for scripts, and for the onnx package's own tests.
+
+    import aioflow.interop.onnx.backend as backend
+    [y] = backend.run_model(model, [x])
+
+Whoever serves a model awaits `Session.run` of what `load` gives instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
+
+from aioflow.config import SessionConfig
+from aioflow.errors import InvalidArgumentError
+from aioflow.interop.model import Model
+from aioflow.interop.onnx.loading import load
+from aioflow.interop.onnx.schemas import NEWEST
+from aioflow.session.session import Session
+
+__all__ = [
+    "AioflowBackend",
+    "AioflowRep",
+    "is_compatible",
+    "prepare",
+    "run_model",
+    "run_node",
+    "supports_device",
+]
+
+
+class AioflowRep(BackendRep):
+    """A model with a session of its own.
+
+    Attributes:
+        model: What the ONNX model has become.
+    """
+
+    def __init__(self, model: Model, config: SessionConfig | None = None) -> None:
+        self.model = model
+        self._session = Session(graph=model.graph, config=config)
+        self._outputs = namedtupledict("Outputs", list(model.outputs))
+
+    def run(self, inputs: Sequence[Any] | Mapping[str, Any], **kwargs: Any) -> tuple[Any, ...]:
+        """The outputs, as a named tuple.
+
+        Args:
+            inputs: The values in the order of the model's inputs, or by name.
+            kwargs: As for `Session.run`.
+
+        Raises:
+            InvalidArgumentError: there are too few or too many.
+        """
+        known = self.model.inputs
+        given = inputs if isinstance(inputs, Mapping) else dict(zip(known, inputs, strict=False))
+        if set(given) != set(known) or len(given) != len(inputs):
+            raise InvalidArgumentError(
+                "the inputs are not those of the model", expected=list(known), actual=len(inputs)
+            )
+        feeds = {known[name]: value for name, value in given.items()}
+        values = self._session.run_sync(list(self.model.outputs.values()), feeds, **kwargs)
+        found: tuple[Any, ...] = self._outputs(*values)
+        return found
+
+    def close(self) -> None:
+        """Close the session."""
+        with self._session:  # who leaves it last closes it
+            pass
+
+
+class AioflowBackend(Backend):
+    """Runs ONNX models by aioflow."""
+
+    @classmethod
+    def prepare(
+        cls, model: ModelProto | bytes | str | os.PathLike[str], device: str = "CPU", **kwargs: Any
+    ) -> AioflowRep:
+        """A model to be run as often as wanted.
+
+        Args:
+            device: "CPU".
+            kwargs: `config`, a SessionConfig.
+
+        Raises:
+            InvalidArgumentError: there is no such device.
+            UnsupportedError: it has ops that cannot be imported.
+        """
+        if not cls.supports_device(device):
+            raise InvalidArgumentError("there is no such device", expected="CPU", actual=device)
+        return AioflowRep(load(model), kwargs.get("config"))
+
+    @classmethod
+    def run_node(
+        cls,
+        node: NodeProto,
+        inputs: Sequence[Any],
+        device: str = "CPU",
+        outputs_info: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """The outputs of one node; `opset_version=` says of which opset it is, by default the newest."""
+        names = [name for name in node.input if name]
+        wrapped = [_info(name, value) for name, value in zip(names, inputs, strict=True)]
+        outputs = [ValueInfoProto(name=name) for name in node.output if name]
+        version = kwargs.get("opset_version", NEWEST.get(node.domain, 1))
+        graph = helper.make_graph([node], "node", wrapped, outputs)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
+        rep = cls.prepare(model, device)
+        try:
+            return rep.run(inputs)
+        finally:
+            rep.close()
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether models run on that kind of device."""
+        return bool(Device(device).type == DeviceType.CPU)
+
+
+def _info(name: str, value: Any) -> ValueInfoProto:
+    array = value if hasattr(value, "dtype") else None
+    if array is None:
+        raise InvalidArgumentError(f"the input {name!r} is no array", expected="an array", actual=type(value).__name__)
+    kind = TensorProto.STRING if array.dtype.kind in "OSU" else helper.np_dtype_to_tensor_dtype(array.dtype)
+    return helper.make_tensor_value_info(name, kind, array.shape)
+
+
+prepare = AioflowBackend.prepare
+run_model = AioflowBackend.run_model
+run_node = AioflowBackend.run_node
+supports_device = AioflowBackend.supports_device
+is_compatible = AioflowBackend.is_compatible
