@@ -1,9 +1,30 @@
-"""Constants, and what changes shapes and takes tensors apart."""
+"""Constants, and what changes shapes and element types."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import Dims
+from aioflow.graph.static_value import partial_value
 from aioflow.graph.tensor import Tensor
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.sizes import (
+    axes_of,
+    axis_of,
+    int64,
+    integers,
+    length_of,
+    product_of,
+    rank_of,
+    shape_vector,
+    sizes_of,
+    with_dims,
+)
+from aioflow.interop.onnx.translating import Node, Value, translation
+from aioflow.ops import public as ops
 from aioflow.ops.apply import constant as make_constant
 
 __all__: list[str] = []
@@ -29,5 +50,243 @@ def constant(node: Node) -> Tensor:
 
 
 @translation("Identity")
-def identity(node: Node, value: Tensor) -> Tensor:
+def identity(node: Node, value: Value) -> Value:
     return value
+
+
+@translation("Cast")
+def cast(node: Node, x: Tensor) -> Tensor:
+    return cast_to(node, x, node.dtype("to"))
+
+
+@translation("CastLike")
+def cast_like(node: Node, x: Tensor, like: Tensor) -> Tensor:
+    return cast_to(node, x, like.dtype)
+
+
+def cast_to(node: Node, x: Tensor, dtype: DType) -> Tensor:
+    """The elements as another type. Numbers are parsed and written where one of them is text."""
+    if x.dtype is dtype:
+        return x
+    if dtype is dtypes.string:
+        return ops.as_string(x)
+    if x.dtype is dtypes.string:
+        whole = dtype if dtype in (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64) else dtypes.float64
+        return ops.cast(ops.string_to_number(x, out_type=whole), dtype)
+    return ops.cast(x, dtype)
+
+
+@translation("Shape")
+def shape(node: Node, x: Tensor) -> Tensor:
+    sizes = shape_vector(x)
+    start, end = node.attr("start", 0), node.attr("end")
+    if not start and end is None:
+        return sizes
+    if x.dims is not None:
+        start, end, _ = slice(start, end).indices(len(x.dims))
+        end = max(start, end)
+    return ops.strided_slice(sizes, [start], [0 if end is None else end], end_mask=int(end is None))
+
+
+@translation("Size")
+def size(node: Node, x: Tensor) -> Tensor:
+    return ops.size(x, out_type="int64")
+
+
+@translation("Reshape")
+def reshape_by_attribute(node: Node, x: Tensor) -> Tensor:
+    return reshape(node, x, int64(node.required("shape")))
+
+
+@translation("Reshape", since=5)
+def reshape(node: Node, x: Tensor, shape: Tensor) -> Tensor:
+    wanted = partial_value(shape)
+    if node.attr("allowzero", 0):
+        return ops.reshape(x, shape)
+    if wanted is not None and all(v is not None and v != 0 for v in wanted):
+        return ops.reshape(x, shape)
+    if wanted is not None and all(v is not None for v in wanted):
+        sizes = sizes_of(x) if x.dims is not None and None not in x.dims else None
+        dims: Any = x.dims
+        known = [int(v) if v else (None if dims is None else dims[i]) for i, v in enumerate(wanted)]
+        if None not in known:
+            return ops.reshape(x, int64(known))
+        if sizes is None and dims is not None and -1 not in known and known.count(None) == 1 and 0 not in known:
+            return ops.reshape(x, int64([-1 if v is None else v for v in known]))
+    return with_dims(ops.reshape(x, _copied_sizes(node, x, shape)), _reshaped(x, wanted))
+
+
+def _copied_sizes(node: Node, x: Tensor, shape: Tensor) -> Tensor:
+    """The shape with the input's own size where it says 0."""
+    count = length_of(node, shape, "sizes")
+    own = ops.shape(x, out_type="int64")
+    padded = ops.concat([own, int64([1] * count)], 0)[:count]
+    return ops.where_v2(ops.equal(shape, int64(0)), padded, shape)
+
+
+def _reshaped(x: Tensor, wanted: Any) -> Dims:
+    if wanted is None:
+        return None
+    own: Any = x.dims or ()
+    dims = [None if v is None or v < 0 else int(v) for v in wanted]
+    return tuple((own[i] if i < len(own) else None) if wanted[i] == 0 else d for i, d in enumerate(dims))
+
+
+@translation("Flatten")
+def flatten(node: Node, x: Tensor) -> Tensor:
+    axis, rank = node.attr("axis", 1), rank_of(node, x)
+    if not -rank <= axis <= rank:
+        raise node.wrong("the axis", f"one in [{-rank}, {rank}]", axis)
+    axis += rank if axis < 0 else 0
+    sizes = sizes_of(x)
+    before, after = product_of(sizes[:axis]), product_of(sizes[axis:])
+    if isinstance(before, int) and isinstance(after, int):
+        return ops.reshape(x, int64([before, after]))
+    if isinstance(before, int) and before:
+        return ops.reshape(x, int64([before, -1]))
+    if isinstance(after, int) and after:
+        return ops.reshape(x, int64([-1, after]))
+    return ops.reshape(x, ops.stack([int64(before), int64(after)]))
+
+
+@translation("Transpose")
+def transpose(node: Node, x: Tensor) -> Tensor:
+    order = node.attr("perm")
+    return ops.transpose(x, list(reversed(range(rank_of(node, x)))) if order is None else order)
+
+
+@translation("Squeeze")
+def squeeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    if axes is not None and node.constant(axes) is None:
+        return _squeezed(node, x, axes)
+    wanted = axes_of(node, x, axes)
+    return x if wanted == [] else ops.squeeze(x, wanted)
+
+
+def _squeezed(node: Node, x: Tensor, axes: Tensor) -> Tensor:
+    """Without the axes that the step tells."""
+    rank, count = rank_of(node, x), length_of(node, axes, "axes")
+    gone = _marked(axes, rank)
+    sizes = ops.boolean_mask(ops.shape(x, out_type="int64"), ops.equal(gone, int64(0)))
+    return with_dims(ops.reshape(x, sizes), (None,) * (rank - count))
+
+
+def _marked(axes: Tensor, rank: int) -> Tensor:
+    """1 for each axis that is named, 0 for all others."""
+    places = ops.expand_dims(ops.floormod(int64(axes), int64(rank)), 1)
+    return ops.tensor_scatter_nd_update(int64([0] * rank), places, ops.ones_like(int64(axes)))
+
+
+@translation("Unsqueeze")
+def unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    if axes is not None and node.constant(axes) is None:
+        return _unsqueezed(node, x, axes)
+    given = integers(node, axes, "axes") or node.attr("axes") or []
+    places = sorted(axis_of(node, x, axis, extra=len(given)) for axis in given)
+    if len(set(places)) < len(places):
+        raise node.wrong("the axes", "each once", given)
+    for place in places:
+        x = ops.expand_dims(x, place)
+    return x
+
+
+def _unsqueezed(node: Node, x: Tensor, axes: Tensor) -> Tensor:
+    """With the axes that the step tells."""
+    rank = rank_of(node, x) + length_of(node, axes, "axes")
+    new = _marked(axes, rank)
+    own = ops.cumsum(int64(1) - new, exclusive=True)
+    padded = ops.concat([ops.shape(x, out_type="int64"), int64([1])], 0)
+    sizes = ops.where_v2(ops.equal(new, int64(1)), int64(1), ops.gather(padded, own))
+    return with_dims(ops.reshape(x, sizes), (None,) * rank)
+
+
+@translation("Concat")
+def concat(node: Node, *tensors: Tensor) -> Tensor:
+    axis = node.attr("axis", 1) if node.version < 4 else node.required("axis")
+    return tensors[0] if len(tensors) == 1 else ops.concat(list(tensors), axis_of(node, tensors[0], axis))
+
+
+@translation("Split")
+def split(node: Node, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, ...]:
+    axis = axis_of(node, x, node.attr("axis", 0))
+    count = len(node.outputs)
+    if sizes is not None and node.constant(sizes) is None:
+        return tuple(ops.split(x, sizes, axis, num=count))
+    given: Any = integers(node, sizes, "sizes") if sizes is not None else node.attr("split")
+    whole = (x.dims or ())[axis]
+    if given is None and (whole is None or whole % count == 0):
+        return tuple(ops.split(x, count, axis))
+    if given is None:
+        each = -(-(whole or 0) // count)
+        given = [min(each, max((whole or 0) - i * each, 0)) for i in range(count)]
+    if len(given) != count:
+        raise node.wrong("the sizes", f"{count} of them", given)
+    return (x,) if count == 1 else tuple(ops.split(x, int64(given), axis))
+
+
+@translation("Expand")
+def expand(node: Node, x: Tensor, shape: Tensor) -> Tensor:
+    wanted, dims = node.constant(shape), x.dims
+    if wanted is not None and dims is not None and None not in dims:
+        own = [d for d in dims if d is not None]
+        return ops.broadcast_to(x, int64(list(np.broadcast_shapes(tuple(own), tuple(int(v) for v in wanted)))))
+    return ops.broadcast_to(x, ops.broadcast_dynamic_shape(shape_vector(x), int64(shape)))
+
+
+@translation("Tile")
+def tile_one_axis(node: Node, x: Tensor, tiles: Tensor, axis: Tensor) -> Tensor:
+    multiples = [int64(1)] * rank_of(node, x)
+    [place] = integers(node, axis, "axes") or [0]
+    multiples[axis_of(node, x, place)] = ops.reshape(int64(tiles), [])
+    return ops.tile(x, ops.stack(multiples))
+
+
+@translation("Tile", since=6)
+def tile(node: Node, x: Tensor, repeats: Tensor) -> Tensor:
+    return ops.tile(x, repeats)
+
+
+@translation("Where")
+def where(node: Node, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return ops.where_v2(condition, x, y)
+
+
+@translation("ConstantOfShape")
+def constant_of_shape(node: Node, shape: Tensor) -> Tensor:
+    value = node.attr("value")
+    return ops.fill(shape, make_constant(np.float32(0) if value is None else np.reshape(value, ())))
+
+
+@translation("ConstantFill")
+def constant_fill(node: Node, shape: Tensor | None = None) -> Tensor:
+    return node.refuse("an op that was taken back from ONNX")
+
+
+@translation("Range")
+def range_(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    narrow = start.dtype in (dtypes.float16, dtypes.bfloat16)
+    first, last, step = (ops.reshape(ops.cast(t, "float32") if narrow else t, []) for t in (start, limit, delta))
+    return ops.cast(ops.range(first, last, step), start.dtype)
+
+
+@translation("EyeLike")
+def eye_like(node: Node, x: Tensor) -> Tensor:
+    dtype = node.dtype("dtype", x.dtype)
+    rows, columns = sizes_of(x)
+    down, across = _places(rows, 0), _places(columns, 1)
+    return ops.cast(ops.equal(down + int64(node.attr("k", 0)), across), dtype)
+
+
+@translation("Trilu")
+def trilu(node: Node, x: Tensor, k: Tensor | None = None) -> Tensor:
+    rank = rank_of(node, x)
+    sizes = sizes_of(x)
+    first = _places(sizes[rank - 2], 0) + (int64(0) if k is None else ops.reshape(int64(k), []))
+    across = _places(sizes[rank - 1], 1)
+    kept = ops.less_equal(first, across) if node.attr("upper", 1) else ops.greater_equal(first, across)
+    return ops.where_v2(kept, x, ops.zeros_like(x))
+
+
+def _places(size: Any, axis: int) -> Tensor:
+    """The numbers below a size, as a column (axis 0) or a row."""
+    return ops.expand_dims(ops.range(int64(0), int64(size), int64(1)), 1 - axis)
