@@ -72,6 +72,7 @@ TAKES_FOLDERS: Final = (
 PRINTS: Final = ("aioflow.cli", "aioflow.__main__", "aioflow.demo", "aioflow.worker")
 
 KERNEL_FILES: Final = ("aioflow_numpy.fused_blocks",)  # besides those that register some
+TRANSLATIONS: Final = ("aioflow.interop.onnx.translations.",)  # which op of another program is which of ours
 # Collections of op names that are no facts: what a rewrite rule looks for and puts in its place, and samples.
 PATTERNS: Final = frozenset(
     {
@@ -379,7 +380,9 @@ def op_names(modules: Modules) -> Iterator[str]:
     The names in all collections of a module count together, so that a list in pieces is a list.
     """
     for module in modules.values():
-        if module.name.startswith(("aioflow.ops", "aioflow.kernels", *KERNEL_FILES)) or registers_kernels(module):
+        if module.name.startswith(("aioflow.ops", "aioflow.kernels", *KERNEL_FILES, *TRANSLATIONS)):
+            continue
+        if registers_kernels(module):
             continue
         found: dict[str, ast.expr | ast.stmt] = {}
         for name, node in collections(module.tree):

@@ -1,20 +1,334 @@
-"""Arithmetic, comparisons, and functions of single elements."""
+"""Arithmetic, comparison, logic and functions element by element; matrix products, einsum, running sums."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, Final
+
+from aioflow.graph import dtypes
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.translating import Node, translation
-from aioflow.ops.linalg.products import matmul as make_matmul
-from aioflow.ops.math.arithmetic import add as make_add
+from aioflow.interop.onnx.translations.dimensions import flat_from, normal_axis, rank_of, scalar_of, size_of
+from aioflow.ops.apply import constant, make
+from aioflow.ops.array.making import one_hot
 
-__all__: list[str] = []
+_Translation = Callable[..., Tensor]
+
+# ONNX's name → the op of the library that is the same, one tensor in and one out.
+_UNARY: Final = {
+    **{name: name for name in ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh")},
+    **{name: name for name in ("Exp", "Floor", "Log", "Neg", "Reciprocal", "Sigmoid", "Sin", "Sinh")},
+    **{name: name for name in ("Softplus", "Softsign", "Sqrt", "Tan", "Tanh")},
+    "BitwiseNot": "Invert",
+    "Not": "LogicalNot",
+    "IsNaN": "IsNan",
+    "Det": "MatrixDeterminant",
+    "Round": "Round",  # halves to even
+}
+# Of two tensors of one dtype, broadcast.
+_BINARY: Final = {
+    "Add": "AddV2",
+    "Sub": "Sub",
+    "Mul": "Mul",
+    "Less": "Less",
+    "LessOrEqual": "LessEqual",
+    "Greater": "Greater",
+    "GreaterOrEqual": "GreaterEqual",
+    "Equal": "Equal",
+    "And": "LogicalAnd",
+    "Or": "LogicalOr",
+    "Xor": "NotEqual",  # of bools
+    "BitwiseAnd": "BitwiseAnd",
+    "BitwiseOr": "BitwiseOr",
+    "BitwiseXor": "BitwiseXor",
+}
+# Of any number of tensors, broadcast.
+_MANY: Final = {"Max": "Maximum", "Min": "Minimum", "Sum": "AddV2"}
 
 
-@translation("Add")
-def add(node: Node, a: Tensor, b: Tensor) -> Tensor:
-    return make_add(a, b)
+def _unary(op: str) -> _Translation:
+    return lambda node, x: make(op, x)
+
+
+def _binary(op: str) -> _Translation:
+    return lambda node, x, y: make(op, x, y)
+
+
+def _many(op: str) -> _Translation:
+    return lambda node, *xs: reduce(lambda x, y: make(op, x, y), xs) if len(xs) > 1 else make("Identity", xs[0])
+
+
+for _table, _kind in ((_UNARY, _unary), (_BINARY, _binary), (_MANY, _many)):
+    for _name, _op in _table.items():
+        translation(_name)(_kind(_op))
+
+
+# ── arithmetic ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@translation("Abs")
+def absolute(node: Node, x: Tensor) -> Tensor:
+    return make("Identity" if x.dtype.is_unsigned else "Abs", x)
+
+
+@translation("Sign")
+def sign(node: Node, x: Tensor) -> Tensor:
+    if x.dtype.is_unsigned:
+        return make("Cast", make("NotEqual", x, 0), DstT=x.dtype)
+    return make("Sign", x)
+
+
+@translation("Erf")
+def erf(node: Node, x: Tensor) -> Tensor:
+    if x.dtype.is_floating:
+        return make("Erf", x)
+    return make("Cast", make("Erf", make("Cast", x, DstT=dtypes.float64)), DstT=x.dtype)
+
+
+@translation("Mean")
+def mean(node: Node, *xs: Tensor) -> Tensor:
+    return make("RealDiv", reduce(lambda x, y: make("AddV2", x, y), xs), len(xs))
+
+
+@translation("Div")
+def div(node: Node, x: Tensor, y: Tensor) -> Tensor:
+    """Integers are rounded towards zero."""
+    return make("TruncateDiv" if x.dtype.is_integer else "RealDiv", x, y)
+
+
+@translation("Mod")
+def mod(node: Node, x: Tensor, y: Tensor) -> Tensor:
+    """With `fmod` the remainder has the sign of x, without it that of y."""
+    if not node.attr("fmod", 0) or x.dtype.is_unsigned:
+        return make("FloorMod", x, y)
+    if x.dtype in (dtypes.int8, dtypes.int16):
+        wide = make("TruncateMod", make("Cast", x, DstT=dtypes.int32), make("Cast", y, DstT=dtypes.int32))
+        return make("Cast", wide, DstT=x.dtype)
+    return make("TruncateMod", x, y)
+
+
+@translation("Pow")
+def power(node: Node, x: Tensor, y: Tensor) -> Tensor:
+    """The result has the dtype of the base, whatever that of the exponent."""
+    if x.dtype is y.dtype:
+        return make("Pow", x, y)
+    if x.dtype.is_floating or y.dtype.is_integer:
+        return make("Pow", x, _as(y, x.dtype, node))
+    wide = make("Pow", make("Cast", x, DstT=dtypes.float64), make("Cast", y, DstT=dtypes.float64))
+    return make("Cast", wide, DstT=x.dtype)
+
+
+def _as(tensor: Tensor, dtype: dtypes.DType, node: Node) -> Tensor:
+    """Cast; a constant stays one, so that kernels see a known exponent."""
+    known = node.constant(tensor)
+    return make("Cast", tensor, DstT=dtype) if known is None else constant(known.astype(dtype.np_dtype))
+
+
+@translation("BitShift")
+def bit_shift(node: Node, x: Tensor, y: Tensor) -> Tensor:
+    """By as many bits as there are, or more, or by a negative number of them, all bits go."""
+    bits = x.dtype.size * 8
+    all_go = make("GreaterEqual", y, bits)
+    if not y.dtype.is_unsigned:
+        all_go = make("LogicalOr", all_go, make("Less", y, 0))
+    if node.attr("direction") == "LEFT":
+        return make("SelectV2", all_go, 0, make("LeftShift", x, y))
+    if x.dtype.is_unsigned:
+        return make("SelectV2", all_go, 0, make("RightShift", x, y))
+    return make("RightShift", x, make("SelectV2", all_go, bits - 1, y))
+
+
+@translation("Clip")
+def clip_by_attributes(node: Node, x: Tensor) -> Tensor:
+    return _clipped(x, node.attr("min"), node.attr("max"))
+
+
+@translation("Clip", since=11)
+def clip(node: Node, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    """Where the bounds are the wrong way round, the upper one holds."""
+    return _clipped(x, low, high)
+
+
+def _clipped(x: Tensor, low: Any, high: Any) -> Tensor:
+    y = x if low is None else make("Maximum", x, low)
+    y = y if high is None else make("Minimum", y, high)
+    return make("Identity", x) if y is x else y
+
+
+@translation("Where")
+def where(node: Node, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return make("SelectV2", condition, x, y)
+
+
+@translation("IsInf")
+def is_inf(node: Node, x: Tensor) -> Tensor:
+    negative, positive = node.attr("detect_negative", 1), node.attr("detect_positive", 1)
+    infinite = make("IsInf", x)
+    if negative and positive:
+        return infinite
+    if not negative and not positive:
+        return make("ZerosLike", infinite)
+    return make("LogicalAnd", infinite, make("Less" if negative else "Greater", x, 0))
+
+
+# ── activations ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@translation("HardSigmoid")
+def hard_sigmoid(node: Node, x: Tensor) -> Tensor:
+    return hard_sigmoid_of(x, node.attr("alpha", 0.2), node.attr("beta", 0.5))
+
+
+def hard_sigmoid_of(x: Tensor, alpha: float, beta: float) -> Tensor:
+    """alpha x + beta, kept between 0 and 1."""
+    return make("Minimum", make("Maximum", x * alpha + beta, 0), 1)
+
+
+@translation("HardSwish")
+def hard_swish(node: Node, x: Tensor) -> Tensor:
+    return x * hard_sigmoid_of(x, 1 / 6, 0.5)
+
+
+@translation("Mish")
+def mish(node: Node, x: Tensor) -> Tensor:
+    return x * make("Tanh", make("Softplus", x))
+
+
+@translation("Elu")
+def elu(node: Node, x: Tensor) -> Tensor:
+    return elu_of(x, node.attr("alpha", 1.0))
+
+
+def elu_of(x: Tensor, alpha: float) -> Tensor:
+    """x, and alpha (eˣ - 1) below 0."""
+    if alpha == 1:
+        return make("Elu", x)
+    return make("SelectV2", make("Less", x, 0), make("Elu", x) * alpha, x)
+
+
+@translation("Celu")
+def celu(node: Node, x: Tensor) -> Tensor:
+    alpha: float = node.attr("alpha", 1.0)
+    return make("Elu", x) if alpha == 1 else make("Elu", x / alpha) * alpha
+
+
+@translation("Selu")
+def selu(node: Node, x: Tensor) -> Tensor:
+    alpha, gamma = float(node.attr("alpha", _SELU_ALPHA)), float(node.attr("gamma", _SELU_GAMMA))
+    if abs(alpha - _SELU_ALPHA) < 1e-6 and abs(gamma - _SELU_GAMMA) < 1e-6:
+        return make("Selu", x)
+    return elu_of(x, alpha) * gamma
+
+
+_SELU_ALPHA: Final = 1.6732632423543772
+_SELU_GAMMA: Final = 1.0507009873554805
+
+
+@translation("Gelu")
+def gelu(node: Node, x: Tensor) -> Tensor:
+    if node.attr("approximate", "none") == "tanh":
+        return x * 0.5 * (make("Tanh", (x + x * x * x * 0.044715) * 0.7978845608028654) + 1)
+    return x * 0.5 * (make("Erf", x * 0.7071067811865476) + 1)
+
+
+@translation("LeakyRelu")
+def leaky_relu(node: Node, x: Tensor) -> Tensor:
+    return make("LeakyRelu", x, alpha=node.attr("alpha", 0.01))
+
+
+@translation("ThresholdedRelu")
+def thresholded_relu(node: Node, x: Tensor) -> Tensor:
+    return thresholded_relu_of(x, node.attr("alpha", 1.0))
+
+
+def thresholded_relu_of(x: Tensor, alpha: float) -> Tensor:
+    """x where it is above alpha, otherwise 0."""
+    return make("SelectV2", make("Greater", x, alpha), x, 0)
+
+
+@translation("PRelu")
+def prelu(node: Node, x: Tensor, slope: Tensor) -> Tensor:
+    return make("SelectV2", make("Less", x, 0), x * slope, x)
+
+
+@translation("Shrink")
+def shrink(node: Node, x: Tensor) -> Tensor:
+    kind = x.dtype.np_dtype.type
+    limit, bias = kind(node.attr("lambd", 0.5)), kind(node.attr("bias", 0.0))
+    above = make("SelectV2", make("Greater", x, limit), x - bias, make("ZerosLike", x))
+    return above if x.dtype.is_unsigned else make("SelectV2", make("Less", x, -limit), x + bias, above)
+
+
+@translation("Swish")
+def swish(node: Node, x: Tensor) -> Tensor:
+    return _swish(x, node.attr("alpha", 1.0))
+
+
+@translation("SwiGLU")
+def swiglu(node: Node, gate: Tensor, value: Tensor) -> Tensor:
+    return _swish(gate, node.attr("alpha", 1.0)) * value
+
+
+def _swish(x: Tensor, alpha: float) -> Tensor:
+    return x * make("Sigmoid", x if alpha == 1 else x * alpha)
+
+
+@translation("Hardmax")
+def hardmax_of_rows(node: Node, x: Tensor) -> Tensor:
+    """Up to opset 12: `x` counts as a matrix whose rows begin at `axis`."""
+    return make("Reshape", _hardmax(flat_from(x, node.attr("axis", 1)), 1), make("Shape", x))
+
+
+@translation("Hardmax", since=13)
+def hardmax(node: Node, x: Tensor) -> Tensor:
+    return _hardmax(x, normal_axis(node.attr("axis", -1), rank_of(node, x)))
+
+
+def _hardmax(x: Tensor, axis: int) -> Tensor:
+    return one_hot(make("ArgMax", x, axis), size_of(x, axis), axis=axis, dtype=x.dtype)
+
+
+# ── products and running sums ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @translation("MatMul")
 def matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
-    return make_matmul(a, b)
+    """As NumPy has it: vectors become a row or a column, all but the last two dimensions are broadcast."""
+    ranks = rank_of(node, a), rank_of(node, b)
+    if ranks == (2, 2):
+        return make("MatMul", a, b)
+    rows = make("ExpandDims", a, 0) if ranks[0] == 1 else a
+    columns = make("ExpandDims", b, -1) if ranks[1] == 1 else b
+    product = make("BatchMatMulV2", rows, columns)
+    gone = [axis for axis, rank in ((-2, ranks[0]), (-1, ranks[1])) if rank == 1]
+    return make("Squeeze", product, squeeze_dims=gone) if gone else product
+
+
+@translation("Einsum")
+def einsum(node: Node, *inputs: Tensor) -> Tensor:
+    return make("Einsum", list(inputs), equation=_explicit(node.attr("equation").replace(" ", "")))
+
+
+def _explicit(equation: str) -> str:
+    """With its right-hand side: what occurs once, in the order of ASCII, behind an ellipsis."""
+    if "->" in equation:
+        return equation
+    letters = equation.replace("...", "").replace(",", "")
+    once = "".join(sorted(x for x in set(letters) if letters.count(x) == 1))
+    return f"{equation}->{'...' if '...' in equation else ''}{once}"
+
+
+@translation("CumSum")
+def cumsum(node: Node, x: Tensor, axis: Tensor) -> Tensor:
+    return _running("Cumsum", node, x, axis)
+
+
+@translation("CumProd")
+def cumprod(node: Node, x: Tensor, axis: Tensor) -> Tensor:
+    return _running("Cumprod", node, x, axis)
+
+
+def _running(op: str, node: Node, x: Tensor, axis: Tensor) -> Tensor:
+    exclusive, reverse = bool(node.attr("exclusive", 0)), bool(node.attr("reverse", 0))
+    return make(op, x, scalar_of(axis), exclusive=exclusive, reverse=reverse)

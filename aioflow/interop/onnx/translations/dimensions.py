@@ -1,0 +1,68 @@
+"""What translations ask of ranks, axes and sizes: known while the graph is built where possible, else by nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from aioflow.graph import dtypes
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.translating import Node
+from aioflow.ops.apply import constant, make
+
+__all__ = ["flat_from", "int32", "normal_axis", "rank_of", "scalar_of", "shape_of", "size_of"]
+
+
+def rank_of(node: Node, x: Tensor) -> int:
+    """The number of dimensions; the node is refused where it is not known."""
+    if x.dims is None:
+        node.refuse("an input of unknown rank")
+    return len(x.dims)
+
+
+def normal_axis(axis: int, rank: int) -> int:
+    """The axis counted from the front."""
+    return axis + rank if axis < 0 else axis
+
+
+def size_of(x: Tensor, axis: int) -> int | Tensor:
+    """The size of a dimension: a number if it is known, else an int32 scalar."""
+    known = None if x.dims is None else x.dims[axis]
+    if known is not None:
+        return known
+    return make("StridedSlice", make("Shape", x), [axis], [axis + 1 or np.iinfo(np.int32).max], [1], shrink_axis_mask=1)
+
+
+def shape_of(sizes: Sequence[int | Tensor]) -> Tensor:
+    """A shape as an int32 vector, of numbers and scalars."""
+    if all(isinstance(size, int) for size in sizes):
+        return constant(np.array(sizes, np.int32))
+    return make("Pack", [size if isinstance(size, Tensor) else constant(np.int32(size)) for size in sizes], axis=0)
+
+
+def flat_from(x: Tensor, axis: int) -> Tensor:
+    """A matrix: the dimensions before `axis` are its rows, the others its columns."""
+    if x.dims is not None:
+        axis = normal_axis(axis, len(x.dims))
+        rows, columns = x.dims[:axis], x.dims[axis:]
+        if None not in rows and 0 not in rows:
+            return make("Reshape", x, [math.prod(size or 0 for size in rows), -1])
+        if None not in columns and 0 not in columns:
+            return make("Reshape", x, [-1, math.prod(size or 0 for size in columns)])
+    shape = make("Shape", x)
+    cut = make("Reshape", axis if axis >= 0 else make("Rank", x) + axis, [1])
+    rows_of = make("Prod", make("Slice", shape, [0], cut), 0)
+    columns_of = make("Prod", make("Slice", shape, cut, [-1]), 0)
+    return make("Reshape", x, make("Pack", [rows_of, columns_of], axis=0))
+
+
+def scalar_of(x: Tensor) -> Tensor:
+    """An axis or a count that comes as a scalar or as a vector of one element; int32 or int64."""
+    return x if x.dims == () else make("Reshape", x, constant(np.array([], np.int32)))
+
+
+def int32(x: Tensor) -> Tensor:
+    """As int32, which shapes and sizes are of."""
+    return x if x.dtype is dtypes.int32 else make("Cast", x, DstT=dtypes.int32)

@@ -1,0 +1,167 @@
+"""Normalization by means, variances and norms, and the softmax family.
+
+Means and variances of the 16-bit dtypes are computed in float32 ("stash_type"), and what is finer than that stays so.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translations.dimensions import flat_from, normal_axis, rank_of, shape_of, size_of
+from aioflow.ops.apply import constant, make
+
+_STASHES: Final = {1: dtypes.float32, 10: dtypes.float16, 11: dtypes.float64, 16: dtypes.bfloat16}
+
+
+def _axes(axes: list[int] | range) -> Tensor:
+    return constant(np.array(axes, np.int32))
+
+
+def _cast(x: Tensor, dtype: DType) -> Tensor:
+    return x if x.dtype is dtype else make("Cast", x, DstT=dtype)
+
+
+def _stashed(node: Node, x: Tensor) -> Tensor:
+    """In the dtype that the first stage is computed in: the wider of the node's and that of `x`."""
+    wanted = _STASHES.get(node.attr("stash_type", 1))
+    if wanted is None:
+        node.refuse(f"stash_type={node.attr('stash_type')}")
+    return x if x.dtype.size >= wanted.size else _cast(x, wanted)
+
+
+def _moments(x: Tensor, axes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, deviation from it and variance, with the reduced axes kept."""
+    mean = make("Mean", x, axes, keep_dims=True)
+    deviation = x - mean
+    return mean, deviation, make("Mean", make("Square", deviation), axes, keep_dims=True)
+
+
+def _by_channel(vector: Tensor, rank: int) -> Tensor:
+    """A vector that goes with axis 1 of a tensor of that rank."""
+    return vector if rank == 2 else make("Reshape", vector, [-1] + [1] * (rank - 2))
+
+
+def batch_normalization_training(
+    node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
+) -> tuple[Tensor, ...]:
+    """By the moments of the batch; also the running moments, and (before opset 14) the batch's own."""
+    rank = rank_of(node, x)
+    wide = x if x.dtype.size >= 4 else _cast(x, dtypes.float32)
+    others = [axis for axis in range(rank) if axis != 1]
+    batch_mean, deviation, batch_variance = _moments(wide, _axes(others))
+    normal = _cast(deviation * make("Rsqrt", batch_variance + node.attr("epsilon", 1e-5)), x.dtype)
+    y = normal * _by_channel(_cast(scale, x.dtype), rank) + _by_channel(_cast(bias, x.dtype), rank)
+    momentum = node.attr("momentum", 0.9)
+    current = [_cast(make("Reshape", moment, [-1]), mean.dtype) for moment in (batch_mean, batch_variance)]
+    running = [old * momentum + new * (1 - momentum) for old, new in zip((mean, variance), current, strict=True)]
+    return (y, *running, *current)
+
+
+@translation("InstanceNormalization")
+def instance_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    rank = rank_of(node, x)
+    _, deviation, variance = _moments(x, _axes(range(2, rank)))
+    normal = deviation * make("Rsqrt", variance + node.attr("epsilon", 1e-5))
+    return normal * _by_channel(scale, rank) + _by_channel(bias, rank)
+
+
+@translation("GroupNormalization")
+def group_normalization_by_group(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """Up to opset 20: one scale and one bias a group."""
+    rank = rank_of(node, x)
+    shape = [1, -1] + [1] * (rank - 1)
+    normal = _group_normal(node, x, x)
+    return make("Reshape", normal * make("Reshape", scale, shape) + make("Reshape", bias, shape), make("Shape", x))
+
+
+@translation("GroupNormalization", since=21)
+def group_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """One scale and one bias a channel."""
+    rank = rank_of(node, x)
+    normal = _cast(make("Reshape", _group_normal(node, x, _stashed(node, x)), make("Shape", x)), x.dtype)
+    return normal * _by_channel(scale, rank) + _by_channel(bias, rank)
+
+
+def _group_normal(node: Node, like: Tensor, x: Tensor) -> Tensor:
+    """Normalized, of shape [batch, groups, channels of a group, …]."""
+    rank, groups = rank_of(node, x), node.attr("num_groups")
+    channels = size_of(like, 1)
+    each = channels // groups
+    sizes = [size_of(like, 0), groups, each, *(size_of(like, axis) for axis in range(2, rank))]
+    grouped = make("Reshape", x, shape_of(sizes))
+    _, deviation, variance = _moments(grouped, _axes(range(2, rank + 1)))
+    return deviation * make("Rsqrt", variance + node.attr("epsilon", 1e-5))
+
+
+@translation("LayerNormalization")
+def layer_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+    rank = rank_of(node, x)
+    wide = _stashed(node, x)
+    axes = _axes(range(normal_axis(node.attr("axis", -1), rank), rank))
+    mean, deviation, variance = _moments(wide, axes)
+    inverse = make("Rsqrt", variance + node.attr("epsilon", 1e-5))
+    y = _cast(deviation * inverse, x.dtype) * scale
+    stash = _STASHES[node.attr("stash_type", 1)]
+    return y if bias is None else y + bias, _cast(mean, stash), _cast(inverse, stash)
+
+
+@translation("RMSNormalization")
+def rms_normalization(node: Node, x: Tensor, scale: Tensor) -> Tensor:
+    rank = rank_of(node, x)
+    wide = _stashed(node, x)
+    axes = _axes(range(normal_axis(node.attr("axis", -1), rank), rank))
+    square = make("Mean", make("Square", wide), axes, keep_dims=True)
+    return _cast(_cast(wide * make("Rsqrt", square + node.attr("epsilon", 1e-5)), x.dtype) * scale, scale.dtype)
+
+
+@translation("LpNormalization")
+def lp_normalization(node: Node, x: Tensor) -> Tensor:
+    """0 where the norm is."""
+    axis, p = node.attr("axis", -1), node.attr("p", 2)
+    if p == 1:
+        norm = make("Sum", make("Abs", x), axis, keep_dims=True)
+    elif p == 2:
+        norm = make("EuclideanNorm", x, axis, keep_dims=True)
+    else:
+        return node.refuse(f"p={p}")
+    return make("DivNoNan", x, norm)
+
+
+@translation("MeanVarianceNormalization")
+def mean_variance_normalization(node: Node, x: Tensor) -> Tensor:
+    _, deviation, variance = _moments(x, _axes(node.attr("axes", [0, 2, 3])))
+    return deviation / (make("Sqrt", variance) + 1e-9)
+
+
+# ── softmax ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_last_axis(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
+    """The op of the library, which works along the last axis."""
+    rank = rank_of(node, x)
+    axis = normal_axis(axis, rank)
+    if axis == rank - 1:
+        return make(op, x)
+    swapped = list(range(rank))
+    swapped[axis], swapped[-1] = swapped[-1], swapped[axis]
+    order = _axes(swapped)
+    return make("Transpose", make(op, make("Transpose", x, order)), order)
+
+
+def _of_rows(op: str, node: Node, x: Tensor) -> Tensor:
+    """`x` counts as a matrix whose rows begin at `axis`."""
+    axis = node.attr("axis", 1)
+    if x.dims is not None and normal_axis(axis, len(x.dims)) == len(x.dims) - 1:
+        return make(op, x)
+    return make("Reshape", make(op, flat_from(x, axis)), make("Shape", x))
+
+
+for _op in ("Softmax", "LogSoftmax"):
+    translation(_op)(lambda node, x: _of_rows(node.op, node, x))
+    translation(_op, since=13)(lambda node, x: _of_last_axis(node.op, node, x, node.attr("axis", -1)))

@@ -1,0 +1,232 @@
+"""RNN, LSTM and GRU: all inputs are projected in one product, then a loop goes over the steps.
+
+The loop is one that the runtime lifts into a native loop, and gradients flow through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translations.dimensions import shape_of, size_of
+from aioflow.interop.onnx.translations.recurrent_cells import (
+    Activation,
+    Cell,
+    activations,
+    gru_cell,
+    lstm_cell,
+    rnn_cell,
+)
+from aioflow.ops.apply import constant, make, make_list
+from aioflow.ops.array.tensor_array import TensorArray
+from aioflow.ops.control.branches_and_loops import while_loop
+
+_SWAP: Final = (1, 0, 2)  # [batch, steps, size] and [steps, batch, size]
+_DIRECTIONS: Final = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
+
+
+@dataclass(frozen=True)
+class _Input:
+    """What all directions read: `x` of shape [steps, batch, size], and the steps of each sequence if they differ."""
+
+    x: Tensor
+    lengths: Tensor | None
+
+    def reversed(self, x: Tensor) -> Tensor:
+        """Each sequence from its end to its start; what is behind it stays where it is."""
+        if self.lengths is None:
+            return make("ReverseV2", x, [0])
+        return make("ReverseSequence", x, self.lengths, seq_dim=0, batch_dim=1)
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """One direction: its step, what projects its input, and the state it starts with."""
+
+    cell: Cell
+    weights: Tensor
+    bias: Tensor | None
+    state: list[Tensor]
+    backwards: bool
+
+
+@translation("RNN")
+def rnn(
+    node: Node,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    lengths: Tensor | None = None,
+    h: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    def cell(number: int, weights: Tensor, functions: Sequence[Activation]) -> Cell:
+        return rnn_cell(weights, functions)
+
+    return _recurrent(node, (x, w, r, b, lengths), [h], ("Tanh",), cell)
+
+
+@translation("LSTM")
+def lstm(
+    node: Node,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    lengths: Tensor | None = None,
+    h: Tensor | None = None,
+    c: Tensor | None = None,
+    peepholes: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    size = _hidden_size(node, r)
+    looks = None if peepholes is None else make_list("Unpack", peepholes, num=_count(node), axis=0)
+
+    def cell(number: int, weights: Tensor, functions: Sequence[Activation]) -> Cell:
+        coupled = bool(node.attr("input_forget", 0))
+        return lstm_cell(weights, size, functions, None if looks is None else looks[number], coupled)
+
+    return _recurrent(node, (x, w, r, b, lengths), [h, c], ("Sigmoid", "Tanh", "Tanh"), cell)
+
+
+@translation("GRU")
+def gru(
+    node: Node,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    lengths: Tensor | None = None,
+    h: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    size, linear_first = _hidden_size(node, r), bool(node.attr("linear_before_reset", 0))
+    own: list[Tensor] | None = None  # biases of the hidden gate that the reset gate takes with it
+    if linear_first and b is not None:
+        *_, hidden = make_list("SplitV", b, [5 * size, size], 1, num_split=2)
+        own = make_list("Unpack", hidden, num=_count(node), axis=0)
+        b = make("Mul", b, constant(np.array([1] * 5 * size + [0] * size, b.dtype.np_dtype)))
+
+    def cell(number: int, weights: Tensor, functions: Sequence[Activation]) -> Cell:
+        return gru_cell(weights, size, functions, None if own is None else own[number], linear_first)
+
+    return _recurrent(node, (x, w, r, b, lengths), [h], ("Sigmoid", "Tanh"), cell)
+
+
+def _count(node: Node) -> int:
+    return len(_DIRECTIONS[node.attr("direction", "forward")])
+
+
+def _hidden_size(node: Node, r: Tensor) -> int:
+    size = node.attr("hidden_size") or (r.dims[-1] if r.dims else None)
+    if size is None:
+        node.refuse("no hidden_size")
+    return int(size)
+
+
+# ── all directions ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _recurrent(
+    node: Node,
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
+    state: Sequence[Tensor | None],
+    names: Sequence[str],
+    make_cell: Callable[[int, Tensor, Sequence[Activation]], Cell],
+) -> tuple[Tensor, ...]:
+    """The outputs of the node: those of all steps, and each part of the last state."""
+    x, w, r, b, lengths = inputs
+    batch_first = bool(node.attr("layout", 0))
+    x = make("Transpose", x, _SWAP) if batch_first else x
+    given = _Input(x, _differing(node, lengths, x))
+    size, wanted = _hidden_size(node, r), not node.outputs or bool(node.outputs[0])
+    functions = activations(node, names, _count(node))
+    starts = [_start(part, given.x, size, _count(node), batch_first) for part in state]
+    ways = []
+    for number, backwards in enumerate(_DIRECTIONS[node.attr("direction", "forward")]):
+        weights, recurrent = _part(w, number), _part(r, number)
+        bias = None if b is None else make("Sum", make("Reshape", _part(b, number), [2, -1]), 0)
+        cell = make_cell(number, recurrent, functions[number])
+        ways.append(_Direction(cell, weights, bias, [parts[number] for parts in starts], backwards))
+    results = [_run(way, given, wanted) for way in ways]
+    last = [make("Pack", [end[i] for _, end in results], axis=1 if batch_first else 0) for i in range(len(state))]
+    outputs = [output for output, _ in results if output is not None]
+    if not outputs:
+        return last[0], *last  # the first of them is not wanted
+    if batch_first:
+        return make("Pack", [make("Transpose", y, _SWAP) for y in outputs], axis=2), *last
+    return make("Pack", outputs, axis=1), *last
+
+
+def _part(x: Tensor, number: int) -> Tensor:
+    """`x[number]`."""
+    return make("StridedSlice", x, [number], [number + 1], [1], shrink_axis_mask=1)
+
+
+def _differing(node: Node, lengths: Tensor | None, x: Tensor) -> Tensor | None:
+    """The lengths, or None where they are known to be the number of steps."""
+    known = None if lengths is None else node.constant(lengths)
+    if known is not None and x.dims is not None and (known == x.dims[0]).all():
+        return None
+    return lengths
+
+
+def _start(state: Tensor | None, x: Tensor, size: int, count: int, batch_first: bool) -> list[Tensor]:
+    if state is None:
+        zero = make("Fill", shape_of([size_of(x, 1), size]), constant(np.zeros((), x.dtype.np_dtype)))
+        return [zero] * count
+    return make_list("Unpack", state, num=count, axis=1 if batch_first else 0)
+
+
+# ── one direction ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _run(way: _Direction, given: _Input, wanted: bool) -> tuple[Tensor | None, list[Tensor]]:
+    """All outputs, of shape [steps, batch, size], if they are wanted, and the last state."""
+    x = given.reversed(given.x) if way.backwards else given.x
+    outputs, state = _steps(way, _projected(x, way), given.lengths, wanted)
+    if outputs is not None and way.backwards:
+        outputs = given.reversed(outputs)
+    return outputs, state
+
+
+def _projected(x: Tensor, way: _Direction) -> Tensor:
+    """x W' + b of all steps in one product."""
+    flat = make("Reshape", x, shape_of([-1, size_of(way.weights, 1)]))
+    flat = make("MatMul", flat, way.weights, transpose_b=True)
+    flat = flat if way.bias is None else make("BiasAdd", flat, way.bias)
+    return make("Reshape", flat, shape_of([size_of(x, 0), size_of(x, 1), size_of(way.weights, 0)]))
+
+
+def _steps(way: _Direction, x: Tensor, lengths: Tensor | None, wanted: bool) -> tuple[Tensor | None, list[Tensor]]:
+    steps = size_of(x, 0)
+    if steps == 1 and lengths is None:
+        state = way.cell(make("Squeeze", x, squeeze_dims=[0]), way.state)
+        return make("ExpandDims", state[0], 0) if wanted else None, state
+    source = TensorArray(x.dtype, steps, infer_shape=True).unstack(x)
+    target = TensorArray(x.dtype, steps, infer_shape=True) if wanted else None
+    limits = None if lengths is None else make("ExpandDims", lengths, 1)
+
+    def body(time: Tensor, out: list[TensorArray], *before: Tensor) -> list[object]:
+        after = way.cell(source.read(time), before)
+        output = after[0]
+        if limits is not None:
+            going = make("Less", make("Cast", time, DstT=limits.dtype), limits)
+            output = make("SelectV2", going, output, 0)
+            after = [make("SelectV2", going, new, old) for new, old in zip(after, before, strict=True)]
+        return [time + 1, [array.write(time, output) for array in out], *after]
+
+    arrays = [] if target is None else [target]
+    start = [constant(np.int32(0)), arrays, *way.state]
+    shapes = [(), [None for _ in arrays], *(_invariant(part, x) for part in way.state)]
+    _, ends, *state = while_loop(lambda time, *_: time < steps, body, start, shape_invariants=shapes)
+    return ends[0].stack() if ends else None, state
+
+
+def _invariant(state: Tensor, x: Tensor) -> tuple[int | None, int | None]:
+    """The static shape that a state has in all steps: a batch that is known of one of the two only may be lost."""
+    batch, size = state.dims or (None, None)
+    return batch if x.dims is not None and x.dims[1] == batch else None, size

@@ -1,0 +1,155 @@
+"""One step of RNN, LSTM and GRU: from the projected input and the state before to the state after.
+
+The input has been multiplied by its weights for all steps at once, and has the biases in it, so that a step has one
+product only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translations.math import elu_of, hard_sigmoid_of, thresholded_relu_of
+from aioflow.ops.apply import make, make_list
+
+__all__ = ["Activation", "Cell", "activations", "gru_cell", "lstm_cell", "rnn_cell"]
+
+Activation = Callable[[Tensor], Tensor]
+Cell = Callable[
+    [Tensor, Sequence[Tensor]], list[Tensor]
+]  # (projected input, state) -> state, its first being the output
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """An activation, and what its parameters are where none are given; None for one that it does not have."""
+
+    function: Callable[[Tensor, float, float], Tensor]
+    alpha: float | None = None
+    beta: float | None = None
+
+
+def _op(name: str) -> _Kind:
+    return _Kind(lambda x, alpha, beta: make(name, x))
+
+
+_KINDS: Final[Mapping[str, _Kind]] = {
+    **{name: _op(name.capitalize()) for name in ("relu", "tanh", "sigmoid", "softsign", "softplus")},
+    "affine": _Kind(lambda x, alpha, beta: x * alpha + beta, 1.0, 0.0),
+    "leakyrelu": _Kind(lambda x, alpha, beta: make("LeakyRelu", x, alpha=alpha), 0.01),
+    "thresholdedrelu": _Kind(lambda x, alpha, beta: thresholded_relu_of(x, alpha), 1.0),
+    "scaledtanh": _Kind(lambda x, alpha, beta: make("Tanh", x * beta) * alpha, 1.0, 1.0),
+    "hardsigmoid": _Kind(hard_sigmoid_of, 0.2, 0.5),
+    "elu": _Kind(lambda x, alpha, beta: elu_of(x, alpha), 1.0),
+}
+
+
+def activations(node: Node, defaults: Sequence[str], directions: int) -> list[list[Activation]]:
+    """Those of each direction. The lists of alphas and betas say them in order, and only for activations that have one.
+
+    What comes from a product is kept within the node's `clip`; the third one, of an LSTM's cell, takes it as it is.
+    """
+    names = node.attr("activations") or [*defaults] * directions
+    alphas, betas = iter(node.attr("activation_alpha") or ()), iter(node.attr("activation_beta") or ())
+    clip = node.attr("clip")
+    found = []
+    for number, name in enumerate(names):
+        kind = _KINDS.get(name.lower())
+        if kind is None or len(names) != len(defaults) * directions:
+            node.refuse(f"activations={names}")
+        limit = None if number % len(defaults) == 2 else clip
+        found.append(_clipped(kind, _next(alphas, kind.alpha), _next(betas, kind.beta), limit))
+    return [found[i : i + len(defaults)] for i in range(0, len(found), len(defaults))]
+
+
+def _next(values: Iterator[float], default: float | None) -> float:
+    return 0.0 if default is None else next(values, default)
+
+
+def _clipped(kind: _Kind, alpha: float, beta: float, clip: float | None) -> Activation:
+    def activate(x: Tensor) -> Tensor:
+        if clip:
+            x = make("Minimum", make("Maximum", x, -clip), clip)
+        return kind.function(x, alpha, beta)
+
+    return activate
+
+
+def _split(x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    if len(set(sizes)) == 1:
+        return make_list("Split", 1, x, num_split=len(sizes))
+    return make_list("SplitV", x, list(sizes), 1, num_split=len(sizes))
+
+
+def _times(h: Tensor, weights: Tensor) -> Tensor:
+    return make("MatMul", h, weights, transpose_b=True)
+
+
+def rnn_cell(weights: Tensor, functions: Sequence[Activation]) -> Cell:
+    """h = f(x + h R')."""
+
+    def step(x: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
+        return [functions[0](x + _times(state[0], weights))]
+
+    return step
+
+
+def lstm_cell(
+    weights: Tensor, size: int, functions: Sequence[Activation], peepholes: Tensor | None, coupled: bool
+) -> Cell:
+    """Gates are in the order input, output, forget, cell; the state is h and c. `coupled`: what is forgotten is what
+    comes in.
+    """
+    f, g, h = functions
+
+    def step(x: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
+        gates, cell = _split(x + _times(state[0], weights), [3 * size, size])
+        let_in, let_out, keep = _split(f(gates), [size] * 3)
+        return _next_state(let_in, let_out, 1 - let_in if coupled else keep, g(cell), state[1])
+
+    def step_with_peepholes(x: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
+        before = state[1]
+        to_in, to_out, to_keep = _split(make("ExpandDims", peepholes, 0), [size] * 3)
+        in_, out, forget, cell = _split(x + _times(state[0], weights), [size] * 4)
+        let_in = f(in_ + to_in * before)
+        keep = 1 - let_in if coupled else f(forget + to_keep * before)
+        after = keep * before + let_in * g(cell)
+        return [f(out + to_out * after) * h(after), after]
+
+    def _next_state(let_in: Tensor, let_out: Tensor, keep: Tensor, new: Tensor, before: Tensor) -> list[Tensor]:
+        after = keep * before + let_in * new
+        return [let_out * h(after), after]
+
+    return step if peepholes is None else step_with_peepholes
+
+
+def gru_cell(
+    weights: Tensor, size: int, functions: Sequence[Activation], hidden_bias: Tensor | None, linear_first: bool
+) -> Cell:
+    """Gates are in the order update, reset, hidden. `linear_first`: the product comes before the reset, which then
+    takes the bias of the hidden gate (`hidden_bias`) with it.
+    """
+    f, g = functions
+
+    def step(x: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
+        (before,) = state
+        to_gates, to_hidden = make_list("SplitV", weights, [2 * size, size], 0, num_split=2)
+        x_gates, x_hidden = _split(x, [2 * size, size])
+        update, reset = _split(f(x_gates + _times(before, to_gates)), [size] * 2)
+        return _mixed(update, g(x_hidden + _times(reset * before, to_hidden)), before)
+
+    def step_linear_first(x: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
+        (before,) = state
+        x_gates, x_hidden = _split(x, [2 * size, size])
+        h_gates, h_hidden = _split(_times(before, weights), [2 * size, size])
+        update, reset = _split(f(x_gates + h_gates), [size] * 2)
+        candidate = h_hidden if hidden_bias is None else h_hidden + hidden_bias
+        return _mixed(update, g(x_hidden + reset * candidate), before)
+
+    def _mixed(update: Tensor, new: Tensor, before: Tensor) -> list[Tensor]:
+        return [new + update * (before - new)]
+
+    return step_linear_first if linear_first else step

@@ -1,0 +1,148 @@
+"""RNN, LSTM and GRU: lengths, directions, unknown shapes, gradients. The oracle is written out step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow
+from aioflow.interop import onnx
+from aioflow.interop.unsupported import UnsupportedError
+from tests.interop.onnx.one_node import one_node, run_model
+
+STEPS, BATCH, WIDTH, HIDDEN = 5, 3, 2, 4
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+Inputs = dict[str, np.ndarray[Any, Any] | None]
+
+
+def some(op: str, directions: int, *, lengths: bool = False, dtype: Any = np.float32) -> Inputs:
+    random = np.random.default_rng(3)
+
+    def normal(*shape: int) -> np.ndarray[Any, Any]:
+        return (random.standard_normal(shape) * 0.5).astype(dtype)
+
+    gates = GATES[op]
+    found: Inputs = {
+        "x": normal(STEPS, BATCH, WIDTH),
+        "w": normal(directions, gates * HIDDEN, WIDTH),
+        "r": normal(directions, gates * HIDDEN, HIDDEN),
+        "b": normal(directions, 2 * gates * HIDDEN),
+        "lengths": np.array([5, 2, 3], np.int32) if lengths else None,
+        "h": normal(directions, BATCH, HIDDEN),
+    }
+    return found | ({"c": normal(directions, BATCH, HIDDEN)} if op == "LSTM" else {})
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def step(op: str, x: Any, h: Any, c: Any, w: Any, r: Any, b: Any) -> tuple[Any, Any]:
+    from_x = np.split(x @ w.T + b[: len(w)], GATES[op], axis=-1)
+    from_h = np.split(h @ r.T + b[len(w) :], GATES[op], axis=-1)
+    if op == "RNN":
+        return np.tanh(from_x[0] + from_h[0]), c
+    if op == "LSTM":
+        let_in, let_out, keep = (sigmoid(p + q) for p, q in list(zip(from_x, from_h, strict=True))[:3])
+        c = keep * c + let_in * np.tanh(from_x[3] + from_h[3])
+        return let_out * np.tanh(c), c
+    update, reset = (sigmoid(p + q) for p, q in list(zip(from_x, from_h, strict=True))[:2])
+    size = HIDDEN
+    new = np.tanh(from_x[2] + (reset * h) @ r[2 * size :].T + b[5 * size :])
+    return (1 - update) * new + update * h, c
+
+
+def expected(op: str, inputs: Inputs, backwards: list[bool]) -> list[np.ndarray[Any, Any]]:
+    """Each sequence of each direction by itself, one step after the other."""
+    given: dict[str, Any] = dict(inputs)
+    lengths = given["lengths"] if given["lengths"] is not None else [STEPS] * BATCH
+    y = np.zeros((STEPS, len(backwards), BATCH, HIDDEN))
+    last_h, last_c = np.zeros((2, len(backwards), BATCH, HIDDEN))
+    for d, reverse in enumerate(backwards):
+        for n, length in enumerate(lengths):
+            h, c = given["h"][d, n], given["c"][d, n] if op == "LSTM" else 0
+            for t in reversed(range(length)) if reverse else range(length):
+                h, c = step(op, given["x"][t, n], h, c, given["w"][d], given["r"][d], given["b"][d])
+                y[t, d, n] = h
+            last_h[d, n], last_c[d, n] = h, c
+    return [y, last_h, last_c][: 3 if op == "LSTM" else 2]
+
+
+OUTPUTS = {"RNN": ("y", "y_h"), "GRU": ("y", "y_h"), "LSTM": ("y", "y_h", "y_c")}
+WAYS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
+
+
+@pytest.mark.parametrize("known_shapes", [True, False])
+@pytest.mark.parametrize("lengths", [True, False])
+@pytest.mark.parametrize("direction", WAYS)
+@pytest.mark.parametrize("op", GATES)
+async def test_each_step_follows_from_the_one_before(
+    op: str, direction: str, lengths: bool, known_shapes: bool
+) -> None:
+    inputs = some(op, len(WAYS[direction]), lengths=lengths)
+    model = one_node(
+        op,
+        inputs,
+        OUTPUTS[op],
+        weights=("w", "r", "b"),
+        known_shapes=known_shapes,
+        hidden_size=HIDDEN,
+        direction=direction,
+    )
+    for found, wanted in zip(await run_model(model, inputs), expected(op, inputs, WAYS[direction]), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", GATES)
+async def test_batches_may_come_first(op: str) -> None:
+    inputs = some(op, 2)
+    model = one_node(op, inputs, OUTPUTS[op], hidden_size=HIDDEN, direction="bidirectional")
+    y, *state = await run_model(model, inputs)
+    first = {k: v.swapaxes(0, 1) if v is not None and k in ("x", "h", "c") else v for k, v in inputs.items()}
+    model = one_node(op, first, OUTPUTS[op], hidden_size=HIDDEN, direction="bidirectional", layout=1)
+    y_first, *state_first = await run_model(model, first)
+    np.testing.assert_allclose(y_first, y.transpose(2, 0, 1, 3), rtol=1e-6)
+    for found, wanted in zip(state_first, state, strict=True):
+        np.testing.assert_allclose(found, wanted.swapaxes(0, 1), rtol=1e-6)
+
+
+async def test_one_step_needs_no_loop() -> None:
+    inputs = some("LSTM", 1)
+    whole = expected("LSTM", inputs, [False])
+    assert inputs["x"] is not None
+    inputs["x"] = inputs["x"][:1]
+    model = one_node("LSTM", inputs, ("y", "y_h", ""), hidden_size=HIDDEN)
+    loaded = onnx.load(model)
+    assert not any(op.type in ("Enter", "While") for op in loaded.graph.get_operations())
+    y, h = await run_model(model, inputs)
+    np.testing.assert_allclose(y, whole[0][:1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(h, whole[0][0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", GATES)
+async def test_gradients_flow_through_all_steps(op: str) -> None:
+    inputs = some(op, 1, lengths=True, dtype=np.float64)
+    model = onnx.load(one_node(op, inputs, OUTPUTS[op], hidden_size=HIDDEN))
+    wanted = ["x", "w", "r", "b", "h"]
+    with model.graph.as_default():
+        loss = aioflow.add_n([aioflow.reduce_sum(aioflow.square(value)) for value in model.outputs.values()])
+        slopes = aioflow.gradients(loss, [model.inputs[name] for name in wanted])
+    async with aioflow.Session(graph=model.graph) as session:
+        feed = {tensor: inputs[name] for name, tensor in model.inputs.items()}
+        found = await session.run(slopes, feed)
+        for name, slope in zip(wanted, found, strict=True):
+            value = inputs[name]
+            assert value is not None
+            direction = np.random.default_rng(1).standard_normal(value.shape)
+            moved = [await session.run(loss, feed | {model.inputs[name]: value + e * direction}) for e in (1e-5, -1e-5)]
+            np.testing.assert_allclose((slope * direction).sum(), (moved[0] - moved[1]) / 2e-5, rtol=1e-6)
+
+
+def test_an_unknown_activation_is_refused() -> None:
+    inputs = some("LSTM", 1)
+    with pytest.raises(UnsupportedError, match="activations="):
+        onnx.load(
+            one_node("LSTM", inputs, OUTPUTS["LSTM"], hidden_size=HIDDEN, activations=["Sigmoid", "Step", "Tanh"])
+        )
