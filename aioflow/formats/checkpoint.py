@@ -7,6 +7,8 @@ file that waits beside it. So a crash at any moment leaves the old checkpoint or
 That is the form for a folder of this machine. In a store (`formats/stores.py`), where nothing is renamed, the data file
 has a name that no other ever has. Checkpoints in blocks are in `formats/increments.py`.
 
+The reader takes TensorFlow's checkpoints of both versions, too (`formats/tensor_bundle.py`, `formats/slice_tables.py`).
+
 Everything here blocks: call it from a thread.
 """
 
@@ -28,6 +30,7 @@ from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.formats.files import file_errors
 from aioflow.formats.increments import BlockFiles, files_if_any, forget_files, write_increment
 from aioflow.formats.manifests import MANIFEST, described, family_of, files_of, read_manifest, sealed, step_of
+from aioflow.formats.slice_tables import SliceTables, table_files
 from aioflow.formats.stores import Store, StoredFile, is_url, store_of
 from aioflow.formats.temporary_files import (
     flush_directory,
@@ -36,6 +39,8 @@ from aioflow.formats.temporary_files import (
     temporary_file,
     write_atomically,
 )
+from aioflow.formats.tensor_bundle import INDEX, TensorBundle
+from aioflow.formats.tensor_bundle_writer import bundle_files
 from aioflow.formats.tensor_file import TensorFile, write_tensors
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
@@ -43,6 +48,7 @@ from aioflow.graph.dtypes import DType
 __all__ = [
     "CheckpointReader",
     "checkpoint_exists",
+    "committing_file",
     "remove_checkpoint",
     "write_checkpoint",
 ]
@@ -167,6 +173,8 @@ def _matches(file: TensorFile, manifest: Mapping[str, Any]) -> bool:
 class CheckpointReader:
     """Reads a checkpoint by its prefix, or any plain `.safetensors` file by its full name.
 
+    A checkpoint may be TensorFlow's. If it is one of objects, a variable's own name stands for the path to it, too.
+
     Args:
         folders: Where its files may be.
 
@@ -179,12 +187,17 @@ class CheckpointReader:
     def __init__(self, prefix: str, folders: AllowedFolders = ANYWHERE) -> None:
         self.prefix = prefix
         self.step: int | None = None
-        self._file: TensorFile | BlockFiles
+        self._file: TensorFile | BlockFiles | TensorBundle | SliceTables
+        self._aliases: Mapping[str, str] = {}
         with file_errors(Path(prefix)):
             store, name = store_of(prefix, folders)
             if prefix.endswith(_DATA) and store.size(name + MANIFEST) is None:
                 local = None if is_url(prefix) else Path(folders.file(store.path(name)))
                 self._file = TensorFile(local or StoredFile(store, name))
+                return
+            if (theirs := _tensorflows(store, name)) is not None:
+                self._file, self.step = theirs, step_of(name)
+                self._aliases = theirs.aliases() if isinstance(theirs, TensorBundle) else {}
                 return
             manifest = read_manifest(store, name)
             if manifest["version"] == 2:
@@ -200,7 +213,7 @@ class CheckpointReader:
         return sorted(self._file.tensors)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._file.tensors
+        return self._aliases.get(name, name) in self._file.tensors
 
     def dtype(self, name: str) -> DType:
         """Dtype of a tensor. Raises NotFoundError."""
@@ -213,11 +226,11 @@ class CheckpointReader:
         return shape
 
     def _entry(self, name: str) -> Any:
-        if name not in self._file.tensors:
+        if name not in self:
             raise NotFoundError(
                 f"tensor {name!r} is not in checkpoint {self.prefix}", expected=f"one of {self.names()}", actual=name
             )
-        return self._file.tensors[name]
+        return self._file.tensors[self._aliases.get(name, name)]
 
     def read(self, name: str) -> Array:
         """Value of a tensor, checked against the manifest.
@@ -229,7 +242,17 @@ class CheckpointReader:
         """
         self._entry(name)
         with file_errors(str(self._file.path)):
-            return self._file.read(name)
+            return self._file.read(self._aliases.get(name, name))
+
+
+def _tensorflows(store: Store, name: str) -> TensorBundle | SliceTables | None:
+    """A checkpoint of TensorFlow's, where there is none of ours."""
+    if store.size(name + MANIFEST) is not None:
+        return None
+    if store.size(name + INDEX) is not None:
+        return TensorBundle(store, name)
+    tables = table_files(store, name)
+    return SliceTables(store, name, tables) if tables else None
 
 
 def _data_file(prefix: str, manifest: Mapping[str, Any], folders: AllowedFolders) -> TensorFile:
@@ -269,14 +292,25 @@ def _streamed_file(store: Store, name: str, manifest: Mapping[str, Any]) -> Tens
     return found
 
 
-def checkpoint_exists(checkpoint_prefix: str) -> bool:
-    """Whether there is a checkpoint (or a `.safetensors` file) of that name."""
+def committing_file(checkpoint_prefix: str) -> str | None:
+    """The file that makes a checkpoint one, or a `.safetensors` file itself; None where there is none of that name."""
     store, name = store_of(checkpoint_prefix)
-    return store.size(name + MANIFEST) is not None or (name.endswith(_DATA) and store.size(name) is not None)
+    for suffix in (MANIFEST, INDEX):
+        if store.size(name + suffix) is not None:
+            return checkpoint_prefix + suffix
+    if name.endswith(_DATA) and store.size(name) is not None:
+        return checkpoint_prefix
+    tables = table_files(store, name)
+    return store.path(tables[0]) if tables else None
+
+
+def checkpoint_exists(checkpoint_prefix: str) -> bool:
+    """Whether there is a checkpoint (of ours, or TensorFlow's, or a `.safetensors` file) of that name."""
+    return committing_file(checkpoint_prefix) is not None
 
 
 def remove_checkpoint(checkpoint_prefix: str) -> None:
-    """Delete a checkpoint, if it is there: the manifest first, so that no half of it is taken for a whole.
+    """Delete a checkpoint, if it is there: first the file that vouches for it, so that no half is taken for a whole.
 
     Files that another checkpoint of the folder refers to stay.
     """
@@ -287,3 +321,5 @@ def remove_checkpoint(checkpoint_prefix: str) -> None:
         for suffix in (_PENDING, _DATA):
             store.remove(name + suffix)
     forget_files(store, [file for file in files if file != name + _DATA])
+    for file in bundle_files(store, name) or table_files(store, name):
+        store.remove(file)

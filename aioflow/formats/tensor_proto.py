@@ -15,7 +15,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.work.stopping import batches, claim
 
-__all__ = ["decode_tensor", "encode_tensor"]
+__all__ = ["decode_tensor", "encode_tensor", "read_shape", "tensor_elements"]
 
 _DTYPE, _SHAPE, _CONTENT, _STRINGS = 1, 2, 4, 8
 _HALVES = 13
@@ -52,20 +52,30 @@ def decode_tensor(data: bytes, dtype: DType) -> Any:
 
 def _decode(data: bytes, dtype: DType) -> Any:
     kind, shape = 0, tuple[int, ...]()
-    content, pieces = b"", list[tuple[int, Any]]()
     for number, wire, begin, end in batches(read_fields(data, 0, len(data))):
         if number == _DTYPE and wire == VARINT:
             kind = begin
         elif number == _SHAPE and wire == PIECE:
-            shape = _sizes(data, begin, end)
-        elif number == _CONTENT and wire == PIECE:
-            content = data[begin:end]
-        else:
-            pieces.append((number, begin if wire == VARINT else data[begin:end]))
+            shape = read_shape(data, begin, end)
     if kind != dtype.as_datatype_enum:
         raise InvalidArgumentError(
             "the serialized tensor has a different dtype", expected=dtype.name, actual=_name(kind)
         )
+    return tensor_elements(data, dtype, shape)
+
+
+def tensor_elements(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Any:
+    """The array of that dtype and shape whose elements a message holds, whatever it says of them itself.
+
+    Raises:
+        InvalidArgumentError, DataLossError, OverflowError, TypeError, ValueError: it does not hold them.
+    """
+    content, pieces = b"", list[tuple[int, Any]]()
+    for number, wire, begin, end in batches(read_fields(data, 0, len(data))):
+        if number == _CONTENT and wire == PIECE:
+            content = data[begin:end]
+        elif number not in (_DTYPE, _SHAPE):
+            pieces.append((number, begin if wire == VARINT else data[begin:end]))
     count = math.prod(shape)
     claim(count * dtype.np_dtype.itemsize)  # one element may stand for all
     if dtype is dtypes.string:
@@ -104,7 +114,8 @@ def _name(kind: int) -> str:
         return f"number {kind}"
 
 
-def _sizes(data: bytes, begin: int, end: int) -> tuple[int, ...]:
+def read_shape(data: bytes, begin: int, end: int) -> tuple[int, ...]:
+    """The sizes in a TensorShapeProto. Raises InvalidArgumentError, DataLossError."""
     sizes: list[int] = []
     for number, wire, start, stop in read_fields(data, begin, end):
         if number == 2 and wire == PIECE:
@@ -115,23 +126,24 @@ def _sizes(data: bytes, begin: int, end: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _filled(items: list[Any], count: int, np_dtype: Any, empty: Any) -> Any:
+def _filled(items: Any, count: int, np_dtype: Any, empty: Any) -> Any:
     """An array in which the last element stands for all that are left out."""
     if len(items) > count:
         raise InvalidArgumentError("the serialized tensor has too many elements", expected=count, actual=len(items))
     made = np.empty(count, dtype=np_dtype)
     made[: len(items)] = np.array(items, dtype=np_dtype)
-    made[len(items) :] = items[-1] if items else empty
+    made[len(items) :] = items[-1] if len(items) else empty
     return made
 
 
-def _numbers(pieces: list[tuple[int, Any]], dtype: DType) -> list[Any]:
+def _numbers(pieces: list[tuple[int, Any]], dtype: DType) -> Any:
+    packed = [np.frombuffer(piece, _FIXED[number]) for number, piece in pieces if number in _FIXED]
+    if packed:
+        return np.concatenate(packed)
     found: list[Any] = []
     convert = _CONVERT.get(dtype, _signed)
     for number, piece in pieces:
-        if number in _FIXED:
-            found.extend(np.frombuffer(piece, _FIXED[number]).tolist())
-        elif number in _VARINTS:
+        if number in _VARINTS:
             values = [piece] if isinstance(piece, int) else _unpacked(piece)
             found.extend(convert(value) for value in values)
     return found

@@ -13,9 +13,8 @@ from io import BufferedReader
 from types import TracebackType
 from typing import Any, BinaryIO, ClassVar, Final, Protocol
 
-import google_crc32c
-
 from aioflow.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+from aioflow.formats.checksum import masked_crc32c
 from aioflow.formats.files import file_errors
 from aioflow.work.stopping import checkpoint, claim
 
@@ -25,7 +24,6 @@ __all__ = [
     "TFRecordCompressionType",
     "TFRecordOptions",
     "TFRecordWriter",
-    "masked_crc32c",
     "open_stream",
     "tf_record_iterator",
 ]
@@ -34,16 +32,6 @@ _HEADER: Final = struct.Struct("<QI")
 _CHECKSUM: Final = struct.Struct("<I")
 _CHUNK: Final = 1 << 18
 _WINDOWS: Final = {"ZLIB": zlib.MAX_WBITS, "GZIP": zlib.MAX_WBITS + 16}
-_MASK_DELTA: Final = 0xA282EAD8
-
-
-def masked_crc32c(data: bytes) -> int:
-    """The CRC-32C in the disguise in which record files store it: rotated by 15 bits, plus a constant.
-
-    (The checksum of data that contains its own checksum would be of little use.)
-    """
-    crc: int = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 class ByteStream(Protocol):

@@ -14,7 +14,7 @@ import pytest
 
 import aioflow as af
 from aioflow import errors
-from aioflow.formats.tfrecord import masked_crc32c
+from aioflow.formats.checksum import masked_crc32c
 
 RECORDS = [b"", b"one", b"two" * 300, bytes(range(256)) * 5]
 

@@ -1,0 +1,68 @@
+"""Names and numbers as bytes that sort as they do: the keys that TensorFlow's checkpoints have for parts of tensors."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from aioflow.errors import DataLossError
+from aioflow.formats.protobuf import PIECE, VARINT, read_fields
+from aioflow.formats.tensor_slice import TensorSlice
+
+__all__ = ["Extent", "read_extents", "slice_key", "slice_of"]
+
+_WHOLE: Final = -1
+
+
+class Extent(NamedTuple):
+    """Which part of an axis: where it begins, and how long it is, or -1 for all of it."""
+
+    start: int = 0
+    length: int = _WHOLE
+
+
+def slice_key(name: str, extents: tuple[Extent, ...]) -> bytes:
+    """The key of a part of a tensor."""
+    parts = [_number(0), _text(name.encode()), _number(len(extents))]
+    parts += [_signed(extent.start) + _signed(extent.length) for extent in extents]
+    return b"".join(parts)
+
+
+def _number(value: int) -> bytes:
+    """How many bytes, and the bytes, the highest first."""
+    size = (value.bit_length() + 7) // 8
+    return bytes([size]) + value.to_bytes(size, "big")
+
+
+def _text(value: bytes) -> bytes:
+    """What a reader would take for the end is escaped."""
+    return re.sub(rb"[\x00\xff]", lambda found: found[0] + bytes([255 - found[0][0]]), value) + b"\0\1"
+
+
+def _signed(value: int) -> bytes:
+    """The sign and as many more bits as there are bytes, then the number in two's complement; flipped below zero."""
+    size = next(n for n in range(1, 11) if (~value if value < 0 else value).bit_length() <= 7 * n - 1)
+    header = ((1 << size) - 1) << (8 * size - size)  # `size` ones, the highest of which stands for the sign
+    return (value & (1 << 8 * size) - 1 ^ header).to_bytes(size, "big")
+
+
+def read_extents(data: bytes, begin: int, end: int) -> tuple[Extent, ...]:
+    """The extents of a TensorSliceProto. Raises DataLossError."""
+    found = []
+    for number, wire, start, stop in read_fields(data, begin, end):
+        if (number, wire) == (1, PIECE):
+            fields = {field: value for field, kind, value, _ in read_fields(data, start, stop) if kind == VARINT}
+            found.append(Extent(fields.get(1, 0), fields.get(2, _WHOLE)))
+    return tuple(found)
+
+
+def slice_of(extents: tuple[Extent, ...], shape: tuple[int, ...]) -> TensorSlice:
+    """The part of a tensor of that shape. Raises DataLossError: it lies outside."""
+    lengths = tuple(
+        size if extent.length == _WHOLE else extent.length for extent, size in zip(extents, shape, strict=False)
+    )
+    offsets = tuple(extent.start for extent in extents)
+    inside = all(o >= 0 and n >= 0 and o + n <= s for o, n, s in zip(offsets, lengths, shape, strict=False))
+    if len(extents) != len(shape) or not inside:
+        raise DataLossError("a part lies outside of its tensor", expected=f"inside {shape}", actual=list(extents))
+    return TensorSlice(shape, offsets, lengths)

@@ -1,0 +1,71 @@
+"""Snappy, to be read alone: what old tables are compressed with. A block says first how long it is when it is whole."""
+
+from __future__ import annotations
+
+from aioflow.errors import DataLossError
+from aioflow.formats.protobuf import read_number
+
+__all__ = ["decompress"]
+
+
+def decompress(data: bytes, limit: int) -> bytes:
+    """The whole block.
+
+    Args:
+        limit: The most bytes that it may have.
+
+    Raises:
+        DataLossError: it is damaged, or larger than that.
+    """
+    size, at = read_number(data, 0, len(data))
+    if size > limit:
+        raise _damaged(f"{size} bytes where at most {limit} are expected")
+    made = bytearray()
+    end = len(data)
+    while at < end:
+        tag = data[at]
+        at += 1
+        if tag & 3 == 0:
+            length, at = _literal(data, tag >> 2, at)
+            made += data[at : at + length]
+            at += length
+        else:
+            length, back, at = _copy(data, tag, at)
+            _repeat(made, back, length)
+        if len(made) > size:
+            raise _damaged("more bytes than it says")
+    if len(made) != size:
+        raise _damaged(f"{len(made)} bytes instead of {size}")
+    return bytes(made)
+
+
+def _literal(data: bytes, length: int, at: int) -> tuple[int, int]:
+    """How long a piece of plain bytes is, and where it begins. Lengths from 60 on are in the next one to four bytes."""
+    if length >= 60:
+        wide = length - 59
+        length, at = int.from_bytes(data[at : at + wide], "little"), at + wide
+    if at + length + 1 > len(data):
+        raise _damaged("plain bytes beyond the end")
+    return length + 1, at
+
+
+def _copy(data: bytes, tag: int, at: int) -> tuple[int, int, int]:
+    """Length, and distance back, of a piece that was there before; where the next thing is."""
+    wide = (0, 1, 2, 4)[tag & 3]
+    if at + wide > len(data):
+        raise _damaged("a copy beyond the end")
+    back = int.from_bytes(data[at : at + wide], "little")
+    if tag & 3 == 1:
+        return (tag >> 2 & 7) + 4, tag >> 5 << 8 | back, at + wide
+    return (tag >> 2) + 1, back, at + wide
+
+
+def _repeat(made: bytearray, back: int, length: int) -> None:
+    if not 0 < back <= len(made):
+        raise _damaged("a copy from before the beginning")
+    piece = made[-back:] if back <= length else made[len(made) - back : len(made) - back + length]
+    made += (piece * (length // back + 1))[:length]
+
+
+def _damaged(why: str) -> DataLossError:
+    return DataLossError(f"a compressed block is damaged: {why}")

@@ -1,0 +1,217 @@
+"""Tables of sorted keys and values, in LevelDB's layout: what the indexes of TensorFlow's checkpoints are.
+
+A table is blocks, each with a byte for its compression and a checksum after it; a block that says where the others are;
+and a footer that says where that is. In a block a key leaves out what it shares with the one before it, except at the
+restart points, whose places are at the block's end.
+
+Bytes in and bytes out: nothing here opens a file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from aioflow.errors import DataLossError, InvalidArgumentError
+from aioflow.formats.checksum import masked_crc32c
+from aioflow.formats.protobuf import read_number, write_number
+from aioflow.formats.snappy import decompress
+from aioflow.work.stopping import checkpoint, claim
+
+__all__ = ["MAGIC", "Table", "write_table"]
+
+MAGIC: Final = struct.pack("<Q", 0xDB4775248B80FB57)
+_FOOTER: Final = 48
+_TRAILER: Final = 5
+_BLOCK: Final = 1 << 18  # bytes after which a new block is begun
+_LARGEST: Final = 1 << 30  # bytes of a block when it is whole
+_RESTART: Final = 16  # keys from one restart point to the next
+_PLAIN, _SNAPPY = 0, 1
+
+
+class _Handle(NamedTuple):
+    """Where a block is."""
+
+    offset: int
+    size: int
+
+    def packed(self) -> bytes:
+        return write_number(self.offset) + write_number(self.size)
+
+
+def _handle(data: bytes, at: int) -> tuple[_Handle, int]:
+    offset, at = read_number(data, at, len(data))
+    size, at = read_number(data, at, len(data))
+    return _Handle(offset, size), at
+
+
+def _damaged(why: str) -> DataLossError:
+    return DataLossError(f"the table is damaged: {why}")
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+class Table:
+    """A table, of which as much is read as is asked for.
+
+    Args:
+        size: How many bytes it has.
+        read: Gives those from some place on, so many of them.
+
+    Raises:
+        DataLossError: it is truncated or altered. Blocks are checked when they are read.
+    """
+
+    def __init__(self, size: int, read: Callable[[int, int], bytes]) -> None:
+        self._end = size - _FOOTER
+        self._read = read
+        footer = read(self._end, _FOOTER) if self._end >= 0 else b""
+        if len(footer) < _FOOTER or not footer.endswith(MAGIC):
+            raise _damaged("it does not end as a table does")
+        _, at = _handle(footer[:-8], 0)
+        where, _ = _handle(footer[:-8], at)
+        self._blocks = [(key, _handle(value, 0)[0]) for key, value in self._entries(where)]
+        _require_order([key for key, _ in self._blocks])
+
+    @classmethod
+    def of(cls, data: bytes) -> Table:
+        """The table that these bytes are. Raises DataLossError."""
+        return cls(len(data), lambda begin, size: data[begin : begin + size])
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values, in the order of the keys.
+
+        Raises:
+            DataLossError: a block is damaged, or the keys are not in order.
+        """
+        before: bytes | None = None
+        for _, where in self._blocks:
+            for key, value in self._entries(where):
+                if before is not None and key <= before:
+                    raise _damaged(f"key {key!r} after {before!r}")
+                before = key
+                yield key, value
+
+    def find(self, key: bytes) -> bytes | None:
+        """The value of a key, None where it has none; only the block is read in which it would be. As `items`."""
+        low, high = 0, len(self._blocks)
+        while low < high:
+            middle = (low + high) // 2
+            if self._blocks[middle][0] < key:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(self._blocks):
+            return None
+        return next((value for found, value in self._entries(self._blocks[low][1]) if found == key), None)
+
+    def _entries(self, where: _Handle) -> Iterator[tuple[bytes, bytes]]:
+        block = self._block(where)
+        if len(block) < 4:
+            raise _damaged("a block without restart points")
+        (restarts,) = struct.unpack_from("<I", block, len(block) - 4)
+        end = len(block) - 4 - 4 * restarts
+        if end < 0:
+            raise _damaged("more restart points than the block has room for")
+        at, key = 0, b""
+        while at < end:
+            shared, at = read_number(block, at, end)
+            added, at = read_number(block, at, end)
+            size, at = read_number(block, at, end)
+            if shared > len(key) or added + size > end - at:
+                raise _damaged("a key or a value that is longer than its block")
+            key = key[:shared] + block[at : at + added]
+            at += added + size
+            yield key, block[at - size : at]
+
+    def _block(self, where: _Handle) -> bytes:
+        checkpoint()
+        size = where.size + _TRAILER
+        if where.offset + size > self._end:
+            raise _damaged("a block beyond its end")
+        claim(size)
+        data = self._read(where.offset, size)
+        if len(data) != size:
+            raise _damaged("a block that is cut off")
+        block, stored = data[:-4], int.from_bytes(data[-4:], "little")  # the first with the byte for its compression
+        if masked_crc32c(block) != stored:
+            raise _damaged(f"the block at {where.offset} has another checksum than {stored:#010x}")
+        if block[-1] == _PLAIN:
+            return block[:-1]
+        if block[-1] == _SNAPPY:
+            return decompress(block[:-1], min(_LARGEST, 64 * where.size + 64))  # no piece of it stands for more
+        raise _damaged(f"a block of compression {block[-1]}")
+
+
+def _require_order(keys: Iterable[bytes]) -> None:
+    for before, key in pairwise(keys):
+        if key < before:
+            raise _damaged(f"a block of keys up to {key!r} after one up to {before!r}")
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+class _BlockWriter:
+    """One block, entry by entry."""
+
+    def __init__(self, interval: int) -> None:
+        self._interval = interval
+        self._made = bytearray()
+        self._restarts: list[int] = []
+        self._count = 0
+        self.last = b""
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def add(self, key: bytes, value: bytes) -> None:
+        shared = 0
+        if self._count % self._interval == 0:
+            self._restarts.append(len(self._made))
+        else:
+            most = min(len(key), len(self.last))
+            shared = next((i for i in range(most) if key[i] != self.last[i]), most)
+        self._made += write_number(shared) + write_number(len(key) - shared) + write_number(len(value))
+        self._made += key[shared:] + value
+        self._count += 1
+        self.last = key
+
+    def sealed(self) -> bytes:
+        """The block, and what follows it."""
+        restarts = self._restarts or [0]
+        block = bytes(self._made) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts)) + bytes([_PLAIN])
+        return block + struct.pack("<I", masked_crc32c(block))
+
+
+def write_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The table of these keys and values, which are in the order of the keys.
+
+    Raises:
+        InvalidArgumentError: they are not.
+    """
+    made = bytearray()
+    index, block = _BlockWriter(1), _BlockWriter(_RESTART)
+    before: bytes | None = None
+
+    def finished(writer: _BlockWriter) -> bytes:
+        sealed = writer.sealed()
+        where = _Handle(len(made), len(sealed) - _TRAILER)
+        made.extend(sealed)
+        return where.packed()
+
+    for key, value in entries:
+        if before is not None and key <= before:
+            raise InvalidArgumentError("the keys of a table are in order", expected=f"after {before!r}", actual=key)
+        block.add(key, value)
+        before = key
+        if len(block) >= _BLOCK:
+            index.add(block.last, finished(block))
+            block = _BlockWriter(_RESTART)
+    if len(block):
+        index.add(block.last, finished(block))
+    handles = finished(_BlockWriter(1)) + finished(index)
+    return bytes(made) + handles.ljust(_FOOTER - len(MAGIC), b"\0") + MAGIC
