@@ -66,7 +66,16 @@ FILE_CALL: Final = re.compile(
 )
 # What opens a file of `formats` whose name it is given.
 TAKES_FOLDERS: Final = (
-    *("CheckpointReader", "write_checkpoint", "read_whole", "write_whole", "store_of", "store_at", "Folder"),
+    *(
+        "CheckpointReader",
+        "write_checkpoint",
+        "write_bundle",
+        "read_whole",
+        "write_whole",
+        "store_of",
+        "store_at",
+        "Folder",
+    ),
     *("WholeFile", "TextLines", "TFRecords", "FixedLengthRecords", "RecordFile", "open_stream", "TensorFile"),
 )
 PRINTS: Final = ("aioflow.cli", "aioflow.__main__", "aioflow.demo", "aioflow.worker")

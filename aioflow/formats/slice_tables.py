@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from aioflow.errors import DataLossError, DTypeError, InvalidArgumentError, OpError
+from aioflow.errors import DataLossError, DTypeError, FailedPreconditionError, InvalidArgumentError, OpError
 from aioflow.formats.ordered_code import Extent, read_extents, slice_key, slice_of
 from aioflow.formats.protobuf import PIECE, VARINT, read_fields
 from aioflow.formats.sstable import MAGIC, Table
@@ -27,13 +28,19 @@ from aioflow.work.stopping import claim
 
 __all__ = ["SliceTables", "table_files"]
 
+_PATTERN: Final = re.compile(r"-\?{5}-of-\d{5}$")
 _SHARD: Final = re.compile(r"-(\d{5})-of-(\d{5})")
 
 
 def table_files(store: Store, name: str) -> list[str]:
-    """Names of the tables of a checkpoint; none where there is no such checkpoint, or not all of it."""
+    """Names of the tables of a checkpoint; none where there is no such checkpoint, or not all of it.
+
+    Args:
+        name: Its prefix, or the pattern of its shards, by which TensorFlow calls it: "model-?????-of-00002".
+    """
+    name = _PATTERN.sub("", name)
     if (store.size(name) or 0) >= len(MAGIC):
-        with store.open(name) as file:
+        with suppress(FailedPreconditionError), store.open(name) as file:  # it may be a folder
             file.seek(-len(MAGIC), 2)
             return [name] if file.read() == MAGIC else []
     shards = {other: _SHARD.fullmatch(other[len(name) :]) for other in store.names() if other.startswith(name)}

@@ -1,7 +1,8 @@
-"""Which checkpoints a directory holds: a small JSON file, `checkpoint`, replaced atomically; and readers.
+"""Which checkpoints a directory holds: a small file, `checkpoint`, replaced atomically; and readers.
 
-Paths inside the directory are stored relative to it, so that a directory can be moved. A directory is a folder of this
-machine, or a URL that `fsspec` knows. The functions here block on small files; `Saver` calls them from a thread.
+The file is TensorFlow's, a CheckpointState as text. What was JSON in the beginning is read too. Paths inside the
+directory are stored relative to it, so that a directory can be moved. A directory is a folder of this machine, or a URL
+that `fsspec` knows. The functions here block on small files; `Saver` calls them from a thread.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from aioflow.errors import DataLossError, NotFoundError
 from aioflow.formats.checkpoint import (
     CheckpointReader,
     checkpoint_exists,
+    committing_file,
     remove_checkpoint,
 )
-from aioflow.formats.manifests import MANIFEST
 from aioflow.formats.stores import is_url, joined, local_path, store_at, store_of
 from aioflow.graph.arrays import Array
+from aioflow.protos import message, parse_text, to_text
 
 __all__ = [
     "CheckpointReader",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 _FILE: Final = "checkpoint"
+_JSON: Final = (b"{", b"[")  # how what was written before this began
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +89,12 @@ def update_checkpoint_state(
     paths = [str(p) for p in all_model_checkpoint_paths or ()]
     if str(model_checkpoint_path) not in paths:
         paths.append(str(model_checkpoint_path))
-    content = {
-        "model_checkpoint_path": _inside(directory, str(model_checkpoint_path)),
-        "all_model_checkpoint_paths": [_inside(directory, p) for p in paths],
-        "all_model_checkpoint_timestamps": list(all_model_checkpoint_timestamps or ()),
-    }
-    store_at(directory).put(latest_filename or _FILE, (json.dumps(content, indent=1) + "\n").encode())
+    content = message("CheckpointState")(
+        model_checkpoint_path=_inside(directory, str(model_checkpoint_path)),
+        all_model_checkpoint_paths=[_inside(directory, p) for p in paths],
+        all_model_checkpoint_timestamps=list(all_model_checkpoint_timestamps or ()),
+    )
+    store_at(directory).put(latest_filename or _FILE, to_text(content).encode())
 
 
 def get_checkpoint_state(checkpoint_dir: str | Path, latest_filename: str | None = None) -> CheckpointState | None:
@@ -107,13 +110,32 @@ def get_checkpoint_state(checkpoint_dir: str | Path, latest_filename: str | None
         return None
     raw = store.read(name)
     try:
-        content: dict[str, Any] = json.loads(raw)
+        content: dict[str, Any] = json.loads(raw) if raw.lstrip()[:1] in _JSON else _from_text(raw)
         newest = joined(checkpoint_dir, content["model_checkpoint_path"])
         every = tuple(joined(checkpoint_dir, p) for p in content["all_model_checkpoint_paths"])
         times = tuple(float(t) for t in content.get("all_model_checkpoint_timestamps", ()))
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (
+        DataLossError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise DataLossError(f"file {path} is damaged", expected="a checkpoint state", actual=str(error)) from error
     return CheckpointState(newest, every, times)
+
+
+def _from_text(raw: bytes) -> dict[str, Any]:
+    state = parse_text("CheckpointState", raw)
+    if not state.model_checkpoint_path:
+        raise ValueError("it names no checkpoint")
+    return {
+        "model_checkpoint_path": state.model_checkpoint_path,
+        "all_model_checkpoint_paths": list(state.all_model_checkpoint_paths) or [state.model_checkpoint_path],
+        "all_model_checkpoint_timestamps": list(state.all_model_checkpoint_timestamps),
+    }
 
 
 def latest_checkpoint(checkpoint_dir: str | Path, latest_filename: str | None = None) -> str | None:
@@ -128,10 +150,11 @@ def get_checkpoint_mtimes(checkpoint_prefixes: Iterable[str]) -> list[float]:
     """When each checkpoint was written, in seconds since 1970; those that do not exist are left out."""
     found = []
     for prefix in checkpoint_prefixes:
-        store, name = store_of(prefix)
-        written = store.modified(name + MANIFEST)
-        if written is not None:
-            found.append(written)
+        file = committing_file(prefix)
+        if file is not None:
+            store, name = store_of(file)
+            written = store.modified(name)
+            found += [] if written is None else [written]
     return found
 
 

@@ -35,7 +35,7 @@ from aioflow.train.checkpoint_state import (
     update_checkpoint_state,
 )
 from aioflow.train.saved_variables import saved_variables
-from aioflow.train.saver_nodes import SaverNodes
+from aioflow.train.saver_nodes import Form, SaverNodes
 from aioflow.train.unlisted import remove_unlisted, until_listed
 from aioflow.work.threads import in_thread
 
@@ -75,8 +75,11 @@ class Saver:
         allow_empty: Accept a graph without variables; saving and restoring do nothing then.
         pad_step_number: Write the step with eight digits, so that names sort.
         filename: Default of the file name's tensor.
-        saver_def, builder, sharded, write_version, save_relative_paths: Part of the published signature. There is one
-            format and one file; paths in the state file are relative to it.
+        write_version: 2 for checkpoints as TensorFlow writes them, in its version 2: it reads them, and they are read
+            here. By default checkpoints are `safetensors` files with a manifest, whose replacement leaves the old one
+            or the new one at any moment.
+        saver_def, builder, sharded, save_relative_paths: Part of the published signature. There is one file with
+            values; paths in the state file are relative to it.
         incremental: Write checkpoints in blocks (128 KiB of a value's bytes), and of those only the ones that have
             changed since the last checkpoint that is kept; the others are read from its files, which stay as long as
             a checkpoint refers to them. For large embeddings with sparse updates. Such checkpoints are read by aioflow
@@ -85,6 +88,7 @@ class Saver:
 
     Raises:
         InvalidArgumentError: there are no variables, or two have the same name.
+        UnimplementedError: another version than 2 is to be written.
     """
 
     def __init__(
@@ -100,7 +104,7 @@ class Saver:
         builder: None = None,
         defer_build: bool = False,
         allow_empty: bool = False,
-        write_version: int = 2,
+        write_version: int | None = None,
         pad_step_number: bool = False,
         save_relative_paths: bool = False,
         filename: str | None = None,
@@ -125,7 +129,7 @@ class Saver:
         self._keep_seconds = keep_checkpoint_every_n_hours * _HOUR
         self._clock = clock or time.time
         self._next_kept = self._clock() + self._keep_seconds
-        self._incremental = incremental
+        self._form = _form(write_version, incremental)
         self._base = ""  # what the next checkpoint may refer to
         self._turn = asyncio.Lock()
         self._name = name or "save"
@@ -151,9 +155,7 @@ class Saver:
                 )
             self._is_empty = True
             return
-        self._nodes = SaverNodes(
-            self._name, variables, self._filename, self._reshape, self._sequential, self._incremental
-        )
+        self._nodes = SaverNodes(self._name, variables, self._filename, self._reshape, self._sequential, self._form)
 
     def _built(self) -> SaverNodes | None:
         self.build()
@@ -239,7 +241,7 @@ class Saver:
         retains = place.write_state and self._max_to_keep
         async with self._turn, until_listed(place.prefix) if retains else nullcontext():
             nodes = self._built()
-            if nodes is not None and self._incremental:
+            if nodes is not None and self._form is Form.BLOCKS:
                 feeds = {**feeds, nodes.base: self._base}
             await sess.run(node, feeds)
             self._base = place.prefix
@@ -284,7 +286,8 @@ class Saver:
         """Give the variables the values of a checkpoint. Where this fails, no variable has changed.
 
         Args:
-            save_path: What `save` returned, or the full name of a `.safetensors` file.
+            save_path: What `save` returned, the prefix of a checkpoint of TensorFlow's, or the full name of a
+                `.safetensors` file.
 
         Raises:
             NotFoundError: no such checkpoint, or a variable is not in it; the error says which are.
@@ -325,6 +328,23 @@ class Saver:
         existing = [str(path) for path in checkpoint_paths if checkpoint_exists(str(path))]
         self._kept = [(path, next(iter(get_checkpoint_mtimes([path])), self._clock())) for path in existing]
         self._base = existing[-1] if existing else self._base
+
+
+def _form(write_version: int | None, incremental: bool) -> Form:
+    check_kind(write_version, (int, NoneType), "write_version", "2, or None for a format of our own")
+    if write_version is None:
+        return Form.BLOCKS if incremental else Form.FILE
+    if incremental:
+        raise InvalidArgumentError(
+            "checkpoints in blocks are of a format of our own", expected="write_version=None", actual=write_version
+        )
+    if write_version != 2:
+        raise UnimplementedError(
+            "of TensorFlow's checkpoints version 2 is written; version 1 is read alone",
+            expected=2,
+            actual=write_version,
+        )
+    return Form.BUNDLE
 
 
 def _check_place(session: Any, path: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 from aioflow.graph import dtypes
@@ -11,7 +12,15 @@ from aioflow.ops.apply import constant, make, make_list, make_op
 from aioflow.ops.core import group, identity, no_op, placeholder, placeholder_with_default
 from aioflow.train.saved_variables import Saved, check_saved
 
-__all__ = ["SaverNodes"]
+__all__ = ["Form", "SaverNodes"]
+
+
+class Form(Enum):
+    """How a checkpoint is written: in one file, in blocks, or as TensorFlow does."""
+
+    FILE = "file"
+    BLOCKS = "blocks"
+    BUNDLE = "bundle"
 
 
 class SaverNodes:
@@ -30,7 +39,7 @@ class SaverNodes:
         filename: str,
         reshape: bool,
         sequential: bool,
-        incremental: bool,
+        form: Form,
     ) -> None:
         self.variables = variables
         graph: Graph = variables[0].variable.graph
@@ -42,20 +51,21 @@ class SaverNodes:
             names = constant([saved.name for saved in variables], dtypes.string)
             slices = constant([saved.spec for saved in variables], dtypes.string)
             values: Any = [_snapshot(saved.variable) for saved in variables]
-            save = self._save(names, slices, values, incremental)
+            save = self._save(names, slices, values, form)
             with graph.control_dependencies([save]):
                 self.saved: Tensor = identity(self.filename, name="control_dependency")
             holder = make("_SnapshotHolder", shared_name=scope, name="holder")
             self.hold: Operation = make_op("_HoldTensors", holder, self.key, values, name="hold")
             wanted = [saved.variable.dtype for saved in variables]
             values = make_list("_HeldTensors", holder, self.key, dtypes=wanted, name="held")
-            self.written: Operation = self._save(names, slices, values, incremental)
+            self.written: Operation = self._save(names, slices, values, form)
             self.restored: Operation = self._restore(graph, names, slices, reshape, sequential)
 
-    def _save(self, names: Tensor, slices: Tensor, values: Any, incremental: bool) -> Operation:
-        if incremental:
+    def _save(self, names: Tensor, slices: Tensor, values: Any, form: Form) -> Operation:
+        if form is Form.BLOCKS:
             return make_op("_SaveBlocks", self.filename, self.base, names, slices, values, name="SaveBlocks")
-        return make_op("SaveV2", self.filename, names, slices, values, name="SaveV2")
+        op = "_SaveBundle" if form is Form.BUNDLE else "SaveV2"
+        return make_op(op, self.filename, names, slices, values, name="SaveV2")
 
     def _restore(self, graph: Graph, names: Tensor, slices: Tensor, reshape: bool, sequential: bool) -> Operation:
         wanted = [saved.variable.dtype for saved in self.variables]

@@ -474,7 +474,16 @@ async def test_whatever_stands_in_a_manifest_or_a_state_is_read_or_refused(tmp_p
             (tmp_path / "m.manifest.json").write_text(json.dumps(changed))
             with contextlib.suppress(OpError):
                 read_all(prefix)
-    state = json.loads((tmp_path / "checkpoint").read_text())
+    state = {  # as it was written in the beginning
+        "model_checkpoint_path": "m",
+        "all_model_checkpoint_paths": ["m"],
+        "all_model_checkpoint_timestamps": [1.5],
+    }
+    (tmp_path / "checkpoint").write_text(json.dumps(state))
+    found = aioflow.train.get_checkpoint_state(tmp_path)
+    assert found is not None
+    assert found.all_model_checkpoint_timestamps == (1.5,)
+    assert found.model_checkpoint_path == prefix
     for path in places(state):
         for other in WRONG_VALUES:
             (tmp_path / "checkpoint").write_text(json.dumps(replaced(state, path, other)))

@@ -10,6 +10,7 @@ from typing import Any, Final
 from aioflow.errors import AbortedError, DTypeError, InvalidArgumentError
 from aioflow.formats.allowed_folders import AllowedFolders
 from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
+from aioflow.formats.tensor_bundle_writer import write_bundle
 from aioflow.formats.tensor_slice import TensorSlice, parse_slice
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
@@ -36,24 +37,31 @@ def _check_count(names: list[str], count: int) -> None:
 
 
 async def _write(
-    prefix: str, base: str | None, tensor_names: Any, shape_and_slices: Any, tensors: Any, folders: AllowedFolders
+    write: Callable[[dict[str, Any]], None], tensor_names: Any, shape_and_slices: Any, tensors: Any
 ) -> None:
     names, parts = _texts(tensor_names), _texts(shape_and_slices)
     _check_count(names, len(tensors))
     _check_count(names, len(parts))
-    await in_thread(lambda: write_checkpoint(prefix, whole_tensors(names, parts, tensors), base, folders), quiet=True)
+    await in_thread(lambda: write(whole_tensors(names, parts, tensors)), quiet=True)
 
 
 @kernel("SaveV2", device="CPU", host={"prefix": as_text}, retains=True)
 async def save(prefix: str, tensor_names: Any, shape_and_slices: Any, tensors: Any, *, folders: AllowedFolders) -> None:
-    await _write(prefix, None, tensor_names, shape_and_slices, tensors, folders)
+    await _write(lambda whole: write_checkpoint(prefix, whole, None, folders), tensor_names, shape_and_slices, tensors)
+
+
+@kernel("_SaveBundle", device="CPU", host={"prefix": as_text}, retains=True)
+async def save_bundle(
+    prefix: str, tensor_names: Any, shape_and_slices: Any, tensors: Any, *, folders: AllowedFolders
+) -> None:
+    await _write(lambda whole: write_bundle(prefix, whole, folders), tensor_names, shape_and_slices, tensors)
 
 
 @kernel("_SaveBlocks", device="CPU", host={"prefix": as_text, "base": as_text}, retains=True)
 async def save_blocks(
     prefix: str, base: str, tensor_names: Any, shape_and_slices: Any, tensors: Any, *, folders: AllowedFolders
 ) -> None:
-    await _write(prefix, base, tensor_names, shape_and_slices, tensors, folders)
+    await _write(lambda whole: write_checkpoint(prefix, whole, base, folders), tensor_names, shape_and_slices, tensors)
 
 
 class _Holder:

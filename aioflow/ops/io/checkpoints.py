@@ -34,6 +34,14 @@ define_op(
     shape=_save_shape,
     traits=files(effect=Effect.CHANGES),
 )
+define_op(  # as TensorFlow does
+    "_SaveBundle",
+    "prefix: string, tensor_names: string, shape_and_slices: string, tensors: list:dtypes",
+    "",
+    ["dtypes: list(type) >= 1"],
+    shape=_save_shape,
+    traits=files(effect=Effect.CHANGES),
+)
 define_op(  # in blocks, those that are as in the checkpoint `base` left out
     "_SaveBlocks",
     "prefix: string, base: string, tensor_names: string, shape_and_slices: string, tensors: list:dtypes",
@@ -85,5 +93,12 @@ define_op(
 )
 
 not_differentiable(
-    "SaveV2", "_SaveBlocks", "_HoldTensors", "_HeldTensors", "RestoreV2", "ShardedFilename", "ShardedFilespec"
+    "SaveV2",
+    "_SaveBundle",
+    "_SaveBlocks",
+    "_HoldTensors",
+    "_HeldTensors",
+    "RestoreV2",
+    "ShardedFilename",
+    "ShardedFilespec",
 )
