@@ -71,8 +71,9 @@ class Table:
         footer = read(self._end, _FOOTER) if self._end >= 0 else b""
         if len(footer) < _FOOTER or not footer.endswith(MAGIC):
             raise _damaged("it does not end as a table does")
-        _, at = _handle(footer[:-8], 0)
+        about, at = _handle(footer[:-8], 0)
         where, _ = _handle(footer[:-8], at)
+        self._block(about)  # nothing is told there that matters here, but it is to be whole
         self._blocks = [(key, _handle(value, 0)[0]) for key, value in self._entries(where)]
         _require_order([key for key, _ in self._blocks])
 

@@ -1,0 +1,89 @@
+"""Tables: what is written is read, whatever is damaged is refused. TensorFlow's own are in tests/parity."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aioflow.errors import DataLossError, InvalidArgumentError
+from aioflow.formats.checksum import masked_crc32c
+from aioflow.formats.sstable import MAGIC, Table, write_table
+
+ENTRIES = st.dictionaries(st.binary(max_size=20), st.binary(max_size=50), max_size=60)
+
+
+@settings(max_examples=100, deadline=None)
+@given(ENTRIES, st.binary(max_size=20))
+def test_what_is_written_is_read_and_found(entries: dict[bytes, bytes], other: bytes) -> None:
+    table = Table.of(write_table(sorted(entries.items())))
+    assert dict(table.items()) == entries
+    for key in (*entries, other):
+        assert table.find(key) == entries.get(key)
+
+
+def test_a_table_of_many_blocks() -> None:
+    entries = [(f"key{i:06d}".encode(), bytes(1000)) for i in range(2000)]
+    data = write_table(entries)
+    reads: list[int] = []
+
+    def read(begin: int, size: int) -> bytes:
+        reads.append(size)
+        return data[begin : begin + size]
+
+    table = Table(len(data), read)
+    assert table.find(b"key001234") == bytes(1000)
+    assert table.find(b"key001234x") is None
+    assert sum(reads) < len(data) / 2  # not all of it for two keys
+    assert list(table.items()) == entries
+
+
+def test_keys_are_given_in_order() -> None:
+    for keys in ([b"b", b"a"], [b"a", b"a"]):
+        with pytest.raises(InvalidArgumentError, match="order"):
+            write_table([(key, b"") for key in keys])
+
+
+def test_each_byte_counts() -> None:
+    data = write_table([(b"a" * i, bytes(i)) for i in range(1, 30)])
+    whole = list(Table.of(data).items())
+    for at in range(len(data)):
+        changed = data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]
+        try:
+            assert list(Table.of(changed).items()) == whole  # what fills up the footer means nothing
+            assert len(data) - 48 <= at < len(data) - len(MAGIC)
+        except DataLossError:
+            pass
+    for size in range(len(data)):
+        with pytest.raises(DataLossError):
+            Table.of(data[:size])
+
+
+def _table(block: bytes) -> bytes:
+    """A table with one block of those bytes, the checksum of which is right."""
+
+    def sealed(content: bytes) -> bytes:
+        return content + b"\0" + struct.pack("<I", masked_crc32c(content + b"\0"))
+
+    index = b"\0\1\2z" + bytes([0, len(block)]) + struct.pack("<II", 0, 1)
+    first = sealed(block)
+    footer = bytes([len(first), len(index), len(first), len(index)])
+    return first + sealed(index) + footer.ljust(40, b"\0") + MAGIC
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"",
+        struct.pack("<I", 1 << 30),
+        b"\0\1\x7fa" + struct.pack("<II", 0, 1),  # a value beyond the end
+        b"\5\1\0a" + struct.pack("<II", 0, 1),  # five bytes of no key
+        b"\0\1\0b\0\1\0a" + struct.pack("<II", 0, 1),  # not in order
+        b"\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\0a" + struct.pack("<II", 0, 1),
+    ],
+)
+def test_a_forged_block_is_refused(block: bytes) -> None:
+    with pytest.raises(DataLossError):
+        list(Table.of(_table(block)).items())
