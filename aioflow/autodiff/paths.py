@@ -24,7 +24,7 @@ Step: TypeAlias = "Operation | WhileContext"  # what the walk takes in one step:
 
 def is_trainable(dtype: DType) -> bool:
     """Whether gradients flow through tensors of this dtype: floating, complex, and the handles of variables."""
-    return dtype.is_floating or dtype.is_complex or dtype in _HANDLES
+    return (dtype.is_floating and not dtype.is_narrow) or dtype.is_complex or dtype in _HANDLES
 
 
 def _may_have_gradient(tensor: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """Tensors as bytes: what a value is stored as, and its bytes piece by piece.
 
 Dtypes that the `safetensors` layout lacks are stored as ones that it has (complex numbers as pairs of floats, strings
-as lengths and bytes).
+as lengths and bytes, numbers of fewer than 8 bits as bytes).
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ CODES: Final[Mapping[DType, str]] = {
     dtypes.bfloat16: "BF16",
     dtypes.float32: "F32",
     dtypes.float64: "F64",
+    dtypes.float8_e5m2: "F8_E5M2",
+    dtypes.float8_e4m3fn: "F8_E4M3",
+    dtypes.float8_e8m0fnu: "F8_E8M0",
 }
 BY_CODE: Final = {code: dtype for dtype, code in CODES.items()}
 _PAIRS: Final[Mapping[DType, DType]] = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}
@@ -105,6 +108,8 @@ def encode(name: str, value: Array | Rows) -> Encoded:
     nbytes = math.prod(shape) * value.dtype.itemsize
     if dtype in _PAIRS:
         dtype, shape = _PAIRS[dtype], (*shape, 2)
+    if dtype.is_narrow and dtype not in CODES:
+        dtype = dtypes.uint8
     if dtype not in CODES:
         known = sorted(t.name for t in CODES)
         raise InvalidArgumentError(f"tensor {name} cannot be stored", expected=f"one of {known}", actual=dtype)

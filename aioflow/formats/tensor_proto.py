@@ -18,7 +18,7 @@ from aioflow.work.stopping import batches, claim
 __all__ = ["decode_tensor", "encode_tensor", "read_shape", "tensor_elements"]
 
 _DTYPE, _SHAPE, _CONTENT, _STRINGS = 1, 2, 4, 8
-_HALVES = 13
+_HALVES, _FLOATS8 = 13, 18
 # Where other writers than this one may have put the elements: fields of fixed sizes, and fields of varints.
 _FIXED: Final[Mapping[int, str]] = {5: "<f4", 6: "<f8", 9: "<c8", 12: "<c16"}
 _VARINTS: Final = frozenset({7, 10, 11, _HALVES, 16, 17})
@@ -143,7 +143,9 @@ def _numbers(pieces: list[tuple[int, Any]], dtype: DType) -> Any:
     found: list[Any] = []
     convert = _CONVERT.get(dtype, _signed)
     for number, piece in pieces:
-        if number in _VARINTS:
+        if number == _FLOATS8 and dtype.is_narrow and not isinstance(piece, int):
+            found.extend(np.frombuffer(piece, dtype.np_dtype).tolist())
+        elif number in _VARINTS:
             values = [piece] if isinstance(piece, int) else _unpacked(piece)
             found.extend(convert(value) for value in values)
     return found

@@ -1,6 +1,10 @@
 """Element types of tensors: one `DType` object each, with its NumPy twin and its public enum number.
 
-Strings are byte strings held in object arrays. bfloat16 comes from `ml_dtypes`. Resource tensors hold handles.
+Strings are byte strings held in object arrays. bfloat16 and the narrow types come from `ml_dtypes`. Resource tensors
+hold handles.
+
+Narrow types are the floats of 8 bits and fewer and the integers of fewer than 8. Values of them are stored, moved and
+cast, as in TensorFlow; there is no arithmetic. In memory, on the wire and in files an element is a byte.
 """
 
 from __future__ import annotations
@@ -22,15 +26,26 @@ __all__ = [
     "can_cast_feed",
     "complex64",
     "complex128",
+    "float4_e2m1fn",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
     "float16",
     "float32",
     "float64",
+    "int2",
+    "int4",
     "int8",
     "int16",
     "int32",
     "int64",
     "resource",
     "string",
+    "uint2",
+    "uint4",
     "uint8",
     "uint16",
     "uint32",
@@ -39,6 +54,9 @@ __all__ = [
 
 
 _FORMS: Final = (str, type, np.dtype, int)  # what a DType is compared with
+
+
+_PLAIN: Final = "iufcbIUF"
 
 
 class DType:
@@ -65,18 +83,18 @@ class DType:
 
     @property
     def is_floating(self) -> bool:
-        """Whether this is a real floating point type, bfloat16 included."""
-        return self._kind == "f"
+        """Whether this is a real floating point type, bfloat16 and the narrow ones included."""
+        return self._kind in "fF"
 
     @property
     def is_integer(self) -> bool:
         """Whether this is a plain (not a quantized) integer type."""
-        return self._kind in "iu"
+        return self._kind in "iuIU"
 
     @property
     def is_unsigned(self) -> bool:
         """Whether this is an unsigned integer type."""
-        return self._kind == "u"
+        return self._kind in "uU"
 
     @property
     def is_complex(self) -> bool:
@@ -90,8 +108,18 @@ class DType:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether arithmetic is defined: integer, floating or complex."""
+        """Whether arithmetic is defined: integer, floating or complex, but not narrow."""
         return self._kind in "iufc"
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether values are stored, moved and cast, and nothing is computed: floats and integers of few bits."""
+        return self._kind in "IUF"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether elements are numbers or bools, bytes without references."""
+        return self._kind in _PLAIN
 
     @property
     def is_quantized(self) -> bool:
@@ -127,7 +155,7 @@ class DType:
         if self.is_floating:
             return ml_dtypes.finfo(self.np_dtype)  # type: ignore[no-untyped-call]  # ml_dtypes publishes no types for it
         if self.is_integer:
-            return np.iinfo(self.np_dtype)
+            return ml_dtypes.iinfo(self.np_dtype)  # type: ignore[no-untyped-call]
         raise DTypeError(f"{self.name} has no limits", expected="an integer or floating dtype", actual=self.name)
 
     @property
@@ -194,6 +222,18 @@ resource: Final = DType("resource", 20, np.object_, "r")
 variant: Final = DType("variant", 21, np.object_, "v")
 uint32: Final = DType("uint32", 22, np.uint32, "u")
 uint64: Final = DType("uint64", 23, np.uint64, "u")
+float8_e5m2: Final = DType("float8_e5m2", 24, ml_dtypes.float8_e5m2, "F")
+float8_e4m3fn: Final = DType("float8_e4m3fn", 25, ml_dtypes.float8_e4m3fn, "F")
+float8_e4m3fnuz: Final = DType("float8_e4m3fnuz", 26, ml_dtypes.float8_e4m3fnuz, "F")
+float8_e4m3b11fnuz: Final = DType("float8_e4m3b11fnuz", 27, ml_dtypes.float8_e4m3b11fnuz, "F")
+float8_e5m2fnuz: Final = DType("float8_e5m2fnuz", 28, ml_dtypes.float8_e5m2fnuz, "F")
+int4: Final = DType("int4", 29, ml_dtypes.int4, "I")
+uint4: Final = DType("uint4", 30, ml_dtypes.uint4, "U")
+int2: Final = DType("int2", 31, ml_dtypes.int2, "I")
+uint2: Final = DType("uint2", 32, ml_dtypes.uint2, "U")
+float4_e2m1fn: Final = DType("float4_e2m1fn", 33, ml_dtypes.float4_e2m1fn, "F")
+# Scales of blocks, as models have them: powers of two. TensorFlow has no such type; the number is ours.
+float8_e8m0fnu: Final = DType("float8_e8m0fnu", 90, ml_dtypes.float8_e8m0fnu, "F")
 
 ALL: Final = tuple(value for value in list(globals().values()) if isinstance(value, DType))
 
@@ -206,7 +246,7 @@ _BY_NAME: Final[dict[str, DType]] = {t.name: t for t in ALL} | {
 }
 _BY_ENUM: Final = {t.as_datatype_enum: t for t in ALL}
 # Later entries win, so list the types that share a NumPy dtype with a quantized one as plain ones only.
-_BY_NUMPY: Final = {t.np_dtype: t for t in ALL if t._kind in "fiucb"}
+_BY_NUMPY: Final = {t.np_dtype: t for t in ALL if t.is_plain}
 _BY_PYTHON: Final[dict[type, DType]] = {
     float: float32,
     int: int32,
@@ -263,7 +303,7 @@ def can_cast_feed(source: DType, target: DType) -> bool:
     if source is target:
         return True
     ranks = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
-    rank, wanted = ranks.get(source._kind), ranks.get(target._kind)
+    rank, wanted = ranks.get(source._kind.lower()), ranks.get(target._kind.lower())
     if rank is None or wanted is None or wanted == 0:
         return False
     return rank <= wanted

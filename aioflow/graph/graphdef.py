@@ -76,7 +76,7 @@ class TensorData:
     data: bytes | tuple[bytes, ...]
 
     def __post_init__(self) -> None:
-        if not (self.dtype is string or self.dtype.is_numeric or self.dtype.is_bool):
+        if not (self.dtype is string or self.dtype.is_plain):
             raise DTypeError("not a dtype of constants", expected="a number, bool or string", actual=self.dtype)
         if len(self.shape) > _MAX_RANK or not all(type(d) is int and d >= 0 for d in self.shape):
             raise InvalidArgumentError("not a shape", expected=f"at most {_MAX_RANK} sizes >= 0", actual=self.shape)

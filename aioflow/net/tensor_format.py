@@ -23,7 +23,7 @@ __all__ = ["Buffer", "Destination", "Strings", "TensorSpec", "bytes_of", "dtype_
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-WIRE_DTYPES: Final = {d.name: d for d in ALL if d is string or d.is_numeric or d.is_bool}
+WIRE_DTYPES: Final = {d.name: d for d in ALL if d is string or d.is_plain}
 _OF_NUMPY: Final = {d.np_dtype: d for d in WIRE_DTYPES.values() if d is not string}
 _LITTLE_ENDIAN: Final = {d: d.np_dtype.newbyteorder("<") for d in _OF_NUMPY.values()}
 _LENGTH: Final = np.dtype("<u4")

@@ -15,7 +15,7 @@ from aioflow.errors import DTypeError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype, can_cast_feed
 
-PLAIN = [t for t in dtypes.ALL if t.is_numeric or t.is_bool]
+PLAIN = [t for t in dtypes.ALL if t.is_plain]
 
 
 @pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
@@ -79,7 +79,7 @@ def test_other_ways_to_say_a_dtype(value: Any, name: str) -> None:
         np.dtype("M8[s]"),
         np.dtype([("a", np.int32)]),
         np.longdouble,
-        ml_dtypes.float8_e5m2,
+        ml_dtypes.float8_e3m4,
     ],
     ids=repr,
 )
@@ -93,9 +93,12 @@ def test_nothing_else_is_a_dtype(value: Any) -> None:
 
 
 def test_kinds_partition_the_dtypes() -> None:
+    small = {f"float8_{kind}" for kind in ("e5m2", "e4m3fn", "e4m3fnuz", "e4m3b11fnuz", "e5m2fnuz", "e8m0fnu")}
+    small.add("float4_e2m1fn")
+    few = {"int2", "int4", "uint2", "uint4"}
     kinds = {
-        "is_floating": {"bfloat16", "float16", "float32", "float64"},
-        "is_integer": {f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)},
+        "is_floating": {"bfloat16", "float16", "float32", "float64"} | small,
+        "is_integer": {f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)} | few,
         "is_complex": {"complex64", "complex128"},
         "is_bool": {"bool"},
         "is_quantized": {"qint8", "quint8", "qint16", "quint16", "qint32"},
@@ -104,17 +107,21 @@ def test_kinds_partition_the_dtypes() -> None:
         assert {t.name for t in dtypes.ALL if getattr(t, kind)} == names, kind
     rest = {t.name for t in dtypes.ALL} - set().union(*kinds.values())
     assert rest == {"string", "resource", "variant"}
-    assert {t.name for t in dtypes.ALL if t.is_unsigned} == {"uint8", "uint16", "uint32", "uint64"}
+    assert {t.name for t in dtypes.ALL if t.is_unsigned} == {f"uint{n}" for n in (2, 4, 8, 16, 32, 64)}
     numeric = kinds["is_floating"] | kinds["is_integer"] | kinds["is_complex"]
-    assert {t.name for t in dtypes.ALL if t.is_numeric} == numeric
+    assert {t.name for t in dtypes.ALL if t.is_narrow} == small | few
+    assert {t.name for t in dtypes.ALL if t.is_numeric} == numeric - small - few
 
 
 @pytest.mark.parametrize("dtype", [t for t in PLAIN if t.is_integer or t.is_floating], ids=str)
 def test_limits_are_the_last_values_that_exist(dtype: DType) -> None:
-    limits: Any = np.iinfo(dtype.np_dtype) if dtype.is_integer else ml_dtypes.finfo(dtype.np_dtype)  # type: ignore[no-untyped-call]  # ml_dtypes publishes no types
+    limits: Any = ml_dtypes.iinfo(dtype.np_dtype) if dtype.is_integer else ml_dtypes.finfo(dtype.np_dtype)  # type: ignore[no-untyped-call]  # ml_dtypes publishes no types
     assert dtype.min == limits.min
     assert dtype.max == limits.max
-    assert dtype.min == 0 if dtype.is_unsigned else dtype.min < 0
+    if dtype is dtypes.float8_e8m0fnu:  # powers of two only
+        assert float(dtype.min) == 2.0**-127
+    else:
+        assert dtype.min == 0 if dtype.is_unsigned else dtype.min < 0
 
 
 @pytest.mark.parametrize("name", ["string", "bool", "complex64", "resource"])

@@ -23,7 +23,7 @@ from aioflow import errors
 from aioflow.graph import dtypes, encoding
 from aioflow.graph.graphdef import GraphDef, InputRef, NodeDef, TensorData
 
-FIXED = [d for d in dtypes.ALL if d.is_numeric or d.is_bool]
+FIXED = [d for d in dtypes.ALL if d.is_plain]
 
 NAMES = ["a", "b_1", "scope/c", "Scope/d.e", ".f", "7", "g>h-i", "a\\b"]
 KEYS = ["T", "N", "value", "_class", "dtype", "_x"]

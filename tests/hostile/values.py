@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 
 from aioflow.graph.dtypes import ALL, DType
@@ -89,7 +90,7 @@ def _element(rng: Random, kind: DType) -> Any:
     if kind.is_bool:
         return rng.random() < 0.5
     value = rng.choice(SIZES) if rng.random() < 0.3 else rng.choice((0, 1, 2, 0, 1, 2, 3, -1))
-    limits = np.iinfo(kind.np_dtype)
+    limits: Any = ml_dtypes.iinfo(kind.np_dtype)  # type: ignore[no-untyped-call]  # ml_dtypes publishes no types
     return min(max(value, int(limits.min)), int(limits.max))
 
 

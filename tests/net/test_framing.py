@@ -51,7 +51,7 @@ def same(first: Message, second: Message) -> bool:
     return equal and first[:3] == second[:3]
 
 
-NUMPY_DTYPES = [d.np_dtype for d in ALL if d.is_numeric or d.is_bool]
+NUMPY_DTYPES = [d.np_dtype for d in ALL if d.is_plain]
 DOCUMENTS = st.dictionaries(
     st.text(max_size=5),
     st.recursive(

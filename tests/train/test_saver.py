@@ -50,6 +50,17 @@ VALUES: dict[str, Any] = {
     "int64": np.array([-(2**60)], np.int64),
     "uint64": np.array([2**64 - 1], np.uint64),
     "bool": np.array([[True, False]]),
+    "float8_e5m2": np.array([[1.5, -57344]], ml_dtypes.float8_e5m2),
+    "float8_e4m3fn": np.array([448, 2**-9], ml_dtypes.float8_e4m3fn),
+    "float8_e4m3fnuz": np.array([-240], ml_dtypes.float8_e4m3fnuz),
+    "float8_e4m3b11fnuz": np.array([30], ml_dtypes.float8_e4m3b11fnuz),
+    "float8_e5m2fnuz": np.array([0.25], ml_dtypes.float8_e5m2fnuz),
+    "float8_e8m0fnu": np.array([2.0**-127, 2.0**100], ml_dtypes.float8_e8m0fnu),
+    "float4_e2m1fn": np.array([-6, 0.5, 3], ml_dtypes.float4_e2m1fn),
+    "int4": np.array([[-8], [7]], ml_dtypes.int4),
+    "uint4": np.array(15, ml_dtypes.uint4),
+    "int2": np.array([-2, 1], ml_dtypes.int2),
+    "uint2": np.array([3], ml_dtypes.uint2),
     "complex64": np.array([1 + 2j], np.complex64),
     "complex128": np.array([[1 - 2j]], np.complex128),
     "string": np.array([[b"", b"\x00\xff"], ["ä".encode(), b"end\x00"]], dtype=object),
@@ -598,7 +609,7 @@ async def test_the_data_file_is_read_by_the_safetensors_library(tmp_path: Path) 
     await saved(tmp_path / "m", **VALUES)
     path = str(tmp_path / "m.safetensors")
     whole = read_bytes(Path(path))
-    plain = {n: v for n, v in VALUES.items() if n not in ("bfloat16", "complex64", "complex128", "string")}
+    plain = {n: v for n, v in VALUES.items() if v.dtype.kind in "iufb" and v.dtype.num < 256}  # NumPy's own dtypes
     with safetensors.safe_open(path, framework="np") as file:
         assert set(file.keys()) == set(VALUES)
         for name, value in plain.items():
@@ -609,6 +620,10 @@ async def test_the_data_file_is_read_by_the_safetensors_library(tmp_path: Path) 
     raw = dict(safetensors.deserialize(whole))  # type: ignore[no-untyped-call]  # the library has no types
     assert raw["bfloat16"]["dtype"] == "BF16"
     assert bytes(raw["bfloat16"]["data"]) == VALUES["bfloat16"].tobytes()
+    assert raw["float8_e5m2"]["dtype"] == "F8_E5M2"
+    assert raw["float8_e4m3fn"]["dtype"] == "F8_E4M3"
+    assert bytes(raw["float8_e4m3fn"]["data"]) == b"\x7e\x01"
+    assert bytes(raw["int4"]["data"]) == b"\xf8\x07"  # as bytes: the layout has no integers of 4 bits
 
 
 async def test_a_file_of_the_safetensors_library_is_restored(tmp_path: Path) -> None:

@@ -19,6 +19,10 @@ __all__ = ["GROUPS", "Signature", "read_signature"]
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 _COMPLEX = ("complex64", "complex128")
 _INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_NARROW = (
+    *("float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    *("float4_e2m1fn", "int4", "uint4", "int2", "uint2"),
+)
 _QUANTIZED = ("qint8", "quint8", "qint16", "quint16", "qint32")
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "floats": _FLOATS,
@@ -26,6 +30,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "ints": _INTS,
     "reals": _FLOATS + _INTS,
     "quantized": _QUANTIZED,
+    "narrow": _NARROW,
     "numbers": _FLOATS + _INTS + _COMPLEX,
     "numbertype": _FLOATS + _INTS + _COMPLEX + _QUANTIZED,
     "index": ("int32", "int64"),

@@ -133,7 +133,7 @@ def cross(xp: Any, a: Any, b: Any) -> Any:
 # ── einsum ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("Einsum")
+@binder("Einsum", dtypes={"T": "numbers"})
 def bind_einsum(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[0]
     equation = parse_equation(binding.attrs["equation"], binding.attrs["N"])

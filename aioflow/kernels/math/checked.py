@@ -70,12 +70,15 @@ def check_numerics(binding: Binding) -> Body:
 # ── casts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("Cast", dtypes={"SrcT": "numbers bool", "DstT": "numbers bool"}, fresh=True)
+@binder("Cast", dtypes={"SrcT": "numbers narrow bool", "DstT": "numbers narrow bool"}, fresh=True)
 def cast(binding: Binding) -> Body:
     source, target = binding.input_dtypes[0], binding.output_dtypes[0]
     if binding.attrs["Truncate"] and source.is_floating and target.is_floating and target.size < source.size:
         exact = source is float32 and target is bfloat16
         return partial(_upper_half if exact else _truncate, binding.xp, target.np_dtype)
+    if source.is_narrow and target.is_narrow and source is not target:
+        between = np.dtype(np.int32 if source.is_integer and target.is_integer else np.float32)  # holds both exactly
+        return partial(_cast_by, between, target.np_dtype)
     if source.is_complex and not (target.is_complex or target.is_bool):
         return partial(_cast_real, target.np_dtype)
     return partial(_cast, target.np_dtype)
@@ -83,6 +86,11 @@ def cast(binding: Binding) -> Body:
 
 def _cast(dtype: np.dtype[Any], x: Any) -> Any:
     return x.astype(dtype)
+
+
+def _cast_by(between: np.dtype[Any], dtype: np.dtype[Any], x: Any) -> Any:
+    """By way of another dtype: between most narrow types NumPy knows no cast."""
+    return x.astype(between).astype(dtype)
 
 
 def _cast_real(dtype: np.dtype[Any], x: Any) -> Any:

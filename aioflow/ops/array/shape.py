@@ -459,7 +459,7 @@ def broadcast_to(input: TensorLike, shape: TensorLike, name: str | None = None) 
 
 # -- the same bytes -----------------------------------------------------------------------------------------------
 
-_BITS = "reals, complexes, quantized"
+_BITS = "reals, complexes, quantized, narrow"
 
 
 def _bitcast_shape(ctx: ShapeContext) -> Dims:

@@ -89,7 +89,7 @@ define_op(
 def _cast_grad(op: Operation, grad: Tensor) -> Tensor | None:
     source: DType = op.get_attr("SrcT")
     target: DType = op.get_attr("DstT")
-    if all(t.is_floating or t.is_complex for t in (source, target)):
+    if all((t.is_floating and not t.is_narrow) or t.is_complex for t in (source, target)):
         result: Tensor = cast(grad, source)
         return result
     return None
