@@ -1,14 +1,115 @@
-"""Convolutions, pools, and the layers of networks."""
+"""The layers of networks, besides convolutions and pools."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+from aioflow.graph import dtypes
 from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.geometry import channels_first, channels_last
+from aioflow.interop.onnx.sizes import rank_of
 from aioflow.interop.onnx.translating import Node, translation
-from aioflow.ops.nn.activations import relu as make_relu
+from aioflow.ops import public as ops
+from aioflow.ops.apply import constant, make_list
+from aioflow.ops.nn import activations, normalization
 
 __all__: list[str] = []
 
 
 @translation("Relu")
 def relu(node: Node, x: Tensor) -> Tensor:
-    return make_relu(x)
+    return activations.relu(x)
+
+
+@translation("Gemm")
+def gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+    y = ops.matmul(a, b, transpose_a=bool(node.attr("transA", 0)), transpose_b=bool(node.attr("transB", 0)))
+    y = _times(node, y, "alpha")
+    if c is None:
+        return y
+    c = _times(node, c, "beta")
+    fits = c.dims is not None and y.dims is not None and c.dims == y.dims[1:] and None not in c.dims
+    return activations.bias_add(y, c) if fits else ops.add(y, c)
+
+
+def _times(node: Node, x: Tensor, name: str) -> Tensor:
+    factor = node.attr(name, 1.0)
+    if factor == 1.0:
+        return x
+    return ops.multiply(x, constant(np.asarray(factor).astype(x.dtype.np_dtype)))
+
+
+@translation("BatchNormalization")
+def batch_normalization(
+    node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
+) -> Tensor | tuple[Tensor, ...]:
+    if not node.attr("spatial", 1):
+        return node.refuse("spatial=0")
+    if (node.version < 7 and not node.attr("is_test", 0)) or (node.version < 14 and any(map(node.wants, range(1, 5)))):
+        return node.refuse("training by opset 13 or earlier")
+    if not node.attr("training_mode", 0):
+        return _normalized(node, x, scale, bias, mean, variance)
+    rank = rank_of(node, x)
+    wide = ops.cast(x, mean.dtype)
+    own_mean, own_variance = normalization.moments(wide, [0, *range(2, rank)])
+    momentum = constant(node.attr("momentum", 0.9), mean.dtype)
+    kept = [old * momentum + new * (1 - momentum) for old, new in ((mean, own_mean), (variance, own_variance))]
+    return (_normalized(node, x, scale, bias, own_mean, own_variance), *kept)
+
+
+def _normalized(node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    rank, epsilon = rank_of(node, x), node.attr("epsilon", 1e-5)
+    if rank == 4 and all(t.dtype is dtypes.float32 for t in (x, scale, bias, mean, variance)):
+        outputs = make_list(
+            "FusedBatchNormV3", channels_last(x, 4), scale, bias, mean, variance, epsilon=epsilon, is_training=False
+        )
+        return channels_first(outputs[0], 4)
+    own = [-1] + [1] * (rank - 2)
+    factor = ops.cast(scale, variance.dtype) * ops.rsqrt(variance + constant(epsilon, variance.dtype))
+    shift = ops.cast(bias, variance.dtype) - mean * factor
+    wide = ops.cast(x, variance.dtype)
+    return ops.cast(wide * ops.reshape(factor, own) + ops.reshape(shift, own), x.dtype)
+
+
+@translation("LRN")
+def lrn(node: Node, x: Tensor) -> Tensor:
+    size = node.required("size")
+    alpha, beta, bias = node.attr("alpha", 1e-4), node.attr("beta", 0.75), node.attr("bias", 1.0)
+    if rank_of(node, x) == 4 and size % 2 and x.dtype is dtypes.float32:
+        y = normalization.local_response_normalization(
+            channels_last(x, 4), depth_radius=size // 2, bias=bias, alpha=alpha / size, beta=beta
+        )
+        return channels_first(y, 4)
+    edges: Any = [[0, 0]] * rank_of(node, x)
+    edges[1] = [(size - 1) // 2, size // 2]
+    squares = ops.pad(ops.square(x), edges)
+    count, parts = rank_of(node, x), []
+    for i in range(size):
+        end = [0, i - size + 1, *[0] * (count - 2)]
+        open_ended = sum(1 << axis for axis in range(count) if not end[axis])
+        parts.append(ops.strided_slice(squares, [0, i, *[0] * (count - 2)], end, end_mask=open_ended))
+    scale = constant(bias, x.dtype) + constant(alpha / size, x.dtype) * ops.add_n(parts)
+    return ops.divide(x, ops.pow(scale, constant(beta, x.dtype)))
+
+
+@translation("Dropout")
+def dropout_before_12(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+    if node.version < 7 and not node.attr("is_test", 0):
+        return node.refuse("training by opset 6 or earlier")
+    return (x, ops.ones_like(x, dtype="bool" if node.version >= 10 else x.dtype)) if node.wants(1) else x
+
+
+@translation("Dropout", since=12)
+def dropout(
+    node: Node, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None
+) -> Tensor | tuple[Tensor, ...]:
+    if training is None or (node.constant(training) is not None and not node.constant(training)):
+        return (x, ops.ones_like(x, dtype="bool")) if node.wants(1) else x
+    rate = constant(0.5) if ratio is None else ops.cast(ops.reshape(ratio, []), "float32")
+    rate = ops.where_v2(ops.reshape(training, []), rate, constant(0.0))
+    drawn = ops.random_uniform(ops.shape(x), seed=node.attr("seed"))
+    kept = ops.greater_equal(drawn, rate)
+    y = ops.where_v2(kept, x / ops.cast(1 - rate, x.dtype), ops.zeros_like(x))
+    return y, kept

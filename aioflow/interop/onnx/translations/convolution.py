@@ -1,0 +1,140 @@
+"""Convolutions and their transposes. The channels go last and back: our kernels are at their best there, and of the
+transposes that follow one another the compiler leaves none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.geometry import Windows, channels_first, channels_last, windows_of
+from aioflow.interop.onnx.sizes import int64, rank_of, sizes_of
+from aioflow.interop.onnx.translating import Node, translation
+from aioflow.ops import public as ops
+from aioflow.ops.apply import convert_to_tensor
+from aioflow.ops.nn import activations, convolution
+
+__all__: list[str] = []
+
+
+@translation("Conv")
+def conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    rank = rank_of(node, x)
+    if rank_of(node, w) != rank or rank < 3:
+        raise node.wrong("the filter", f"rank {rank}, at least 3", rank_of(node, w))
+    windows = windows_of(node, x, _kernel(node, w))
+    if rank == 3:
+        y = _convolved(node, ops.expand_dims(x, 2), ops.expand_dims(w, 2), b, _in_two_axes(windows))
+        return ops.squeeze(y, [2])
+    if rank == 4:
+        return _convolved(node, x, w, b, windows)
+    return node.refuse(f"a convolution along {rank - 2} axes")
+
+
+def _kernel(node: Node, w: Tensor) -> list[int]:
+    sizes: list[int] = [node.refuse("a filter of unknown size") if s is None else s for s in (w.dims or ())[2:]]
+    given = node.attr("kernel_shape", []) or sizes
+    if given != sizes:
+        raise node.wrong("attribute 'kernel_shape'", sizes, given)
+    return sizes
+
+
+def _in_two_axes(windows: Windows) -> Windows:
+    """The windows along one axis, with one more before it that has one element."""
+    pads = None if windows.pads is None else ((0, 0), *windows.pads)
+    return Windows((1, *windows.kernel), (1, *windows.strides), (1, *windows.dilations), pads, (0, *windows.extra))
+
+
+def _convolved(node: Node, x: Tensor, w: Tensor, b: Tensor | None, windows: Windows) -> Tensor:
+    channels, per_group, groups = (x.dims or ())[1], (w.dims or ())[1], node.attr("group", 1)
+    if channels is not None and per_group is not None and channels != per_group * groups:
+        raise node.wrong("the channels", f"{per_group} × {groups} groups", channels)
+    y = convolution.conv2d(
+        channels_last(x, 4),
+        ops.transpose(w, [2, 3, 1, 0]),
+        strides=list(windows.strides),
+        padding="SAME" if windows.pads is None else [[0, 0], *windows.whole_pads(), [0, 0]],
+        dilations=list(windows.dilations),
+    )
+    return channels_first(y if b is None else activations.bias_add(y, b), 4)
+
+
+@translation("ConvTranspose")
+def conv_transpose(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    rank = rank_of(node, x)
+    axes = _spread_axes(node, x, w)
+    if rank == 3:
+        one = _SpreadAxis(1, 1, 1, 1, 0, 0)
+        return ops.squeeze(_spread(node, ops.expand_dims(x, 2), ops.expand_dims(w, 2), b, [one, *axes]), [2])
+    if rank == 4:
+        return _spread(node, x, w, b, axes)
+    return node.refuse(f"a transposed convolution along {rank - 2} axes")
+
+
+class _SpreadAxis(NamedTuple):
+    """One axis of a transposed convolution.
+
+    Attributes:
+        full: The size that all windows cover, a number or a tensor.
+        before, after: What is cut off; less than nothing is added.
+    """
+
+    kernel: int
+    stride: int
+    dilation: int
+    full: Any
+    before: int
+    after: int
+
+    @property
+    def size(self) -> Any:
+        """What is made, before anything is added."""
+        return self.full - max(self.before, 0) - max(self.after, 0)
+
+
+def _spread_axes(node: Node, x: Tensor, w: Tensor) -> list[_SpreadAxis]:
+    kernel = [node.refuse("a filter of unknown size") if s is None else s for s in (w.dims or ())[2:]]
+    count = len(kernel)
+    strides, dilations = node.attr("strides", []) or [1] * count, node.attr("dilations", []) or [1] * count
+    more, pads = node.attr("output_padding", []) or [0] * count, node.attr("pads", []) or [0] * (2 * count)
+    wanted, mode = node.attr("output_shape", []), node.attr("auto_pad", "NOTSET")
+    axes = []
+    for i, size in enumerate(sizes_of(x)[2:]):
+        full = (size - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1
+        before, after = pads[i], pads[i + count]
+        if wanted or mode.startswith("SAME"):
+            if isinstance(full, Tensor):
+                return node.refuse("a wanted size of the output of images of unknown size")
+            total = full + more[i] - (wanted[-count:][i] if wanted else size * strides[i])
+            less = total // 2
+            before, after = (less, total - less) if mode == "SAME_UPPER" else (total - less, less)
+        elif mode == "VALID":
+            before, after = 0, 0
+        axes.append(_SpreadAxis(kernel[i], strides[i], dilations[i], full, before, after - more[i]))
+    return axes
+
+
+def _spread(node: Node, x: Tensor, w: Tensor, b: Tensor | None, axes: list[_SpreadAxis]) -> Tensor:
+    channels = (w.dims or ())[1]
+    if channels is None:
+        return node.refuse("a filter of unknown size")
+    y = convolution.conv2d_backprop_input(
+        _shape([sizes_of(x)[0], *(axis.size for axis in axes), channels * node.attr("group", 1)]),
+        ops.transpose(w, [2, 3, 1, 0]),
+        channels_last(x, 4),
+        strides=[axis.stride for axis in axes],
+        padding=[[0, 0], *([max(axis.before, 0), max(axis.after, 0)] for axis in axes), [0, 0]],
+        dilations=[axis.dilation for axis in axes],
+    )
+    missing = [[max(-axis.before, 0), max(-axis.after, 0)] for axis in axes]
+    if any(map(any, missing)):
+        y = ops.pad(y, [[0, 0], *missing, [0, 0]])
+    return channels_first(y if b is None else activations.bias_add(y, b), 4)
+
+
+def _shape(sizes: list[Any]) -> Tensor:
+    if all(isinstance(s, int) for s in sizes):
+        return convert_to_tensor(np.array(sizes, np.int32))
+    return ops.cast(ops.stack([int64(s) for s in sizes]), "int32")

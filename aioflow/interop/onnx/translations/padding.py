@@ -1,0 +1,128 @@
+"""Padding, and blocks that move between space and depth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.sizes import axis_of, int64, integers, length_of, rank_of, sizes_of, with_dims
+from aioflow.interop.onnx.translating import Node, translation
+from aioflow.ops import public as ops
+from aioflow.ops.apply import constant
+
+__all__: list[str] = []
+
+
+@translation("Pad")
+def pad_by_attributes(node: Node, x: Tensor) -> Tensor:
+    pads = node.attr("pads") or node.required("paddings")
+    return pad(node, x, int64(pads), constant(node.attr("value", 0.0), x.dtype))
+
+
+@translation("Pad", since=11)
+def pad(node: Node, x: Tensor, pads: Tensor, value: Tensor | None = None, axes: Tensor | None = None) -> Tensor:
+    rank, mode = rank_of(node, x), node.attr("mode", "constant")
+    if node.constant(pads) is None or (axes is not None and node.constant(axes) is None):
+        return _padded(node, x, pads, value, axes)
+    known = integers(node, pads, "paddings") or []
+    given = integers(node, axes, "axes")
+    places = list(range(rank)) if given is None else [axis_of(node, x, axis) for axis in given]
+    if len(known) != 2 * len(places):
+        raise node.wrong("the paddings", f"{2 * len(places)} numbers", known)
+    pairs = [[0, 0] for _ in range(rank)]
+    for i, place in enumerate(places):
+        pairs[place] = [known[i], known[i + len(places)]]
+    if mode != "constant":
+        return _repeated(node, x, pairs, mode)
+    x = _cut(x, pairs)
+    pairs = [[max(edge, 0) for edge in pair] for pair in pairs]
+    if not any(map(any, pairs)):
+        return x
+    return ops.pad(x, int64(pairs), constant_values=_fill(x, value))
+
+
+def _fill(x: Tensor, value: Tensor | None) -> Tensor:
+    if value is None:
+        return constant(np.zeros((), x.dtype.np_dtype)) if x.dtype.name != "string" else constant("")
+    return ops.reshape(value, [])
+
+
+def _cut(x: Tensor, pairs: list[list[int]]) -> Tensor:
+    """Without what paddings below zero take away."""
+    if all(edge >= 0 for pair in pairs for edge in pair):
+        return x
+    begin, end = [max(-before, 0) for before, _ in pairs], [min(after, 0) for _, after in pairs]
+    return ops.strided_slice(x, begin, end, end_mask=sum(1 << i for i, e in enumerate(end) if e == 0))
+
+
+def _padded(node: Node, x: Tensor, pads: Tensor, value: Tensor | None, axes: Tensor | None) -> Tensor:
+    """By paddings that the step tells."""
+    rank, mode = rank_of(node, x), node.attr("mode", "constant")
+    count = rank if axes is None else length_of(node, axes, "axes")
+    pairs = ops.transpose(ops.reshape(int64(pads), int64([2, count])))
+    if axes is not None:
+        places = ops.expand_dims(ops.floormod(int64(axes), int64(rank)), 1)
+        pairs = ops.tensor_scatter_nd_update(int64([[0, 0]] * rank), places, pairs)
+    if mode != "constant":
+        return _repeated(node, x, [[pairs[i, 0], pairs[i, 1]] for i in range(rank)], mode)
+    cut = ops.minimum(pairs, int64(0))
+    x = ops.slice(x, -cut[:, 0], ops.shape(x, out_type="int64") + cut[:, 0] + cut[:, 1])
+    padded = ops.pad(x, ops.maximum(pairs, int64(0)), constant_values=_fill(x, value))
+    return with_dims(padded, (None,) * rank)
+
+
+def _repeated(node: Node, x: Tensor, pairs: list[Any], mode: str) -> Tensor:
+    """With the image's own elements around it."""
+    for axis, ((before, after), size) in enumerate(zip(pairs, sizes_of(x), strict=True)):
+        if isinstance(before, int) and isinstance(after, int) and not before and not after:
+            continue
+        places = ops.range(int64(-before), int64(size + after), int64(1))
+        last = int64(size) - 1
+        if mode == "edge":
+            places = ops.clip_by_value(places, int64(0), last)
+        elif mode == "wrap":
+            places = ops.floormod(places, int64(size))
+        elif mode == "reflect":
+            period = ops.maximum(2 * last, int64(1))
+            places = ops.floormod(places, period)
+            places = ops.minimum(places, period - places) if size != 1 else ops.zeros_like(places)
+        else:
+            return node.refuse(f"mode={mode!r}")
+        x = ops.gather(x, places, axis=axis)
+    return x
+
+
+@translation("DepthToSpace")
+def depth_to_space(node: Node, x: Tensor) -> Tensor:
+    block = node.required("blocksize")
+    batch, depth, rows, columns = sizes_of(x)
+    channels = _divided(depth, block * block)
+    if node.attr("mode", "DCR") == "DCR":
+        parts, order = [batch, block, block, channels, rows, columns], [0, 3, 4, 1, 5, 2]
+    else:
+        parts, order = [batch, channels, block, block, rows, columns], [0, 1, 4, 2, 5, 3]
+    return _moved(x, parts, order, [batch, channels, rows * block, columns * block])
+
+
+@translation("SpaceToDepth")
+def space_to_depth(node: Node, x: Tensor) -> Tensor:
+    block = node.required("blocksize")
+    batch, channels, rows, columns = sizes_of(x)
+    high, wide = _divided(rows, block), _divided(columns, block)
+    parts = [batch, channels, high, block, wide, block]
+    order = [0, 3, 5, 1, 2, 4] if node.attr("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]
+    return _moved(x, parts, order, [batch, channels * block * block, high, wide])
+
+
+def _divided(size: Any, by: int) -> Any:
+    return ops.floordiv(size, int64(by)) if isinstance(size, Tensor) else size // by
+
+
+def _moved(x: Tensor, parts: list[Any], order: list[int], sizes: list[Any]) -> Tensor:
+    return ops.reshape(ops.transpose(ops.reshape(x, _shape(parts)), order), _shape(sizes))
+
+
+def _shape(sizes: list[Any]) -> Tensor:
+    return ops.stack([int64(size) for size in sizes]) if any(isinstance(s, Tensor) for s in sizes) else int64(sizes)

@@ -1,0 +1,194 @@
+"""Pools: over windows, and over whole images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.geometry import Windows, channels_first, channels_last, windows_of
+from aioflow.interop.onnx.sizes import int64, integers, product_of, rank_of, shape_vector, sizes_of
+from aioflow.interop.onnx.translating import Node, translation
+from aioflow.ops import public as ops
+from aioflow.ops.apply import constant
+from aioflow.ops.nn import pooling
+
+__all__: list[str] = []
+
+
+@translation("MaxPool")
+def max_pool(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+    rank = rank_of(node, x)
+    windows = windows_of(node, x, node.required("kernel_shape"))
+    if node.wants(1):
+        return _max_and_places(node, x, windows)
+    if rank > 4 or max(windows.dilations) > 1:
+        found: Tensor | None = None
+        for part in _parts(_framed(x, windows, _least(x)), windows):
+            found = part if found is None else ops.maximum(found, part)
+        return x if found is None else found
+    image, windows = _as_image(x, windows)
+    pads: Any = "SAME" if windows.pads is None else "VALID"
+    if windows.pads is not None and windows.padded:
+        pads = [[0, 0], *windows.whole_pads(), [0, 0]]
+    y = pooling.max_pool(channels_last(image, 4), list(windows.kernel), list(windows.strides), pads)
+    return _from_image(channels_first(y, 4), rank)
+
+
+def _as_image(x: Tensor, windows: Windows) -> tuple[Tensor, Windows]:
+    if len(windows.kernel) == 2:
+        return x, windows
+    pads = None if windows.pads is None else ((0, 0), *windows.pads)
+    ones = (1,)
+    return ops.expand_dims(x, 2), Windows(
+        ones + windows.kernel, ones + windows.strides, ones + windows.dilations, pads, (0, *windows.extra)
+    )
+
+
+def _from_image(y: Tensor, rank: int) -> Tensor:
+    return ops.squeeze(y, [2]) if rank == 3 else y
+
+
+def _least(x: Tensor) -> Any:
+    """What no element is less than."""
+    return -np.inf if x.dtype.is_floating else x.dtype.min
+
+
+def _framed(x: Tensor, windows: Windows, fill: Any) -> Tensor:
+    """The images with what the windows need around them."""
+    if not windows.padded:
+        return x
+    return ops.pad(x, [[0, 0], [0, 0], *windows.whole_pads()], constant_values=constant(fill, x.dtype))
+
+
+def _parts(x: Tensor, windows: Windows) -> Iterator[Tensor]:
+    """For each place in the windows what all of them have there."""
+    spans = [(k - 1) * d + 1 for k, d in zip(windows.kernel, windows.dilations, strict=True)]
+    for place in product(*map(range, windows.kernel)):
+        begin = [i * d for i, d in zip(place, windows.dilations, strict=True)]
+        end = [b - span + 1 for b, span in zip(begin, spans, strict=True)]
+        open_ended = sum(1 << (i + 2) for i, e in enumerate(end) if e == 0)
+        yield ops.strided_slice(
+            x, [0, 0, *begin], [0, 0, *end], [1, 1, *windows.strides], begin_mask=3, end_mask=3 | open_ended
+        )
+
+
+def _max_and_places(node: Node, x: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
+    """The maxima and where they are in the flattened input; of equal ones the first."""
+    if windows.pads is None:
+        return node.refuse("places of maxima in images of unknown size")
+    rank = rank_of(node, x)
+    shape = shape_vector(x)
+    every = ops.range(int64(0), ops.size(x, out_type="int64"), int64(1))
+    order = list(range(rank))
+    if node.attr("storage_order", 0):  # the last axis counts least but for those of the image, which are reversed
+        order = [0, 1, *reversed(range(2, rank))]
+    places = ops.transpose(ops.reshape(every, ops.gather(shape, order)), order)
+    values, found = None, None
+    of_values = _parts(_framed(x, windows, _least(x)), windows)
+    of_places = _parts(_framed(places, windows, 0), windows)
+    for value, place in zip(of_values, of_places, strict=True):
+        if values is None or found is None:
+            values, found = value, place
+            continue
+        better = ops.greater(value, values)
+        values, found = ops.where_v2(better, value, values), ops.where_v2(better, place, found)
+    if values is None or found is None:
+        raise node.wrong("the kernel", "a size", "none")
+    return values, found
+
+
+@translation("AveragePool")
+def average_pool(node: Node, x: Tensor) -> Tensor:
+    windows = windows_of(node, x, node.required("kernel_shape"))
+    if windows.pads is None:
+        if max(windows.dilations) > 1 or node.attr("count_include_pad", 0):
+            return node.refuse("auto_pad of images of unknown size")
+        image, windows = _as_image(x, windows)
+        y = pooling.avg_pool(channels_last(image, 4), list(windows.kernel), list(windows.strides), "SAME")
+        return _from_image(channels_first(y, 4), rank_of(node, x))
+    sums = _mean(_framed(x, windows, 0), windows)
+    whole = bool(node.attr("count_include_pad", 0))
+    if not windows.padded or (whole and not any(windows.extra)):
+        return sums
+    return ops.divide(sums, _mean(_counted(x, windows, whole), windows))
+
+
+def _counted(x: Tensor, windows: Windows, with_padding: bool) -> Tensor:
+    """1 where an element counts, 0 around: of the shape of one framed image of one channel."""
+    sizes = sizes_of(x)[2:]
+    pads = windows.pads or ()
+    inside = [size + sum(pad) if with_padding else size for size, pad in zip(sizes, pads, strict=True)]
+    around = windows.whole_pads()
+    if with_padding:
+        around = [[0, extra] for extra in windows.extra]
+    if all(isinstance(size, int) for size in inside):
+        return constant(np.pad(np.ones((1, 1, *inside), x.dtype.np_dtype), [(0, 0), (0, 0), *map(tuple, around)]))
+    ones = ops.fill(ops.stack([int64(size) for size in (1, 1, *inside)]), constant(1, x.dtype))
+    return ops.pad(ones, [[0, 0], [0, 0], *around])
+
+
+def _mean(x: Tensor, windows: Windows) -> Tensor:
+    """The mean of each window of framed images."""
+    rank = len(windows.kernel) + 2
+    if rank <= 4 and max(windows.dilations) == 1:
+        image, windows = _as_image(x, windows)
+        y = pooling.avg_pool(channels_last(image, 4), list(windows.kernel), list(windows.strides), "VALID")
+        return _from_image(channels_first(y, 4), rank)
+    parts = list(_parts(x, windows))
+    return ops.divide(ops.add_n(parts), constant(len(parts), x.dtype))
+
+
+@translation("LpPool")
+def lp_pool(node: Node, x: Tensor) -> Tensor:
+    windows = windows_of(node, x, node.required("kernel_shape"))
+    if windows.pads is None:
+        return node.refuse("auto_pad of images of unknown size")
+    p = constant(float(node.attr("p", 2)), x.dtype)
+    mean = _mean(_framed(ops.pow(ops.abs(x), p), windows, 0), windows)
+    return ops.pow(mean * constant(float(np.prod(windows.kernel)), x.dtype), 1 / p)
+
+
+@translation("GlobalAveragePool")
+def global_average_pool(node: Node, x: Tensor) -> Tensor:
+    rank = rank_of(node, x)
+    return channels_first(ops.reduce_mean(channels_last(x, rank), list(range(1, rank - 1)), keepdims=True), rank)
+
+
+@translation("GlobalMaxPool")
+def global_max_pool(node: Node, x: Tensor) -> Tensor:
+    rank = rank_of(node, x)
+    return channels_first(ops.reduce_max(channels_last(x, rank), list(range(1, rank - 1)), keepdims=True), rank)
+
+
+@translation("GlobalLpPool")
+def global_lp_pool(node: Node, x: Tensor) -> Tensor:
+    p = constant(float(node.attr("p", 2)), x.dtype)
+    total = ops.reduce_sum(ops.pow(ops.abs(x), p), list(range(2, rank_of(node, x))), keepdims=True)
+    return ops.pow(total, 1 / p)
+
+
+@translation("MaxUnpool")
+def max_unpool(node: Node, x: Tensor, places: Tensor, shape: Tensor | None = None) -> Tensor:
+    kernel = node.required("kernel_shape")
+    count = len(kernel)
+    strides, pads = node.attr("strides", []) or [1] * count, node.attr("pads", []) or [0] * (2 * count)
+    sizes = sizes_of(x)
+    natural = [(size - 1) * strides[i] + kernel[i] - pads[i] - pads[i + count] for i, size in enumerate(sizes[2:])]
+    whole = [*sizes[:2], *natural]
+    flat = ops.scatter_nd(
+        ops.reshape(places, [-1, 1]), ops.reshape(x, [-1]), ops.reshape(int64(product_of(whole)), [1])
+    )
+    y = ops.reshape(flat, ops.stack([int64(size) for size in whole]))
+    wanted = integers(node, shape, "sizes") if shape is None or node.constant(shape) is not None else None
+    if shape is None:
+        return y
+    if wanted is None:
+        missing = ops.maximum(int64(shape) - shape_vector(y), int64(0))
+        y = ops.pad(y, ops.stack([ops.zeros_like(missing), missing], axis=1))
+        y.set_shape((None,) * (count + 2))
+        return y
+    return ops.pad(y, ops.stack([int64([0] * (count + 2)), int64(wanted) - shape_vector(y)], axis=1))
