@@ -29,6 +29,7 @@ from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.attributes import attribute_value
 from aioflow.interop.onnx.types import dtype_of
 from aioflow.interop.unsupported import UnsupportedOp
+from aioflow.work.importing import gives_way, importing
 
 __all__ = [
     "Node",
@@ -161,8 +162,13 @@ def translation(op: str, *, since: int = 1, domain: str = "") -> Callable[[_Func
         AlreadyRegisteredError: there is one for that version.
     """
 
+    module = importing()
+
     def register(function: _Function) -> _Function:
         versions, functions = _TRANSLATIONS.setdefault((domain, op), ([], []))
+        if since in versions and gives_way(functions[versions.index(since)].__globals__, module):
+            functions[versions.index(since)] = function
+            return function
         if since in versions:
             raise AlreadyRegisteredError(f"{op} of opset {since} has a translation", actual=function.__qualname__)
         at = bisect_right(versions, since)

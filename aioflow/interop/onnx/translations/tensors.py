@@ -246,11 +246,6 @@ def tile(node: Node, x: Tensor, repeats: Tensor) -> Tensor:
     return ops.tile(x, repeats)
 
 
-@translation("Where")
-def where(node: Node, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    return ops.where_v2(condition, x, y)
-
-
 @translation("ConstantOfShape")
 def constant_of_shape(node: Node, shape: Tensor) -> Tensor:
     value = node.attr("value")
