@@ -137,6 +137,11 @@ def test_string_join(parity: Any) -> None:
     parity(lambda m, x, y: m.string_join([x, y, "."], "+"), np.array(["p", "q"], object), np.array(["r", "s"], object))
 
 
+def test_strings_are_added(parity: Any) -> None:
+    for x, y in (("a", "b"), (["a", "b"], "c"), (["a", ""], [["b"], ["c"]]), ([], ["a"]), (["ä"], ["ö"])):
+        same(*either(parity, lambda m, x=x, y=y: [m.add(m.constant(x, m.string), m.constant(y, m.string))]))
+
+
 AS_STRING: list[tuple[Any, dict[str, Any]]] = [
     ([1.5, -2.0, 1e10, np.nan, np.inf], {}), ([1.5, -2.0], {"precision": 2}), ([1, -2], {"width": 5, "fill": "0"}),
     ([1, -2], {"width": 5, "fill": "-"}), ([1, -2], {"width": 5}), ([True, False], {}), ([1 + 2j], {"precision": 1}),

@@ -80,6 +80,13 @@ def string_join(inputs: tuple[Any, ...], *, separator: str) -> Any:
     return as_strings([between.join(row) for row in _side_by_side(arrays, shape)], shape)
 
 
+@kernel("Add", device="CPU", dtypes={"T": ("string",)}, fresh=True)
+def add_strings(x: Any, y: Any) -> Any:
+    shape = broadcast_shape(np.shape(x), np.shape(y))
+    rows = _side_by_side([string_values(x), string_values(y)], shape)
+    return as_strings([first + second for first, second in rows], shape)
+
+
 def _side_by_side(arrays: Sequence[Any], shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
     """The elements in the same places of arrays that are broadcast to a shape."""
     columns = [np.broadcast_to(array, shape).reshape(-1) for array in arrays]

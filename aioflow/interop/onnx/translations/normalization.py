@@ -142,8 +142,8 @@ def mean_variance_normalization(node: Node, x: Tensor) -> Tensor:
 # ── softmax ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_last_axis(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
-    """The op of the library, which works along the last axis."""
+def along_axis(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
+    """An op of the library that works along the last axis, along another one."""
     rank = rank_of(node, x)
     axis = normal_axis(axis, rank)
     if axis == rank - 1:
@@ -164,4 +164,4 @@ def _of_rows(op: str, node: Node, x: Tensor) -> Tensor:
 
 for _op in ("Softmax", "LogSoftmax"):
     translation(_op)(lambda node, x: _of_rows(node.op, node, x))
-    translation(_op, since=13)(lambda node, x: _of_last_axis(node.op, node, x, node.attr("axis", -1)))
+    translation(_op, since=13)(lambda node, x: along_axis(node.op, node, x, node.attr("axis", -1)))

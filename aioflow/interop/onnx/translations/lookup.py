@@ -1,0 +1,54 @@
+"""Where values stand in a list that is known while the graph is built: a search in the sorted list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import Array
+from aioflow.graph.tensor import Tensor
+from aioflow.ops.apply import constant, make
+
+__all__ = ["index_in", "mapped"]
+
+
+def index_in(keys: Sequence[Any], x: Tensor) -> Tensor:
+    """For each element of `x` its index among the keys, the last of equal ones, as an int32; -1 if it is not there.
+
+    NaN is found as NaN.
+    """
+    number: dict[Any, int] = {}
+    unknown = -1
+    for i, key in enumerate(keys):
+        if isinstance(key, float) and key != key:
+            unknown = i
+        else:
+            number[key] = i
+    ordered = sorted(number)
+    result = _found(ordered, [number[key] for key in ordered], x)
+    return result if unknown < 0 else make("SelectV2", make("IsNan", x), unknown, result)
+
+
+def _found(keys: list[Any], numbers: list[int], x: Tensor) -> Tensor:
+    if not keys:
+        return make("Fill", make("Shape", x), -1)
+    known = _array(keys, x)
+    flat = make("Reshape", x, [1, -1])
+    at = make("Minimum", make("LowerBound", known[None], flat, out_type=dtypes.int32), len(keys) - 1)
+    hit = make("Equal", make("GatherV2", known, at, 0), flat)
+    found = make("SelectV2", hit, make("GatherV2", constant(np.array(numbers, np.int32)), at, 0), -1)
+    return make("Reshape", found, make("Shape", x))
+
+
+def _array(values: Sequence[Any], like: Tensor) -> Array:
+    return np.array(values, like.dtype.np_dtype)
+
+
+def mapped(keys: Sequence[Any], values: Array, default: Any, x: Tensor) -> Tensor:
+    """For each element of `x` the value that goes with it, or the default if it is none of the keys."""
+    table = np.concatenate([values, np.array([default], values.dtype)])  # -1 is its last entry
+    at = index_in(keys, x)
+    return make("GatherV2", constant(table), make("SelectV2", make("Less", at, 0), len(values), at), 0)

@@ -1,0 +1,47 @@
+"""Losses of classes: by log-probabilities, and by scores."""
+
+from __future__ import annotations
+
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translations.dimensions import rank_of, size_of
+from aioflow.interop.onnx.translations.normalization import along_axis
+from aioflow.ops.apply import make
+from aioflow.ops.array.making import one_hot
+from aioflow.ops.math.reduction import reduce_mean, reduce_sum
+
+
+@translation("NegativeLogLikelihoodLoss")
+def negative_log_likelihood(node: Node, x: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+    return _likelihood_loss(node, x, target, weight)
+
+
+@translation("SoftmaxCrossEntropyLoss")
+def softmax_cross_entropy(
+    node: Node, scores: Tensor, labels: Tensor, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    log_prob = along_axis("LogSoftmax", node, scores, 1)
+    return _likelihood_loss(node, log_prob, labels, weights), log_prob
+
+
+def _likelihood_loss(node: Node, x: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
+    """Minus the target's entry along axis 1, by the weight of its class; 0 where the target is to be ignored.
+
+    The mean is that by weight.
+    """
+    reduction, ignored = node.attr("reduction", "mean"), node.attr("ignore_index")
+    hits = one_hot(target, size_of(x, 1), True, False, axis=1)
+    if ignored is not None:
+        hits = make("LogicalAnd", hits, make("ExpandDims", make("NotEqual", target, ignored), 1))
+    share = make("Cast", hits, DstT=x.dtype)
+    if weight is not None:
+        share = share * make("Reshape", weight, [1, -1] + [1] * (rank_of(node, x) - 2))
+    # What is not taken may be infinite.
+    loss = make("Neg", reduce_sum(make("SelectV2", hits, x, 0) * share, 1))
+    if reduction == "none":
+        return loss
+    if reduction == "sum":
+        return reduce_sum(loss)
+    if weight is None and ignored is None:
+        return reduce_mean(loss)
+    return reduce_sum(loss) / reduce_sum(share)

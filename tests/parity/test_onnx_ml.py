@@ -1,0 +1,136 @@
+"""ai.onnx.ml against onnxruntime: trees, linear models, features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.interop.onnx.one_node import one_node, run_model
+
+ML = "ai.onnx.ml"
+X = np.random.default_rng(2).standard_normal((7, 4)).astype(np.float32)
+
+
+async def same(op: str, inputs: dict[str, Any], outputs: tuple[str, ...] = ("y",), opset: int = 3, **kw: Any) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    for known in (True, False):
+        model = one_node(op, inputs, outputs, opset=opset, domain=ML, known_shapes=known, **kw)
+        for each in model.graph.output:
+            each.ClearField("type")
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        for found, wanted in zip(await run_model(model, inputs), session.run(None, inputs), strict=True):
+            assert found.shape == wanted.shape
+            if found.dtype == object:
+                np.testing.assert_array_equal(found, np.array([t.encode() for t in wanted.flat]).reshape(wanted.shape))
+            else:
+                assert found.dtype == wanted.dtype
+                np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def forest(trees: int, kinds: tuple[str, ...], seed: int = 0) -> dict[str, Any]:
+    """Random trees with the numbers of their nodes, and which are leaves."""
+    random = np.random.default_rng(seed)
+    made: dict[str, list[Any]] = {k: [] for k in ("treeids", "nodeids", "featureids", "values", "modes", "yes", "no")}
+    leaves = []
+    for tree in range(trees):
+        numbers = [0]
+        while numbers:
+            number = numbers.pop()
+            leaf = number > 6 or (number > 2 and random.random() < 0.4)
+            children = (0, 0) if leaf else (2 * number + 1, 2 * number + 2)
+            numbers += [] if leaf else children
+            row = (tree, number, int(random.integers(4)), float(random.standard_normal()))
+            for name, value in zip(made, (*row, "LEAF" if leaf else str(random.choice(kinds)), *children), strict=True):
+                made[name].append(value)
+            leaves += [(tree, number)] if leaf else []
+    names = {"yes": "truenodeids", "no": "falsenodeids"}
+    return {f"nodes_{names.get(k, k)}": v for k, v in made.items()} | {"leaves": leaves}
+
+
+def weighted(made: dict[str, Any], kind: str, targets: int, *, positive: bool = False) -> dict[str, Any]:
+    """Every leaf has a weight for every target."""
+    leaves = [(*leaf, target) for leaf in made.pop("leaves") for target in range(targets)]
+    weights = np.random.default_rng(7).standard_normal(len(leaves))
+    trees, numbers, ids = (list(column) for column in zip(*leaves, strict=True))
+    return made | {
+        f"{kind}_treeids": trees,
+        f"{kind}_nodeids": numbers,
+        f"{kind}_ids": ids,
+        f"{kind}_weights": (abs(weights) / len(leaves) if positive else weights).tolist(),
+    }
+
+
+KINDS = [("BRANCH_LEQ",), ("BRANCH_LT", "BRANCH_GTE"), ("BRANCH_GT",), ("BRANCH_LEQ", "BRANCH_NEQ", "BRANCH_EQ")]
+
+
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+@pytest.mark.parametrize("kinds", KINDS)
+async def test_trees_of_numbers(kinds: tuple[str, ...], aggregate: str) -> None:
+    made = weighted(forest(5, kinds), "target", 3)
+    x = X.copy()
+    x[2, 1] = np.nan
+    count = len(made["nodes_modes"])
+    made["nodes_missing_value_tracks_true"] = np.random.default_rng(1).integers(0, 2, count).tolist()
+    await same(
+        "TreeEnsembleRegressor",
+        {"x": x},
+        n_targets=3,
+        aggregate_function=aggregate,
+        base_values=[1.0, 2.0, 3.0],
+        **made,
+    )
+
+
+@pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"])
+@pytest.mark.parametrize("labels", [{"classlabels_int64s": [3, 5, 9]}, {"classlabels_strings": ["a", "b", "c"]}])
+async def test_trees_of_classes(labels: dict[str, Any], transform: str) -> None:
+    made = weighted(forest(5, ("BRANCH_LEQ",)), "class", 3)
+    await same("TreeEnsembleClassifier", {"x": X}, ("label", "scores"), post_transform=transform, **labels, **made)
+
+
+@pytest.mark.parametrize("positive", [True, False])
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
+@pytest.mark.parametrize("base", [{}, {"base_values": [0.3]}])
+async def test_trees_of_two_classes(base: dict[str, Any], transform: str, positive: bool) -> None:
+    made = weighted(forest(5, ("BRANCH_LEQ",)), "class", 1, positive=positive)
+    await same(
+        "TreeEnsembleClassifier",
+        {"x": X},
+        ("label", "scores"),
+        classlabels_int64s=[4, 6],
+        post_transform=transform,
+        **base,
+        **made,
+    )
+
+
+LINEAR: dict[str, Any] = {"coefficients": np.arange(12.0).tolist(), "intercepts": [0.5, -1.0, 2.0]}
+
+
+@pytest.mark.parametrize(
+    ("op", "outputs", "attributes"),
+    [
+        ("LinearRegressor", ("y",), {"targets": 3, **LINEAR}),
+        ("LinearClassifier", ("label", "y"), {"classlabels_ints": [1, 2, 7], "post_transform": "SOFTMAX", **LINEAR}),
+        ("LinearClassifier", ("label", "y"), {"classlabels_strings": ["p", "q", "r"], **LINEAR}),
+        ("Normalizer", ("y",), {"norm": "MAX"}),
+        ("Normalizer", ("y",), {"norm": "L1"}),
+        ("Normalizer", ("y",), {"norm": "L2"}),
+        ("Scaler", ("y",), {"offset": [1.0, 2.0, 3.0, 4.0], "scale": [0.5, 2.0, 1.0, 3.0]}),
+        ("Scaler", ("y",), {"offset": [1.0], "scale": [0.5]}),
+        ("Binarizer", ("y",), {"threshold": 0.25}),
+        ("Imputer", ("y",), {"replaced_value_float": float(X[1, 1]), "imputed_value_floats": [1.0, 2.0, 3.0, 4.0]}),
+    ],
+    ids=str,
+)
+async def test_features(op: str, outputs: tuple[str, ...], attributes: dict[str, Any]) -> None:
+    await same(op, {"x": X}, outputs, opset=1, **attributes)
+
+
+async def test_values_for_values() -> None:
+    keys, numbers = ["a", "b", "c"], np.array([[1, 30], [20, 7]])
+    await same("CategoryMapper", {"x": numbers}, opset=1, cats_strings=keys, cats_int64s=[10, 20, 30])
+    await same("LabelEncoder", {"x": numbers}, opset=2, keys_int64s=[20, 30], values_floats=[0.5, 1.5])
+    await same("OneHotEncoder", {"x": numbers}, opset=1, cats_int64s=[20, 1, 7])
