@@ -18,7 +18,6 @@ from aioflow.graph.calls import EXPANDERS
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
-from aioflow.graph.foreign import refuse_foreign_object
 from aioflow.graph.graph import Graph, Operation, Tensor, user_line
 from aioflow.graph.graphdef import VERSION, FunctionDef, FunctionRef, GraphDef, InputRef, NodeDef, TensorData
 from aioflow.graph.opdef import OPS, OpDef
@@ -27,6 +26,7 @@ from aioflow.graph.signature.arguments import per_argument
 from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.apply import convert_to_tensor, infer_attrs, output_specs
 from aioflow.ops.function.body import StoredFunction
+from aioflow.protos import is_message
 
 __all__ = ["import_graph_def"]
 
@@ -82,7 +82,7 @@ def import_graph_def(
     new node instead, and the name then stands for the wrong one).
 
     Args:
-        graph_def: The definition.
+        graph_def: The definition, or a message of TensorFlow's.
         input_map: Tensors in the place of outputs of the definition, by name: "node:1", "node" for "node:0", and
             "^node" (with a node or a tensor as value) for control inputs. The node itself is imported all the same.
         return_elements: Names of nodes ("node") and tensors ("node:0") of the definition to return.
@@ -100,7 +100,8 @@ def import_graph_def(
         InvalidArgumentError: the definition is inconsistent (a name twice, an unknown input, a cycle, an attribute or a
             dtype that does not fit its op), or `input_map` or `return_elements` name something that it does not have.
     """
-    refuse_foreign_object(graph_def)
+    if is_message(graph_def, "GraphDef"):
+        graph_def = GraphDef.from_message(graph_def)
     if not isinstance(graph_def, GraphDef):
         raise DTypeError(
             "not a graph definition",

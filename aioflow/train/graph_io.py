@@ -1,4 +1,4 @@
-"""Graph definitions in files, as text or as bytes. A file appears whole under its name, or not at all."""
+"""Graph definitions in files, as TensorFlow publishes them. A file appears whole under its name, or not at all."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-from aioflow.errors import DTypeError, OpError, ResourceExhaustedError
+from aioflow.errors import DataLossError, DTypeError, OpError, ResourceExhaustedError
 from aioflow.formats.files import file_errors
 from aioflow.formats.stores import is_url, joined, store_of
-from aioflow.graph.encoding import MAGIC
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
 
@@ -26,7 +25,7 @@ def write_graph(
 
     Args:
         logdir: A folder, or the URL of one in a store, as for checkpoints.
-        as_text: JSON that people can read; otherwise the compact form. `read_graph` reads both.
+        as_text: Text that people can read (.pbtxt); otherwise bytes (.pb). `read_graph` reads both, and TensorFlow too.
 
     Returns:
         The path.
@@ -40,7 +39,7 @@ def write_graph(
         graph_def = graph_or_graph_def
     else:
         raise DTypeError("not a graph", expected="Graph or GraphDef", actual=type(graph_or_graph_def).__name__)
-    data = graph_def.to_json().encode() if as_text else graph_def.to_bytes()
+    data = graph_def.to_text().encode() if as_text else graph_def.SerializeToString()
     place = joined(logdir, name)
     store, file = store_of(place)
     if not is_url(place):
@@ -51,7 +50,8 @@ def write_graph(
 
 
 def read_graph(path: str | os.PathLike[str]) -> GraphDef:
-    """The graph definition in a file that `write_graph` wrote, in either form. Blocks on the disk or the network.
+    """The graph definition in a file, as bytes or as text: what `write_graph` wrote, in this or an earlier release, or
+    TensorFlow. Blocks on the disk or the network.
 
     Args:
         path: A path, or the URL of a file in a store.
@@ -59,7 +59,8 @@ def read_graph(path: str | os.PathLike[str]) -> GraphDef:
     Raises:
         NotFoundError: there is no such file.
         DataLossError: it is truncated or altered.
-        InvalidArgumentError: it holds something else.
+        InvalidArgumentError: it holds something else, or a part of it is not valid, which the error names.
+        DTypeError, UnimplementedError: something in it has no form here.
         ResourceExhaustedError: it is larger than any graph definition.
     """
     store, name = store_of(path)
@@ -69,7 +70,9 @@ def read_graph(path: str | os.PathLike[str]) -> GraphDef:
         raise ResourceExhaustedError(f"{file} is too large", expected=f"at most {_MAX_BYTES} bytes", actual=size)
     data = store.read(name)
     try:
-        return GraphDef.from_bytes(data) if data.startswith(MAGIC) else GraphDef.from_json(data)
+        if not data:
+            raise DataLossError("the file is empty", expected="a graph definition")
+        return GraphDef.FromString(data)
     except OpError as error:
         error.message = f"{file}: {error.message}"
         raise

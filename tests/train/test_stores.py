@@ -224,7 +224,7 @@ async def test_a_monitored_session_goes_on_from_a_store(monkeypatch: pytest.Monk
                     steps.append(int(await session.run(update)))
     assert steps == [1, 2, 3, 4, 5]
     assert af.train.latest_checkpoint(place) == f"{place}/model.ckpt-5"
-    assert "graph.json" in listing(place)
+    assert "graph.pbtxt" in listing(place)
     assert listing(f"file://{tmp_path}") == []  # no folder of that name
 
 
@@ -265,8 +265,8 @@ async def test_traces_go_to_a_store(place: str, monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize(
     "call",
     [
-        lambda url: af.train.read_graph(f"{url}/graph.json"),
-        lambda url: af.train.write_graph(af.Graph(), url, "graph.json"),
+        lambda url: af.train.read_graph(f"{url}/graph.pbtxt"),
+        lambda url: af.train.write_graph(af.Graph(), url, "graph.pbtxt"),
     ],
 )
 def test_a_graph_at_a_url_of_an_unknown_kind_is_refused(call: Any) -> None:

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.definitions import FunctionRef
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.graph.graphdef import FunctionRef
 from aioflow.graph.shapes import dims_of
 
 __all__ = ["KINDS", "AttrDef", "item_kind"]

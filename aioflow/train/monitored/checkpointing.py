@@ -62,7 +62,7 @@ class CheckpointSaverHook(SessionRunHook):
         checkpoint_basename: The files are called "BASENAME-STEP".
         scaffold: Whose saver to use; at most one of `saver` and `scaffold` is given.
         listeners: Called around each checkpoint.
-        save_graph_def: Write the graph to "graph.json" with each new session; `train.read_graph` reads it.
+        save_graph_def: Write the graph to "graph.pbtxt" with each new session; `train.read_graph` reads it.
         input: The input whose position becomes a part of each checkpoint.
 
     Raises:
@@ -109,7 +109,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._coord, self._last = coord, -1
         step = int(await session.run(self._step))
         if self._save_graph_def:
-            await in_thread(write_graph, self._graph, self._folder, "graph.json")
+            await in_thread(write_graph, self._graph, self._folder, "graph.pbtxt")
         await self._save(session, step)
         self._timer.update_last_triggered_step(step)
 

@@ -195,7 +195,7 @@ class Supervisor(ModelNodes):
             )
         try:
             if self._logdir is not None:
-                await in_thread(write_graph, self._graph, self._logdir, "graph.json")
+                await in_thread(write_graph, self._graph, self._logdir, "graph.pbtxt")
             if start_standard_services:
                 if self._is_chief:
                     self.start_standard_services(session)

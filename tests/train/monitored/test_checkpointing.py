@@ -185,7 +185,7 @@ async def test_the_graph_is_written_beside_it(tmp_path: Path) -> None:
         pass
     async with af.train.MonitoredTrainingSession(checkpoint_dir=tmp_path / "without", save_graph_def=False):
         pass
-    assert "global_step" in {node.name for node in af.train.read_graph(tmp_path / "with/graph.json").node}
+    assert "global_step" in {node.name for node in af.train.read_graph(tmp_path / "with/graph.pbtxt").node}
     assert sorted(p.name for p in (tmp_path / "without").iterdir() if "model.ckpt" not in p.name) == ["checkpoint"]
 
 

@@ -39,7 +39,7 @@ async def test_it_initializes_saves_and_restores(tmp_path: Path) -> None:
             assert session.closed
             assert supervisor.should_stop()
     assert Path(str(af.train.latest_checkpoint(tmp_path))).name == "model.ckpt-8"
-    assert (tmp_path / "graph.json").exists()
+    assert (tmp_path / "graph.pbtxt").exists()
 
 
 async def test_the_end_of_the_input_ends_the_block() -> None:

@@ -1,0 +1,280 @@
+"""The parts of a graph as plain data: nodes, constants, functions.
+
+They are frozen, and check their fields when they are made, so that a definition decoded from untrusted bytes obeys the
+same rules as one made by hand. Whether nodes fit together and fit their ops is for `import_graph_def` to say. Inputs
+are written as TensorFlow writes them: "node", "node:1", and "^node" for a control input.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from aioflow.checks.brief import brief
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError
+from aioflow.graph.arrays import Array
+from aioflow.graph.dtypes import DType, as_dtype, string
+from aioflow.graph.names import NAME, NODE_NAME
+from aioflow.graph.shapes import Dims
+
+__all__ = [
+    "MAX_DEPTH",
+    "AttrValue",
+    "FunctionArg",
+    "FunctionDef",
+    "FunctionRef",
+    "InputRef",
+    "NodeDef",
+    "TensorData",
+    "require",
+]
+
+AttrValue: TypeAlias = "bool | int | float | str | DType | TensorData | FunctionRef | tuple[AttrValue, ...] | None"
+
+_OP: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.>]*")
+_FUNCTION: Final = re.compile(r"[\x21-\x7e]+")  # Python puts "<lambda>" into names
+_ARGUMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_ATTR: Final = re.compile(r"\w+", re.ASCII)
+_DEVICE: Final = re.compile(r"[A-Za-z0-9_.:/@*-]*")
+_INPUT: Final = re.compile(rf"(\^?)({NAME})(?::([0-9]{{1,9}}))?")
+_MAX_NAME: Final = 4096
+_MAX_RANK: Final = 64  # what NumPy can hold
+_MAX_BYTES: Final = 2**63 - 1
+MAX_DEPTH: Final = 4  # of attribute values: a list of shapes has depth 2
+_INT64: Final = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorData:
+    """A constant as plain data: little-endian bytes in C order, or for strings one `bytes` an element.
+
+    Raises:
+        DTypeError: resources, variants and quantized types have no such form.
+        InvalidArgumentError: the shape is malformed, or does not fit the data.
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    data: bytes | tuple[bytes, ...]
+
+    def __post_init__(self) -> None:
+        if not (self.dtype is string or self.dtype.is_plain):
+            raise DTypeError("not a dtype of constants", expected="a number, bool or string", actual=self.dtype)
+        if len(self.shape) > _MAX_RANK or not all(type(d) is int and d >= 0 for d in self.shape):
+            raise InvalidArgumentError("not a shape", expected=f"at most {_MAX_RANK} sizes >= 0", actual=self.shape)
+        # NumPy multiplies the sizes other than 0 too, and refuses what does not fit an index
+        if math.prod(d for d in self.shape if d) * self.dtype.size > _MAX_BYTES:
+            raise InvalidArgumentError("the size overflows", expected=f"at most {_MAX_BYTES} bytes", actual=self.shape)
+        count = math.prod(self.shape)
+        wanted = count if self.dtype is string else count * self.dtype.size
+        if not _holds(self.data, self.dtype) or len(self.data) != wanted:
+            given: Any = self.data  # whatever it is
+            length = f"{len(given)} in " if isinstance(given, bytes | tuple) else ""
+            raise InvalidArgumentError(
+                f"the data does not fit a tensor of {self.dtype.name} with shape {list(self.shape)}",
+                expected=f"{wanted} {'strings' if self.dtype is string else 'bytes'}",
+                actual=f"{length}{type(given).__name__}",
+            )
+        if self.dtype.is_bool and isinstance(self.data, bytes) and self.data.strip(b"\x00\x01"):
+            raise InvalidArgumentError("a bool is neither 0 nor 1", expected="bytes 0 and 1", actual="another byte")
+
+    @classmethod
+    def of(cls, array: Array) -> TensorData:
+        """The data of an array."""
+        dtype = as_dtype(array.dtype)
+        if dtype is string:
+            return cls(dtype, array.shape, tuple(array.reshape(-1).tolist()))
+        return cls(dtype, array.shape, array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+
+    def to_array(self) -> Array:
+        """A read-only array, over the same memory where it is not of strings."""
+        if isinstance(self.data, bytes):
+            stored = np.frombuffer(self.data, self.dtype.np_dtype.newbyteorder("<")).reshape(self.shape)
+            return stored.astype(self.dtype.np_dtype, copy=False)
+        array = np.empty(len(self.data), dtype=object)
+        array[:] = self.data
+        array = array.reshape(self.shape)
+        array.flags.writeable = False
+        return array
+
+
+def _holds(data: Any, dtype: DType) -> bool:
+    if dtype is string:
+        return isinstance(data, tuple) and all(isinstance(item, bytes) for item in data)
+    return isinstance(data, bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRef:
+    """The value of an attribute that names a function. Raises InvalidArgumentError."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        _require_text(self.name, _FUNCTION, "function name")
+
+
+class InputRef(NamedTuple):
+    """An input of a NodeDef, parsed: output `port` of `node`, or `port` -1 for a control input."""
+
+    node: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: Any) -> InputRef:
+        """From "node", "node:1" or "^node". Raises InvalidArgumentError."""
+        match = _INPUT.fullmatch(text) if isinstance(text, str) else None
+        if match is None or (match[1] and match[3]):
+            raise InvalidArgumentError("not an input", expected="'node', 'node:1' or '^node'", actual=repr(text))
+        return cls(match[2], -1 if match[1] else int(match[3] or 0))
+
+    def __str__(self) -> str:
+        return f"^{self.node}" if self.port < 0 else self.node if self.port == 0 else f"{self.node}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDef:
+    """One node.
+
+    Attributes:
+        name, op: The node's name and the name of its op.
+        inputs: Data inputs, then control inputs.
+        device: The requested device, "" for any.
+        attrs: Attributes by name; a dtype is a `DType`, a shape a tuple with None for each unknown size (or None), a
+            constant `TensorData`, a list a tuple.
+
+    Raises:
+        InvalidArgumentError: a field is malformed, or an attribute is not plain data; the error names the node.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...] = ()
+    device: str = ""
+    attrs: Mapping[str, AttrValue] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        _require_text(self.name, NODE_NAME, "node name")
+        _require_text(self.op, _OP, "op name")
+        try:
+            self._check_fields()
+        except OpError as error:
+            raise error.at(self.name, self.op, None) from error.__cause__
+
+    def _check_fields(self) -> None:
+        require(isinstance(self.inputs, tuple), "tuple of inputs", self.inputs)
+        control = False
+        for text in self.inputs:
+            ref = InputRef.parse(text)
+            if control and ref.port >= 0:
+                raise InvalidArgumentError("a data input after a control input", expected="it before", actual=text)
+            control = ref.port < 0
+        _require_text(self.device, _DEVICE, "device")
+        require(isinstance(self.attrs, Mapping), "mapping of attributes", self.attrs)
+        for key, value in self.attrs.items():
+            _require_text(key, _ATTR, "attribute name")
+            if not _is_plain(value):
+                raise InvalidArgumentError(
+                    f"attribute {key!r} is not plain data",
+                    expected="numbers, text, dtypes, shapes, TensorData, or tuples of those",
+                    actual=brief(value),
+                )
+
+    @property
+    def input(self) -> tuple[str, ...]:
+        """`inputs`, under the name that it has in TensorFlow."""
+        return self.inputs
+
+    def refs(self) -> list[InputRef]:
+        """The inputs, parsed."""
+        return [InputRef.parse(text) for text in self.inputs]
+
+
+class FunctionArg(NamedTuple):
+    """One argument or result of a function: its name, dtype, and what is known of its shape."""
+
+    name: str
+    dtype: DType
+    dims: Dims = None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionDef:
+    """A function: nodes that read its arguments under their names.
+
+    Attributes:
+        name: What calls name it by.
+        inputs, outputs: Arguments and results.
+        nodes: The body, in any order.
+        returns: For each output what it is: "node:1", or the name of an argument.
+        control_returns: Names of the nodes that run in any case.
+        gradient: Name of the function that computes its gradient from arguments and gradients of results, or "".
+
+    Raises:
+        InvalidArgumentError: a field is malformed.
+    """
+
+    name: str
+    inputs: tuple[FunctionArg, ...] = ()
+    outputs: tuple[FunctionArg, ...] = ()
+    nodes: tuple[NodeDef, ...] = ()
+    returns: tuple[str, ...] = ()
+    control_returns: tuple[str, ...] = ()
+    gradient: str = ""
+
+    def __post_init__(self) -> None:
+        _require_text(self.name, _FUNCTION, "function name")
+        for arg in (*self.inputs, *self.outputs):
+            require(isinstance(arg.dtype, DType), "argument", arg)
+            _require_text(arg.name, _ARGUMENT, "argument name")
+            require(_is_plain(arg.dims), "shape", arg.dims)
+        for node in self.nodes:
+            require(isinstance(node, NodeDef), "node", node)
+        if len(self.returns) != len(self.outputs):
+            raise InvalidArgumentError(
+                f"function {self.name!r} does not return its outputs",
+                expected=f"{len(self.outputs)} results",
+                actual=len(self.returns),
+            )
+        for text in (*self.returns, *self.control_returns):
+            InputRef.parse(text)
+        require(isinstance(self.gradient, str), "name of a gradient function", self.gradient)
+
+    @property
+    def signature(self) -> str:
+        """Name, arguments and results as text."""
+        parts = [", ".join(f"{a.name}: {a.dtype.name}" for a in args) for args in (self.inputs, self.outputs)]
+        return f"{self.name}({parts[0]}) -> ({parts[1]})"
+
+
+def require(condition: bool, what: str, actual: Any) -> None:
+    """Raise InvalidArgumentError where it does not hold."""
+    if not condition:
+        raise InvalidArgumentError(f"not a valid {what}", actual=brief(actual))
+
+
+def _require_text(value: Any, pattern: re.Pattern[str], what: str) -> None:
+    require(isinstance(value, str) and len(value) <= _MAX_NAME and pattern.fullmatch(value) is not None, what, value)
+
+
+def _is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
+    if type(value) is int:
+        return value in _INT64
+    if type(value) is str:
+        return len(value) <= 1 << 20 and _is_unicode(value)
+    if type(value) is tuple:
+        return depth > 0 and all(_is_plain(item, depth - 1) for item in value)
+    return value is None or isinstance(value, bool | float | DType | TensorData | FunctionRef)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

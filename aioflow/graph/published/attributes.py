@@ -1,0 +1,159 @@
+"""Attributes of nodes to and from `AttrValue`.
+
+A message says of which kind a value is. Here the definition of the op does, so that it is asked where an attribute is
+written; what it does not know (attributes that begin with "_") is written as what it looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.graph.definitions import FunctionRef, NodeDef, TensorData
+from aioflow.graph.dtypes import DType
+from aioflow.graph.opdef import OPS
+from aioflow.graph.published.tensors import Room, dtype_of, shape_of, tensor_of, write_shape, write_tensor
+from aioflow.graph.signature.attributes import item_kind
+from aioflow.protos import Message
+
+__all__ = ["attributes_of", "function_of", "value_of", "write_attributes"]
+
+_FIELDS: Final[Mapping[str, str]] = {"string": "s", "int": "i", "float": "f", "bool": "b"} | {
+    kind: kind for kind in ("type", "shape", "tensor", "func")
+}
+
+
+def attributes_of(node: Message, room: Room) -> dict[str, Any]:
+    """The attributes of a NodeDef message.
+
+    Raises:
+        DTypeError: a dtype that is not known here.
+        InvalidArgumentError: a value is malformed; the error names the attribute.
+        UnimplementedError: a function is given attributes of its own.
+    """
+    defined = OPS.get(node.op).attrs if node.op in OPS else {}
+    found: dict[str, Any] = {}
+    for key, value in node.attr.items():
+        known = defined.get(key)
+        if _is_dispensable(value, key.startswith("_") or (known is not None and known.has_default)):
+            continue
+        try:
+            found[key] = value_of(value, room)
+        except (InvalidArgumentError, UnimplementedError) as error:
+            error.message = f"attribute {key!r}: {error.message}"
+            raise
+    return found
+
+
+def _is_dispensable(value: Message, has_default: bool) -> bool:
+    """Whether there is nothing in it, or bytes where text is wanted: how TensorFlow's runtime is configured."""
+    kind = value.WhichOneof("value")
+    return has_default and (kind is None or (kind == "s" and not _is_text(value.s)))
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def value_of(value: Message, room: Room) -> Any:
+    """What an AttrValue message holds; a list as a tuple. Raises as `attributes_of`."""
+    kind = value.WhichOneof("value")
+    if kind is None or kind == "placeholder":
+        raise InvalidArgumentError("it has no value", expected="a value", actual=value.placeholder or "nothing")
+    if kind != "list":
+        return _item(kind, getattr(value, kind), room)
+    lists = value.list.ListFields()
+    if len(lists) > 1:
+        raise InvalidArgumentError("a list of several kinds", expected="one kind", actual=[f.name for f, _ in lists])
+    return tuple(_item(field.name, item, room) for field, items in lists for item in items)
+
+
+def _item(kind: str, item: Any, room: Room) -> Any:
+    if kind == "s":
+        if not _is_text(item):
+            raise InvalidArgumentError("it is not text", expected="UTF-8", actual=item[:20])
+        return item.decode()
+    if kind == "type":
+        return dtype_of(item)
+    if kind == "shape":
+        return shape_of(item)
+    if kind == "tensor":
+        return tensor_of(item, room)
+    if kind == "func":
+        return function_of(item)
+    # The shortest number that is the same float32: what somebody has written.
+    return float(str(np.float32(item))) if kind == "f" else item
+
+
+def function_of(item: Message) -> FunctionRef:
+    """The function that a NameAttrList names."""
+    given = [key for key in item.attr if not key.startswith("_")]
+    if given:
+        raise UnimplementedError("a function with attributes", expected="none", actual=f"{item.name}: {sorted(given)}")
+    return FunctionRef(item.name)
+
+
+def write_attributes(node: Message, definition: NodeDef) -> None:
+    """Give the message the attributes of a node."""
+    kinds = OPS.get(definition.op).attrs if definition.op in OPS else {}
+    values: Mapping[str, Any] = definition.attrs
+    for key, value in values.items():
+        kind = kinds[key].kind if key in kinds else _looks_like(value)
+        attr = node.attr[key]
+        if not kind.startswith("list("):
+            _write(attr, _FIELDS[kind], value)
+            continue
+        attr.list.SetInParent()
+        field = _FIELDS[item_kind(kind)]
+        for item in value:
+            _append(getattr(attr.list, field), field, item)
+
+
+def _looks_like(value: Any) -> str:
+    if isinstance(value, tuple):
+        if any(isinstance(item, tuple) for item in value) or (value and all(item is None for item in value)):
+            return "list(shape)"
+        if None in value:
+            return "shape"
+        return f"list({_looks_like(value[0])})" if value else "list(string)"
+    kinds = {bool: "bool", int: "int", float: "float", str: "string", DType: "type"}
+    return kinds.get(type(value)) or ("func" if isinstance(value, FunctionRef) else _tensor_or_shape(value))
+
+
+def _tensor_or_shape(value: Any) -> str:
+    return "tensor" if isinstance(value, TensorData) else "shape"
+
+
+def _write(attr: Message, field: str, value: Any) -> None:
+    if field == "shape":
+        write_shape(attr.shape, value)
+    elif field == "tensor":
+        write_tensor(attr.tensor, value)
+    elif field == "func":
+        attr.func.name = value.name
+    else:
+        setattr(attr, field, _scalar(field, value))
+
+
+def _append(items: Any, field: str, value: Any) -> None:
+    if field == "shape":
+        write_shape(items.add(), value)
+    elif field == "tensor":
+        write_tensor(items.add(), value)
+    elif field == "func":
+        items.add().name = value.name
+    else:
+        items.append(_scalar(field, value))
+
+
+def _scalar(field: str, value: Any) -> Any:
+    if field == "s":
+        return value.encode()
+    return value.as_datatype_enum if field == "type" else value

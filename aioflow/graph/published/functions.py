@@ -1,0 +1,184 @@
+"""Functions: `FunctionDef` to and from the message of that name.
+
+The message has its nodes read "node:output:1", the second tensor of the output of that name, where nodes of a graph say
+"node:3". The ops' signatures tell which is which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.graph.definitions import FunctionArg, FunctionDef, InputRef, NodeDef
+from aioflow.graph.opdef import OPS
+from aioflow.graph.published.tensors import dtype_of, shape_of, write_shape
+from aioflow.graph.traits import Effect
+from aioflow.protos import Message
+
+__all__ = ["Library", "function_of", "write_function"]
+
+Library: TypeAlias = Mapping[str, Message]
+_READS = 2  # colons in "node:output:1"
+
+
+def function_of(
+    message: Message, library: Library, gradient: str, node_of: Callable[[Message, tuple[str, ...]], NodeDef | None]
+) -> FunctionDef:
+    """The function that a FunctionDef message is.
+
+    Args:
+        library: The messages of all functions, by name.
+        gradient: The name of the function that computes its gradient, or "".
+        node_of: The definition of a node, given its inputs; None for one that has been refused.
+
+    Raises:
+        InvalidArgumentError: it reads what is not there, or leaves out a result.
+        UnimplementedError: its dtypes depend on the call.
+    """
+    signature = message.signature
+    if signature.attr:
+        raise UnimplementedError(
+            f"function {signature.name!r} has attributes of its own",
+            expected="dtypes that are known",
+            actual=[attr.name for attr in signature.attr],
+        )
+    reads = _Reads(message, library)
+    found = [node_of(node, tuple(reads.flat(text) for text in node.input)) for node in message.node_def]
+    nodes = tuple(node for node in found if node is not None)
+    missing = [arg.name for arg in signature.output_arg if arg.name not in message.ret]
+    if missing:
+        raise InvalidArgumentError(f"function {signature.name!r} leaves out results", expected=missing, actual="none")
+    return FunctionDef(
+        signature.name,
+        tuple(
+            FunctionArg(arg.name, dtype_of(arg.type), _dims(message, i)) for i, arg in enumerate(signature.input_arg)
+        ),
+        tuple(FunctionArg(arg.name, dtype_of(arg.type)) for arg in signature.output_arg),
+        nodes,
+        tuple(reads.flat(message.ret[arg.name]) for arg in signature.output_arg),
+        _effects(message, nodes),
+        gradient,
+    )
+
+
+def _dims(message: Message, index: int) -> Any:
+    """What is known of an argument's shape."""
+    if index not in message.arg_attr or "_output_shapes" not in message.arg_attr[index].attr:
+        return None
+    shapes = message.arg_attr[index].attr["_output_shapes"].list.shape
+    return shape_of(shapes[0]) if len(shapes) == 1 else None
+
+
+def _effects(message: Message, nodes: Sequence[NodeDef]) -> tuple[str, ...]:
+    """The nodes that run in any case: those that it names, and, as TensorFlow has it, all that change something."""
+    named = dict.fromkeys(message.control_ret[name] for name in sorted(message.control_ret))
+    changes = (node.name for node in nodes if node.op in OPS and OPS.get(node.op).traits.effect is Effect.CHANGES)
+    return tuple(dict.fromkeys((*named, *changes)))
+
+
+class _Reads:
+    """Says which output of a node a text means."""
+
+    def __init__(self, message: Message, library: Library) -> None:
+        self._nodes = {node.name: node for node in message.node_def}
+        self._library = library
+
+    def flat(self, text: str) -> str:
+        """ "node:output:1" as "node:3"; an argument and a control input as they are.
+
+        Raises:
+            InvalidArgumentError: the node has no such output.
+        """
+        if text.count(":") != _READS:
+            return text
+        name, output, index = text.split(":")
+        node = self._nodes.get(name)
+        if node is None or not (index.isascii() and index.isdigit()):
+            raise InvalidArgumentError(f"unknown input {text!r}", expected="an output of a node of the function")
+        return str(InputRef(name, _first(node, output, text, self._library) + int(index)))
+
+
+def _first(node: Message, output: str, text: str, library: Library) -> int:
+    first = 0
+    for name, count in _outputs_of_message(node, library):
+        if name == output:
+            return first
+        first += count
+    if node.op in OPS or node.op in library:
+        raise InvalidArgumentError(f"unknown input {text!r}", expected="an output of that op").at(
+            node.name, node.op, None
+        )
+    return 0  # an op that nobody knows, which will be refused
+
+
+def _outputs_of_message(node: Message, library: Library) -> Iterator[tuple[str, int]]:
+    if node.op in library:
+        yield from ((arg.name, 1) for arg in library[node.op].signature.output_arg)
+        return
+    if node.op not in OPS:
+        return
+    op_def = OPS.get(node.op)
+    for arg in op_def.outputs:
+        attr = arg.number_attr or arg.list_attr
+        if attr is None:
+            yield arg.name, 1
+        elif attr in node.attr:
+            value = node.attr[attr]
+            yield arg.name, value.i if arg.number_attr else len(value.list.type)
+        else:
+            yield arg.name, arg.count({attr: op_def.attrs[attr].default})
+
+
+def write_function(
+    message: Message,
+    function: FunctionDef,
+    library: Mapping[str, FunctionDef],
+    write_node: Callable[[Message, NodeDef], None],
+) -> None:
+    """Give the message a function.
+
+    Args:
+        library: All functions, by name.
+        write_node: Gives a message a node, but not its inputs.
+    """
+    signature = message.signature
+    signature.name = function.name
+    for i, arg in enumerate(function.inputs):
+        signature.input_arg.add(name=arg.name, type=arg.dtype.as_datatype_enum)
+        if arg.dims is not None:
+            write_shape(message.arg_attr[i].attr["_output_shapes"].list.shape.add(), arg.dims)
+    for arg in function.outputs:
+        signature.output_arg.add(name=arg.name, type=arg.dtype.as_datatype_enum)
+    nodes = {node.name: node for node in function.nodes}
+    signature.is_stateful = any(node.op in OPS and OPS.get(node.op).stateful for node in function.nodes)
+    for node in function.nodes:
+        made = message.node_def.add()
+        write_node(made, node)
+        made.input.extend(_named(text, nodes, library) for text in node.inputs)
+    for arg, text in zip(function.outputs, function.returns, strict=True):
+        message.ret[arg.name] = _named(text, nodes, library)
+    for name in function.control_returns:
+        message.control_ret[name] = name
+        signature.control_output.append(name)
+
+
+def _named(text: str, nodes: Mapping[str, NodeDef], library: Mapping[str, FunctionDef]) -> str:
+    """ "node:3" as "node:output:1"."""
+    ref = InputRef.parse(text)
+    if ref.port < 0 or ref.node not in nodes:
+        return text if ref.port < 0 else ref.node
+    left = ref.port
+    for name, count in _outputs_of_node(nodes[ref.node], library):
+        if left < count:
+            return f"{ref.node}:{name}:{left}"
+        left -= count
+    raise InvalidArgumentError(f"unknown input {text!r}", expected="an output of the node", actual=text)
+
+
+def _outputs_of_node(node: NodeDef, library: Mapping[str, FunctionDef]) -> Iterator[tuple[str, int]]:
+    if node.op in library:
+        yield from ((arg.name, 1) for arg in library[node.op].outputs)
+        return
+    for arg in OPS.get(node.op).outputs:
+        yield arg.name, arg.count(node.attrs)

@@ -1,0 +1,130 @@
+"""Whole graphs to and from `GraphDef` messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.graph.definitions import FunctionDef, NodeDef
+from aioflow.graph.opdef import OPS
+from aioflow.graph.published.attributes import attributes_of, value_of, write_attributes
+from aioflow.graph.published.functions import function_of, write_function
+from aioflow.graph.published.tensors import Room
+from aioflow.protos import Message, message
+
+__all__ = ["PRODUCER", "Refuse", "definition_of", "message_of"]
+
+# What TensorFlow counts up with each change of what ops mean. No op that is here has changed since.
+PRODUCER: Final = 2000
+_NEWEST: Final = 3000  # a producer may ask for a consumer that is as new as this
+_KNOWN_SHAPES: Final = 24  # the producers before wrote a placeholder of unknown shape as a scalar
+
+# Is told op, node and reason of what has no form here.
+Refuse: TypeAlias = Callable[[str, str, str], None]
+
+
+def definition_of(
+    graph: Message, refuse: Refuse | None = None, producer: Message = None
+) -> tuple[tuple[NodeDef, ...], tuple[FunctionDef, ...]]:
+    """The nodes and functions of a GraphDef message, without those that are refused.
+
+    Args:
+        refuse: Is told what has no form here; without it that is an error.
+        producer: An OpList message, the ops as the producer had them: an attribute that is not known here is dropped
+            where it has the producer's default.
+
+    Raises:
+        DTypeError, UnimplementedError: a node or function has no form here.
+        InvalidArgumentError: something in it is malformed; the error names the node.
+        ResourceExhaustedError: its constants are much larger than what is written.
+    """
+    needed = graph.versions.min_consumer
+    if needed > _NEWEST:
+        raise UnimplementedError("the graph needs a later version", expected=f"at most {_NEWEST}", actual=needed)
+    reader = _Reader(graph, refuse, producer)
+    nodes = [reader.node(node, tuple(node.input)) for node in graph.node]
+    gradients = {gradient.function_name: gradient.gradient_func for gradient in graph.library.gradient}
+    functions = [reader.function(each, gradients) for each in reader.library.values()]
+    return tuple(node for node in nodes if node is not None), tuple(f for f in functions if f is not None)
+
+
+class _Reader:
+    """Reads the nodes and functions of one graph."""
+
+    def __init__(self, graph: Message, refuse: Refuse | None, producer: Message) -> None:
+        self._refuse = refuse
+        self._room = Room()
+        self._old_shapes = 0 < graph.versions.producer < _KNOWN_SHAPES
+        self._defaults = _defaults(producer, self._room)
+        self.library = {each.signature.name: each for each in graph.library.function}
+        if len(self.library) < len(graph.library.function):
+            raise InvalidArgumentError("the library has a function twice", actual=sorted(self.library))
+
+    def node(self, node: Message, inputs: tuple[str, ...]) -> NodeDef | None:
+        try:
+            attrs = attributes_of(node, self._room)
+            self._drop_defaults(node.op, attrs)
+            if self._old_shapes and node.op == "Placeholder" and attrs.get("shape") == ():
+                attrs["shape"] = None
+            return NodeDef(node.name, node.op, inputs, node.device, attrs)
+        except (DTypeError, UnimplementedError) as error:
+            self._refused(node.op, node.name, error)
+            return None
+        except OpError as error:
+            raise error.at(node.name, node.op, None) from error.__cause__
+
+    def function(self, function: Message, gradients: Mapping[str, str]) -> FunctionDef | None:
+        name = function.signature.name
+        try:
+            return function_of(function, self.library, gradients.get(name, ""), self.node)
+        except (DTypeError, UnimplementedError) as error:
+            self._refused("function", name, error)
+            return None
+
+    def _refused(self, op: str, name: str, error: OpError) -> None:
+        if self._refuse is None:
+            raise error.at(name, op, None) from error.__cause__
+        actual = "" if error.actual is None else f", not {error.actual}"
+        self._refuse(op, name, f"{error.message}{actual}")
+
+    def _drop_defaults(self, op: str, attrs: dict[str, Any]) -> None:
+        known = OPS.get(op).attrs if op in OPS else None
+        defaults = self._defaults.get(op)
+        if known is None or defaults is None:
+            return
+        for key in [key for key in attrs if key in defaults and key not in known and attrs[key] == defaults[key]]:
+            del attrs[key]
+
+
+def _defaults(producer: Message, room: Room) -> dict[str, dict[str, Any]]:
+    """The defaults of the attributes of the producer's ops."""
+    return {
+        op.name: {a.name: value_of(a.default_value, room) for a in op.attr if a.HasField("default_value")}
+        for op in (() if producer is None else producer.op)
+    }
+
+
+def message_of(nodes: Sequence[NodeDef], functions: Sequence[FunctionDef]) -> Message:
+    """The GraphDef message of nodes and functions.
+
+    Raises:
+        InvalidArgumentError: a function reads what is not there.
+    """
+    made = message("GraphDef")()
+    made.versions.producer = PRODUCER
+    for node in nodes:
+        added = made.node.add()
+        _write_node(added, node)
+        added.input.extend(node.inputs)
+    library = {function.name: function for function in functions}
+    for function in functions:
+        write_function(made.library.function.add(), function, library, _write_node)
+        if function.gradient:
+            made.library.gradient.add(function_name=function.name, gradient_func=function.gradient)
+    return made
+
+
+def _write_node(made: Message, node: NodeDef) -> None:
+    made.name, made.op, made.device = node.name, node.op, node.device
+    write_attributes(made, node)
