@@ -14,7 +14,7 @@ import pytest
 import aioflow as af
 from aioflow.testing.evaluate import evaluate
 from tests.dense import dense
-from tests.parity.function_definitions import our_graph, their_graph
+from tests.parity.test_graphdef import from_tensorflow, to_tensorflow
 
 A = np.array([0.5, -1.2, 2.0], np.float32)
 B = np.array([1.5, 0.3, -0.7], np.float32)
@@ -401,7 +401,7 @@ def test_their_library_runs_here(tf: Any, program: Callable[..., Any], arrays: t
         with tf.Session() as session:
             wanted, gradients = session.run([ys, found], dict(zip(xs, arrays, strict=True)))
     with af.Graph().as_default():
-        *mine, x0, x1 = af.import_graph_def(our_graph(tf, definition), return_elements=[*names, "x0:0", "x1:0"])
+        *mine, x0, x1 = af.import_graph_def(from_tensorflow(definition), return_elements=[*names, "x0:0", "x1:0"])
         feeds = dict(zip((x0, x1), arrays, strict=True))
         for ours, other in zip(evaluate(mine, feeds), wanted, strict=True):
             np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6)
@@ -427,7 +427,7 @@ def test_their_function_with_its_own_gradient(tf: Any) -> None:
         z = f(x, y)
         with tf.Session() as session:
             wanted = session.run(tf.gradients(z, [x, y]), {x: A, y: B})
-        definition = our_graph(tf, graph.as_graph_def())
+        definition = from_tensorflow(graph.as_graph_def())
     assert [f.gradient for f in definition.functions if f.gradient]
     with af.Graph().as_default():
         z, x, y = af.import_graph_def(definition, return_elements=[z.name, "x:0", "y:0"])
@@ -450,7 +450,7 @@ def test_variables_in_their_library(tf: Any, first: bool) -> None:
 
         x = tf.placeholder(tf.float32, [3], name="x")
         y = f(x)
-        definition = our_graph(tf, graph.as_graph_def())
+        definition = from_tensorflow(graph.as_graph_def())
         init = graph.get_operation_by_name("v/Assign").name
         with tf.Session() as session:
             session.run(init)
@@ -526,7 +526,7 @@ def test_our_library_runs_there(tf: Any, program: Callable[..., Any]) -> None:
     assert (program is our_differentiated_call) != bool(definition.functions)
     assert definition == af.GraphDef.from_bytes(definition.to_bytes()) == af.GraphDef.from_json(definition.to_json())
     with tf.Graph().as_default():
-        theirs = tf.import_graph_def(their_graph(tf, definition), name="", return_elements=[y.name for y in ys])
+        theirs = tf.import_graph_def(to_tensorflow(tf, definition), name="", return_elements=[y.name for y in ys])
         with tf.Session() as session:
             other = session.run(theirs, {"x0:0": A, "x1:0": B})
     for ours, value in zip(mine, other, strict=True):
