@@ -1,0 +1,75 @@
+"""The part of a graph that is needed for something. Exported models have much else: training, saving, other calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.protos import Message, message
+
+__all__ = ["node_of", "pruned"]
+
+
+def node_of(name: str) -> str:
+    """The node of a tensor or control input: "node" of "node", "node:1", "node:output:1" and "^node"."""
+    return name.removeprefix("^").partition(":")[0]
+
+
+def pruned(graph: Message, wanted: Iterable[str]) -> Message:
+    """The GraphDef of the nodes and functions that some nodes need.
+
+    Args:
+        graph: A GraphDef.
+        wanted: Names of nodes or tensors.
+
+    Raises:
+        InvalidArgumentError: it has not what is wanted, or needed.
+    """
+    nodes = {node.name: node for node in graph.node}
+    library = {function.signature.name: function for function in graph.library.function}
+    kept = _reached(nodes, wanted)
+    made = message("GraphDef")()
+    made.versions.CopyFrom(graph.versions)
+    made.node.extend(node for node in graph.node if node.name in kept)
+    gradients = {entry.function_name: entry.gradient_func for entry in graph.library.gradient}
+    called = _called(made.node, library, gradients)
+    made.library.function.extend(each for name, each in library.items() if name in called)
+    made.library.gradient.extend(entry for entry in graph.library.gradient if entry.function_name in called)
+    return made
+
+
+def _reached(nodes: Mapping[str, Message], wanted: Iterable[str]) -> set[str]:
+    left, kept = [(node_of(name), "") for name in wanted], set[str]()
+    while left:
+        name, reader = left.pop()
+        if name in kept:
+            continue
+        if name not in nodes:
+            raise InvalidArgumentError(
+                f"the graph has no node {name!r}", expected="what its signatures and nodes name", actual=reader or name
+            )
+        kept.add(name)
+        left += [(node_of(text), name) for text in nodes[name].input]
+    return kept
+
+
+def _called(nodes: Iterable[Message], library: Mapping[str, Message], gradients: Mapping[str, str]) -> set[str]:
+    left = [name for node in nodes for name in _functions(node)]
+    found: set[str] = set()
+    while left:
+        name = left.pop()
+        if name in found or name not in library:
+            continue
+        found.add(name)
+        left += [other for node in library[name].node_def for other in _functions(node)]
+        left += [gradients[name]] if name in gradients else []
+    return found
+
+
+def _functions(node: Message) -> Iterator[str]:
+    """Names of the functions that a node may call."""
+    yield node.op
+    for value in node.attr.values():
+        if value.HasField("func"):
+            yield value.func.name
+        yield from (function.name for function in value.list.func)
