@@ -50,6 +50,7 @@ class Model:
         variables: Its variables by the names that the file has for their values; empty where all weights are constants.
         initialize: Gives the variables the values of the file, in a session of the graph.
         source: Where it came from and what wrote it, for people.
+        assets: String scalars that are paths of files, with these paths: as `aioflow.saved.save(assets=)` takes them.
     """
 
     graph: Graph
@@ -57,6 +58,7 @@ class Model:
     variables: Mapping[str, Variable] = field(default_factory=dict)
     initialize: Callable[[Session], Awaitable[None]] = _nothing
     source: str = ""
+    assets: Mapping[Tensor, str] = field(default_factory=dict)
 
     def signature(self, name: str | None = None) -> Signature:
         """The signature of that name; by default "serving_default", or the only one there is.

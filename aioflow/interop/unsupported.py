@@ -30,18 +30,18 @@ class UnsupportedOp:
 
 
 class UnsupportedError(UnimplementedError):
-    """A model has ops that cannot be imported.
+    """A model has ops that cannot be imported, or saved, or exported: whatever was to be `done` with it.
 
     Attributes:
         unsupported: Each node, in the order of the file.
     """
 
-    def __init__(self, what: str, unsupported: Iterable[UnsupportedOp]) -> None:
+    def __init__(self, what: str, unsupported: Iterable[UnsupportedOp], done: str = "imported") -> None:
         self.unsupported = tuple(unsupported)
         by_op: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         for each in self.unsupported:
             by_op[each.op, each.why].append(each.node)
-        lines = [f"{what} has ops that cannot be imported:"]
+        lines = [f"{what} has ops that cannot be {done}:"]
         lines += [f"  {op}: {why} ({_nodes(nodes)})" for (op, why), nodes in sorted(by_op.items())]
         super().__init__("\n".join(lines))
 

@@ -1,3 +1,25 @@
 """Models in a folder of aioflow's own: graph, signatures, weights, assets."""
 
-__all__: list[str] = []
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from aioflow.work.later import load_later as _load_later
+
+# ruff: noqa: TC004
+# Loaded with the first use.
+if _TYPE_CHECKING:
+    from aioflow.interop.model import Model as Model
+    from aioflow.interop.model import Signature as Signature
+    from aioflow.saved.reading import load as load
+    from aioflow.saved.writing import save as save
+
+__all__ = ["Model", "Signature", "load", "save"]
+
+_load_later(
+    __name__,
+    {
+        "Model": "aioflow.interop.model",
+        "Signature": "aioflow.interop.model",
+        "load": "aioflow.saved.reading",
+        "save": "aioflow.saved.writing",
+    },
+)

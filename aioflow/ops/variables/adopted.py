@@ -1,11 +1,13 @@
-"""Variables of graphs that were imported: the handle is there, and the values come from a file."""
+"""Variables of graphs that were read from a file: made around a handle that the graph has already."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from aioflow.errors import DTypeError
-from aioflow.graph.graph import GraphKeys, Tensor
+from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.shapes import dims_of
-from aioflow.ops.apply import make
+from aioflow.ops.apply import make, make_op
 from aioflow.ops.core import no_op
 from aioflow.ops.variables.replicas import VariableAggregation, VariableSynchronization
 from aioflow.ops.variables.variable import Variable
@@ -14,19 +16,30 @@ __all__ = ["AdoptedVariable"]
 
 
 class AdoptedVariable(Variable):
-    """The variable that a handle stands for. It joins the collections of its graph.
+    """A variable of which the graph has the handle, and perhaps a read.
 
-    Its initializer leaves it as it is, so that the initializers of all variables can be run beside it.
+    The nodes that a variable has beside these are made, under the names that they have with every variable.
 
     Args:
-        handle: The output of a VarHandleOp.
+        handle: The output of a `VarHandleOp`.
+        initial_value: Makes the initial value; it is called where that is to be. Without it the initializer leaves the
+            variable as it is, so that the initializers of all variables can be run beside it.
+        read: The read that stands for the variable wherever it is used as a tensor; a new one without it.
         trainable: Whether optimizers change it by default.
+        collections: Graph collections to join; by default the global variables.
 
     Raises:
-        DTypeError: it is something else.
+        DTypeError: the handle is something else.
     """
 
-    def __init__(self, handle: Tensor, trainable: bool = True) -> None:
+    def __init__(
+        self,
+        handle: Tensor,
+        initial_value: Callable[[], Tensor] | None = None,
+        read: Tensor | None = None,
+        trainable: bool = True,
+        collections: Iterable[str] | None = None,
+    ) -> None:
         node = handle.op
         if node.type != "VarHandleOp":
             raise DTypeError("not the handle of a variable", expected="a VarHandleOp", actual=node.type)
@@ -38,18 +51,27 @@ class AdoptedVariable(Variable):
         self._handle = handle
         self._dims = dims_of(node.attrs["shape"])
         self._dtype = node.attrs["dtype"]
-        graph = node.graph
+        graph: Graph = node.graph
         with graph.as_default(), graph.control_dependencies(None), graph.name_scope(f"{node.name}/"):
-            self._initializer = no_op(name="Assign")
             with graph.colocate_with(node):
                 with graph.name_scope("IsInitialized"):
                     self._is_initialized = make("VarIsInitializedOp", handle)
-                with graph.name_scope("Read"):
-                    self._cached = self._read()
-        self._initial_value = self._cached
-        kinds = [GraphKeys.GLOBAL_VARIABLES, *([GraphKeys.TRAINABLE_VARIABLES] if trainable else [])]
-        graph.add_to_collections(kinds, self)
+                self._cached = self._new_read(graph) if read is None else read
+            if initial_value is None:
+                self._initial_value = self._cached
+                self._initializer = no_op(name="Assign")
+            else:
+                with graph.colocate_with(node):
+                    with graph.name_scope("Initializer"):
+                        self._initial_value = initial_value()
+                    self._initializer = make_op("AssignVariableOp", handle, self._initial_value, name="Assign")
+        self._join(graph, collections)
 
     def initialized_value(self) -> Tensor:
-        """The value, which there is when the file has been read."""
-        return self.value()
+        """The value; for one without an initial value, what there is when its file has been read."""
+        return self.value() if self._initial_value is self._cached else super().initialized_value()
+
+    def _new_read(self, graph: Graph) -> Tensor:
+        with graph.name_scope("Read"):
+            found: Tensor = self._read()
+            return found

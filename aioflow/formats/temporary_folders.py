@@ -1,0 +1,90 @@
+"""Folders that appear whole or not at all, as the files of `temporary_files.py` do: made under another name beside."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from aioflow.errors import AlreadyExistsError
+from aioflow.formats.files import file_errors
+from aioflow.formats.temporary_files import flush_directory, locks
+
+__all__ = ["TemporaryFolder", "temporary_folder"]
+
+
+class TemporaryFolder:
+    """A new folder under a name that tells what it is.
+
+    Attributes:
+        path: Its name.
+    """
+
+    def __init__(self, path: Path, final: Path) -> None:
+        self.path = path
+        self._final = final
+
+    def publish(self) -> None:
+        """Give it its name, in the place of an empty folder, or none. Files in it are on the disk already.
+
+        Raises:
+            AlreadyExistsError: there is something of that name.
+        """
+        flush_directory(self.path)
+        try:
+            self.path.rename(self._final)
+        except OSError as error:
+            if not os.path.lexists(self._final):
+                raise
+            raise AlreadyExistsError(f"{self._final} is there already", expected="nothing of that name") from error
+        flush_directory(self._final.parent)
+
+
+@contextmanager
+def temporary_folder(final: Path) -> Iterator[TemporaryFolder]:
+    """A new folder beside `final`, which is gone at the end of the block unless it was published by then.
+
+    What killed writers of the same have left behind is taken away.
+    """
+    with file_errors(final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(final)
+        folder = TemporaryFolder(final.with_name(f".{final.name}.{secrets.token_hex(6)}.tmp"), final)
+        folder.path.mkdir()
+        try:
+            with _locked(folder.path):
+                yield folder
+        finally:
+            shutil.rmtree(folder.path, ignore_errors=True)
+
+
+@contextmanager
+def _locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Without `wait`, raises OSError where somebody else has it, or there are no locks."""
+    with ExitStack() as stack:
+        try:
+            _lock(path, wait, stack)
+        except OSError:
+            if not wait:
+                raise
+        yield
+
+
+def _lock(path: Path, wait: bool, stack: ExitStack) -> None:
+    if locks is None:
+        raise OSError("there are no locks")
+    descriptor = os.open(path, os.O_RDONLY)
+    stack.callback(os.close, descriptor)
+    locks.flock(descriptor, locks.LOCK_EX | (0 if wait else locks.LOCK_NB))
+
+
+def _remove_abandoned(final: Path) -> None:
+    temporary = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{12}}\.tmp")
+    with suppress(OSError), os.scandir(final.parent) as entries:
+        for entry in [e for e in entries if temporary.fullmatch(e.name)]:
+            with suppress(OSError), _locked(Path(entry.path), wait=False):  # it is in somebody's hands, or a file
+                shutil.rmtree(entry.path, ignore_errors=True)

@@ -1,0 +1,117 @@
+"""What is asked to be saved, checked: the calls of a model, its assets, its variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_kind
+from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
+from aioflow.graph.graphdef import GraphDef
+from aioflow.interop.model import DEFAULT_SIGNATURE, Signature
+from aioflow.ops.apply import make
+from aioflow.saved.manifest import StoredSignature, TensorInfo, Weight
+from aioflow.saved.pruning import VARIABLE
+
+__all__ = ["assets_of", "calls_of", "stored", "variables_of"]
+
+_KEPT_IN: Final = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES, GraphKeys.MODEL_VARIABLES)
+
+
+def calls_of(graph: Graph, signatures: Any) -> dict[str, Signature]:
+    if isinstance(signatures, Signature):
+        signatures = {DEFAULT_SIGNATURE: signatures}
+    check_kind(signatures, Mapping, "the signatures", "a Signature, or a dictionary of some by name")
+    if not signatures:
+        raise InvalidArgumentError("a model needs a signature", expected="at least one", actual="none")
+    return {name: _call(graph, name, signature) for name, signature in signatures.items()}
+
+
+def _call(graph: Graph, name: Any, signature: Any) -> Signature:
+    check_kind(name, str, "the name of a signature", "a str")
+    if isinstance(signature, tuple) and len(signature) == 2:
+        signature = Signature(*signature)
+    check_kind(signature, Signature, f"signature {name!r}", "a Signature, or two dictionaries: inputs and outputs")
+    inputs, outputs = (_tensors(graph, name, given) for given in (signature.inputs, signature.outputs))
+    if not outputs:
+        raise InvalidArgumentError(f"signature {name!r} has no outputs", expected="at least one", actual="none")
+    twice = len(set(inputs.values())) < len(inputs)
+    if twice:
+        raise InvalidArgumentError(f"two inputs of signature {name!r} are one tensor", expected="a tensor for each")
+    return Signature(inputs, outputs, signature.method)
+
+
+def _tensors(graph: Graph, signature: str, given: Any) -> dict[str, Tensor]:
+    check_kind(given, Mapping, f"the tensors of signature {signature!r}", "a dictionary of tensors by name")
+    found: dict[str, Tensor] = {}
+    for name, value in given.items():
+        check_kind(name, str, f"a name of signature {signature!r}", "a str")
+        tensor: Any = graph.as_graph_element(value, allow_operation=False)
+        if tensor.dtype in (dtypes.resource, dtypes.variant):
+            raise DTypeError(
+                f"{name!r} of signature {signature!r} is a handle", expected="a tensor of values", actual=tensor.dtype
+            )
+        found[name] = tensor
+    return found
+
+
+def assets_of(graph: Graph, assets: Any) -> dict[Tensor, str]:
+    check_kind(assets, Mapping, "the assets", "a dictionary from tensors to paths")
+    found: dict[Tensor, str] = {}
+    for key, path in assets.items():
+        tensor: Any = graph.as_graph_element(key, allow_operation=False)
+        if tensor.dtype is not dtypes.string or tensor.dims not in ((), None) or len(tensor.op.outputs) > 1:
+            raise InvalidArgumentError(
+                f"{tensor.name} cannot be the path of an asset", expected="a string scalar", actual=repr(tensor)
+            )
+        check_kind(path, (str, os.PathLike), f"the asset of {tensor.name}", "a str or a path")
+        found[tensor] = os.fspath(path)
+    return found
+
+
+def stored(signature: Signature) -> StoredSignature:
+    inputs, outputs = (
+        tuple(TensorInfo(name, tensor.name, tensor.dtype, tensor.dims) for name, tensor in tensors.items())
+        for tensors in (signature.inputs, signature.outputs)
+    )
+    return StoredSignature(inputs, outputs, signature.method)
+
+
+def variables_of(graph: Graph, definition: GraphDef) -> tuple[tuple[Weight, ...], list[Tensor]]:
+    """The variables of a definition, and a read of each."""
+    handles = [graph.get_operation_by_name(node.name) for node in definition.nodes if node.op == VARIABLE]
+    known = {v.handle.op: v for key in _KEPT_IN for v in graph.get_collection(key) if hasattr(v, "handle")}
+    trained = {v.handle.op for v in graph.get_collection(GraphKeys.TRAINABLE_VARIABLES) if hasattr(v, "handle")}
+    plain = _plain_reads(graph) if any(handle not in known for handle in handles) else {}
+    weights, reads = [], []
+    for handle in handles:
+        variable = known.get(handle)
+        read = plain.get(handle) if variable is None else _value(graph, variable)
+        reads.append(_new_read(graph, handle) if read is None else read)
+        dtype, shape = handle.attrs["dtype"], handle.attrs["shape"]
+        weights.append(Weight(handle.name, dtype, shape, variable is None or handle in trained))
+    return tuple(weights), reads
+
+
+def _value(graph: Graph, variable: Any) -> Tensor:
+    with graph.as_default(), graph.control_dependencies(None):
+        found: Tensor = variable.value()
+        return found
+
+
+def _plain_reads(graph: Graph) -> dict[Operation, Tensor]:
+    """For each handle a read of it that can be fetched, and waits for nothing."""
+    return {
+        op.inputs[0].op: op.outputs[0]
+        for op in graph.get_operations()
+        if op.type == "ReadVariableOp" and not op.waits_for and graph.is_fetchable(op)
+    }
+
+
+def _new_read(graph: Graph, handle: Operation) -> Tensor:
+    with graph.as_default(), graph.control_dependencies(None), graph.colocate_with(handle):
+        found: Tensor = make("ReadVariableOp", handle.outputs[0], dtype=handle.attrs["dtype"])
+        return found

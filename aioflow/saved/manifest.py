@@ -1,0 +1,269 @@
+"""The file that makes a folder a model, `aioflow.json`: what is there, how the model is called, who may read it.
+
+It is written last, and vouches for every other file by size and SHA-256. Which versions are read is said in
+`checks/versions.py`. What is read here may come from anywhere: a name is that of a file in the folder, or refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeVar
+
+from aioflow.checks.brief import brief
+from aioflow.checks.versions import readable_version
+from aioflow.errors import DataLossError, OpError
+from aioflow.graph.dtypes import ALL, DType
+from aioflow.graph.shapes import Dims
+from aioflow.release import RELEASE
+
+__all__ = [
+    "ASSETS",
+    "MANIFEST",
+    "Asset",
+    "Manifest",
+    "StoredFile",
+    "StoredSignature",
+    "TensorInfo",
+    "Weight",
+    "sealed",
+]
+
+MANIFEST: Final = "aioflow.json"
+ASSETS: Final = "assets"  # the folder of the assets
+VERSION: Final = 1
+FEATURES: Final[frozenset[str]] = frozenset()  # that a reader may have to know; none so far
+_FORMAT: Final = "aioflow.model"
+_DTYPES: Final = {dtype.name: dtype for dtype in ALL}
+_NAME: Final = re.compile(r"[^/\\\0:]{1,255}")
+_MAX_RANK: Final = 64
+# In JSON a line ends between values only, so that what stands on one line is the same.
+_INNERMOST: Final = re.compile(r"[\[{][^\[\]{}]*[\]}]")
+_LINE: Final = re.compile(r"\n\s*")
+
+T = TypeVar("T")
+
+
+class StoredFile(NamedTuple):
+    """A file of the folder: its name, how many bytes it has, and their SHA-256."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class TensorInfo(NamedTuple):
+    """An input or output: the name that the signature gives it, the tensor in the graph, and what it is."""
+
+    name: str
+    tensor: str
+    dtype: DType
+    shape: Dims
+
+
+class StoredSignature(NamedTuple):
+    """One way to call the model."""
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    method: str = ""
+
+
+class Weight(NamedTuple):
+    """A variable: the node of its handle, which is its name in the checkpoint too, what it is, and who changes it."""
+
+    name: str
+    dtype: DType
+    shape: Dims
+    trainable: bool
+
+
+class Asset(NamedTuple):
+    """A file that the graph reads by a path that it has in a tensor."""
+
+    tensor: str
+    file: StoredFile
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a folder is.
+
+    Attributes:
+        graph, ops: The definition, and what its producer knew of its ops.
+        weights: The manifest of the checkpoint with the values of the variables; None where there are no variables.
+        producer: The release that wrote it.
+        version: Of the format; when read, the one by whose rules it was.
+    """
+
+    signatures: Mapping[str, StoredSignature]
+    graph: StoredFile
+    ops: StoredFile
+    weights: StoredFile | None = None
+    variables: tuple[Weight, ...] = ()
+    assets: tuple[Asset, ...] = ()
+    producer: str = RELEASE
+    version: int = VERSION
+    unknown: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files that it vouches for, beside those of the checkpoint."""
+        found = [self.graph.name, self.ops.name, *(asset.file.name for asset in self.assets)]
+        return [*found, self.weights.name] if self.weights else found
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        content: dict[str, Any] = {
+            "format": _FORMAT,
+            "version": VERSION,
+            "min_reader": 1,
+            "min_release": "0.1.0",
+            "requires": {},
+            "producer": self.producer,
+            "signatures": {
+                name: {
+                    "method": signature.method,
+                    "inputs": [_tensor_document(info) for info in signature.inputs],
+                    "outputs": [_tensor_document(info) for info in signature.outputs],
+                }
+                for name, signature in self.signatures.items()
+            },
+            "graph": self.graph._asdict(),
+            "ops": self.ops._asdict(),
+            "weights": self.weights._asdict() if self.weights else None,
+            "variables": [_described(variable) for variable in self.variables],
+            "assets": [{"tensor": asset.tensor, **asset.file._asdict()} for asset in self.assets],
+        }
+        return sealed(content)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: str) -> Manifest:
+        """What a file says.
+
+        Args:
+            path: What the file is called in errors.
+
+        Raises:
+            DataLossError: it is truncated or altered, or says what cannot be.
+            UnimplementedError: a later release is needed to read it.
+        """
+        try:
+            content = json.loads(data)
+            digest = content.pop("sha256")
+            whole = content["format"] == _FORMAT and digest == _digest(content)
+            content["version"] = _number(content["version"])
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise DataLossError(
+                f"file {path} is damaged", expected="a model's manifest", actual=brief(error)
+            ) from error
+        if not whole:
+            raise DataLossError(f"file {path} has been altered", expected="its own checksum", actual="another one")
+        version = readable_version(f"file {path}", content, range(1, VERSION + 1), FEATURES)
+        try:
+            return _manifest(content, version)
+        except OpError:
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DataLossError(
+                f"file {path} is damaged", expected="a model's manifest", actual=brief(error)
+            ) from error
+
+
+def sealed(content: Mapping[str, Any]) -> bytes:
+    """The file with that content, and its checksum."""
+    text = json.dumps({**content, "sha256": _digest(content)}, indent=1)
+    return (_INNERMOST.sub(lambda found: _LINE.sub(" ", found[0]), text) + "\n").encode()
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _tensor_document(info: TensorInfo) -> dict[str, Any]:
+    return {"name": info.name, "tensor": info.tensor, "dtype": info.dtype.name, "shape": info.shape}
+
+
+def _described(variable: Weight) -> dict[str, Any]:
+    return {**variable._asdict(), "dtype": variable.dtype.name}
+
+
+# -- what a field may be: each of these raises ValueError, LookupError or TypeError where it is something else ---------
+
+
+def _manifest(content: Mapping[str, Any], version: int) -> Manifest:
+    weights = content.get("weights")
+    return Manifest(
+        {_text(name): _signature(each) for name, each in content["signatures"].items()},
+        _file(content["graph"]),
+        _file(content["ops"]),
+        None if weights is None else _file(weights),
+        _each(content["variables"], _weight, "name"),
+        _each(content["assets"], _asset, "tensor"),
+        _text(content["producer"]),
+        version,
+    )
+
+
+def _signature(content: Mapping[str, Any]) -> StoredSignature:
+    inputs, outputs = (_each(content[key], _tensor, "name") for key in ("inputs", "outputs"))
+    return StoredSignature(inputs, outputs, _text(content.get("method", "")))
+
+
+def _each(items: Any, read: Callable[[Any], T], key: str) -> tuple[T, ...]:
+    """A list without two of one name."""
+    if not isinstance(items, list):
+        raise TypeError(f"not a list: {brief(items)}")
+    found = tuple(read(item) for item in items)
+    if len({getattr(item, key) for item in found}) < len(found):
+        raise ValueError(f"a {key} comes twice")
+    return found
+
+
+def _tensor(item: Mapping[str, Any]) -> TensorInfo:
+    return TensorInfo(_text(item["name"]), _text(item["tensor"]), _DTYPES[item["dtype"]], _shape(item["shape"]))
+
+
+def _weight(item: Mapping[str, Any]) -> Weight:
+    if type(item["trainable"]) is not bool:
+        raise TypeError("trainable is neither true nor false")
+    return Weight(_text(item["name"]), _DTYPES[item["dtype"]], _shape(item["shape"]), item["trainable"])
+
+
+def _asset(item: Mapping[str, Any]) -> Asset:
+    return Asset(_text(item["tensor"]), _file(item, f"{ASSETS}/"))
+
+
+def _file(item: Mapping[str, Any], folder: str = "") -> StoredFile:
+    name = _text(item["name"])
+    plain = name.removeprefix(folder)
+    if not name.startswith(folder) or not _NAME.fullmatch(plain) or plain in (".", "..") or plain == MANIFEST:
+        raise ValueError(f"not the name of a file of the folder: {brief(name)}")
+    return StoredFile(name, _number(item["size"], 0), _text(item["sha256"]))
+
+
+def _shape(value: Any) -> Dims:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) > _MAX_RANK:
+        raise ValueError(f"not a shape: {brief(value)}")
+    return tuple(None if size is None else _number(size, 0) for size in value)
+
+
+def _number(value: Any, least: int = 1) -> int:
+    if type(value) is not int or not least <= value < 2**63:
+        raise ValueError(f"not a number of at least {least}: {brief(value)}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"not text: {brief(value)}")
+    return value

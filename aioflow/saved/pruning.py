@@ -1,0 +1,114 @@
+"""The part of a graph that goes into a folder: what the signatures need, as a definition that stands by itself.
+
+What is fed is a placeholder there. Which device a node asked for is forgotten: a model says what is computed, and
+whoever loads it has other machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.graph import Graph, Tensor
+from aioflow.graph.graphdef import GraphDef, InputRef, NodeDef, functions_of
+from aioflow.graph.opdef import OPS, traits_of
+from aioflow.graph.shapes import Dims
+from aioflow.interop.model import Signature
+from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
+
+__all__ = ["PLACEHOLDER", "VARIABLE", "pruned", "ref_of"]
+
+PLACEHOLDER: Final = "Placeholder"
+VARIABLE: Final = "VarHandleOp"
+
+
+def ref_of(tensor: Tensor) -> InputRef:
+    """How a definition names a tensor."""
+    return InputRef(tensor.op.name, tensor.value_index)
+
+
+def pruned(graph: Graph, signatures: Mapping[str, Signature], assets: Iterable[Tensor]) -> GraphDef:
+    """The definition that the signatures need, with a placeholder for each asset's path.
+
+    Raises:
+        UnsupportedError: nodes that stand for what only this process has; the error lists all.
+        InvalidArgumentError: an output is inside of what a call of a function stands for.
+    """
+    whole = graph.as_graph_def()
+    nodes = {node.name: node for node in whole.nodes}
+    paths = {ref_of(tensor): tensor for tensor in assets}
+    computed: dict[str, None] = {}
+    for signature in signatures.values():
+        fed = {ref_of(tensor) for tensor in signature.inputs.values()} | set(paths)
+        _walk(nodes, [ref_of(tensor) for tensor in signature.outputs.values()], fed, computed)
+    given = {ref: tensor for s in signatures.values() for tensor in s.inputs.values() for ref in [ref_of(tensor)]}
+    stand_ins = {
+        ref.node: _placeholder(ref.node, tensor.dtype, tensor.dims)
+        for ref, tensor in {**given, **paths}.items()
+        if ref.node not in computed and len(tensor.op.outputs) == 1
+    }
+    for ref in given:
+        if ref.node not in stand_ins:  # several outputs, of which another may be computed
+            _walk(nodes, [ref], set(paths), computed)
+    kept = [stand_ins.get(node.name) or node for node in whole.nodes if node.name in computed or node.name in stand_ins]
+    functions = functions_of(kept, graph.functions)
+    _check(kept, [node for function in functions for node in function.nodes], set(stand_ins))
+    names = {node.name for node in kept}
+    return GraphDef(tuple(_anywhere(node, names) for node in kept), whole.version, functions)
+
+
+def _placeholder(name: str, dtype: dtypes.DType, dims: Dims) -> NodeDef:
+    return NodeDef(name, PLACEHOLDER, attrs={"dtype": dtype, "shape": dims})
+
+
+def _walk(nodes: Mapping[str, NodeDef], roots: list[InputRef], fed: set[InputRef], found: dict[str, None]) -> None:
+    """Add the nodes that compute `roots`, from what is fed."""
+    waiting = [ref for ref in roots if ref not in fed]
+    while waiting:
+        name = waiting.pop().node
+        if name in found:
+            continue
+        if name not in nodes:
+            raise InvalidArgumentError(
+                f"{name!r} is inside of what a call of a function stands for",
+                expected="an output that the function returns",
+                actual=name,
+            )
+        if nodes[name].op == PLACEHOLDER and any(ref.node == name for ref in fed):
+            continue  # who only waits for it
+        found[name] = None
+        waiting += [ref for ref in nodes[name].refs() if ref not in fed]
+
+
+def _anywhere(node: NodeDef, names: set[str]) -> NodeDef:
+    """The node without the device that it asked for, and beside those only that are there."""
+    attrs = dict(node.attrs)
+    groups: Any = attrs.pop("_class", ())
+    beside = tuple(g for g in groups if not g.startswith("loc:@") or g.removeprefix("loc:@") in names)
+    return replace(node, device="", attrs=attrs | ({"_class": beside} if beside else {}))
+
+
+def _check(nodes: Iterable[NodeDef], inner: Iterable[NodeDef], fed: set[str]) -> None:
+    found = [UnsupportedOp(n.op, n.name, why) for n in nodes if n.name not in fed and (why := _cannot_travel(n.op))]
+    found += [UnsupportedOp(n.op, n.name, why) for n in inner if (why := _cannot_travel(n.op, inside=True))]
+    if found:
+        raise UnsupportedError("the model", found, "saved")
+
+
+def _cannot_travel(op: str, inside: bool = False) -> str:
+    """Why a node cannot be in a folder; "" where it can."""
+    traits = traits_of(op)
+    if op == VARIABLE:
+        return "a variable that a function has made for itself" if inside else ""
+    if op == PLACEHOLDER:
+        return "" if inside else "it has to be fed, and is no input of the signature"
+    if traits.stays_home:
+        return "it calls a Python function of this process"
+    if traits.kind == "waiting":
+        return "it waits for others of this process"
+    if traits.kind == "handle" and op in OPS and "shared_name" in OPS.get(op).attrs:
+        return "what it holds is in no checkpoint"
+    return ""

@@ -1,0 +1,219 @@
+"""`load`: the model in a folder that `save` wrote, in a graph of its own.
+
+A folder may come from anywhere, so nothing in it is believed: each file is compared with what the manifest says of it,
+the graph is checked as every definition is, and the signatures and weights are compared with the graph.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from aioflow.checks.brief import brief
+from aioflow.errors import DataLossError, OpError
+from aioflow.formats.manifests import MANIFEST as CHECKPOINT_MANIFEST
+from aioflow.formats.manifests import files_of, read_manifest
+from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_kind
+from aioflow.graph.arrays import string_array
+from aioflow.graph.graph import Graph, GraphKeys, Tensor
+from aioflow.graph.graphdef import GraphDef, InputRef, NodeDef, TensorData
+from aioflow.graph.shapes import format_dims, is_compatible
+from aioflow.interop.model import Model, Signature
+from aioflow.ops.apply import constant, make_list
+from aioflow.ops.importer import import_graph_def
+from aioflow.ops.variables.adopted import AdoptedVariable
+from aioflow.ops.variables.variable import Variable
+from aioflow.saved.manifest import MANIFEST, Manifest, StoredSignature, TensorInfo, Weight
+from aioflow.saved.ops_used import ops_from
+from aioflow.saved.places import Place
+from aioflow.saved.pruning import PLACEHOLDER, VARIABLE
+from aioflow.session.session import Session
+from aioflow.train.saved_variables import Saved, check_saved
+
+__all__ = ["load", "read_folder"]
+
+
+def load(folder: str | os.PathLike[str]) -> Model:
+    """The model in a folder. Blocks on the disk: in a coroutine, `await asyncio.to_thread(aioflow.saved.load, folder)`.
+
+        model = aioflow.saved.load("model")
+        async with aioflow.Session(graph=model.graph) as session:
+            await model.initialize(session)
+            values = await session.run(model.outputs, {model.inputs["x"]: x})
+
+    The values of the variables are read by `initialize`, or by the initializers of the variables, and not before. A
+    model is a program: its graph may read and write files as every graph may. Nothing in the folder is ever executed
+    besides its graph.
+
+    Args:
+        folder: A path, or the URL of a folder in a store.
+
+    Raises:
+        NotFoundError: there is no model, or a file of it is missing; or an op of it is registered by nobody.
+        DataLossError: a file is truncated, altered, or does not fit the others; the error names it.
+        PermissionDeniedError: a file is a link that leads out of the folder.
+        UnimplementedError: it needs a later release, which the error names.
+        InvalidArgumentError: the graph does not fit the ops of this release; the error names the node.
+    """
+    check_kind(folder, (str, os.PathLike), "the folder of a model", "a str or a path")
+    place = Place(folder)
+    manifest, definition = read_folder(place)
+    paths = {asset.tensor: place.path(asset.file.name) for asset in manifest.assets}
+    graph = Graph()
+    with graph.as_default():
+        import_graph_def(_with_paths(definition, paths), name="", producer_op_list=_ops(place, manifest))
+    signatures = {name: _signature(graph, name, stored) for name, stored in manifest.signatures.items()}
+    assets = {graph.get_tensor_by_name(tensor): path for tensor, path in paths.items()}
+    variables = _variables(graph, place, manifest)
+    return Model(
+        graph,
+        signatures,
+        variables,
+        partial(_initialize, list(variables.values())),
+        source=f"{place.name}, by aioflow {manifest.producer}",
+        assets=assets,
+    )
+
+
+def read_folder(place: Place) -> tuple[Manifest, GraphDef]:
+    """The manifest and the definition of a folder, whose other files are all there as they were written.
+
+    Raises:
+        OpError: as `load`.
+    """
+    manifest = Manifest.from_bytes(place.manifest(), place.path(MANIFEST))
+    data = place.read(manifest.graph)
+    try:
+        definition = GraphDef.from_bytes(data)
+    except OpError as error:
+        error.message = f"{place.path(manifest.graph.name)}: {error.message}"
+        raise
+    for asset in manifest.assets:
+        place.check(asset.file)
+    return manifest, definition
+
+
+def _ops(place: Place, manifest: Manifest) -> Any:
+    return ops_from(GraphDef.from_json(place.read(manifest.ops)))
+
+
+def _with_paths(definition: GraphDef, paths: Mapping[str, str]) -> GraphDef:
+    """The definition with constants for the paths of assets."""
+    nodes = {node.name: node for node in definition.nodes}
+    for tensor, path in paths.items():
+        ref = InputRef.parse(tensor)
+        if ref.node not in nodes or nodes[ref.node].op != PLACEHOLDER or ref.port:
+            raise DataLossError("an asset has no place in the graph", expected="a placeholder", actual=brief(tensor))
+        value = TensorData.of(string_array(np.array(os.fsencode(path), object)))
+        nodes[ref.node] = NodeDef(ref.node, "Const", attrs={"dtype": dtypes.string, "value": value})
+    return replace(definition, nodes=tuple(nodes.values()))
+
+
+# -- signatures -------------------------------------------------------------------------------------------------------
+
+
+def _signature(graph: Graph, name: str, stored: StoredSignature) -> Signature:
+    inputs, outputs = (
+        {info.name: _tensor(graph, name, info) for info in infos} for infos in (stored.inputs, stored.outputs)
+    )
+    return Signature(inputs, outputs, stored.method)
+
+
+def _tensor(graph: Graph, signature: str, info: TensorInfo) -> Tensor:
+    try:
+        tensor = graph.get_tensor_by_name(info.tensor)
+    except OpError as error:
+        raise DataLossError(
+            f"signature {signature!r} does not fit the graph", expected=f"tensor {info.tensor}", actual=error.message
+        ) from error
+    if tensor.dtype is not info.dtype or not is_compatible(tensor.dims, info.shape):
+        raise DataLossError(
+            f"{info.name!r} of signature {signature!r} does not fit the graph",
+            expected=f"{info.dtype.name} {format_dims(info.shape)}",
+            actual=f"{tensor.dtype.name} {format_dims(tensor.dims)}",
+        )
+    if info.shape is not None:
+        tensor.set_shape(info.shape)
+    return tensor
+
+
+# -- weights ----------------------------------------------------------------------------------------------------------
+
+
+def _variables(graph: Graph, place: Place, manifest: Manifest) -> dict[str, Variable]:
+    handles = {op.name: op for op in graph.get_operations() if op.type == VARIABLE}
+    if set(handles) != {weight.name for weight in manifest.variables} or (handles and manifest.weights is None):
+        raise DataLossError(
+            f"the weights in {place.name} do not fit the graph",
+            expected=f"values of {sorted(handles)[:8]}",
+            actual=sorted(weight.name for weight in manifest.variables)[:8],
+        )
+    if not handles or manifest.weights is None:
+        return {}
+    place.check(manifest.weights)
+    prefix = manifest.weights.name.removesuffix(CHECKPOINT_MANIFEST)
+    _check_links(place, prefix)
+    for weight in manifest.variables:
+        _check_weight(handles[weight.name], weight)
+    restored = _restored(graph, place.path(prefix), manifest.variables)
+    reads = {op.inputs[0].op.name: op.outputs[0] for op in graph.get_operations() if _is_value(op)}
+    collections = (GraphKeys.GLOBAL_VARIABLES,)
+    found: dict[str, Variable] = {}
+    for weight, value in zip(manifest.variables, restored, strict=True):
+        handle, given = handles[weight.name].outputs[0], _given(value)
+        found[weight.name] = AdoptedVariable(handle, given, reads.get(weight.name), weight.trainable, collections)
+    check_saved(place.path(prefix), [Saved(name, variable) for name, variable in found.items()], reshape=False)
+    return found
+
+
+def _check_links(place: Place, prefix: str) -> None:
+    """The files of a checkpoint are in the folder."""
+    store, name = place.store(prefix)
+    try:
+        for file in files_of(read_manifest(store, name)):
+            place.check_inside(file)
+    except ValueError as error:
+        if isinstance(error, OpError):
+            raise
+        raise DataLossError(f"{place.path(prefix)} is damaged", expected="a checkpoint", actual=str(error)) from error
+
+
+def _check_weight(handle: Any, weight: Weight) -> None:
+    dtype, shape = handle.attrs["dtype"], handle.attrs["shape"]
+    if dtype is not weight.dtype or not is_compatible(shape, weight.shape):
+        raise DataLossError(
+            f"variable {weight.name!r} does not fit the graph",
+            expected=f"{dtype.name} {format_dims(shape)}",
+            actual=f"{weight.dtype.name} {format_dims(weight.shape)}",
+        )
+
+
+def _restored(graph: Graph, prefix: str, weights: tuple[Weight, ...]) -> list[Tensor]:
+    """Nodes that read the values: the initial values of the variables."""
+    with graph.as_default(), graph.name_scope("restored"):
+        names = constant([weight.name for weight in weights], dtypes.string, name="tensor_names")
+        slices = constant([""] * len(weights), dtypes.string, name="slices")
+        wanted = [weight.dtype for weight in weights]
+        return make_list("RestoreV2", constant(prefix, name="prefix"), names, slices, dtypes=wanted)
+
+
+def _is_value(op: Any) -> bool:
+    """Whether it is the read that stood for a variable in the program that built the graph."""
+    if op.type != "ReadVariableOp" or op.waits_for:
+        return False
+    return bool(op.name == f"{op.inputs[0].op.name}/Read/ReadVariableOp")
+
+
+def _given(value: Tensor) -> Callable[[], Tensor]:
+    return lambda: value
+
+
+async def _initialize(variables: list[Variable], session: Session) -> None:
+    if variables:
+        await session.run([variable.initializer for variable in variables])
