@@ -29,8 +29,8 @@ from aioflow.ops.apply import constant, make_list
 from aioflow.ops.importer import import_graph_def
 from aioflow.ops.variables.adopted import AdoptedVariable
 from aioflow.ops.variables.variable import Variable
-from aioflow.saved.manifest import MANIFEST, Manifest, StoredSignature, TensorInfo, Weight
-from aioflow.saved.ops_used import ops_from
+from aioflow.saved.manifest import MANIFEST, Manifest, StoredFile, StoredSignature, TensorInfo, Weight
+from aioflow.saved.ops_used import without_new_attributes
 from aioflow.saved.places import Place
 from aioflow.saved.pruning import PLACEHOLDER, VARIABLE
 from aioflow.session.session import Session
@@ -67,7 +67,7 @@ def load(folder: str | os.PathLike[str]) -> Model:
     paths = {asset.tensor: place.path(asset.file.name) for asset in manifest.assets}
     graph = Graph()
     with graph.as_default():
-        import_graph_def(_with_paths(definition, paths), name="", producer_op_list=_ops(place, manifest))
+        import_graph_def(_with_paths(definition, paths), name="")
     signatures = {name: _signature(graph, name, stored) for name, stored in manifest.signatures.items()}
     assets = {graph.get_tensor_by_name(tensor): path for tensor, path in paths.items()}
     variables = _variables(graph, place, manifest)
@@ -88,31 +88,33 @@ def read_folder(place: Place) -> tuple[Manifest, GraphDef]:
         OpError: as `load`.
     """
     manifest = Manifest.from_bytes(place.manifest(), place.path(MANIFEST))
-    data = place.read(manifest.graph)
-    try:
-        definition = GraphDef.from_bytes(data)
-    except OpError as error:
-        error.message = f"{place.path(manifest.graph.name)}: {error.message}"
-        raise
+    definition = _definition(place, manifest.graph, GraphDef.from_bytes)
+    ops = _definition(place, manifest.ops, GraphDef.from_json)
     for asset in manifest.assets:
         place.check(asset.file)
-    return manifest, definition
+    return manifest, without_new_attributes(definition, ops)
 
 
-def _ops(place: Place, manifest: Manifest) -> Any:
-    return ops_from(GraphDef.from_json(place.read(manifest.ops)))
+def _definition(place: Place, file: StoredFile, read: Callable[[bytes], GraphDef]) -> GraphDef:
+    data = place.read(file)
+    try:
+        return read(data)
+    except OpError as error:
+        error.message = f"{place.path(file.name)}: {error.message}"
+        raise
 
 
 def _with_paths(definition: GraphDef, paths: Mapping[str, str]) -> GraphDef:
     """The definition with constants for the paths of assets."""
-    nodes = {node.name: node for node in definition.nodes}
+    placeholders = {node.name for node in definition.nodes if node.op == PLACEHOLDER}
+    constants: dict[str, NodeDef] = {}
     for tensor, path in paths.items():
         ref = InputRef.parse(tensor)
-        if ref.node not in nodes or nodes[ref.node].op != PLACEHOLDER or ref.port:
+        if ref.node not in placeholders or ref.port:
             raise DataLossError("an asset has no place in the graph", expected="a placeholder", actual=brief(tensor))
         value = TensorData.of(string_array(np.array(os.fsencode(path), object)))
-        nodes[ref.node] = NodeDef(ref.node, "Const", attrs={"dtype": dtypes.string, "value": value})
-    return replace(definition, nodes=tuple(nodes.values()))
+        constants[ref.node] = NodeDef(ref.node, "Const", attrs={"dtype": dtypes.string, "value": value})
+    return replace(definition, nodes=tuple(constants.get(node.name, node) for node in definition.nodes))
 
 
 # -- signatures -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,76 @@
+"""Writes the files of this release that later ones must read: `python -m tests.saved.data.write`.
+
+Run it once for each release, before its version is changed, and commit what it writes. Files of earlier releases stay
+as they are: they are what was promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+
+import aioflow as af
+from aioflow.release import RELEASE
+from aioflow.saved import Signature, save
+from tests.saved.models import BIAS, WEIGHTS
+
+__all__ = ["FILES", "TABLE", "VOCABULARY", "folder_of", "write"]
+
+VOCABULARY = b"one\ntwo\n"
+TABLE = np.arange(8, dtype=np.int64).reshape(4, 2)
+
+# What each release leaves behind, beside the files of the model.
+FILES = ("model/aioflow.json", "checkpoint.safetensors", "incremental.manifest.json", "graph.json", "graph.aiograph")
+
+
+def folder_of(release: str = RELEASE) -> Path:
+    """Where the files of a release are."""
+    return Path(__file__).parent / release
+
+
+async def write(folder: Path) -> None:
+    """Write a model, checkpoints and definitions that use most of what the formats have."""
+    vocabulary = folder / "vocabulary.txt"
+    vocabulary.write_bytes(VOCABULARY)
+    with af.Graph().as_default() as graph:
+        x = af.placeholder("float32", [None, 3], name="x")
+        n = af.placeholder("int32", [], name="n")
+        w = af.Variable(WEIGHTS, name="layer/w")
+        b = af.Variable(BIAS, name="layer/b", trainable=False)
+        table = af.Variable(TABLE, name="table")
+
+        @af.function
+        def layer(value: af.Tensor) -> af.Tensor:
+            return af.tanh(af.matmul(value, w) + b)
+
+        y = af.identity(layer(x), name="y")
+        total = af.while_loop(lambda i, _: i < n, lambda i, s: (i + 1, s + i), (af.constant(0), af.constant(0)))[1]
+        rows = af.gather(table, [3, 0], name="rows")
+        path = af.constant(str(vocabulary), name="path")
+        calls = {
+            "serving_default": Signature({"x": x}, {"y": y}),
+            "sum": Signature({"n": n}, {"total": af.identity(total, name="total")}),
+            "words": Signature({}, {"words": af.read_file(path, name="words"), "rows": rows}, "lookup"),
+        }
+        saver = af.train.Saver()
+        in_blocks = af.train.Saver(incremental=True)
+        async with af.Session() as session:
+            await session.run(af.global_variables_initializer())
+            await save(session, folder / "model", calls, assets={path: vocabulary})
+            await saver.save(session, folder / "checkpoint", write_state=False)
+            await in_blocks.save(session, folder / "incremental", write_state=False)
+    vocabulary.unlink()
+    with af.Graph().as_default() as graph:
+        v = af.constant(WEIGHTS, name="weights")
+        words = af.constant(["a", "b"], name="words")
+        af.matmul(af.placeholder("float32", [None, 3], name="x"), v, name="y")
+        af.string_join([words, words], name="joined")
+    af.train.write_graph(graph, folder, "graph.json")
+    af.train.write_graph(graph, folder, "graph.aiograph", as_text=False)
+
+
+if __name__ == "__main__":
+    folder_of().mkdir()
+    asyncio.run(write(folder_of()))

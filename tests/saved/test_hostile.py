@@ -1,0 +1,287 @@
+"""Folders that are damaged, or made to harm: each is refused with a typed error, whatever is in it.
+
+100,000 of them in `tox -e fuzz`. A test that fails says the seed and the number of the case.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioflow import errors
+from aioflow.formats.checkpoint import write_checkpoint
+from aioflow.graph import encoding
+from aioflow.saved import load
+from aioflow.saved.manifest import MANIFEST
+from tests.saved.altering import (
+    Change,
+    change_checkpoint,
+    change_graph,
+    change_manifest,
+    change_ops,
+    put,
+)
+from tests.saved.data.write import TABLE, folder_of
+from tests.saved.models import BIAS, WEIGHTS
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder_of() / "model", tmp_path / "model"))
+
+
+FILES = (
+    "aioflow.json",
+    "graph.aiograph",
+    "ops.json",
+    "weights.manifest.json",
+    "weights.safetensors",
+    "assets/vocabulary.txt",
+)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_missing_is_named(model: Path, name: str) -> None:
+    (model / name).unlink()
+    with pytest.raises((errors.NotFoundError, errors.DataLossError), match="model"):
+        load(model)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_truncated_is_named(model: Path, name: str) -> None:
+    data = (model / name).read_bytes()
+    (model / name).write_bytes(data[: len(data) // 2])
+    with pytest.raises(errors.DataLossError) as caught:
+        load(model)
+    assert str(model) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "weights.safetensors"])
+def test_a_file_that_is_altered_is_named(model: Path, name: str) -> None:
+    data = bytearray((model / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (model / name).write_bytes(data)
+    with pytest.raises(errors.DataLossError) as caught:
+        load(model)
+    assert str(model) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_link_out_of_the_folder_is_not_followed(model: Path, tmp_path: Path, name: str) -> None:
+    (model / name).rename(tmp_path / "elsewhere")
+    (model / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(errors.PermissionDeniedError, match="leads out"):
+        load(model)
+
+
+def test_a_folder_of_assets_that_leads_out_is_not_followed(model: Path, tmp_path: Path) -> None:
+    (model / "assets").rename(tmp_path / "elsewhere")
+    (model / "assets").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(errors.PermissionDeniedError, match="leads out"):
+        load(model)
+
+
+def test_a_link_to_the_folder_itself_is_followed(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "newest").symlink_to(model)
+    assert load(tmp_path / "newest").signatures
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
+@pytest.mark.parametrize("name", FILES)
+def test_a_pipe_is_not_waited_for(model: Path, name: str) -> None:
+    (model / name).unlink()
+    os.mkfifo(model / name)
+    with pytest.raises(errors.DataLossError):
+        load(model)
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside", "/etc/passwd", "a/b", "..", ".", "", "a\\b", "C:x", "\0", MANIFEST, 7, None]
+)
+@pytest.mark.parametrize("entry", ["graph", "ops", "weights", "assets"])
+def test_a_name_that_leads_elsewhere_is_refused(model: Path, entry: str, name: Any) -> None:
+    def rename(content: Any) -> None:
+        file = content[entry][0] if entry == "assets" else content[entry]
+        file["name"] = f"assets/{name}" if entry == "assets" and name else name
+
+    change_manifest(model, rename)
+    with pytest.raises((errors.DataLossError, errors.NotFoundError)):
+        load(model)
+
+
+MISFITS: dict[str, tuple[Callable[[Path, Change], None], Change]] = {
+    "a signature of a tensor that is none": (
+        change_manifest,
+        lambda c: c["signatures"]["sum"]["outputs"][0].update(tensor="nothing:0"),
+    ),
+    "a signature of another dtype": (
+        change_manifest,
+        lambda c: c["signatures"]["sum"]["outputs"][0].update(dtype="float32"),
+    ),
+    "a signature of another shape": (
+        change_manifest,
+        lambda c: c["signatures"]["serving_default"]["inputs"][0].update(shape=[None, 4]),
+    ),
+    "an input twice": (
+        change_manifest,
+        lambda c: c["signatures"]["sum"]["inputs"].extend(c["signatures"]["sum"]["inputs"]),
+    ),
+    "a variable less": (change_manifest, lambda c: c["variables"].pop()),
+    "a variable more": (change_manifest, lambda c: c["variables"].append({**c["variables"][0], "name": "more"})),
+    "a variable of another shape": (change_manifest, lambda c: c["variables"][0].update(shape=[2, 2])),
+    "no weights": (change_manifest, lambda c: c.update(weights=None)),
+    "an asset that is no placeholder": (change_manifest, lambda c: c["assets"][0].update(tensor="y:0")),
+    "an asset in a variable": (change_manifest, lambda c: c["assets"][0].update(tensor="layer/w:0")),
+    "a huge file": (change_manifest, lambda c: c["graph"].update(size=2**62)),
+    "a rank without end": (
+        change_manifest,
+        lambda c: c["signatures"]["sum"]["inputs"][0].update(shape=[1] * 10_000),
+    ),
+    "a graph of another variable": (
+        change_graph,
+        lambda d: next(n for n in d["nodes"] if n["name"] == "layer/b")["attrs"].update(shape=[5]),
+    ),
+    "a variable as large as the world": (
+        change_graph,
+        lambda d: next(n for n in d["nodes"] if n["name"] == "layer/b")["attrs"].update(shape=[2**40, 2**40]),
+    ),
+    "a graph without its function": (change_graph, lambda d: d.update(functions=[])),
+    "a cycle": (
+        change_graph,
+        lambda d: next(n for n in d["nodes"] if n["name"] == "y").update(inputs=["y"]),
+    ),
+    "two nodes of one name": (change_graph, lambda d: d["nodes"].append(d["nodes"][0])),
+    "weights of another dtype": (change_checkpoint, lambda c: c.update(header_sha256="0" * 64)),
+    "weights of another version": (change_checkpoint, lambda c: c.update(version=2)),
+    "weights elsewhere": (change_checkpoint, lambda c: c.update(file="../outside.safetensors")),
+    "ops that are none": (change_ops, lambda d: d.update(nodes=[{"name": 3}])),
+}
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_what_does_not_fit_is_refused(model: Path, misfit: str) -> None:
+    where, change = MISFITS[misfit]
+    where(model, change)
+    with pytest.raises(errors.OpError):
+        load(model)
+
+
+def test_weights_of_another_shape_are_refused(model: Path) -> None:
+    """A checkpoint that is whole, but not of this model."""
+    write_checkpoint(str(model / "weights"), {"layer/w": WEIGHTS, "layer/b": WEIGHTS, "table": TABLE})
+    put(model, "weights", (model / "weights.manifest.json").read_bytes())
+    with pytest.raises(errors.InvalidArgumentError, match="layer/b has a different shape"):
+        load(model)
+    write_checkpoint(str(model / "weights"), {"layer/w": WEIGHTS, "layer/b": BIAS})
+    put(model, "weights", (model / "weights.manifest.json").read_bytes())
+    with pytest.raises(errors.NotFoundError, match="lacks table"):
+        load(model)
+
+
+# ── whatever it is ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+JUNK: tuple[Any, ...] = (
+    None, True, -1, 0, 1, 2**31, 2**63, 1e308, "", "x", "../x", "^x:0", "\0", "float32", "resource", "é" * 300,
+    [], [[]], [None], {}, {"a": 1}, {"$dtype": "string"}, {"$tensor": {}}, [1] * 70,
+)  # fmt: skip
+
+
+def _places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    items = (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    )
+    for key, value in items:
+        found += _places(value, (*path, key))
+    return found
+
+
+def _altered(document: Any, rng: random.Random) -> None:
+    """Put junk, or another part, somewhere; or take something away."""
+    places = _places(document)
+    *outer, key = rng.choice(places)
+    holder = document
+    for step in outer:
+        holder = holder[step]
+    kind = rng.random()
+    if kind < 0.2:
+        del holder[key]
+    elif kind < 0.4:
+        other = document
+        for step in rng.choice(places):
+            other = other[step]
+        holder[key] = json.loads(json.dumps(other, default=lambda data: data.decode("latin-1")))
+    else:
+        holder[key] = rng.choice(JUNK)
+
+
+def _bytes_altered(path: Path, rng: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    for _ in range(rng.randrange(1, 4)):
+        if data:
+            data[rng.randrange(len(data))] = rng.randrange(256)
+    path.write_bytes(data[: rng.randrange(len(data) + 1)] if rng.random() < 0.2 else data)
+
+
+def _damage(folder: Path, rng: random.Random) -> list[str]:
+    """Damage a model, and say which files that changed."""
+    which = rng.random()
+    if which < 0.15:
+        name = rng.choice(FILES)
+        _bytes_altered(folder / name, rng)
+        return [name]
+    if which < 0.3:
+        data = bytearray((folder / "graph.aiograph").read_bytes())
+        body = data[22:]
+        body[rng.randrange(len(body))] = rng.randrange(256)
+        head = struct.pack("<8sHIQ", encoding.MAGIC, encoding.FORMAT_VERSION, zlib.crc32(body), len(body))
+        put(folder, "graph", head + body)
+        return [MANIFEST, "graph.aiograph"]
+    where, name = rng.choice(
+        [
+            (change_manifest, MANIFEST),
+            (change_graph, "graph.aiograph"),
+            (change_graph, "graph.aiograph"),
+            (change_ops, "ops.json"),
+            (change_checkpoint, "weights.manifest.json"),
+        ]
+    )
+    where(folder, lambda document: _altered(document, rng))
+    return [MANIFEST, name]
+
+
+def _each(count: int, seed: int, folder: Path) -> None:
+    whole = {name: (folder / name).read_bytes() for name in FILES}
+    refused = 0
+    for case in range(count):
+        rng = random.Random(f"{seed}-{case}")
+        changed = _damage(folder, rng)
+        try:
+            load(folder)
+        except errors.OpError:
+            refused += 1
+        except Exception as error:
+            raise AssertionError(f"seed {seed}, case {case}: {type(error).__name__}: {error}") from error
+        for name in changed:
+            (folder / name).write_bytes(whole[name])
+    assert refused > count / 2
+    assert load(folder).signatures, "the folder is whole again"
+
+
+def test_a_damaged_folder_is_refused_or_read(model: Path) -> None:
+    _each(200, 0, model)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_a_hundred_thousand_damaged_folders(model: Path, seed: int) -> None:
+    _each(10_000, seed, model)

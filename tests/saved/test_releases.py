@@ -1,0 +1,210 @@
+"""What one release writes another one reads: files of each release, and files "of a later one", made up here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow import errors
+from aioflow.formats import manifests
+from aioflow.formats.checkpoint import CheckpointReader
+from aioflow.release import RELEASE
+from aioflow.saved import load
+from tests.saved.altering import change_checkpoint, change_graph, change_manifest, change_ops
+from tests.saved.data.write import FILES, TABLE, VOCABULARY, folder_of, write
+from tests.saved.models import BIAS, GIVEN, WANTED, WEIGHTS, calling, outputs
+
+RELEASES = sorted(path.name for path in folder_of().parent.iterdir() if (path / "model").is_dir())
+LATER = {"version": 9, "min_reader": 1, "min_release": "0.1.0", "written_with": {"love": True}}
+MUCH_LATER = {"version": 9, "min_reader": 8, "min_release": "7.3.0"}
+
+
+def test_the_files_of_this_release_are_there() -> None:
+    missing = [name for name in FILES if not (folder_of(RELEASE) / name).is_file()]
+    assert not missing, "run `python -m tests.saved.data.write` and commit what it writes"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+async def test_the_model_of_a_release_is_read(release: str) -> None:
+    found = load(folder_of(release) / "model")
+    assert f"aioflow {release}" in found.source
+    assert set(found.signatures) == {"serving_default", "sum", "words"}
+    async with calling(found) as session:
+        y = await session.run(found.outputs["y"], {found.inputs["x"]: GIVEN})
+        np.testing.assert_allclose(y, WANTED, rtol=1e-6)
+        adding, lookup = found.signature("sum"), found.signature("words")
+        assert await session.run(adding.outputs["total"], {adding.inputs["n"]: 5}) == 10
+        words = await session.run(dict(lookup.outputs))
+    assert words["words"] == VOCABULARY
+    np.testing.assert_array_equal(words["rows"], TABLE[[3, 0]])
+    assert lookup.method == "lookup"
+    with found.graph.as_default():
+        assert [v.op.name for v in af.trainable_variables()] == ["layer/w", "table"]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("name", ["checkpoint", "incremental"])
+def test_the_checkpoints_of_a_release_are_read(release: str, name: str) -> None:
+    reader = CheckpointReader(str(folder_of(release) / name))
+    stored: dict[str, np.ndarray[Any, Any]] = {"layer/w": WEIGHTS, "layer/b": BIAS, "table": TABLE}
+    for key, wanted in stored.items():
+        value = reader.read(key)
+        assert value.dtype == wanted.dtype
+        np.testing.assert_array_equal(value, wanted)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("name", ["graph.json", "graph.aiograph"])
+async def test_the_definitions_of_a_release_are_read(release: str, name: str) -> None:
+    definition = af.train.read_graph(folder_of(release) / name)
+    with af.Graph().as_default():
+        x, y, joined = af.import_graph_def(definition, return_elements=["x:0", "y:0", "joined:0"])
+        async with af.Session() as session:
+            value, text = await session.run([y, joined], {x: GIVEN})
+    np.testing.assert_allclose(value, sum(GIVEN[:, [k]] * WEIGHTS[k] for k in range(3)), rtol=1e-6)
+    assert text.tolist() == [b"aa", b"bb"]
+
+
+async def test_this_release_writes_what_it_has_promised_to_read(tmp_path: Path) -> None:
+    """The formats have not changed since the files were written: those that did would need a new version."""
+    await write(tmp_path)
+    for name in ("model/aioflow.json", "model/weights.manifest.json", "checkpoint.manifest.json", "graph.json"):
+        now, then = (_shape(json.loads((folder / name).read_bytes())) for folder in (tmp_path, folder_of()))
+        assert now == then, name
+
+
+def _shape(document: Any) -> Any:
+    """A document with the kinds of values in the place of those; attributes of ops may come."""
+    if isinstance(document, dict):
+        return {key: key if key == "attrs" else _shape(value) for key, value in document.items()}
+    if isinstance(document, list):
+        return [_shape(value) for value in document]
+    return type(document).__name__
+
+
+# ── of a later release ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder_of() / "model", tmp_path / "model"))
+
+
+def _walk(document: Any) -> Iterator[dict[str, Any]]:
+    """Every map of a manifest that has fixed keys."""
+    yield document
+    yield from (*document["signatures"].values(), document["graph"], document["weights"])
+    for items in (document["variables"], document["assets"]):
+        yield from items
+
+
+def _add_fields(document: Any) -> None:
+    for each in list(_walk(document)):
+        each["added_later"] = [1, {"two": 3}]
+    document |= LATER
+
+
+@pytest.mark.parametrize("where", [change_manifest, change_graph, change_checkpoint])
+async def test_a_later_version_is_read_where_it_says_so(model: Path, where: Any) -> None:
+    where(model, _add_fields if where is change_manifest else lambda document: document.update(LATER))
+    np.testing.assert_allclose((await outputs(model, x=GIVEN))["y"], WANTED, rtol=1e-6)
+
+
+@pytest.mark.parametrize("where", [change_manifest, change_graph, change_checkpoint, change_ops])
+def test_a_later_version_that_cannot_be_read_names_the_release(model: Path, where: Any) -> None:
+    where(model, lambda document: document.update(MUCH_LATER))
+    with pytest.raises(errors.UnimplementedError, match="newer version") as caught:
+        load(model)
+    assert caught.value.expected == "aioflow 7.3.0 or later"
+    assert str(model) in str(caught.value)
+
+
+@pytest.mark.parametrize("where", [change_manifest, change_graph, change_checkpoint])
+def test_a_feature_that_is_not_known_names_the_release(model: Path, where: Any) -> None:
+    required = {"sharding": "0.9.2", "paging": "0.10.1"}
+    where(model, lambda document: document.update(requires=required))
+    with pytest.raises(errors.UnimplementedError, match=r"'paging' \(since 0\.10\.1\), 'sharding'") as caught:
+        load(model)
+    assert caught.value.expected == "aioflow 0.10.1 or later"
+
+
+@pytest.mark.parametrize("where", [change_manifest, change_graph, change_checkpoint])
+@pytest.mark.parametrize(
+    "wrong", [{"requires": ["sharding"]}, {"requires": {"a": 1}}, {"min_reader": "1"}, {"min_release": 3}]
+)
+def test_what_says_who_may_read_it_must_make_sense(model: Path, where: Any, wrong: dict[str, Any]) -> None:
+    where(model, lambda document: document.update(wrong))
+    with pytest.raises(errors.DataLossError):
+        load(model)
+
+
+def test_a_plain_checkpoint_of_a_later_release(tmp_path: Path) -> None:
+    shutil.copytree(folder_of(), tmp_path / "files")
+    path = tmp_path / "files" / "checkpoint.manifest.json"
+    content = json.loads(path.read_bytes())
+    del content["sha256"]
+    path.write_bytes(manifests.sealed(content | LATER))
+    np.testing.assert_array_equal(CheckpointReader(str(path).removesuffix(".manifest.json")).read("table"), TABLE)
+    path.write_bytes(manifests.sealed(content | MUCH_LATER))
+    with pytest.raises(errors.UnimplementedError, match=r"aioflow 7\.3\.0 or later"):
+        CheckpointReader(str(path).removesuffix(".manifest.json"))
+
+
+# ── ops that change ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _product(document: Any) -> dict[str, Any]:
+    (function,) = [f for f in document["functions"] if any(n["op"] == "MatMul" for n in f["nodes"])]
+    (node,) = [n for n in function["nodes"] if n["op"] == "MatMul"]
+    attrs: dict[str, Any] = node["attrs"]
+    return attrs
+
+
+async def test_an_attribute_that_an_earlier_release_did_not_have_gets_its_default(model: Path) -> None:
+    change_graph(model, lambda document: _product(document).pop("transpose_a"))
+    np.testing.assert_allclose((await outputs(model, x=GIVEN))["y"], WANTED, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("default", "value", "is_read"),
+    [
+        ("any", "any", True),
+        ("any", "fastest", False),
+        ([1, 2], [1, 2], True),
+        ([1, 2], [2, 1], False),
+        ({"$dtype": "float32"}, {"$dtype": "float32"}, True),
+    ],
+)
+async def test_an_attribute_of_a_later_release_is_dropped_where_it_has_its_default(
+    model: Path, default: Any, value: Any, is_read: bool
+) -> None:
+    change_graph(model, lambda document: _product(document).update(precision=value))
+
+    def add(document: Any) -> None:
+        (op,) = [node for node in document["nodes"] if node["op"] == "MatMul"]
+        op["attrs"]["precision"] = default
+
+    change_ops(model, add)
+    if is_read:
+        np.testing.assert_allclose((await outputs(model, x=GIVEN))["y"], WANTED, rtol=1e-6)
+        return
+    with pytest.raises(errors.OpError, match="precision") as caught:
+        load(model)
+    assert caught.value.op_type == "MatMul"
+
+
+def test_an_op_that_nobody_has_registered_is_named(model: Path) -> None:
+    def rename(document: Any) -> None:
+        (node,) = [node for node in document["nodes"] if node["op"] == "ReadFile"]
+        node["op"] = "ReadFileFaster"
+
+    change_graph(model, rename)
+    with pytest.raises(errors.NotFoundError, match="ReadFileFaster"):
+        load(model)
