@@ -29,6 +29,7 @@ __all__ = [
     "has_writer",
     "held",
     "remove_abandoned",
+    "replacing",
     "temporary_file",
     "write_atomically",
 ]
@@ -148,12 +149,23 @@ def _remove(path: Path) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace the file by `data`: after a crash it has the old contents or the new ones."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A block that writes a file, which takes the place of `path` when the block ends without an error.
+
+    Raises:
+        InvalidArgumentError: there is something else than a file.
+    """
     if path.exists() and not path.is_file():  # a folder; or a device, whose name would be a file's from then on
         raise InvalidArgumentError("only a file can be replaced", expected="a file, or nothing", actual=str(path))
     with file_errors(path):
         remove_abandoned(path.parent, re.escape(path.name))
         with temporary_file(path) as temporary:
-            temporary.file.write(data)
+            yield temporary.file
             temporary.publish(path)
         flush_directory(path.parent)
 

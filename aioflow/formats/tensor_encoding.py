@@ -21,7 +21,7 @@ from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.work.copying import copied
 from aioflow.work.stopping import blocks
 
-__all__ = ["BY_CODE", "CODES", "PIECE", "Encoded", "Rows", "decode", "encode", "pieces"]
+__all__ = ["BY_CODE", "CODES", "PIECE", "UNKNOWN", "Encoded", "Rows", "decode", "encode", "pieces"]
 
 CODES: Final[Mapping[DType, str]] = {
     dtypes.bool_: "BOOL",
@@ -41,7 +41,13 @@ CODES: Final[Mapping[DType, str]] = {
     dtypes.float8_e4m3fn: "F8_E4M3",
     dtypes.float8_e8m0fnu: "F8_E8M0",
 }
-BY_CODE: Final = {code: dtype for dtype, code in CODES.items()}
+# What other programs write of a dtype that is stored as another one here, and dtypes that there are not, by their bits.
+BY_CODE: Final = {**{code: dtype for dtype, code in CODES.items()}, "C64": dtypes.complex64}
+UNKNOWN: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    "F4": 4,
+}
 _PAIRS: Final[Mapping[DType, DType]] = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}
 PIECE: Final = 1 << 20  # bytes that are hashed, read or written at a time
 
@@ -130,6 +136,8 @@ def decode(data: Array, dtype: DType, shape: tuple[int, ...]) -> Array:
         result = np.empty(len(items), dtype=object)
         result[:] = items
         return result.reshape(shape)
+    if dtype is dtypes.bool_ and any(int(data[part].max()) > 1 for part in blocks(data.size, PIECE)):
+        raise ValueError("a byte that is neither true nor false")
     return data.view(dtype.np_dtype).reshape(shape)
 
 

@@ -2,7 +2,8 @@
 
 It is written and read here rather than by the library of that name, so that a file can be written without a second copy
 of the data in memory, hashed on the way, flushed to the disk before it gets its name, and read one tensor at a time.
-What dtypes really are, where they are stored as others, is in the header's metadata.
+What dtypes really are, where they are stored as others, is in the header's metadata. Files of other programs have
+neither that nor digests, and are read as they are.
 """
 
 from __future__ import annotations
@@ -19,18 +20,27 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from aioflow.errors import AbortedError, DataLossError, NotFoundError
+from aioflow.checks.brief import brief
+from aioflow.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
+from aioflow.formats.files import file_errors
 from aioflow.formats.stores import StoredFile
-from aioflow.formats.tensor_encoding import BY_CODE, CODES, Encoded, Rows, decode, encode, pieces
+from aioflow.formats.tensor_encoding import BY_CODE, CODES, UNKNOWN, Encoded, Rows, decode, encode, pieces
+from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.work.frozen import freeze
+from aioflow.work.mapping import mapped_file
 from aioflow.work.stopping import claim
 
 __all__ = ["StoredTensor", "TensorFile", "write_tensors"]
 
+_METADATA: Final = "__metadata__"
 _LOGICAL: Final = "aioflow.dtypes"
 _DIGESTS: Final = "aioflow.sha256"
 _MAX_HEADER: Final = 100 * 2**20  # the layout's own limit
+_MAX_RANK: Final = 64  # of NumPy
+_MAX_BYTES: Final = 2**63
+_STORED_AS_OTHERS: Final = (dtypes.string, dtypes.complex64, dtypes.complex128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +59,23 @@ class StoredTensor:
 
 
 def write_tensors(
-    file: BinaryIO, tensors: Mapping[str, Array | Rows], streamed: bool = False
+    file: BinaryIO,
+    tensors: Mapping[str, Array | Rows],
+    streamed: bool = False,
+    metadata: Mapping[str, str] | None = None,
 ) -> tuple[bytes, dict[str, str]]:
     """Write the tensors, each byte of which is read once, and return the header with the SHA-256 of each.
 
     Args:
         file: Open for writing, at its beginning.
         streamed: Whether the file cannot go back there. The header, which comes first, lacks the digests then.
+        metadata: What else is to be in the header, for whoever reads the file.
 
     Raises:
-        InvalidArgumentError: a dtype that cannot be stored.
+        InvalidArgumentError: a dtype that cannot be stored, or a name that the layout keeps for itself.
     """
+    if _METADATA in tensors:
+        raise InvalidArgumentError("no tensor can have that name", expected="another name", actual=_METADATA)
     encoded = {name: encode(name, array) for name, array in tensors.items()}
     # Wide elements first, so that each tensor is aligned; then by name, so that equal contents give equal files.
     order = sorted(encoded, key=lambda name: (-BY_CODE[encoded[name].code].size, name))
@@ -79,22 +95,24 @@ def write_tensors(
         }
         offset += value.nbytes
     digests = {} if streamed else dict.fromkeys(tensors, "0" * 64)  # as long as those that take their place
-    raw = _header(entries, logical, digests)
+    raw = _header(entries, logical, digests, metadata or {})
     file.write(struct.pack("<Q", len(raw)))
     file.write(raw)
     digests = {name: _written(file, encoded.pop(name)) for name in order}
     if not streamed:
         # With the digests in it, the header stands for the contents, and a file vouches for itself.
-        raw = _header(entries, logical, digests)
+        raw = _header(entries, logical, digests, metadata or {})
         file.seek(8)
         file.write(raw)
         file.seek(0, os.SEEK_END)
     return raw, digests
 
 
-def _header(entries: Mapping[str, Any], logical: Mapping[str, Any], digests: Mapping[str, str]) -> bytes:
-    metadata = {_DIGESTS: json.dumps(digests, sort_keys=True), _LOGICAL: json.dumps(logical, sort_keys=True)}
-    raw = json.dumps({"__metadata__": metadata, **entries}, separators=(",", ":")).encode()
+def _header(
+    entries: Mapping[str, Any], logical: Mapping[str, Any], digests: Mapping[str, str], others: Mapping[str, str]
+) -> bytes:
+    ours = {_DIGESTS: json.dumps(digests, sort_keys=True), _LOGICAL: json.dumps(logical, sort_keys=True)}
+    raw = json.dumps({_METADATA: {**others, **ours}, **entries}, separators=(",", ":")).encode()
     return raw + b" " * (-len(raw) % 8)
 
 
@@ -116,6 +134,12 @@ def _digest(data: Array) -> str:
 class TensorFile:
     """Reads tensors from a file, one at a time. The header is checked when it is opened; the data when it is read.
 
+    Attributes:
+        tensors: What can be read, by name.
+        refused: The dtypes of tensors that are there and cannot be read, by name.
+        digests: The SHA-256 of each tensor, where the writer has left it.
+        metadata: What else the writer has put into the header.
+
     Raises:
         NotFoundError: there is no such file.
         DataLossError: the file is truncated or its header is not valid; the error names it.
@@ -123,19 +147,21 @@ class TensorFile:
 
     def __init__(self, path: Path | StoredFile) -> None:
         self.path = path
+        self._bytes: Array | None = None
         try:
-            with path.open("rb") as file:
+            with file_errors(str(path)), path.open("rb") as file:
                 self._identity = _identity(file)
                 self.size = file.seek(0, os.SEEK_END)
                 file.seek(0)
                 self.header = self._header(file)
-        except FileNotFoundError as error:
-            raise NotFoundError(f"there is no file {path}", expected="a checkpoint", actual=str(path)) from error
+        except NotFoundError as error:
+            raise NotFoundError(f"there is no file {path}", expected="a safetensors file", actual=str(path)) from error
         self._start = 8 + len(self.header)
+        self.refused: dict[str, str] = {}
         try:
-            self.tensors = self._entries(json.loads(self.header))
+            self.tensors = self._entries(json.loads(self.header.decode(), object_pairs_hook=_distinct))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise self._damaged("the header is not valid", "a safetensors header", str(error)) from error
+            raise self._damaged("the header is not valid", "a safetensors header", brief(str(error))) from error
 
     def _damaged(self, what: str, expected: Any, actual: Any) -> DataLossError:
         return DataLossError(f"file {self.path} is damaged: {what}", expected=expected, actual=actual)
@@ -150,46 +176,62 @@ class TensorFile:
         return file.read(length)
 
     def _entries(self, header: dict[str, Any]) -> dict[str, StoredTensor]:
-        metadata = header.pop("__metadata__", {})
-        logical = json.loads(metadata.get(_LOGICAL, "{}"))
-        self.digests: dict[str, str] = json.loads(metadata.get(_DIGESTS, "{}"))
-        if not isinstance(self.digests, dict) or not isinstance(logical, dict):
-            raise ValueError("the metadata are not maps")
+        metadata = _texts(header.pop(_METADATA, None) or {})
+        logical = _logical(json.loads(metadata.pop(_LOGICAL, "{}")))
+        self.digests = _texts(json.loads(metadata.pop(_DIGESTS, "{}")))
+        self.metadata = metadata
         found: dict[str, StoredTensor] = {}
         expected = 0
-        for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"][0]):
+        for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             begin, end = entry["data_offsets"]
-            stored, shape = BY_CODE[entry["dtype"]], _sizes(entry["shape"])
-            if begin != expected or end - begin != stored.size * math.prod(shape):
+            code, shape = entry["dtype"], _sizes(entry["shape"])
+            bits = UNKNOWN[code] if code in UNKNOWN else 8 * BY_CODE[code].size
+            if type(begin) is not int or begin != expected or 8 * (end - begin) != bits * math.prod(shape):
                 raise ValueError(f"tensor {name} has bytes {begin}..{end}")
             expected = end
-            dtype = stored
-            if name in logical:
-                dtype, shape = as_dtype(logical[name]["dtype"]), _sizes(logical[name]["shape"])
+            if code in UNKNOWN:
+                self.refused[name] = code
+                continue
+            dtype, shape = logical.get(name, (BY_CODE[code], shape))
             found[name] = StoredTensor(dtype, shape, begin, end)
         if self.size != self._start + expected:
             raise self._damaged("it has the wrong size", f"{self._start + expected} bytes", f"{self.size} bytes")
         return found
 
+    def entry(self, name: str) -> StoredTensor:
+        """What the file says of one tensor.
+
+        Raises:
+            NotFoundError: no tensor has that name.
+            UnimplementedError: it has a dtype that there is not.
+        """
+        entry = self.tensors.get(name)
+        if entry is not None:
+            return entry
+        if name in self.refused:
+            raise UnimplementedError(
+                f"tensor {name!r} of {self.path} has a dtype that there is not",
+                expected=f"one of {sorted(BY_CODE)}",
+                actual=self.refused[name],
+            )
+        raise NotFoundError(
+            f"no tensor {name!r} in {self.path}", expected=f"one of {sorted(self.tensors)}", actual=name
+        )
+
     def read(self, name: str) -> Array:
         """One tensor, in an array of its own.
 
         Raises:
-            NotFoundError: no tensor has that name.
+            NotFoundError, UnimplementedError: as `entry`.
             DataLossError: the bytes are not those that were written.
             AbortedError: the file was replaced since it was opened.
         """
-        entry = self.tensors.get(name)
-        if entry is None:
-            raise NotFoundError(
-                f"no tensor {name!r} in {self.path}", expected=f"one of {sorted(self.tensors)}", actual=name
-            )
+        entry = self.entry(name)
         claim(entry.end - entry.begin)
         data = np.empty(entry.end - entry.begin, dtype=np.uint8)
-        with self.path.open("rb") as opened:
+        with file_errors(str(self.path)), self.path.open("rb") as opened:
             file: Any = opened
-            if _identity(file) != self._identity:
-                raise AbortedError(f"file {self.path} was replaced while it was read")
+            self._check_identity(file)
             file.seek(self._start + entry.begin)
             count = sum(file.readinto(piece) for piece in pieces(data))
         if count != data.nbytes:
@@ -197,15 +239,64 @@ class TensorFile:
         digest = self.digests.get(name)
         if digest is not None and _digest(data) != digest:
             raise self._damaged(f"tensor {name} has been altered", f"SHA-256 {digest}", "another one")
+        return self._decoded(name, data)
+
+    def map(self, name: str) -> Array:
+        """One tensor as a read-only array over the file itself, which is read where and when the array is.
+
+        Strings are copied. Digests are not looked at, since that would read all of it.
+
+        Raises:
+            NotFoundError, UnimplementedError, AbortedError: as `read`.
+            DataLossError: the bytes are no values of the dtype.
+        """
+        entry = self.entry(name)
+        if self._bytes is None:
+            self._bytes = self._mapped()
+        return self._decoded(name, self._bytes[self._start + entry.begin : self._start + entry.end])
+
+    def _mapped(self) -> Array:
+        with file_errors(str(self.path)), self.path.open("rb") as file:
+            self._check_identity(file)
+            return freeze(mapped_file(file.fileno(), self.size))
+
+    def _check_identity(self, file: Any) -> None:
+        if _identity(file) != self._identity:
+            raise AbortedError(f"file {self.path} was replaced while it was read")
+
+    def _decoded(self, name: str, data: Array) -> Array:
+        entry = self.tensors[name]
         try:
             return decode(data, entry.dtype, entry.shape)
         except ValueError as error:
             raise self._damaged(f"tensor {name} is not valid", entry.dtype.name, str(error)) from error
 
 
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("two entries have the same name")
+    return found
+
+
+def _texts(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ValueError("the metadata are not a map of texts")
+    return value
+
+
+def _logical(value: Any) -> dict[str, tuple[DType, tuple[int, ...]]]:
+    found = {name: (as_dtype(entry["dtype"]), _sizes(entry["shape"])) for name, entry in value.items()}
+    if not all(dtype in _STORED_AS_OTHERS for dtype, _ in found.values()):
+        raise ValueError("a dtype that is not stored as another one")
+    return found
+
+
 def _sizes(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(type(size) is int and size >= 0 for size in value):
-        raise ValueError(f"not a shape: {value}")
+    if not isinstance(value, list) or not all(type(size) is int and 0 <= size < _MAX_BYTES for size in value):
+        raise ValueError("not a shape")
+    if len(value) > _MAX_RANK or math.prod(size for size in value if size) >= _MAX_BYTES // 16:
+        raise ValueError("a shape larger than any array")
     return tuple(value)
 
 

@@ -23,6 +23,7 @@ from aioflow.kernels.convert import OF_ONE_ELEMENT, Handle, as_array
 from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body, Converter, KernelDef
 from aioflow.runtime.growing import claiming, grows, may_differ, of_one_shape
 from aioflow.work.copying import copied
+from aioflow.work.frozen import is_frozen
 from aioflow.work.stopping import batches
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "kernel_error",
     "own",
     "rebound",
+    "to_keep",
 ]
 
 # The predicates under which a node runs, outermost first, each with the side that it must take.
@@ -291,6 +293,11 @@ def own(value: Any) -> Any:
     return copied(value) if getattr(value, "ndim", False) else value
 
 
+def to_keep(value: Any) -> Any:
+    """The same for a kernel that keeps what it gets, which may have what nobody writes to."""
+    return value if is_frozen(value) else own(value)
+
+
 def gather(bound: BoundNode, values: Mapping[Edge, Any], fed: Set[Edge] = frozenset()) -> list[Any]:
     """The positional arguments of a kernel, from the values of the outputs that it reads.
 
@@ -299,7 +306,7 @@ def gather(bound: BoundNode, values: Mapping[Edge, Any], fed: Set[Edge] = frozen
     copied = fed if bound.kernel.retains else frozenset[Edge]()
     result: list[Any] = []
     for argument in bound.arguments:
-        items = [own(values[edge]) if edge in copied else values[edge] for edge in argument.sources]
+        items = [to_keep(values[edge]) if edge in copied else values[edge] for edge in argument.sources]
         if argument.convert is not None:
             items = [argument.convert(item) for item in items]
         result.append(tuple(items) if argument.is_sequence else items[0])

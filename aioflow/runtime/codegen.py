@@ -21,7 +21,7 @@ import numpy as np
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.graph.shapes import Dims
 from aioflow.kernels.convert import as_bool, as_int
-from aioflow.runtime.bind import Argument, BoundNode, Choice, Guard, LiftedLoop, own
+from aioflow.runtime.bind import Argument, BoundNode, Choice, Guard, LiftedLoop, own, to_keep
 from aioflow.runtime.branches import common_depth
 from aioflow.runtime.executor import NODES_OF_LINES
 from aioflow.runtime.frames import DEAD
@@ -84,7 +84,7 @@ class NodeWriter:
         lifetimes: Lifetimes,
         inputs: Mapping[Edge, str],
     ) -> None:
-        self.scope: dict[str, Any] = {"own": own, "overwritable": overwritable, "step": None, "DEAD": DEAD}
+        self.scope: dict[str, Any] = {"to_keep": to_keep, "overwritable": overwritable, "step": None, "DEAD": DEAD}
         self._unit = unit
         self._graph = graph
         self._constants = constants
@@ -230,7 +230,7 @@ class NodeWriter:
         text = self._names[edge]
         if argument.convert is not None:
             text = f"{self._converter(edge, argument)}({text})"
-        return f"own({text})" if edge in life.copies else text
+        return f"to_keep({text})" if edge in life.copies else text
 
     def _converter(self, edge: Edge, argument: Argument) -> str:
         if self._graph.spec(edge).dims == () and argument.convert in (as_int, as_bool):

@@ -23,7 +23,7 @@ from aioflow.errors import InternalError
 from aioflow.graph.signature.arguments import places
 from aioflow.graph.traits import Role
 from aioflow.runtime.backend_api import Executor
-from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error, own
+from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error, to_keep
 from aioflow.runtime.codegen import Line, compiled
 from aioflow.runtime.executor import StepWork, work_here
 from aioflow.runtime.flow_program import FlowNode, Program
@@ -158,7 +158,7 @@ class Dataflow:
             return inputs
         if any(is_large(value, self._large) for value in inputs):
             return await copied_in_thread(inputs, step, self._limit)
-        return [own(value) for value in inputs]
+        return [to_keep(value) for value in inputs]
 
     async def _await_rest(self, run: _Run, waiting: list[_Begun], running: set[_Begun]) -> None:
         """Await async kernels, `running` meanwhile, and run what they make ready, until nothing is left."""
@@ -330,7 +330,7 @@ def _collector(bound: BoundNode, keep: bool) -> Collect:
     """A function from the flat inputs of a node to the arguments of its kernel, which are copied if it keeps them."""
     arguments = bound.arguments
     if all(not a.is_sequence and a.convert is None for a in arguments):
-        return (lambda inputs: [own(value) for value in inputs]) if keep else _as_they_are
+        return (lambda inputs: [to_keep(value) for value in inputs]) if keep else _as_they_are
 
     placed = list(zip(arguments, places(len(a.sources) for a in arguments), strict=True))
 
@@ -339,7 +339,7 @@ def _collector(bound: BoundNode, keep: bool) -> Collect:
         for argument, place in placed:
             items = inputs[place]
             if keep:  # whose memory it is cannot be told from a loop's values: what is kept is copied
-                items = [own(item) for item in items]
+                items = [to_keep(item) for item in items]
             if argument.convert is not None:
                 items = [argument.convert(item) for item in items]
             found.append(tuple(items) if argument.is_sequence else items[0])

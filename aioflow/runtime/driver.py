@@ -24,7 +24,7 @@ from aioflow.config import SessionConfig
 from aioflow.errors import CancelledError, OpError
 from aioflow.graph.boundary import RECV
 from aioflow.kernels.registry import Converter
-from aioflow.runtime.bind import BoundNode, kernel_error, own
+from aioflow.runtime.bind import BoundNode, kernel_error, to_keep
 from aioflow.runtime.handing_over import copied_in_thread, is_large, large_bytes
 from aioflow.runtime.rendezvous import PENDING
 from aioflow.runtime.step import Step
@@ -87,7 +87,7 @@ class _Entry:
         return result
 
     def _own(self, slot: int, value: Any, owned: Mapping[int, Any]) -> Any:
-        return owned[slot] if slot in owned else own(value) if slot in self.kept else value
+        return owned[slot] if slot in owned else to_keep(value) if slot in self.kept else value
 
 
 class UnitProgram:

@@ -14,7 +14,7 @@ import numpy as np
 
 from aioflow.compiler.ir import Node
 from aioflow.errors import ResourceExhaustedError
-from aioflow.runtime.bind import own
+from aioflow.runtime.bind import to_keep
 from aioflow.runtime.executor import StepWork
 from aioflow.runtime.step import Step
 from aioflow.work.copying import copied
@@ -78,7 +78,7 @@ async def copied_in_thread(values: Sequence[Any], step: Step, limit: int | None)
     Raises:
         CancelledError: the step was asked to stop.
     """
-    return await _in_thread(lambda: [own(value) for value in values], step, limit)
+    return await _in_thread(lambda: [to_keep(value) for value in values], step, limit)
 
 
 async def _in_thread(function: Callable[[], T], step: Step | None, limit: int | None) -> T:

@@ -23,7 +23,7 @@ from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.graph.traits import Role
 from aioflow.runtime.backend_api import Executor
-from aioflow.runtime.bind import BoundNode, gather, kernel_error, own
+from aioflow.runtime.bind import BoundNode, gather, kernel_error, to_keep
 from aioflow.runtime.dataflow import Dataflow
 from aioflow.runtime.executor import work_here
 from aioflow.runtime.fetched import fetches_of
@@ -174,7 +174,7 @@ def _side(switch: Node, predicate: Any) -> bool:
 
 def _copies(inputs: Mapping[Edge, Any]) -> dict[Edge, Any]:
     """For a kernel that keeps what it gets: whose memory that is, nobody has worked out."""
-    return {edge: own(value) for edge, value in inputs.items()}
+    return {edge: to_keep(value) for edge, value in inputs.items()}
 
 
 def _call(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step) -> Outputs:

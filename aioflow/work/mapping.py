@@ -9,7 +9,7 @@ import weakref
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["mapped"]
+__all__ = ["mapped", "mapped_file"]
 
 
 def mapped(fd: int, size: int, *, writable: bool = False, private: bool = False) -> memoryview:
@@ -30,6 +30,17 @@ def mapped(fd: int, size: int, *, writable: bool = False, private: bool = False)
     weakref.finalize(memory, _system().munmap, address, size).atexit = False
     view = memoryview(memory).cast("B")
     return view if writable else view.toreadonly()
+
+
+def mapped_file(fd: int, size: int) -> memoryview:
+    """The first bytes of a file that is only read, on any system. They are there as long as the view, as in `mapped`.
+
+    Raises:
+        OSError: they cannot be mapped.
+    """
+    if os.name == "posix":
+        return mapped(fd, size)
+    return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
 
 
 @lru_cache(maxsize=1)

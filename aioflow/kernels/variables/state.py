@@ -14,6 +14,7 @@ from aioflow.graph.shapes import Dims, common_dims, format_dims, is_compatible
 from aioflow.kernels.array.scatter import checked_rows, flat_rows, scatter_rows
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.resources import Reach, VariableResource
+from aioflow.work.frozen import is_frozen
 
 __all__: list[str] = []
 
@@ -92,7 +93,8 @@ def initialized_value(resource: Any, initial: Any) -> Any:
 @kernel("AssignVariableOp", retains=True, takes=VariableResource)
 def assign_variable(resource: Any, value: Any, *, validate_shape: bool) -> None:
     # A view would keep the array behind it alive, and would change with it.
-    resource.assign(value if getattr(value, "base", None) is None else value.copy(), validate_shape)
+    whole = getattr(value, "base", None) is None or is_frozen(value)
+    resource.assign(value if whole else value.copy(), validate_shape)
 
 
 def _step(function: str, binding: Binding) -> Callable[[Any, Any], None]:

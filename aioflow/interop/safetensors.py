@@ -1,1 +1,0 @@
-"""Weights in safetensors files, as Hugging Face keeps them."""

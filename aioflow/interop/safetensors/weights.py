@@ -1,0 +1,153 @@
+"""The tensors of one checkpoint, in one file or in several that an index names, as a mapping of read-only arrays."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, Final
+
+from aioflow.checks.brief import brief
+from aioflow.errors import DataLossError, NotFoundError
+from aioflow.formats.files import file_errors, read_whole
+from aioflow.formats.tensor_file import StoredTensor, TensorFile
+from aioflow.graph.argument_kinds import check_kind
+from aioflow.graph.arrays import Array
+
+__all__ = ["Weights", "open"]
+
+_FILE: Final = "model.safetensors"
+_INDEX: Final = "model.safetensors.index.json"
+_MAX_INDEX: Final = 100 * 2**20  # bytes, as of a header
+
+
+class Weights(Mapping[str, Array]):
+    """Arrays by name. Each is read-only and lies over the mapped file: it is read where and when it is used.
+
+    The files stay mapped as long as an array over them is used, a variable's value included, and must not be changed
+    meanwhile, which nothing can prevent; one that is replaced, as `save` does, stays as it was for who has it open.
+
+    Attributes:
+        files: The files, by their names.
+        metadata: What the writer has put into the headers, `{"format": "pt"}` for instance.
+    """
+
+    def __init__(self, files: Mapping[str, TensorFile], homes: Mapping[str, TensorFile]) -> None:
+        self.files = files
+        self.metadata: dict[str, str] = {}
+        for file in files.values():
+            self.metadata.update(file.metadata)
+        self._homes = homes
+
+    def names(self) -> list[str]:
+        """The names of all tensors, sorted."""
+        return sorted(self._homes)
+
+    def entry(self, name: str) -> StoredTensor:
+        """The dtype and shape of a tensor, of which nothing is read.
+
+        Raises:
+            NotFoundError: no tensor has that name.
+            UnimplementedError: it has a dtype that there is not.
+        """
+        return self._home(name).entry(name)
+
+    def __getitem__(self, name: str) -> Array:
+        """The tensor of that name. Raises as `entry`, and AbortedError: its file was replaced before the first use."""
+        return self._home(name).map(name)
+
+    def read(self, name: str) -> Array:
+        """The tensor in memory of its own, which is the caller's. Blocks on the disk. Raises as `[name]`."""
+        return self._home(name).read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._homes
+
+    def __repr__(self) -> str:
+        return f"<Weights: {len(self)} tensors in {', '.join(self.files)}>"
+
+    def _home(self, name: str) -> TensorFile:
+        home = self._homes.get(name)
+        if home is None:
+            raise NotFoundError(f"no tensor {name!r}", expected=f"one of {brief(self.names(), 400)}", actual=name)
+        return home
+
+
+def open(path: str | os.PathLike[str]) -> Weights:
+    """The checkpoint at `path`, of which only the headers are read.
+
+    Args:
+        path: A file, or a folder that has `model.safetensors`, or `model.safetensors.index.json` and the files that it
+            names.
+
+    Raises:
+        NotFoundError: there is no such file, or none of these in the folder.
+        DataLossError: a file is truncated, its header is not valid, or the index names what there is not.
+    """
+    check_kind(path, (str, os.PathLike), "the path of a checkpoint", "a str or a path")
+    place = Path(path)
+    if place.name.endswith(".index.json"):
+        return _by_index(place)
+    if not place.is_dir():
+        return _whole(place)
+    if (place / _FILE).exists():
+        return _whole(place / _FILE)
+    if (place / _INDEX).exists():
+        return _by_index(place / _INDEX)
+    raise NotFoundError(f"no weights in folder {place}", expected=f"{_FILE} or {_INDEX}", actual="neither")
+
+
+def _whole(path: Path) -> Weights:
+    file = TensorFile(path)
+    return Weights({path.name: file}, dict.fromkeys((*file.tensors, *file.refused), file))
+
+
+def _by_index(path: Path) -> Weights:
+    homes = _index(path)
+    files = {name: TensorFile(path.parent / name) for name in sorted(set(homes.values()))}
+    absent = [
+        f"{tensor} in {name}"
+        for tensor, name in sorted(homes.items())
+        if tensor not in files[name].tensors and tensor not in files[name].refused
+    ]
+    if absent:
+        raise _damaged(path, "tensors that are where it says", f"no {brief(absent, 400)}")
+    return Weights(files, {tensor: files[name] for tensor, name in homes.items()})
+
+
+def _index(path: Path) -> dict[str, str]:
+    """The file of each tensor."""
+    try:
+        homes = json.loads(_text(path))["weight_map"]
+        named = dict(homes)
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise _damaged(path, 'JSON with a "weight_map"', brief(str(error))) from error
+    outside = sorted({brief(name) for name in named.values() if not _is_beside(name)})
+    if outside:
+        raise _damaged(path, "names of files in its own folder", brief(outside, 400))
+    return named
+
+
+def _text(path: Path) -> str:
+    with file_errors(path):
+        size = path.stat().st_size
+    if size > _MAX_INDEX:
+        raise _damaged(path, f"at most {_MAX_INDEX} bytes", f"{size} bytes")
+    return read_whole(os.fspath(path)).decode()
+
+
+def _is_beside(name: Any) -> bool:
+    """Whether this is the name of a file, wherever one is, and no way to another folder."""
+    plain = isinstance(name, str) and name not in ("", ".", "..") and "\0" not in name
+    return plain and PurePosixPath(name).name == name == PureWindowsPath(name).name
+
+
+def _damaged(path: Path, expected: str, actual: str) -> DataLossError:
+    return DataLossError(f"the index {path} is not valid", expected=expected, actual=actual)

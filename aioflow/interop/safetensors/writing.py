@@ -1,0 +1,51 @@
+"""Writes arrays to a safetensors file, which is there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from aioflow.errors import DTypeError
+from aioflow.formats.temporary_files import replacing
+from aioflow.formats.tensor_file import write_tensors
+from aioflow.graph.argument_kinds import check_kind, check_text
+from aioflow.graph.arrays import Array
+from aioflow.work.threads import in_thread
+
+__all__ = ["save"]
+
+
+async def save(
+    path: str | os.PathLike[str], tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write a file that the safetensors library reads, too.
+
+    It takes the place of what was there at once, when all of it is on the disk. Who has the old one open, as `Weights`
+    or as the value of a variable, keeps that.
+
+    Args:
+        tensors: Arrays by name, `Weights` for instance; they must not change meanwhile. Complex numbers are written as
+            pairs, strings as bytes, which this library reads back as they were.
+        metadata: Texts for the header. Some programs want `{"format": "pt"}`.
+
+    Raises:
+        InvalidArgumentError: a dtype that cannot be stored.
+        NotFoundError, PermissionDeniedError, ResourceExhaustedError: the file cannot be written.
+    """
+    check_kind(path, (str, os.PathLike), "the path of a file", "a str or a path")
+    check_kind(tensors, Mapping, "the tensors", "a dictionary by name")
+    for name in (*tensors, *(text for pair in (metadata or {}).items() for text in pair)):
+        check_text(name, "a name or a text of a safetensors file")
+    arrays = {name: np.asarray(value) for name, value in tensors.items()}
+    for name, array in arrays.items():
+        if array.dtype.kind in "SU":
+            raise DTypeError(f"tensor {name} has fixed-width text", expected="an object array", actual=array.dtype)
+    await in_thread(_write, Path(path), arrays, metadata)
+
+
+def _write(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None) -> None:
+    with replacing(path) as file:
+        write_tensors(file, arrays, metadata=metadata)

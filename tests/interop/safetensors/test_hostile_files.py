@@ -1,0 +1,109 @@
+"""Files that somebody has made up: whatever is in them, opening and reading ends with arrays or a typed error."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from aioflow.errors import AioflowError
+from aioflow.interop import safetensors
+
+FILES = 100_000
+
+NUMBERS = st.one_of(
+    st.integers(-2, 20), st.sampled_from([2**31, 2**53, 2**62, 2**63, 2**64, 10**40, -1, True, 0.0, 4.0])
+)
+NAMES = st.sampled_from(["a", "b", "__metadata__", "", "\ud800", "é"])
+JUNK: Any = st.recursive(
+    st.one_of(st.none(), NUMBERS, st.text(max_size=3)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+    max_leaves=4,
+)
+DTYPES = st.sampled_from(["F32", "U8", "BOOL", "BF16", "F64", "I64", "C64", "F4", "F8_E4M3", "F31"])
+OURS = st.sampled_from(["string", "complex64", "complex128", "resource", "float32", "no"])
+
+
+@st.composite
+def entries(draw: Callable[..., Any]) -> Any:
+    """What a header says of a tensor: often right, often nearly so."""
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    size = int(np.prod(shape, dtype=int)) * draw(st.sampled_from([1, 2, 4, 8]))
+    begin = draw(st.sampled_from([0, 0, 4, 8, 12]))
+    entry: dict[str, Any] = {"dtype": draw(DTYPES), "shape": shape, "data_offsets": [begin, begin + size]}
+    for key in draw(st.lists(st.sampled_from(sorted(entry)), max_size=1)):
+        entry[key] = draw(st.one_of(JUNK, st.lists(NUMBERS, max_size=3)))
+    return entry
+
+
+@st.composite
+def contents(draw: Callable[..., Any]) -> bytes:
+    """The bytes of a file."""
+    header: Any = draw(st.dictionaries(NAMES, st.one_of(entries(), entries(), JUNK), max_size=3))
+    if draw(st.booleans()):
+        logical = {n: {"dtype": draw(OURS), "shape": draw(st.lists(NUMBERS, max_size=2))} for n in ("a", "b")}
+        header["__metadata__"] = {"aioflow.dtypes": json.dumps(logical)}
+    raw = json.dumps(header).encode()
+    if draw(st.booleans()):
+        spot = draw(st.integers(0, len(raw)))
+        raw = raw[:spot] + draw(st.binary(max_size=3)) + raw[spot + draw(st.integers(0, 3)) :]
+    length = draw(st.one_of(st.just(len(raw)), st.just(len(raw)), st.integers(0, 2**64 - 1)))
+    data: bytes = draw(st.binary(max_size=40))
+    return struct.pack("<Q", length) + raw + data
+
+
+def _read_all(path: Path) -> None:
+    with suppress(AioflowError):
+        weights = safetensors.open(path)
+        for name in weights:
+            entry = weights.entry(name)
+            for array in (weights[name], weights.read(name)):
+                assert (array.shape, array.dtype) == (entry.shape, entry.dtype.np_dtype)
+                array.tobytes()
+
+
+def _check(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.safetensors"
+        path.write_bytes(data)
+        _read_all(path)
+
+
+INDEXED = st.dictionaries(
+    st.text(max_size=3), st.one_of(JUNK, st.sampled_from(["one.safetensors", "../one"])), max_size=2
+)
+
+
+def _check_index(index: Any, raw: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "one.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
+        (Path(folder) / "model.safetensors.index.json").write_bytes(json.dumps(index).encode() + raw)
+        _read_all(Path(folder))
+
+
+@given(contents())
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+def test_files(data: bytes) -> None:
+    _check(data)
+
+
+@given(st.one_of(st.fixed_dictionaries({"weight_map": INDEXED}), JUNK), st.one_of(st.just(b""), st.binary(max_size=2)))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_indices(index: Any, raw: bytes) -> None:
+    _check_index(index, raw)
+
+
+@pytest.mark.fuzz
+@given(contents())
+@settings(max_examples=FILES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+def test_a_hundred_thousand_files(data: bytes) -> None:
+    _check(data)

@@ -1,0 +1,37 @@
+"""How much memory weights take, of a process that is asked how much it has had at most, with the mapped pages."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aioflow.interop import safetensors
+from tests.processes import SECONDS, program
+
+SIZE = 160 << 20  # bytes of the file, and of variables where they are wider
+PROGRAM = Path(__file__).with_name("large.py")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak is counted in other ways")
+@pytest.mark.parametrize(
+    ("parts", "times"),
+    [
+        ((), 1.1),
+        (("transposed",), 1.15),  # and a tensor of a twentieth
+        (("cast",), 2.5),  # float32 of float16: the values alone are twice the file
+    ],
+)
+async def test_the_peak_of_a_large_file(parts: tuple[str, ...], times: float, tmp_path: Path) -> None:
+    kind = np.float16 if "cast" in parts else np.float32
+    shape = (20, 1024, SIZE // 20 // 1024 // np.dtype(kind).itemsize)
+    path = tmp_path / "m.safetensors"
+    await safetensors.save(path, {f"w.{i}": np.full(shape[1:], i, kind) for i in range(shape[0])})
+    with program(str(PROGRAM), str(path), *parts) as process:
+        output, _ = process.communicate(timeout=SECONDS)
+    peak = json.loads(output)
+    assert peak["ready"] < SIZE / 20
+    assert SIZE * 0.9 < peak["all"] < SIZE * times
