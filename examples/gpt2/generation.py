@@ -1,0 +1,99 @@
+"""Streams of tokens, as async generators: the cache of a stream is an array of its own, which its steps are fed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import numpy as np
+
+import aioflow as af
+from examples.gpt2.model import Config, Model, Step
+
+__all__ = ["Cache", "generate", "generate_many"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Cache:
+    """The keys and values of some streams.
+
+    Each step is fed a view of it and gives back the rows of its new tokens, so nothing of the past is copied, and what
+    a cancelled step would have added is not there.
+
+    Attributes:
+        lengths: How many tokens each stream has.
+    """
+
+    def __init__(self, config: Config, rows: int) -> None:
+        self.lengths = np.zeros(rows, np.int32)
+        # Pages that nothing has been written to take no memory.
+        self._rows = np.zeros(
+            (config.n_layer, 2, rows, config.n_head, config.n_positions, config.head_size), np.float32
+        )
+
+    def past(self) -> Array:
+        """What the next step is fed: [L, 2, B, H, T, D], T of the longest stream."""
+        return self._rows[..., : self.lengths.max(), :]
+
+    def add(self, new: Array, row: int | None = None) -> None:
+        """Keys and values of new tokens [L, 2, B, H, N, D], of all streams or of one."""
+        for i in range(len(self.lengths)) if row is None else [row]:
+            source = new[:, :, i if row is None else 0]
+            end = self.lengths[i] + source.shape[-2]
+            self._rows[:, :, i, :, self.lengths[i] : end] = source
+            self.lengths[i] = end
+
+
+async def generate_many(
+    session: af.Session,
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    *,
+    most: int = 100,
+    temperature: float = 1.0,
+    top_k: int = 40,
+    seed: int = 0,
+) -> AsyncIterator[list[int]]:
+    """One more token of each stream, again and again, by one step for all of them.
+
+    Args:
+        session: Of the model's graph, with values in the variables. Others may use it at the same time.
+        prompts: The tokens of each stream so far, one at least.
+        most: How many tokens to make; fewer if a stream comes to the model's last position.
+        temperature: Above 1 for more variety, below for less; 0 for the likeliest token, always.
+        top_k: How many of the likeliest tokens to draw from.
+        seed: Equal seeds give equal streams.
+    """
+    config = model.config
+    cache = Cache(config, len(prompts))
+    drawing = (max(temperature, 1e-6), max(1, min(top_k, config.vocab_size)) if temperature > 0 else 1)
+    tokens: list[int] = []
+    for row, prompt in enumerate(prompts):
+        alone = Cache(config, 1)
+        new, drawn = await _run(session, model.prompt, alone, [[*prompt]], (*drawing, [seed + row, 0]))
+        cache.add(new, row)
+        tokens += drawn
+    step = model.one if len(prompts) == 1 else model.many
+    for count in range(1, most + 1):
+        yield tokens
+        if count == most or cache.lengths.max() == config.n_positions:
+            return
+        new, tokens = await _run(session, step, cache, [[t] for t in tokens], (*drawing, [seed, count]))
+        cache.add(new)
+
+
+async def _run(
+    session: af.Session, step: Step, cache: Cache, tokens: list[list[int]], drawing: tuple[float, int, list[int]]
+) -> tuple[Array, list[int]]:
+    """Read tokens, and draw the next ones: the cache's new rows, and these."""
+    feeds = {step.tokens: tokens, step.lengths: cache.lengths, step.past: cache.past()}
+    feeds |= dict(zip((step.temperature, step.top_k, step.seed), drawing, strict=True))
+    new, drawn = await session.run([step.new, step.next_tokens], feeds)
+    return new, drawn.tolist()
+
+
+async def generate(session: af.Session, model: Model, prompt: Sequence[int], **options: Any) -> AsyncIterator[int]:
+    """The tokens that come after `prompt`, one by one. Options as of `generate_many`."""
+    async for (token,) in generate_many(session, model, [prompt], **options):
+        yield token
