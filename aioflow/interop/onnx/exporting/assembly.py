@@ -1,0 +1,118 @@
+"""From what the walk has made to a ModelProto: outputs get their names, and what nobody reads goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+from onnx import GraphProto, ModelProto, NodeProto, helper
+
+from aioflow.graph.arrays import Array
+from aioflow.interop.onnx.exporting.scope import Scope
+from aioflow.interop.onnx.exporting.types import tensor_proto, value_info
+from aioflow.interop.onnx.exporting.values import Body, Made, Value
+
+__all__ = ["assembled"]
+
+_PRODUCER: Final = "aioflow"
+
+
+def assembled(scope: Scope, outputs: Mapping[str, Value], doc: str) -> ModelProto:
+    """The model.
+
+    Args:
+        outputs: By the names that they are to have.
+        doc: A text for people.
+    """
+    _name_outputs(scope, outputs)
+    body, constants = scope.body, scope.parts.constants
+    _drop_unread(body)
+    read = body.reads()
+    graph = _graph_proto(body, {name: array for name, array in constants.items() if name in read})
+    opset = scope.parts.opset
+    imports = [helper.make_opsetid("", opset)]
+    return helper.make_model(
+        graph,
+        opset_imports=imports,
+        ir_version=helper.find_min_ir_version_for(imports),
+        producer_name=_PRODUCER,
+        producer_version=_version(),
+        doc_string=doc,
+    )
+
+
+def _version() -> str:
+    try:
+        return version(_PRODUCER)
+    except PackageNotFoundError:  # run from its sources
+        return ""
+
+
+def _name_outputs(scope: Scope, outputs: Mapping[str, Value]) -> None:
+    """Give the values that are outputs the names of those: renamed where they are made, or else by an Identity."""
+    here = {name for node in scope.body.nodes for name in node.outputs}
+    renamed = dict(scope.parts.preferred)
+    taken: set[str] = set()
+    for name, value in outputs.items():
+        if value.name in here and value.name not in taken:
+            taken.add(value.name)
+            renamed[value.name] = name
+        else:
+            scope.body.nodes.append(Made("Identity", scope.parts.unique(f"{name}/Identity"), [value.name], [name]))
+        scope.body.outputs.append(Value(name, value.dtype, value.dims))
+    _rename(scope.body, renamed)
+
+
+def _rename(body: Body, renamed: Mapping[str, str]) -> None:
+    for node in body.nodes:
+        node.inputs = [renamed.get(name, name) for name in node.inputs]
+        node.outputs = [renamed.get(name, name) for name in node.outputs]
+        for inner in node.bodies:
+            _rename(inner, renamed)
+            inner.outputs = [Value(renamed.get(v.name, v.name), v.dtype, v.dims) for v in inner.outputs]
+
+
+def _drop_unread(body: Body) -> None:
+    """Leave out the nodes that nobody reads, and the names of outputs at the end that nobody reads."""
+    read = {value.name for value in body.outputs}
+    kept: list[Made] = []
+    for node in reversed(body.nodes):
+        if read.isdisjoint(node.outputs):
+            continue
+        for inner in node.bodies:
+            _drop_unread(inner)
+        read |= node.reads()
+        if not node.bodies:
+            node.outputs = _without_unread(node, read)
+        kept.append(node)
+    body.nodes = kept[::-1]
+
+
+def _without_unread(node: Made, read: set[str]) -> list[str]:
+    if node.op == "Split":  # which makes as many parts as it has outputs
+        return node.outputs
+    names = [name if name in read else "" for name in node.outputs]
+    while names and not names[-1]:
+        names.pop()
+    return names
+
+
+def _graph_proto(body: Body, constants: Mapping[str, Array]) -> GraphProto:
+    """A graph; the constants of all of them are in the model's own."""
+    return helper.make_graph(
+        [_node_proto(node) for node in body.nodes],
+        body.name,
+        [value_info(value) for value in body.inputs],
+        [value_info(value) for value in body.outputs],
+        [tensor_proto(array, name) for name, array in constants.items()],
+    )
+
+
+def _node_proto(node: Made) -> NodeProto:
+    attrs: dict[str, Any] = {
+        key: _graph_proto(value, {}) if isinstance(value, Body) else value
+        for key, value in node.attrs.items()
+        if not key.startswith("_")
+    }
+    return helper.make_node(node.op, node.inputs, node.outputs, node.name, **attrs)

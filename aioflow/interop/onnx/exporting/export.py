@@ -1,0 +1,217 @@
+"""`export`: from a session, a graph or a model to a ModelProto, and to a file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import onnx
+from onnx import ModelProto
+
+from aioflow.checks.brief import brief
+from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.compiler.prune import StepRequest, prune
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.boundary import ARG, RETVAL
+from aioflow.graph.graph import Graph, Tensor
+from aioflow.interop.model import Model
+from aioflow.interop.onnx.exporting.assembly import assembled
+from aioflow.interop.onnx.exporting.frozen import frozen, handles, optimized, values_of
+from aioflow.interop.onnx.exporting.walk import walk
+from aioflow.ops.variables.variable import Variable
+from aioflow.session.fetches import FetchMapper
+from aioflow.session.session import Session
+
+__all__ = ["DEFAULT_OPSET", "OPSETS", "export"]
+
+# 20 is the first with operators on strings and with dtypes for all tests on numbers; onnxruntime has it since 1.17.
+# Before 18 reductions and splits had other forms.
+DEFAULT_OPSET: Final = 20
+OPSETS: Final = range(18, 24)
+
+_LARGEST: Final = 2**31 - 2**20  # bytes of initializers, so that the whole message stays under protobuf's 2 GB
+_KEPT_INSIDE: Final = 1024  # bytes: smaller constants stay in the model's own file
+
+_Tensors: TypeAlias = "Mapping[str, Tensor | Variable | str] | Sequence[Tensor | Variable | str] | Tensor | Variable"
+
+
+async def export(
+    source: Session | Graph | Model,
+    outputs: _Tensors | None = None,
+    inputs: _Tensors | None = None,
+    *,
+    path: str | os.PathLike[str] | None = None,
+    signature: str | None = None,
+    session: Session | None = None,
+    opset: int = DEFAULT_OPSET,
+    external_data: bool | None = None,
+) -> ModelProto:
+    """A graph as an ONNX model, which onnxruntime runs with equal results.
+
+        model = await aioflow.interop.onnx.export(session, {"logits": logits}, {"x": x}, path="model.onnx")
+
+    Variables become initializers with the values that they have in the session. Sizes that are not known are symbolic,
+    so the model takes other batch sizes too. Asserts, prints and other nodes that are only waited for are left out.
+
+    Args:
+        source: A session; a graph without variables; or a `Model`, as importers return it, with its own values.
+        outputs: What the model computes, by the names that it has there; or a list, named as our nodes. Of a `Model`,
+            by default the outputs of its signature.
+        inputs: What it is fed, in the same way. By default all placeholders that the outputs need.
+        path: A file to write.
+        signature: Of a `Model`, the name of its signature, if it is not the default.
+        session: Of a `Model`, the session that has its values (after fine-tuning, say).
+        opset: The version of ONNX's ops, 18 to 23.
+        external_data: Keep large initializers in a file beside, `path` with ".data". By default only if they have more
+            than 2 GB, which no model file holds. The model that is returned refers to that file then.
+
+    Returns:
+        The `onnx.ModelProto`.
+
+    Raises:
+        UnsupportedError: nodes have no translation; it lists them all.
+        InvalidArgumentError: an output needs a placeholder that is not among the inputs; a name occurs twice; the
+            model is too large for one file.
+        FailedPreconditionError: the graph has variables, and there is no session.
+    """
+    _check_opset(opset)
+    graph, found_outputs, found_inputs, values_in = _asked(source, outputs, inputs, signature, session)
+    request = StepRequest(tuple(found_inputs.values()), tuple(found_outputs.values()))
+    step = prune(request)
+    _check_fed(step)
+    if isinstance(source, Model) and values_in is None:
+        async with Session(source.graph) as own:
+            await source.initialize(own)
+            values = await values_of(handles(step), graph, own)
+    else:
+        values = await values_of(handles(step), graph, values_in)
+    names = list(found_inputs), list(found_outputs)
+    return await asyncio.to_thread(_made, step, values, *names, opset, path, external_data)
+
+
+def _check_opset(opset: Any) -> None:
+    if opset not in OPSETS:
+        raise InvalidArgumentError("no such opset", expected=f"{OPSETS[0]} to {OPSETS[-1]}", actual=opset)
+
+
+# -- what is asked for -------------------------------------------------------------------------------------------------
+
+
+def _asked(
+    source: Any, outputs: Any, inputs: Any, signature: str | None, session: Session | None
+) -> tuple[Graph, dict[str, Tensor], dict[str, Tensor], Session | None]:
+    if not isinstance(source, Session | Graph | Model):
+        raise DTypeError("nothing to export", expected="a Session, a Graph or a Model", actual=brief(source))
+    graph = source if isinstance(source, Graph) else source.graph
+    if isinstance(source, Session):
+        session = source
+    elif isinstance(source, Model) and outputs is None:
+        chosen = source.signature(signature)
+        outputs, inputs = chosen.outputs, chosen.inputs if inputs is None else inputs
+    if outputs is None:
+        raise InvalidArgumentError("an export needs outputs", expected="{name: tensor}", actual=None)
+    wanted = _named(graph, outputs, "outputs")
+    fed = _placeholders(wanted) if inputs is None else _named(graph, inputs, "inputs")
+    both = sorted(wanted.keys() & fed.keys())
+    if both:
+        raise InvalidArgumentError(
+            "a name stands for an input and an output", expected="a name for each", actual=", ".join(both)
+        )
+    return graph, wanted, fed, session
+
+
+def _named(graph: Graph, given: Any, what: str) -> dict[str, Tensor]:
+    """Tensors by names; a tensor that has none there by that of its node."""
+    if isinstance(given, Mapping):
+        pairs = list(given.items())
+    else:
+        listed = list(given) if isinstance(given, list | tuple) else [given]
+        pairs = [(None, each) for each in listed]
+    found: dict[str, Tensor] = {}
+    for name, key in pairs:
+        fetched = FetchMapper(graph, key)
+        if fetched.targets or len(fetched.tensors) != 1:
+            raise DTypeError(f"the {what} must be tensors", expected="tensors", actual=brief(key))
+        (tensor,) = fetched.tensors
+        chosen = _name_of(tensor) if name is None else name
+        if not isinstance(chosen, str) or not chosen:
+            raise DTypeError(f"a name among the {what} is none", expected="text", actual=brief(chosen))
+        if chosen in found:
+            raise InvalidArgumentError(f"two {what} have one name", expected="a name for each", actual=chosen)
+        found[chosen] = tensor
+    return found
+
+
+def _name_of(tensor: Tensor) -> str:
+    return tensor.op.name if tensor.value_index == 0 else tensor.name
+
+
+def _placeholders(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The placeholders that the outputs need, in the order in which they were made."""
+    step = prune(StepRequest((), tuple(outputs.values())))
+    graph = next(iter(outputs.values())).graph if outputs else None
+    names = [name for name, node in step.nodes.items() if node.op == "Placeholder"]
+    found = [] if graph is None else [graph.get_operation_by_name(name) for name in names]
+    return {op.name: op.outputs[0] for op in sorted(found, key=lambda op: op.id)}
+
+
+def _check_fed(step: ClientGraph) -> None:
+    for node in step.nodes.values():
+        if node.op == "Placeholder":
+            error = InvalidArgumentError(
+                "an output needs a placeholder that is not an input", expected="it among the inputs", actual=node.name
+            )
+            raise error.at(node.name, node.op, node.source)
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+
+def _made(
+    step: ClientGraph,
+    values: Mapping[str, Any],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    opset: int,
+    path: str | os.PathLike[str] | None,
+    external_data: bool | None,
+) -> ModelProto:
+    """The model, written if it is to be. It takes its time: in a thread."""
+    graph = optimized(frozen(step, values))
+    args = {int(n.attrs["index"]): Edge(n.name, 0) for n in graph.nodes.values() if n.op == ARG}
+    results = {int(n.attrs["index"]): n.inputs[0] for n in graph.nodes.values() if n.op == RETVAL}
+    scope, made = walk(
+        graph,
+        [results[i] for i in range(len(outputs))],
+        {args[i]: name for i, name in enumerate(inputs)},
+        opset,
+        reserved=outputs,
+    )
+    model = assembled(scope, dict(zip(outputs, made, strict=True)), "")
+    if path is not None:
+        _write(model, Path(path), external_data)
+    return model
+
+
+def _write(model: ModelProto, path: Path, external_data: bool | None) -> None:
+    size = sum(len(each.raw_data) for each in model.graph.initializer)
+    if external_data is False and size > _LARGEST:
+        raise InvalidArgumentError(
+            "the model is too large for one file",
+            expected="external_data=True, or at most 2 GB",
+            actual=f"{size} bytes",
+        )
+    if external_data or size > _LARGEST:
+        onnx.save_model(
+            model,
+            path,
+            save_as_external_data=True,
+            all_tensors_to_one_file=True,
+            location=f"{path.name}.data",
+            size_threshold=_KEPT_INSIDE,
+        )
+    else:
+        onnx.save_model(model, path)

@@ -1,0 +1,1 @@
+"""Translations of ops into ONNX, a family a file."""

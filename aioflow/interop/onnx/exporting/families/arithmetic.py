@@ -1,0 +1,221 @@
+"""Arithmetic, comparisons and logic of two operands, which broadcast."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from aioflow.graph import dtypes
+from aioflow.interop.onnx.exporting.layouts import elementwise
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.values import Value
+
+
+def binary(ours: str, theirs: str, **attrs: Any) -> None:
+    """An op that ONNX has as it is."""
+
+    @exporter(ours, any_layout=True)
+    def made(node: Node, x: Value, y: Value) -> Value:
+        return elementwise(node, [x, y], partial(node.make, theirs, **attrs))
+
+
+binary("Add", "Add")
+binary("AddV2", "Add")
+binary("BitwiseAnd", "BitwiseAnd")
+binary("BitwiseOr", "BitwiseOr")
+binary("BitwiseXor", "BitwiseXor")
+binary("Div", "Div")
+binary("Greater", "Greater")
+binary("GreaterEqual", "GreaterOrEqual")
+binary("Less", "Less")
+binary("LessEqual", "LessOrEqual")
+binary("LogicalAnd", "And")
+binary("LogicalOr", "Or")
+binary("Maximum", "Max")
+binary("Minimum", "Min")
+binary("Mul", "Mul")
+binary("RealDiv", "Div")
+binary("Sub", "Sub")
+binary("TruncateDiv", "Div")
+binary("TruncateMod", "Mod", fmod=1)
+
+
+def _composed(*ops: str) -> Any:
+    """A translation of two operands whose layout does not matter."""
+
+    def register(function: Any) -> Any:
+        @exporter(*ops, any_layout=True)
+        def made(node: Node, x: Value, y: Value) -> Value:
+            return elementwise(node, [x, y], partial(function, node))
+
+        return function
+
+    return register
+
+
+@exporter("Equal", "NotEqual", any_layout=True)
+def equal(node: Node, x: Value, y: Value) -> Value:
+    """Elementwise equality."""
+
+    def compare(a: Value, b: Value) -> Value:
+        same = node.make("Equal", a, b)
+        return node.make("Not", same) if node.op == "NotEqual" else same
+
+    if not node.attr("incompatible_shape_error", True) and not (x.is_static and y.is_static):
+        node.refuse("incompatible_shape_error=False with shapes that are not known")
+    return elementwise(node, [x, y], compare)
+
+
+@exporter("AddN", any_layout=True)
+def add_n(node: Node, *values: Value) -> Value:
+    """The sum of values of one shape, from the left."""
+
+    def added(first: Value, *others: Value) -> Value:
+        for other in others:
+            first = node.make("Add", first, other)
+        return first
+
+    return elementwise(node, values, added)
+
+
+@exporter("BiasAdd", "BiasAddV1", any_layout=True)
+def bias_add(node: Node, value: Value, bias: Value) -> Value:
+    """The bias on every channel."""
+    if str(node.attr("data_format", "NHWC")).startswith("NC"):
+        shaped = node.unsqueezed(bias, range(1, node.rank(value) - 1))
+        return node.make("Add", node.rows(value), shaped)
+    return elementwise(node, [value, bias], partial(node.make, "Add"))
+
+
+@_composed("SquaredDifference")
+def squared_difference(node: Node, x: Value, y: Value) -> Value:
+    """(x - y)²."""
+    difference = node.make("Sub", x, y)
+    return node.make("Mul", difference, difference)
+
+
+@_composed("FloorDiv")
+def floor_div(node: Node, x: Value, y: Value) -> Value:
+    """The quotient, rounded down; ONNX's integers round to zero."""
+    quotient = node.make("Div", x, y)
+    if x.dtype.is_floating:
+        return node.make("Floor", quotient)
+    if x.dtype.is_unsigned:
+        return quotient
+    zero, one = node.like(0, x), node.like(1, x)
+    rest = node.make("Sub", x, node.make("Mul", quotient, y))
+    inexact = node.make("Not", node.make("Equal", rest, zero))
+    lower = node.make("And", inexact, _differ_in_sign(node, rest, y))
+    return node.make("Where", lower, node.make("Sub", quotient, one), quotient)
+
+
+@_composed("FloorMod")
+def floor_mod(node: Node, x: Value, y: Value) -> Value:
+    """The rest, of the sign of the divisor."""
+    if x.dtype.is_integer:
+        return node.make("Mod", x, y)
+    rest = node.make("Mod", x, y, fmod=1)
+    other = node.make(
+        "And", node.make("Not", node.make("Equal", rest, node.like(0, x))), _differ_in_sign(node, rest, y)
+    )
+    return node.make("Where", other, node.make("Add", rest, y), rest)
+
+
+def _differ_in_sign(node: Node, x: Value, y: Value) -> Value:
+    zero = node.like(0, x)
+    return node.make("Xor", node.make("Less", x, zero), node.make("Less", y, zero))
+
+
+@_composed("Mod")
+def mod(node: Node, x: Value, y: Value) -> Value:
+    """The rest, of the sign of the dividend."""
+    return node.make("Mod", x, y, fmod=1)
+
+
+@_composed("Pow")
+def power(node: Node, x: Value, y: Value) -> Value:
+    """x to the power of y."""
+    if x.dtype.is_integer and x.dtype.size < 4:
+        x, y = (node.cast(v, dtypes.int32) for v in (x, y))
+    elif x.dtype.is_unsigned:
+        x, y = (node.cast(v, dtypes.int64) for v in (x, y))
+    elif x.dtype in (dtypes.float16, dtypes.bfloat16):
+        x, y = (node.cast(v, dtypes.float32) for v in (x, y))
+    return node.cast(node.make("Pow", x, y), node.dtype)
+
+
+def _where_zero(node: Node, test: Value, made: Value) -> Value:
+    zero = node.like(0, test)
+    return node.make("Where", node.make("Equal", test, zero), node.like(0, made), made)
+
+
+@_composed("DivNoNan")
+def div_no_nan(node: Node, x: Value, y: Value) -> Value:
+    """x / y, or 0 where y is."""
+    return _where_zero(node, y, node.make("Div", x, y))
+
+
+@_composed("MulNoNan")
+def mul_no_nan(node: Node, x: Value, y: Value) -> Value:
+    """x · y, or 0 where y is, whatever x is."""
+    return _where_zero(node, y, node.make("Mul", x, y))
+
+
+@_composed("Xdivy")
+def xdivy(node: Node, x: Value, y: Value) -> Value:
+    """x / y, or 0 where x is."""
+    return _where_zero(node, x, node.make("Div", x, y))
+
+
+@_composed("Xlogy")
+def xlogy(node: Node, x: Value, y: Value) -> Value:
+    """x · log(y), or 0 where x is."""
+    return _where_zero(node, x, node.make("Mul", x, node.make("Log", y)))
+
+
+@_composed("Atan2")
+def atan2(node: Node, y: Value, x: Value) -> Value:
+    """The angle of (x, y): atan(y/x), and where x is negative π more, or less where y has the sign of negative ones."""
+    zero, pi = node.like(0, x), node.like(3.141592653589793, x)
+    angle = node.make("Atan", node.make("Div", y, x))
+    turn = node.make("Where", _is_negative(node, y), node.make("Neg", pi), pi)
+    turned = node.make("Where", node.make("Less", x, zero), node.make("Add", angle, turn), angle)
+    origin = node.make("Where", _is_negative(node, x), turn, y)
+    both = node.make("And", node.make("Equal", x, zero), node.make("Equal", y, zero))
+    return node.make("Where", both, origin, turned)
+
+
+def _is_negative(node: Node, x: Value) -> Value:
+    """Whether the sign is that of negative numbers: -0 has it too."""
+    zero = node.like(0, x)
+    below = node.make("Less", node.make("Reciprocal", x), zero)
+    return node.make("Or", node.make("Less", x, zero), node.make("And", node.make("Equal", x, zero), below))
+
+
+@exporter("ApproximateEqual", any_layout=True)
+def approximate_equal(node: Node, x: Value, y: Value) -> Value:
+    """|x - y| < tolerance."""
+
+    def near(a: Value, b: Value) -> Value:
+        return node.make("Less", node.make("Abs", node.make("Sub", a, b)), node.like(node.attr("tolerance"), a))
+
+    return elementwise(node, [x, y], near)
+
+
+@exporter("SelectV2", any_layout=True)
+def select_v2(node: Node, condition: Value, t: Value, e: Value) -> Value:
+    """One or the other; all three broadcast."""
+    return elementwise(node, [condition, t, e], partial(node.make, "Where"))
+
+
+@exporter("Select", any_layout=True)
+def select(node: Node, condition: Value, t: Value, e: Value) -> Value:
+    """One or the other; a vector chooses whole rows."""
+    rank = t.rank if e.rank is None else e.rank
+    if condition.rank == 1 and rank is None:
+        node.refuse("a vector of conditions for values of unknown rank")
+    if condition.rank == 1 and rank is not None and rank > 1:
+        shaped = node.unsqueezed(condition, range(1, rank))
+        return node.make("Where", shaped, node.rows(t), node.rows(e))
+    return elementwise(node, [condition, t, e], partial(node.make, "Where"))

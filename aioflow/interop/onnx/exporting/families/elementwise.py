@@ -1,0 +1,212 @@
+"""Functions of one element, and activations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from aioflow.graph import dtypes
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.values import Value
+
+__all__ = ["kept", "unary"]
+
+
+def kept(x: Value, made: Value) -> Value:
+    """What was made of each element, with its axes where those of `x` are."""
+    return replace(made, dims=x.dims, channels_first=x.channels_first)
+
+
+def unary(ours: str, theirs: str, **attrs: Any) -> None:
+    """An op that ONNX has as it is."""
+
+    @exporter(ours, any_layout=True)
+    def made(node: Node, x: Value) -> Value:
+        return kept(x, node.make(theirs, x, **attrs))
+
+
+unary("Abs", "Abs")
+unary("Acos", "Acos")
+unary("Acosh", "Acosh")
+unary("Asin", "Asin")
+unary("Asinh", "Asinh")
+unary("Atan", "Atan")
+unary("Atanh", "Atanh")
+unary("Ceil", "Ceil")
+unary("Cos", "Cos")
+unary("Erf", "Erf")
+unary("Exp", "Exp")
+unary("Floor", "Floor")
+unary("Inv", "Reciprocal")
+unary("Invert", "BitwiseNot")
+unary("IsInf", "IsInf")
+unary("IsNan", "IsNaN")
+unary("Log", "Log")
+unary("LogicalNot", "Not")
+unary("Neg", "Neg")
+unary("Reciprocal", "Reciprocal")
+unary("Relu", "Relu")
+unary("Rint", "Round")
+unary("Sigmoid", "Sigmoid")
+unary("Sign", "Sign")
+unary("Sin", "Sin")
+unary("Sqrt", "Sqrt")
+unary("Tanh", "Tanh")
+
+
+@exporter("Round", any_layout=True)
+def rounded(node: Node, x: Value) -> Value:
+    """Half to even; integers are round."""
+    return x if x.dtype.is_integer else kept(x, node.make("Round", x))
+
+
+@exporter("Square", any_layout=True)
+def square(node: Node, x: Value) -> Value:
+    """x²."""
+    return kept(x, node.make("Mul", x, x))
+
+
+@exporter("Rsqrt", any_layout=True)
+def rsqrt(node: Node, x: Value) -> Value:
+    """1 / √x."""
+    return kept(x, node.make("Reciprocal", node.make("Sqrt", x)))
+
+
+@exporter("Erfc", any_layout=True)
+def erfc(node: Node, x: Value) -> Value:
+    """1 - erf(x)."""
+    return kept(x, node.make("Sub", node.like(1, x), node.make("Erf", x)))
+
+
+@exporter("Log1p", any_layout=True)
+def log1p(node: Node, x: Value) -> Value:
+    """log(1 + x), exact for small x: log(u)·x/(u - 1), where u is 1 + x as it is rounded (Kahan)."""
+    return kept(x, _log1p(node, x))
+
+
+def _log1p(node: Node, x: Value) -> Value:
+    one = node.like(1, x)
+    u = node.make("Add", x, one)
+    step = node.make("Sub", u, one)
+    log = node.make("Log", u)
+    scaled = node.make("Mul", log, node.make("Div", x, step))
+    small = node.make("Equal", step, node.like(0, x))
+    plain = node.make("Or", node.make("IsInf", u), node.make("LessOrEqual", u, node.like(0, x)))
+    return node.make("Where", small, x, node.make("Where", plain, log, scaled))
+
+
+@exporter("Expm1", any_layout=True)
+def expm1(node: Node, x: Value) -> Value:
+    """exp(x) - 1, exact for small x: (u - 1)·x/log(u), where u is exp(x) as it is rounded (Kahan)."""
+    return kept(x, _expm1(node, x))
+
+
+def _expm1(node: Node, x: Value) -> Value:
+    one = node.like(1, x)
+    u = node.make("Exp", x)
+    step = node.make("Sub", u, one)
+    scaled = node.make("Mul", step, node.make("Div", x, node.make("Log", u)))
+    far = node.make("Greater", node.make("Abs", x), one)
+    return node.make("Where", node.make("Equal", u, one), x, node.make("Where", far, step, scaled))
+
+
+@exporter("IsFinite", any_layout=True)
+def is_finite(node: Node, x: Value) -> Value:
+    """Neither infinite nor NaN."""
+    return kept(x, node.make("Not", node.make("Or", node.make("IsInf", x), node.make("IsNaN", x))))
+
+
+@exporter("Cosh", any_layout=True)
+def cosh(node: Node, x: Value) -> Value:
+    """(exp(x) + exp(-x)) / 2, where onnxruntime has none itself."""
+    if x.dtype is not dtypes.float64:
+        return kept(x, node.make("Cosh", x))
+    return kept(x, _half(node, "Add", x))
+
+
+@exporter("Sinh", any_layout=True)
+def sinh(node: Node, x: Value) -> Value:
+    """(expm1(x) - expm1(-x)) / 2, where onnxruntime has none itself."""
+    if x.dtype is not dtypes.float64:
+        return kept(x, node.make("Sinh", x))
+    both = node.make("Sub", _expm1(node, x), _expm1(node, node.make("Neg", x)))
+    return kept(x, node.make("Mul", both, node.like(0.5, x)))
+
+
+def _half(node: Node, op: str, x: Value) -> Value:
+    both = node.make(op, node.make("Exp", x), node.make("Exp", node.make("Neg", x)))
+    return node.make("Mul", both, node.like(0.5, x))
+
+
+@exporter("Tan", any_layout=True)
+def tan(node: Node, x: Value) -> Value:
+    """sin(x) / cos(x), where onnxruntime has none itself."""
+    if x.dtype is not dtypes.float64:
+        return kept(x, node.make("Tan", x))
+    return kept(x, node.make("Div", node.make("Sin", x), node.make("Cos", x)))
+
+
+# -- activations -------------------------------------------------------------------------------------------------------
+
+
+@exporter("Relu6", any_layout=True)
+def relu6(node: Node, x: Value) -> Value:
+    """Between 0 and 6."""
+    return kept(x, node.make("Clip", x, node.like(0, x), node.like(6, x)))
+
+
+@exporter("Elu", any_layout=True)
+def elu(node: Node, x: Value) -> Value:
+    """x, or exp(x) - 1 where it is negative."""
+    if x.dtype is not dtypes.float64:
+        return kept(x, node.make("Elu", x))
+    return kept(x, _negative_part(node, x, _expm1(node, x)))
+
+
+@exporter("Selu", any_layout=True)
+def selu(node: Node, x: Value) -> Value:
+    """The scaled Elu of self-normalizing networks."""
+    scale, alpha = 1.0507009873554805, 1.6732632423543772
+    if x.dtype is not dtypes.float64:
+        return kept(x, node.make("Selu", x, alpha=alpha, gamma=scale))
+    negative = node.make("Mul", _expm1(node, x), node.like(alpha, x))
+    return kept(x, node.make("Mul", _negative_part(node, x, negative), node.like(scale, x)))
+
+
+@exporter("LeakyRelu", any_layout=True)
+def leaky_relu(node: Node, x: Value) -> Value:
+    """x, or a fraction of it where it is negative."""
+    alpha = float(node.attr("alpha"))
+    if x.dtype is not dtypes.float64:
+        return kept(x, node.make("LeakyRelu", x, alpha=alpha))
+    return kept(x, _negative_part(node, x, node.make("Mul", x, node.like(alpha, x))))
+
+
+def _negative_part(node: Node, x: Value, negative: Value) -> Value:
+    return node.make("Where", node.make("Less", x, node.like(0, x)), negative, x)
+
+
+@exporter("Softplus", any_layout=True)
+def softplus(node: Node, x: Value) -> Value:
+    """log(exp(x) + 1)."""
+    if x.dtype is not dtypes.float64:
+        return kept(x, node.make("Softplus", x))
+    small = _log1p(node, node.make("Exp", node.make("Neg", node.make("Abs", x))))
+    return kept(x, node.make("Add", node.make("Max", x, node.like(0, x)), small))
+
+
+@exporter("Softsign", any_layout=True)
+def softsign(node: Node, x: Value) -> Value:
+    """x / (|x| + 1)."""
+    if x.dtype is not dtypes.float64:
+        return kept(x, node.make("Softsign", x))
+    return kept(x, node.make("Div", x, node.make("Add", node.make("Abs", x), node.like(1, x))))
+
+
+@exporter("L2Loss")
+def l2_loss(node: Node, x: Value) -> Value:
+    """Half the sum of squares."""
+    return node.make("Mul", node.make("ReduceSumSquare", x, keepdims=0), node.like(np.float64(0.5), x))

@@ -1,0 +1,46 @@
+"""Images in other sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.graph import dtypes
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.values import Value
+
+
+@exporter("ResizeBilinear", any_layout=True)
+def resize_bilinear(node: Node, images: Value, size: Value) -> Value:
+    """By lines between pixels; the result is float32."""
+    return _resized(node, node.cast(images, dtypes.float32), size, {"mode": "linear"})
+
+
+@exporter("ResizeBicubic", any_layout=True)
+def resize_bicubic(node: Node, images: Value, size: Value) -> Value:
+    """By cubic curves between pixels: those of Keys where pixels have their centres halfway."""
+    if not node.attr("half_pixel_centers"):
+        node.refuse("cubic curves without half_pixel_centers, which TensorFlow reads off a table")
+    how = {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1}
+    return _resized(node, node.cast(images, dtypes.float32), size, how)
+
+
+@exporter("ResizeNearestNeighbor", any_layout=True)
+def resize_nearest(node: Node, images: Value, size: Value) -> Value:
+    """By the nearest pixel."""
+    rounds = node.attr("align_corners") or node.attr("half_pixel_centers")
+    how = {"mode": "nearest", "nearest_mode": "round_prefer_ceil" if rounds else "floor"}
+    return _resized(node, images, size, how)
+
+
+def _resized(node: Node, images: Value, size: Value, how: dict[str, Any]) -> Value:
+    """Both sides of every image; where a pixel of the result is in the image follows from the node's attributes."""
+    given = node.first(images)
+    where = "asymmetric"
+    if node.attr("align_corners"):
+        where = "align_corners"
+    elif node.attr("half_pixel_centers"):
+        where = "half_pixel"
+    sizes = node.joined([node.make("Shape", given, start=0, end=2), node.vector(size)])
+    made = node.make("Resize", given, None, None, sizes, coordinate_transformation_mode=where, **how)
+    return node.last(made, False)

@@ -1,0 +1,175 @@
+"""Parts of values: slices, and elements by their indices.
+
+ONNX counts from the end and clamps as NumPy does, and so does TensorFlow in slices. Where TensorFlow refuses an index
+(`Gather` of a negative one), a model need not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.graph import dtypes
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.strided import strided_slice
+from aioflow.interop.onnx.exporting.values import Value
+
+_FAR = 2**62  # beyond every size
+
+
+@exporter("StridedSlice")
+def strided(node: Node, x: Value, begin: Value, end: Value, strides: Value) -> Value:
+    """What Python's slices give, new axes and dropped ones included."""
+    return strided_slice(node, x, begin, end, strides)
+
+
+@exporter("Slice")
+def plain_slice(node: Node, x: Value, begin: Value, size: Value) -> Value:
+    """So many elements of each axis from a place on; -1 for all that are left."""
+    start, count = node.vector(begin), node.vector(size)
+    if start.constant is not None and count.constant is not None:
+        pairs = zip(start.constant.tolist(), count.constant.tolist(), strict=True)
+        return node.make("Slice", x, start, node.const([_FAR if n == -1 else b + n for b, n in pairs]))
+    rest = node.make("Equal", count, node.const(-1))
+    return node.make("Slice", x, start, node.make("Where", rest, node.const(_FAR), node.make("Add", start, count)))
+
+
+@exporter("Gather")
+def gather(node: Node, x: Value, indices: Value) -> Value:
+    """Rows by their indices."""
+    return node.make("Gather", x, indices, axis=0)
+
+
+@exporter("GatherV2")
+def gather_v2(node: Node, x: Value, indices: Value, axis: Value) -> Value:
+    """Elements of an axis by their indices, for each place in the leading axes if those are of the batch."""
+    at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
+    batch = int(node.attr("batch_dims"))
+    if batch == 0:
+        return node.make("Gather", x, indices, axis=at)
+    rank, own = node.rank(x), node.rank(indices)
+    at %= rank
+    batch %= own
+    if batch == 0:
+        return node.make("Gather", x, indices, axis=at)
+    order = [*range(batch), at, *(a for a in range(batch, rank) if a != at)]
+    taken = node.make(
+        "GatherND", node.transposed(x, order), node.int64(node.unsqueezed(indices, [own])), batch_dims=batch
+    )
+    more = own - batch  # axes that the indices bring, now after those of the batch
+    before = at - batch
+    back = [
+        *range(batch),
+        *range(batch + more, batch + more + before),
+        *range(batch, batch + more),
+        *range(batch + more + before, rank - 1 + more),
+    ]
+    return node.transposed(taken, back)
+
+
+@exporter("GatherNd")
+def gather_nd(node: Node, x: Value, indices: Value) -> Value:
+    """Slices by vectors of indices."""
+    _check_policy(node)
+    return node.make("GatherND", x, node.int64(indices))
+
+
+def _check_policy(node: Node) -> None:
+    if node.attr("bad_indices_policy", "") not in ("", "DEFAULT", "ERROR"):
+        node.refuse(f"bad_indices_policy={node.attr('bad_indices_policy')!r}")
+
+
+@exporter("ScatterNd")
+def scatter_nd(node: Node, indices: Value, updates: Value, shape: Value) -> Value:
+    """Updates in a tensor of zeros, those for the same place summed up."""
+    _check_policy(node)
+    zeros = node.make("Expand", node.const(0, updates.dtype), node.vector(shape))
+    return _scattered(node, zeros, indices, updates, "add")
+
+
+def _updating(op: str, reduction: str | None) -> None:
+    @exporter(op)
+    def made(node: Node, x: Value, indices: Value, updates: Value) -> Value:
+        _check_policy(node)
+        change = node.make("Neg", updates) if node.op == "TensorScatterSub" else updates
+        return _scattered(node, x, indices, change, reduction)
+
+
+_updating("TensorScatterUpdate", None)
+_updating("TensorScatterAdd", "add")
+_updating("TensorScatterSub", "add")
+_updating("TensorScatterMax", "max")
+_updating("TensorScatterMin", "min")
+
+
+def _scattered(node: Node, x: Value, indices: Value, updates: Value, reduction: str | None) -> Value:
+    if reduction is not None and (x.dtype.is_bool or x.dtype is dtypes.string):
+        node.refuse(f"updates of {x.dtype.name} that are combined")
+    return node.make("ScatterND", x, node.int64(indices), updates, reduction=reduction)
+
+
+@exporter("Where")
+def where(node: Node, x: Value) -> Value:
+    """The indices of what is true, a row each."""
+    given = x if x.dtype.is_bool else node.cast(x, dtypes.bool_)
+    return node.make("Transpose", node.make("NonZero", given), perm=[1, 0])
+
+
+@exporter("OneHot")
+def one_hot(node: Node, indices: Value, depth: Value, on: Value, off: Value) -> Value:
+    """One value at each index, another elsewhere; of an index that is none, elsewhere alone."""
+    rank = node.rank(indices)
+    axis = int(node.attr("axis"))
+    axis = rank if axis == -1 else axis
+    places = node.make("Range", node.const(0), node.int64(node.scalar(depth)), node.const(1))
+    shaped = node.unsqueezed(places, [a for a in range(rank + 1) if a != axis])
+    chosen = node.make("Equal", node.make("Unsqueeze", node.int64(indices), node.const([axis])), shaped)
+    return node.make("Where", chosen, node.scalar(on), node.scalar(off))
+
+
+@exporter("Reverse", "ReverseV2")
+def reverse(node: Node, x: Value, axes: Value) -> Value:
+    """The other way round along axes: those that are named, or true in a vector."""
+    known = node.known(axes, "axes that are not constant").reshape(-1)
+    chosen = [i for i, flag in enumerate(known) if flag] if axes.dtype.is_bool else [int(a) for a in known]
+    return _reversed(node, x, chosen)
+
+
+def _reversed(node: Node, x: Value, axes: list[int]) -> Value:
+    if not axes:
+        return x
+    ones = [node.const([n] * len(axes)) for n in (-1, -_FAR)]
+    return node.make("Slice", x, *ones, node.const(axes), node.const([-1] * len(axes)))
+
+
+@exporter("ReverseSequence")
+def reverse_sequence(node: Node, x: Value, lengths: Value) -> Value:
+    """The first elements of every sequence the other way round."""
+    time, batch, rank = int(node.attr("seq_dim")), int(node.attr("batch_dim")), node.rank(x)
+    time, batch = time % rank, batch % rank
+    order = [time, batch, *(a for a in range(rank) if a not in (time, batch))]
+    moved = node.transposed(x, order) if {time, batch} != {0, 1} else x
+    axes = {"time_axis": 0, "batch_axis": 1} if moved is not x else {"time_axis": time, "batch_axis": batch}
+    made = node.make("ReverseSequence", moved, node.int64(lengths), **axes)
+    return made if moved is x else node.transposed(made, [order.index(a) for a in range(rank)])
+
+
+@exporter("Roll")
+def roll(node: Node, x: Value, shift: Value, axis: Value) -> Value:
+    """Moved along axes; what leaves at one end comes in at the other."""
+    shifts = node.known(shift, "a shift that is not constant").reshape(-1)
+    axes = node.known(axis, "an axis that is not constant").reshape(-1)
+    for by, at in zip(shifts, axes, strict=True):
+        place = int(at) % node.rank(x)
+        size = None if x.dims is None else x.dims[place]
+        cut = -int(by) if size is None else -int(by) % max(size, 1)
+        if size is None and cut:
+            count = node.size_of(x, place)
+            start: Any = node.make("Mod", node.const([cut]), node.make("Max", count, node.const([1])))
+        else:
+            start = node.const([cut])
+        at_axis = node.const([place])
+        tail = node.make("Slice", x, start, node.const([_FAR]), at_axis)
+        head = node.make("Slice", x, node.const([0]), start, at_axis)
+        x = node.make("Concat", tail, head, axis=place).of(x.dims)
+    return x

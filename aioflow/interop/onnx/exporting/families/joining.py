@@ -1,0 +1,148 @@
+"""Values joined and parted."""
+
+from __future__ import annotations
+
+from aioflow.graph import dtypes
+from aioflow.interop.onnx.exporting.layouts import alike
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.values import Value, channels_first_order
+
+
+@exporter("Concat", any_layout=True)
+def concat(node: Node, axis: Value, *values: Value) -> Value:
+    """One after another along an axis."""
+    return _joined(node, values, axis)
+
+
+@exporter("ConcatV2", any_layout=True)
+def concat_v2(node: Node, *inputs: Value) -> Value:
+    """One after another along an axis."""
+    return _joined(node, inputs[:-1], inputs[-1])
+
+
+def _joined(node: Node, values: tuple[Value, ...], axis: Value) -> Value:
+    at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
+    if any(v.channels_first for v in values) and len({v.rank for v in values}) == 1:
+        plain, _ = alike(node, values)
+        rank = node.rank(values[0])
+        made = node.joined(plain, channels_first_order(rank).index(at % rank))
+        return Value(made.name, made.dtype, node.outputs[0].dims, None, True)
+    return node.joined([node.rows(v) for v in values], at)
+
+
+@exporter("Split")
+def split(node: Node, axis: Value, value: Value) -> tuple[Value, ...]:
+    """Equal parts along an axis."""
+    at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
+    count = int(node.attr("num_split"))
+    return node.makes("Split", value, outputs=count, axis=at, num_outputs=count)
+
+
+@exporter("SplitV")
+def split_v(node: Node, value: Value, sizes: Value, axis: Value) -> tuple[Value, ...]:
+    """Parts of given sizes along an axis; -1 for what is left."""
+    at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
+    known = node.known(sizes, "sizes that are not constant").reshape(-1)
+    own = node.vector(sizes)
+    if -1 in known:
+        place = at % node.rank(value)
+        rest = node.make("Sub", node.size_of(value, place), node.const([int(known.sum()) + 1]))
+        parts = [rest if n == -1 else node.const([int(n)]) for n in known]
+        own = node.joined(parts)
+    return node.makes("Split", value, own, outputs=len(known), axis=at)
+
+
+@exporter("Pack")
+def pack(node: Node, *values: Value) -> Value:
+    """One after another along a new axis."""
+    axis = int(node.attr("axis"))
+    return node.joined([node.make("Unsqueeze", v, node.const([axis])) for v in values], axis)
+
+
+@exporter("Unpack")
+def unpack(node: Node, value: Value) -> list[Value]:
+    """The parts along an axis, without it."""
+    axis, count = int(node.attr("axis")), int(node.attr("num"))
+    if count == 0:
+        return []
+    parts = node.makes("Split", value, outputs=count, axis=axis, num_outputs=count)
+    return [node.squeezed(part, [axis]) for part in parts]
+
+
+@exporter("DynamicPartition")
+def dynamic_partition(node: Node, data: Value, partitions: Value) -> list[Value]:
+    """The rows of each number."""
+    if partitions.rank != 1:
+        node.refuse("numbers that are not a vector")
+    numbers = node.int64(partitions)
+    chosen = [node.make("Equal", numbers, node.const(i)) for i in range(int(node.attr("num_partitions")))]
+    return [node.make("Compress", data, each, axis=0) for each in chosen]
+
+
+@exporter("DynamicStitch", "ParallelDynamicStitch")
+def dynamic_stitch(node: Node, *inputs: Value) -> Value:
+    """Rows by their numbers; the last of those with the same number stays."""
+    half = len(inputs) // 2
+    rows = []
+    for number, data in zip(inputs[:half], inputs[half:], strict=True):
+        own = node.rank(number)
+        dims = data.dims
+        if own == 1:
+            rows.append(data)
+        elif dims is None or None in dims[own:]:
+            node.refuse("rows of a shape that is not known")
+        else:
+            rows.append(node.reshaped(data, [-1, *(d for d in dims[own:] if d is not None)]))
+    data = node.joined(rows)
+    numbers = node.joined([node.vector(n) for n in inputs[:half]])
+    greatest = node.make("ReduceMax", node.joined([node.const([-1]), numbers]), node.const([0]), keepdims=1)
+    count = node.make("Add", greatest, node.const([1]))
+    shape = node.joined([count, node.make("Shape", data, start=1)])
+    blank = node.make("Expand", node.const(0, data.dtype), shape)
+    return node.make("ScatterND", blank, node.unsqueezed(numbers, [1]), data)
+
+
+@exporter("Unique", "UniqueWithCounts")
+def unique(node: Node, x: Value) -> list[Value]:
+    """The distinct values in the order in which they come, which of them each element is, and how often they come."""
+    found = node.makes("Unique", x, outputs=4, sorted=0)
+    return [found[0], found[2], found[3]][: len(node.outputs)]
+
+
+@exporter("UniqueV2")
+def unique_v2(node: Node, x: Value, axis: Value) -> list[Value]:
+    """As `unique`, along an axis."""
+    known = node.known(axis, "an axis that is not constant").reshape(-1)
+    at = int(known[0]) if known.size else None
+    found = node.makes("Unique", x, outputs=4, sorted=0, axis=at)
+    return [found[0], found[2]]
+
+
+@exporter("TopK")
+def top_k(node: Node, x: Value) -> list[Value]:
+    """The greatest values along the last axis, and where they are."""
+    return list(node.makes("TopK", x, node.const([int(node.attr("k"))]), outputs=2))
+
+
+@exporter("TopKV2")
+def top_k_v2(node: Node, x: Value, k: Value) -> list[Value]:
+    """The greatest values along the last axis, and where they are; of equals the first."""
+    return list(node.makes("TopK", x, node.vector(k), outputs=2))
+
+
+@exporter("NthElement")
+def nth_element(node: Node, x: Value, n: Value) -> Value:
+    """The value that would be at that place if the last axis was sorted."""
+    count = node.make("Add", node.vector(n), node.const([1]))
+    values, _ = node.makes("TopK", x, count, outputs=2, largest=int(node.attr("reverse")))
+    return node.squeezed(node.make("Slice", values, node.const([-1]), node.const([2**62]), node.const([-1])), [-1])
+
+
+@exporter("InTopK", "InTopKV2")
+def in_top_k(node: Node, predictions: Value, targets: Value, k: Value | None = None) -> Value:
+    """Whether the prediction for the target is among the k greatest of its row; all that tie are."""
+    limit = node.const(int(node.attr("k"))) if k is None else node.int64(node.scalar(k))
+    own = node.make("GatherElements", predictions, node.unsqueezed(node.int64(targets), [1]), axis=1)
+    greater = node.cast(node.make("Greater", predictions, own), dtypes.int64)
+    return node.make("Less", node.make("ReduceSum", greater, node.const([1]), keepdims=0), limit)

@@ -1,0 +1,100 @@
+"""Values with a border, and blocks of space made channels or batches."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.values import Value, channels_first_order
+
+
+@exporter("Pad", "PadV2", any_layout=True)
+def pad(node: Node, x: Value, paddings: Value, value: Value | None = None) -> Value:
+    """With a value around; by default with zeros."""
+    around = None if value is None else node.scalar(value)
+    return _padded(node, x, paddings, around, "constant")
+
+
+@exporter("MirrorPad", any_layout=True)
+def mirror_pad(node: Node, x: Value, paddings: Value) -> Value:
+    """With a reflection around, with or without the outermost elements."""
+    if node.attr("mode") == "REFLECT":
+        return _padded(node, x, paddings, None, "reflect")
+    known = node.known(paddings, "paddings that are not constant")
+    plain = node.rows(x)
+    for axis, (before, after) in enumerate(known.tolist()):
+        at, back = node.const([axis]), node.const([-1])
+        left = node.make("Slice", plain, node.const([before - 1]), node.const([-(2**62)]), at, back)
+        right = node.make("Slice", plain, back, node.const([-after - 1]), at, back)
+        plain = node.joined([*([left] if before else []), plain, *([right] if after else [])], axis)
+    return plain
+
+
+def _padded(node: Node, x: Value, paddings: Value, value: Value | None, mode: str) -> Value:
+    known = paddings.constant
+    if known is None:
+        columns = node.make("Transpose", node.int64(paddings), perm=[1, 0])
+        return node.make("Pad", node.rows(x), node.reshaped(columns, [-1]), value, mode=mode)
+    if not x.channels_first:
+        return node.make("Pad", x, node.const(known.T.reshape(-1)), value, mode=mode)
+    order = list(channels_first_order(node.rank(x)))
+    made = node.make("Pad", node.first(x), node.const(known[order].T.reshape(-1)), value, mode=mode)
+    return node.last(made, False)
+
+
+@exporter("DepthToSpace", "SpaceToDepth", any_layout=True)
+def depth_to_space(node: Node, x: Value) -> Value:
+    """Channels as blocks of space, or blocks of space as channels."""
+    layout = node.attr("data_format")
+    if layout not in ("NHWC", "NCHW"):
+        node.refuse(f"data_format {layout!r}")
+    images = node.first(x, layout == "NCHW")
+    made = node.make(node.op, images, blocksize=int(node.attr("block_size")))
+    return node.last(made, layout == "NCHW")
+
+
+@exporter("SpaceToBatchND")
+def space_to_batch(node: Node, x: Value, block: Value, paddings: Value) -> Value:
+    """Blocks of space as images of their own, after padding."""
+    sizes = [int(n) for n in node.known(block, "blocks that are not constant").reshape(-1)]
+    known = node.known(paddings, "paddings that are not constant")
+    rank, count = node.rank(x), len(sizes)
+    around = np.zeros((rank, 2), np.int64)
+    around[1 : count + 1] = known
+    padded = node.make("Pad", x, node.const(around.T.reshape(-1)))
+    shape = node.make("Shape", padded)
+    parts = [_part(node, shape, 0)]
+    for i, size in enumerate(sizes):
+        parts += [node.make("Div", _part(node, shape, i + 1), node.const([size])), node.const([size])]
+    rest = node.make("Shape", padded, start=count + 1)
+    spread = node.reshaped(padded, node.joined([*parts, rest]))
+    order = [*range(2, 2 * count + 1, 2), 0, *range(1, 2 * count, 2), *range(2 * count + 1, rank + count)]
+    turned = node.transposed(spread, order)
+    batch = node.make("Mul", parts[0], node.const([int(np.prod(sizes))]))
+    return node.reshaped(turned, node.joined([batch, *parts[1::2], rest]))
+
+
+@exporter("BatchToSpaceND")
+def batch_to_space(node: Node, x: Value, block: Value, crops: Value) -> Value:
+    """Images as blocks of larger ones, then cropped."""
+    sizes = [int(n) for n in node.known(block, "blocks that are not constant").reshape(-1)]
+    known = node.known(crops, "crops that are not constant")
+    rank, count = node.rank(x), len(sizes)
+    shape = node.make("Shape", x)
+    batch = node.make("Div", _part(node, shape, 0), node.const([int(np.prod(sizes))]))
+    space = [_part(node, shape, i + 1) for i in range(count)]
+    rest = node.make("Shape", x, start=count + 1)
+    spread = node.reshaped(x, node.joined([*(node.const([n]) for n in sizes), batch, *space, rest]))
+    order = [count]
+    for i in range(count):
+        order += [count + 1 + i, i]
+    turned = node.transposed(spread, [*order, *range(2 * count + 1, rank + count)])
+    whole = [node.make("Mul", part, node.const([n])) for part, n in zip(space, sizes, strict=True)]
+    made = node.reshaped(turned, node.joined([batch, *whole, rest]))
+    starts, ends = known[:, 0].tolist(), [-after if after else 2**62 for after in known[:, 1].tolist()]
+    return node.make("Slice", made, node.const(starts), node.const(ends), node.const(list(range(1, count + 1))))
+
+
+def _part(node: Node, shape: Value, index: int) -> Value:
+    return node.make("Gather", shape, node.const([index]))

@@ -1,0 +1,51 @@
+"""Pools and local normalization, with channels in either place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.windows import windows_of
+
+
+@exporter("MaxPool", "MaxPool3D", any_layout=True)
+def max_pool(node: Node, x: Value) -> Value:
+    """The greatest value of each window."""
+    return _pooled(node, x, "MaxPool", {})
+
+
+@exporter("AvgPool", "AvgPool3D", any_layout=True)
+def average_pool(node: Node, x: Value) -> Value:
+    """The mean of each window, padding not counted."""
+    return _pooled(node, x, "AveragePool", {"count_include_pad": 0})
+
+
+def _pooled(node: Node, x: Value, op: str, attrs: dict[str, Any]) -> Value:
+    rank = node.rank(x)
+    windows = windows_of(node, rank)
+    ksize = node.attr("ksize")
+    if any(ksize[axis] != 1 or node.attr("strides")[axis] != 1 for axis in range(rank) if axis not in windows.spatial):
+        node.refuse("windows over the batch or the channels")
+    sizes = [int(ksize[axis]) for axis in windows.spatial]
+    images = node.first(x, windows.channels_first)
+    made = node.make(
+        op, images, kernel_shape=sizes, strides=windows.strides, **windows.padding(node, images, sizes), **attrs
+    )
+    return node.last(made, windows.channels_first)
+
+
+@exporter("LRN", any_layout=True)
+def local_response(node: Node, x: Value) -> Value:
+    """Each value by the power of those around it in the channels; ONNX divides alpha by their number."""
+    size = 2 * int(node.attr("depth_radius")) + 1
+    made = node.make(
+        "LRN",
+        node.first(x),
+        size=size,
+        alpha=float(node.attr("alpha")) * size,
+        beta=float(node.attr("beta")),
+        bias=float(node.attr("bias")),
+    )
+    return node.last(made, False)

@@ -1,0 +1,51 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.values import Value
+
+
+@exporter("MatMul")
+def mat_mul(node: Node, a: Value, b: Value) -> Value:
+    """A product of two matrices, transposed where the node says so."""
+    first = node.transposed(a, (1, 0)) if node.attr("transpose_a") else a
+    second = node.transposed(b, (1, 0)) if node.attr("transpose_b") else b
+    return node.make("MatMul", first, second)
+
+
+@exporter("BatchMatMul", "BatchMatMulV2")
+def batch_mat_mul(node: Node, x: Value, y: Value) -> Value:
+    """Products of matrices in the last two axes; the others broadcast."""
+    first = _turned(node, x) if node.attr("adj_x") else x
+    second = _turned(node, y) if node.attr("adj_y") else y
+    return node.make("MatMul", first, second)
+
+
+def _turned(node: Node, x: Value) -> Value:
+    rank = node.rank(x)
+    return node.transposed(x, (*range(rank - 2), rank - 1, rank - 2))
+
+
+@exporter("Einsum")
+def einsum(node: Node, *inputs: Value) -> Value:
+    """Sums of products by an equation, which ONNX writes in the same way."""
+    return node.make("Einsum", *inputs, equation=node.attr("equation").replace(" ", ""))
+
+
+@exporter("Cross")
+def cross(node: Node, a: Value, b: Value) -> Value:
+    """The vector product of the last axes, of three elements."""
+
+    def turned(x: Value, order: list[int]) -> Value:
+        return node.make("Gather", x, node.const(order), axis=-1)
+
+    first = node.make("Mul", turned(a, [1, 2, 0]), turned(b, [2, 0, 1]))
+    return node.make("Sub", first, node.make("Mul", turned(a, [2, 0, 1]), turned(b, [1, 2, 0])))
+
+
+@exporter("MatrixDeterminant")
+def determinant(node: Node, x: Value) -> Value:
+    """Of the matrices in the last two axes."""
+    return node.make("Det", x)

@@ -1,0 +1,155 @@
+"""Reductions along axes, scans, and the indices of extremes.
+
+Of no values the sum is 0, the product 1, the greatest the lowest number there is, and the mean NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from aioflow.graph import dtypes
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.values import Value, channels_first_order
+
+
+def _reduced(node: Node, op: str, x: Value, axes: Value) -> Value:
+    """The reduction, with the channels where they are if that is possible."""
+    known, keep = axes.constant, bool(node.attr("keep_dims"))
+    rank = x.rank
+    if known is None or rank is None:
+        return node.make(op, node.rows(x), node.vector(axes), keepdims=int(keep), noop_with_empty_axes=1)
+    normal = sorted({int(a) % max(rank, 1) for a in known.reshape(-1)})
+    if not normal:
+        return x
+    spatial = list(range(1, rank - 1))
+    if not x.channels_first or not (keep or normal == spatial):
+        return _along(node, op, node.rows(x), normal, keep)
+    order = channels_first_order(rank)
+    made = _along(node, op, node.first(x), [order.index(a) for a in normal], keep)
+    return Value(made.name, made.dtype, node.outputs[0].dims, None, keep)
+
+
+def _along(node: Node, op: str, x: Value, axes: list[int], keep: bool) -> Value:
+    return node.make(op, x, node.const(axes), keepdims=int(keep))
+
+
+@exporter("Sum", any_layout=True)
+def total(node: Node, x: Value, axes: Value) -> Value:
+    """The sum."""
+    return _reduced(node, "ReduceSum", x, axes)
+
+
+@exporter("Prod", any_layout=True)
+def product(node: Node, x: Value, axes: Value) -> Value:
+    """The product."""
+    return _reduced(node, "ReduceProd", x, axes)
+
+
+@exporter("Mean", any_layout=True)
+def mean(node: Node, x: Value, axes: Value) -> Value:
+    """The mean; of integers rounded to zero, as their division is."""
+    return _reduced(node, "ReduceMean", x, axes)
+
+
+@exporter("Max", any_layout=True)
+def greatest(node: Node, x: Value, axes: Value) -> Value:
+    """The greatest value."""
+    return _extreme(node, "ReduceMax", x, axes)
+
+
+@exporter("Min", any_layout=True)
+def least(node: Node, x: Value, axes: Value) -> Value:
+    """The least value."""
+    return _extreme(node, "ReduceMin", x, axes)
+
+
+def _extreme(node: Node, op: str, x: Value, axes: Value) -> Value:
+    """With one more element, which changes nothing, where there may be none: runtimes refuse to look at nothing."""
+    known = axes.constant
+    if known is None or x.rank is None or x.dims is None:
+        return _reduced(node, op, x, axes)
+    normal = sorted({int(a) % max(x.rank, 1) for a in known.reshape(-1)})
+    if all(x.dims[axis] for axis in normal) or (0 not in x.dims and normal and x.dtype.is_floating is False):
+        return _reduced(node, op, x, axes)
+    return _reduced(node, op, _with_neutral(node, op, node.rows(x), normal) if 0 in x.dims else x, axes)
+
+
+def _with_neutral(node: Node, op: str, x: Value, axes: list[int]) -> Value:
+    limits = -np.inf if op == "ReduceMax" else np.inf
+    if not x.dtype.is_floating:
+        limits = x.dtype.min if op == "ReduceMax" else x.dtype.max
+    pads = [0] * (2 * node.rank(x))
+    for axis in axes:
+        pads[node.rank(x) + axis] = 1
+    return node.make("Pad", x, node.const(pads), node.like(limits, x)).of(x.dims)
+
+
+@exporter("All", any_layout=True)
+def every(node: Node, x: Value, axes: Value) -> Value:
+    """Whether all are true; of none they are."""
+    return node.make("Not", _some(node, node.make("Not", node.rows(x)).of(x.dims), axes))
+
+
+@exporter("Any", any_layout=True)
+def some(node: Node, x: Value, axes: Value) -> Value:
+    """Whether any is true."""
+    return _some(node, node.rows(x), axes)
+
+
+def _some(node: Node, x: Value, axes: Value) -> Value:
+    count = _reduced(node, "ReduceSum", node.int64(x), axes)
+    return node.make("Greater", count, node.const(0))
+
+
+@exporter("EuclideanNorm", any_layout=True)
+def euclidean_norm(node: Node, x: Value, axes: Value) -> Value:
+    """The root of the sum of squares."""
+    plain = node.rows(x)
+    squares = _reduced(node, "ReduceSum", node.make("Mul", plain, plain).of(x.dims), axes)
+    if x.dtype.is_integer:
+        return node.cast(node.make("Sqrt", node.cast(squares, dtypes.float64)), x.dtype)
+    return node.make("Sqrt", squares)
+
+
+@exporter("ArgMax", "ArgMin")
+def arg_extreme(node: Node, x: Value, dimension: Value) -> Value:
+    """The index of the first extreme along an axis."""
+    axis = int(node.known(dimension, "an axis that is not constant").reshape(-1)[0])
+    given = node.cast(x, dtypes.uint8) if x.dtype.is_bool else x
+    return node.make(node.op, given, axis=axis, keepdims=0)
+
+
+@exporter("Cumsum")
+def cumulative_sum(node: Node, x: Value, axis: Value) -> Value:
+    """Sums of all up to each element."""
+    return node.make("CumSum", x, node.scalar(axis), **_scan(node))
+
+
+@exporter("Cumprod")
+def cumulative_product(node: Node, x: Value, axis: Value) -> Value:
+    """Products of all up to each element: along the axis, of what is not yet masked."""
+    at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
+    rank = node.rank(x)
+    at %= rank
+    size = node.size_of(x, at)
+    count = node.make("Squeeze", size, node.const([0]))
+    places = node.make("Range", node.const(0), count, node.const(1))
+    result, factor = node.unsqueezed(places, [1]), node.unsqueezed(places, [0])
+    if node.attr("reverse"):
+        result, factor = factor, result
+        rows, columns = node.unsqueezed(places, [1]), node.unsqueezed(places, [0])
+        taken = node.make("Greater" if node.attr("exclusive") else "GreaterOrEqual", columns, rows)
+    else:
+        taken = node.make("Less" if node.attr("exclusive") else "LessOrEqual", factor, result)
+    last = node.transposed(x, [*(a for a in range(rank) if a != at), at])
+    spread = node.make("Where", taken, node.make("Unsqueeze", last, node.const([rank - 1])), node.like(1, x))
+    made = node.make("ReduceProd", spread, node.const([rank]), keepdims=0)
+    back = [*range(at), rank - 1, *range(at, rank - 1)]
+    return node.transposed(made, back)
+
+
+def _scan(node: Node) -> dict[str, Any]:
+    return {"exclusive": int(node.attr("exclusive")), "reverse": int(node.attr("reverse"))}

@@ -1,0 +1,105 @@
+"""Rows that are combined by numbers: as scattering with a reduction."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from aioflow.graph import dtypes
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.values import Value
+
+_FAR: Final = 2**62
+
+
+def _start(node: Node, x: Value, reduction: str) -> Value:
+    """What a segment without rows has."""
+    if reduction in ("add", "mul"):
+        return node.like(0 if reduction == "add" else 1, x)
+    lowest = reduction == "max"
+    return node.like(x.dtype.min if lowest else x.dtype.max, x)
+
+
+def _combined(node: Node, data: Value, ids: Value, count: Value, reduction: str, start: Value) -> Value:
+    """One row for each number below `count` (int64 [1]); rows with negative numbers go nowhere."""
+    own = node.rank(ids)
+    numbers = node.vector(ids)
+    rows = data
+    tail = node.make("Shape", data, start=own)
+    if own != 1:
+        rows = node.reshaped(data, node.joined([node.const([-1]), tail]))
+    beyond = node.make("Where", node.make("Less", numbers, node.const(0)), count, numbers)
+    one_more = node.make("Add", count, node.const([1]))
+    blank = node.make("Expand", start, node.joined([one_more, tail]))
+    made = node.make("ScatterND", blank, node.unsqueezed(beyond, [1]), rows, reduction=reduction)
+    return node.make("Slice", made, node.const([0]), count, node.const([0]))
+
+
+def _unsorted(op: str, reduction: str) -> None:
+    @exporter(op)
+    def made(node: Node, data: Value, ids: Value, count: Value) -> Value:
+        return _combined(node, data, ids, node.vector(count), reduction, _start(node, data, reduction))
+
+
+_unsorted("UnsortedSegmentSum", "add")
+_unsorted("UnsortedSegmentProd", "mul")
+_unsorted("UnsortedSegmentMax", "max")
+_unsorted("UnsortedSegmentMin", "min")
+
+
+def _sorted_count(node: Node, ids: Value) -> Value:
+    """One more than the last number; none of no numbers."""
+    numbers = node.joined([node.const([-1]), node.vector(ids)])
+    last = node.make("Slice", numbers, node.const([-1]), node.const([_FAR]))
+    return node.make("Add", last, node.const([1]))
+
+
+def _sorted(op: str, reduction: str) -> None:
+    @exporter(op)
+    def made(node: Node, data: Value, ids: Value) -> Value:
+        count = _sorted_count(node, ids)
+        found = _combined(node, data, ids, count, reduction, _start(node, data, reduction))
+        if reduction in ("add", "mul"):
+            return found
+        present = node.make("Greater", _counts(node, data, ids, count), node.const(0))
+        return node.make("Where", present, found, node.like(0, data))
+
+
+def _counts(node: Node, data: Value, ids: Value, count: Value) -> Value:
+    """How many rows each number has, to broadcast over rows."""
+    ones = node.make("Expand", node.const(1), node.make("Shape", ids))
+    found = _combined(node, ones.of((None,)), ids, count, "add", node.const(0))
+    return node.unsqueezed(found, range(1, node.rank(data)))
+
+
+_sorted("SegmentSum", "add")
+_sorted("SegmentProd", "mul")
+_sorted("SegmentMax", "max")
+_sorted("SegmentMin", "min")
+
+
+@exporter("SegmentMean")
+def segment_mean(node: Node, data: Value, ids: Value) -> Value:
+    """The mean of the rows of each number."""
+    count = _sorted_count(node, ids)
+    total = _combined(node, data, ids, count, "add", node.like(0, data))
+    rows = node.cast(node.make("Max", _counts(node, data, ids, count), node.const(1)), data.dtype)
+    return node.make("Div", total, rows)
+
+
+@exporter("Bincount")
+def bincount(node: Node, values: Value, size: Value, weights: Value) -> Value:
+    """How often each number comes, or the sum of its weights; numbers that are too large do not count."""
+    limit = node.vector(size)
+    numbers = node.vector(values)
+    inside = node.make("Where", node.make("Less", numbers, limit), numbers, node.const(-1)).of((None,))
+    if weights.dims is not None and weights.dims[0] == 0:
+        ones = node.make("Expand", node.const(1, dtypes.int32), node.make("Shape", inside))
+    elif weights.dims is None or weights.dims[0] is None:
+        node.refuse("weights of which it is not known whether there are any")
+    else:
+        ones = node.reshaped(weights, [-1])
+    made = _combined(node, ones.of((None,)), inside, limit, "add", node.like(np.int64(0), ones))
+    return node.cast(made, node.dtype)

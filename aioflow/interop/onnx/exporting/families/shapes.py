@@ -1,0 +1,129 @@
+"""Shapes as values, and values in other shapes."""
+
+from __future__ import annotations
+
+from aioflow.graph import dtypes
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.values import Value
+
+
+@exporter("Shape", any_layout=True)
+def shape(node: Node, x: Value) -> Value:
+    """The shape."""
+    return _shape(node, x)
+
+
+@exporter("ShapeN", any_layout=True)
+def shapes(node: Node, *values: Value) -> list[Value]:
+    """The shape of each."""
+    return [_shape(node, value) for value in values]
+
+
+def _shape(node: Node, x: Value) -> Value:
+    if not x.channels_first:
+        return node.make("Shape", x)
+    rank = node.rank(x)  # the shape of the transposed value, without transposing it
+    return node.make("Gather", node.make("Shape", node.first(x)), node.const([0, *range(2, rank), 1]))
+
+
+@exporter("Size", any_layout=True)
+def size(node: Node, x: Value) -> Value:
+    """How many elements there are."""
+    return node.make("Size", x)
+
+
+@exporter("Rank", any_layout=True)
+def rank_of(node: Node, x: Value) -> Value:
+    """How many axes there are."""
+    if x.rank is not None:
+        return node.const(x.rank, dtypes.int32)
+    return node.make("Size", node.make("Shape", x))
+
+
+@exporter("Reshape")
+def reshape(node: Node, x: Value, wanted: Value) -> Value:
+    """The same elements in another shape."""
+    dims = node.outputs[0].dims
+    if dims is not None and wanted.constant is None and sum(size is None for size in dims) <= 1 and 0 not in dims:
+        return node.reshaped(x, [-1 if size is None else size for size in dims])
+    if wanted.constant is not None:
+        return node.reshaped(x, [int(size) for size in wanted.constant.reshape(-1)])
+    return node.reshaped(x, wanted)
+
+
+@exporter("ExpandDims")
+def expand_dims(node: Node, x: Value, dim: Value) -> Value:
+    """A new axis of size 1."""
+    if dim.constant is None:
+        return node.make("Unsqueeze", x, node.vector(dim))
+    return node.unsqueezed(x, [int(dim.constant.reshape(-1)[0])])
+
+
+@exporter("Squeeze")
+def squeeze(node: Node, x: Value) -> Value:
+    """Without axes of size 1: those that are named, or all."""
+    axes = [int(axis) for axis in node.attr("squeeze_dims")]
+    if axes:
+        return node.squeezed(x, axes)
+    if x.is_static:
+        return node.squeezed(x, [i for i, n in enumerate(x.dims or ()) if n == 1])
+    return node.make("Squeeze", x)
+
+
+@exporter("Transpose")
+def transpose(node: Node, x: Value, perm: Value) -> Value:
+    """The axes in another order."""
+    order = [int(axis) for axis in node.known(perm, "an order of axes that is not constant")]
+    return node.transposed(x, [axis % len(order) for axis in order])
+
+
+@exporter("BroadcastTo")
+def broadcast_to(node: Node, x: Value, wanted: Value) -> Value:
+    """Repeated along axes of size 1 and new ones."""
+    return node.make("Expand", x, node.vector(wanted))
+
+
+@exporter("Fill")
+def fill(node: Node, dims: Value, value: Value) -> Value:
+    """One value in a shape."""
+    return node.make("Expand", node.scalar(value), node.vector(dims))
+
+
+@exporter("Tile")
+def tile(node: Node, x: Value, multiples: Value) -> Value:
+    """Repeated along each axis."""
+    return node.make("Tile", x, node.vector(multiples))
+
+
+@exporter("Range")
+def number_range(node: Node, start: Value, limit: Value, delta: Value) -> Value:
+    """Numbers from a start up to a limit."""
+    return node.make("Range", *(node.scalar(v) for v in (start, limit, delta)))
+
+
+@exporter("LinSpace")
+def lin_space(node: Node, start: Value, stop: Value, count: Value) -> Value:
+    """Numbers from a start to a stop, both included."""
+    number = node.int64(node.scalar(count))
+    places = node.make("Range", node.const(0), number, node.const(1))
+    last = node.make("Sub", number, node.const(1))
+    steps = node.cast(node.make("Max", last, node.const(1)), start.dtype)
+    delta = node.make("Div", node.make("Sub", node.scalar(stop), node.scalar(start)), steps)
+    made = node.make("Add", node.scalar(start), node.make("Mul", node.cast(places, start.dtype), delta))
+    end = node.make("And", node.make("Equal", places, last), node.make("Greater", last, node.const(0)))
+    return node.make("Where", end, node.scalar(stop), made)
+
+
+@exporter("BroadcastArgs")
+def broadcast_shape(node: Node, first: Value, second: Value) -> Value:
+    """The shape that two shapes broadcast to."""
+    ones = [node.make("Expand", node.const(1), node.vector(each)) for each in (first, second)]
+    return node.make("Shape", node.make("Mul", *ones))
+
+
+@exporter("InvertPermutation")
+def invert_permutation(node: Node, x: Value) -> Value:
+    """Where each index is."""
+    places = node.make("Range", node.const(0), node.make("Size", x), node.const(1))
+    return node.make("ScatterElements", places, node.int64(x), places, axis=0)

@@ -1,0 +1,35 @@
+"""Softmax and the losses on logits."""
+
+from __future__ import annotations
+
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.values import Value
+
+
+@exporter("Softmax", "LogSoftmax")
+def softmax(node: Node, logits: Value) -> Value:
+    """Along the last axis."""
+    return node.make(node.op, logits, axis=-1)
+
+
+@exporter("SoftmaxCrossEntropyWithLogits")
+def cross_entropy(node: Node, logits: Value, labels: Value) -> tuple[Value, Value]:
+    """The loss of each row, and its gradient."""
+    logarithm = node.make("LogSoftmax", logits, axis=-1)
+    zero = node.like(0, labels)
+    terms = node.make("Where", node.make("Equal", labels, zero), zero, node.make("Mul", labels, logarithm))
+    loss = node.make("Neg", node.make("ReduceSum", terms, node.const([-1]), keepdims=0))
+    return loss, node.make("Sub", node.make("Softmax", logits, axis=-1), labels)
+
+
+@exporter("SparseSoftmaxCrossEntropyWithLogits")
+def sparse_cross_entropy(node: Node, logits: Value, labels: Value) -> tuple[Value, Value]:
+    """The loss of each row whose label is a number, and its gradient."""
+    column = node.unsqueezed(node.int64(labels), [1])
+    taken = node.make("GatherElements", node.make("LogSoftmax", logits, axis=-1), column, axis=1)
+    loss = node.make("Neg", node.squeezed(taken, [1]))
+    count = node.make("Squeeze", node.size_of(logits, 1), node.const([0]))
+    classes = node.make("Range", node.const(0), count, node.const(1))
+    chosen = node.cast(node.make("Equal", column, node.unsqueezed(classes, [0])), logits.dtype)
+    return loss, node.make("Sub", node.make("Softmax", logits, axis=-1), chosen)

@@ -1,0 +1,50 @@
+"""Strings, as far as ONNX has them. Its strings are text in UTF-8; ours are bytes."""
+
+from __future__ import annotations
+
+from aioflow.graph import dtypes
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.values import Value
+
+
+@exporter("StringJoin")
+def string_join(node: Node, *inputs: Value) -> Value:
+    """Strings one after another, with a separator between."""
+    node.needs_opset(20, "StringConcat")
+    made, *others = inputs
+    separator = node.attr("separator")
+    for other in others:
+        if separator:
+            made = node.make("StringConcat", made, node.const(separator.encode(), dtypes.string))
+        made = node.make("StringConcat", made, other)
+    return made
+
+
+@exporter("StaticRegexFullMatch")
+def static_full_match(node: Node, x: Value) -> Value:
+    """Whether a pattern fits the whole string."""
+    node.needs_opset(20, "RegexFullMatch")
+    return node.make("RegexFullMatch", x, pattern=node.attr("pattern"))
+
+
+@exporter("RegexFullMatch")
+def full_match(node: Node, x: Value, pattern: Value) -> Value:
+    """Whether a pattern, which is known, fits the whole string."""
+    node.needs_opset(20, "RegexFullMatch")
+    text = node.known(pattern, "a pattern that is not constant").reshape(-1)[0]
+    return node.make("RegexFullMatch", x, pattern=text.decode())
+
+
+@exporter("StringToNumber")
+def string_to_number(node: Node, x: Value) -> Value:
+    """The number that is written."""
+    return node.cast(x, node.dtype)
+
+
+@exporter("AsString")
+def as_string(node: Node, x: Value) -> Value:
+    """Integers as they are written; of floats ONNX leaves the digits open."""
+    if not x.dtype.is_integer or node.attr("width") > 0 or node.attr("fill"):
+        node.refuse(f"{x.dtype.name} written out in a given form")
+    return node.cast(x, dtypes.string)

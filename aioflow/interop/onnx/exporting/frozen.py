@@ -1,0 +1,112 @@
+"""A step with the values of its variables in it: no node of it names a resource any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
+from aioflow.compiler.optimize.passes import chosen_passes
+from aioflow.errors import FailedPreconditionError
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import Array
+from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.ops.apply import make
+from aioflow.runtime.folding import fold
+from aioflow.session.session import Session
+
+__all__ = ["frozen", "handles", "optimized", "values_of"]
+
+_PASSES = ("shapes", "constant_folding", "arithmetic", "transposes", "common_subexpressions", "dead_code")
+
+
+def handles(graph: ClientGraph) -> list[str]:
+    """The variables that the step reads, by the nodes of their handles."""
+    return [name for name, node in graph.nodes.items() if node.op == "VarHandleOp"]
+
+
+async def values_of(names: list[str], graph: Graph, session: Session | None) -> Mapping[str, Array]:
+    """The values of variables in a session.
+
+    Raises:
+        FailedPreconditionError: there is no session, or a variable has no value in it.
+    """
+    if not names:
+        return {}
+    if session is None:
+        raise FailedPreconditionError(
+            "the graph has variables, whose values are in a session", expected="export(session, …)", actual=names[0]
+        )
+    reads = {name: _plain_read(graph.get_operation_by_name(name)) for name in names}
+    found: dict[str, Array] = await session.run(reads)
+    return found
+
+
+def _plain_read(handle: Operation) -> Tensor:
+    """A read of the variable that waits for nothing: the one that every variable has, or a new one."""
+    for op in handle.outputs[0].consumers():
+        if op.type == "ReadVariableOp" and not op.waits_for and op.control_flow_context is None:
+            return op.outputs[0]
+    with handle.graph.as_default(), handle.graph.control_dependencies(None):
+        return make("ReadVariableOp", handle.outputs[0], dtype=handle.attrs["dtype"])
+
+
+def frozen(graph: ClientGraph, values: Mapping[str, Array]) -> ClientGraph:
+    """The step with constants for what it reads of variables, and without what it only waits for.
+
+    Asserts and prints go with that. What changes a variable and was waited for stays, so that it is refused.
+    """
+    nodes: dict[str, Node] = {}
+    for name, node in graph.nodes.items():
+        if name in values:
+            nodes[name] = _constant(node, values[name])
+        elif node.inputs and _is_constant(nodes.get(node.inputs[0].node), values):
+            nodes.update((made.name, made) for made in _reading(node, nodes[node.inputs[0].node]))
+        else:
+            nodes[name] = node
+    return replace(graph, nodes=nodes)
+
+
+def _is_constant(node: Node | None, values: Mapping[str, Array]) -> bool:
+    return node is not None and node.name in values
+
+
+def _constant(node: Node, value: Any) -> Node:
+    dtype = node.attrs["dtype"]
+    array = value if value.dtype == dtype.np_dtype else value.astype(dtype.np_dtype)
+    return replace(node, op="Const", attrs={"dtype": dtype, "value": array}, outputs=(OutputSpec(dtype, array.shape),))
+
+
+def _reading(node: Node, variable: Node) -> Iterator[Node]:
+    """What a node that reads a variable is, of its value."""
+    value = Edge(variable.name, 0)
+    dtype = variable.attrs["dtype"]
+    if node.op == "ReadVariableOp":
+        yield replace(node, op="Identity", inputs=(value,), attrs={"T": dtype})
+    elif node.op == "ResourceGather":
+        axis = _zero(f"{node.name}/axis")
+        yield axis
+        attrs = {"batch_dims": node.attrs["batch_dims"], "Tparams": dtype, "Tindices": node.attrs["Tindices"]}
+        inputs = (value, node.inputs[1], Edge(axis.name, 0))
+        yield replace(node, op="GatherV2", inputs=inputs, attrs={**attrs, "Taxis": dtypes.int32})
+    elif node.op == "ResourceGatherNd":
+        attrs = {"Tparams": dtype, "Tindices": node.attrs["Tindices"], "bad_indices_policy": ""}
+        yield replace(node, op="GatherNd", inputs=(value, node.inputs[1]), attrs=attrs)
+    elif node.op == "VariableShape":
+        yield replace(node, op="Shape", inputs=(value,), attrs={"T": dtype, "out_type": node.attrs["out_type"]})
+    else:
+        yield node  # which has no translation
+
+
+def _zero(name: str) -> Node:
+    array = dtypes.int32.np_dtype.type(0).reshape(())
+    return Node(name, "Const", attrs={"dtype": dtypes.int32, "value": array}, outputs=(OutputSpec(dtypes.int32, ()),))
+
+
+def optimized(graph: ClientGraph) -> ClientGraph:
+    """The step after the optimizations that leave it one of ordinary ops."""
+    for each in chosen_passes(True):
+        if each.name in _PASSES:
+            graph = each.run(graph, fold)
+    return graph

@@ -1,0 +1,212 @@
+"""A node of our graph as its translation sees it, and what it makes nodes of the model with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn, overload
+
+import numpy as np
+
+from aioflow.compiler.ir import Node as GraphNode
+from aioflow.compiler.ir import OutputSpec
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import Array
+from aioflow.graph.dtypes import DType
+from aioflow.interop.onnx.exporting.scope import RefusedError, Scope
+from aioflow.interop.onnx.exporting.values import Value, channels_first_order, channels_last_order
+
+__all__ = ["Node"]
+
+_ABSENT: Final = object()
+
+
+class Node:
+    """A node that is translated.
+
+    Attributes:
+        op, name: Its op and name.
+        attrs: Its attributes.
+        outputs: Dtype and static shape of what it gives.
+        scope: Where nodes of the model are made.
+    """
+
+    def __init__(self, node: GraphNode, scope: Scope) -> None:
+        self.op = node.op
+        self.name = node.name
+        self.attrs: Mapping[str, Any] = node.attrs
+        self.outputs: Sequence[OutputSpec] = node.outputs
+        self.scope = scope
+
+    @property
+    def dtype(self) -> DType:
+        """Of the first output."""
+        return self.outputs[0].dtype
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's ops."""
+        return self.scope.parts.opset
+
+    def attr(self, name: str, default: Any = _ABSENT) -> Any:
+        """An attribute."""
+        return self.attrs[name] if default is _ABSENT else self.attrs.get(name, default)
+
+    def refuse(self, why: str) -> NoReturn:
+        """There is no translation of this node."""
+        raise RefusedError(why)
+
+    def needs_opset(self, version: int, what: str) -> None:
+        """Refuse, where the model is of an earlier one."""
+        if self.opset < version:
+            self.refuse(f"{what} is there from opset {version}, and this is {self.opset}")
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def make(self, op: str, *inputs: Value | None, to: DType | None = None, **attrs: Any) -> Value:
+        """The output of a node of ONNX's `op`. `None` is an input that is left out."""
+        return self.makes(op, *inputs, outputs=1, to=to, **attrs)[0]
+
+    def makes(
+        self, op: str, *inputs: Value | None, outputs: int, to: DType | None = None, **attrs: Any
+    ) -> tuple[Value, ...]:
+        """The outputs of a node of ONNX's `op`."""
+        name = self.name if op == self.op else f"{self.name}/{op}"
+        given = {key: value for key, value in attrs.items() if value is not None}
+        return self.scope.make(op, name, inputs, outputs, given, to)
+
+    def cast(self, value: Value, dtype: DType) -> Value:
+        """The value in that dtype."""
+        return self.scope.cast(value, dtype)
+
+    def int64(self, value: Value) -> Value:
+        """The value as ONNX wants shapes, axes and indices."""
+        return self.scope.cast(value, dtypes.int64)
+
+    # -- constants -----------------------------------------------------------------------------------------------------
+
+    def const(self, value: Any, dtype: DType = dtypes.int64) -> Value:
+        """A constant."""
+        array = np.asarray(value, dtype.np_dtype)
+        return self.scope.parts.constant(array, dtype, f"{self.name}/const")
+
+    def like(self, value: Any, other: Value) -> Value:
+        """A constant of the dtype of another value."""
+        return self.const(value, other.dtype)
+
+    @overload
+    def known(self, value: Value, why: str) -> Array: ...
+    @overload
+    def known(self, value: Value) -> Array | None: ...
+    def known(self, value: Value, why: str = "") -> Array | None:
+        """What the value is; where that is not known, refuse for the reason that is given, or None."""
+        if value.constant is None and why:
+            self.refuse(why)
+        return value.constant
+
+    def rank(self, value: Value) -> int:
+        """How many axes the value has; refuse where that is not known."""
+        if value.rank is None:
+            self.refuse(f"the rank of {value.name!r} is not known")
+        return value.rank
+
+    # -- other forms of a value ----------------------------------------------------------------------------------------
+
+    def transposed(self, value: Value, order: Sequence[int]) -> Value:
+        """The value with its axes in another order."""
+        if list(order) == list(range(len(order))):
+            return value
+        dims = None if value.dims is None else tuple(value.dims[i] for i in order)
+        if value.constant is not None:
+            return self._constant(value, np.ascontiguousarray(value.constant.transpose(order)), "Transpose")
+        source = self.scope.parts.made.get(value.name)
+        if source is not None and source.op == "Transpose":
+            first: Value = source.attrs["_from"]
+            return self.transposed(first, [source.attrs["perm"][i] for i in order])
+        made = self.scope.make(
+            "Transpose", f"{value.name}/Transpose", [value], 1, {"perm": list(order), "_from": value}, None
+        )
+        return made[0].of(dims)
+
+    def rows(self, value: Value) -> Value:
+        """The value as our graph has it."""
+        if not value.channels_first:
+            return value
+        plain = Value(value.name, value.dtype, self._first_dims(value))
+        return self.transposed(plain, channels_last_order(self.rank(value))).of(value.dims)
+
+    def first(self, value: Value, channels_first: bool = False) -> Value:
+        """The value with its channels first, as ONNX's convolutions take it: a plain value of the model.
+
+        Args:
+            channels_first: Our graph has them there itself.
+        """
+        if channels_first:
+            return value
+        if value.channels_first:
+            return Value(value.name, value.dtype, self._first_dims(value))
+        return self.transposed(value, channels_first_order(self.rank(value)))
+
+    def last(self, value: Value, channels_first: bool, index: int = 0) -> Value:
+        """What a node made with its channels first, as an output of ours: to be transposed when somebody needs that."""
+        dims = self.outputs[index].dims
+        return Value(value.name, value.dtype, dims, None, not channels_first)
+
+    def _first_dims(self, value: Value) -> Any:
+        return None if value.dims is None else tuple(value.dims[i] for i in channels_first_order(len(value.dims)))
+
+    def reshaped(self, value: Value, shape: Value | Sequence[int]) -> Value:
+        """The value in another shape, in which -1 stands for what is left, and 0 for no elements."""
+        if not isinstance(shape, Value):
+            if value.constant is not None:
+                return self._constant(value, value.constant.reshape(tuple(shape)), "Reshape")
+            shape = self.const(list(shape))
+        zero = shape.constant is None or 0 in shape.constant
+        return self.make("Reshape", value, self.int64(shape), allowzero=1 if zero else None)
+
+    def unsqueezed(self, value: Value, axes: Sequence[int]) -> Value:
+        """The value with new axes of size 1, by their places in the result."""
+        if not axes:
+            return value
+        if value.constant is not None:
+            return self._constant(value, np.expand_dims(value.constant, tuple(axes)), "Unsqueeze")
+        return self.make("Unsqueeze", value, self.const(list(axes)))
+
+    def squeezed(self, value: Value, axes: Sequence[int]) -> Value:
+        """The value without axes of size 1."""
+        if not axes:
+            return value
+        if value.constant is not None:
+            return self._constant(value, np.squeeze(value.constant, tuple(axes)), "Squeeze")
+        return self.make("Squeeze", value, self.const(list(axes)))
+
+    def sliced(self, value: Value, begin: int, end: int, axis: int = 0, step: int = 1) -> Value:
+        """A part of an axis."""
+        bounds = (self.const([n]) for n in (begin, end, axis, step))
+        return self.make("Slice", value, *bounds)
+
+    def joined(self, values: Sequence[Value], axis: int = 0) -> Value:
+        """Values one after another along an axis."""
+        return values[0] if len(values) == 1 else self.make("Concat", *values, axis=axis)
+
+    def shape_of(self, value: Value) -> Value:
+        """The shape as int64 [rank]."""
+        if value.is_static:
+            return self.const(list(value.dims or ()))
+        return self.make("Shape", value)
+
+    def size_of(self, value: Value, axis: int) -> Value:
+        """One size as int64 [1]; `axis` is not negative."""
+        if value.dims is not None and value.dims[axis] is not None:
+            return self.const([value.dims[axis]])
+        return self.make("Shape", value, start=axis, end=axis + 1)
+
+    def vector(self, value: Value) -> Value:
+        """A scalar or vector as int64 [n]."""
+        return self.int64(self.reshaped(value, [-1]) if value.rank != 1 else value)
+
+    def scalar(self, value: Value) -> Value:
+        """The value of one element as a scalar."""
+        return value if value.rank == 0 else self.reshaped(value, [])
+
+    def _constant(self, value: Value, array: Array, how: str) -> Value:
+        return self.scope.parts.constant(array, value.dtype, f"{value.name}/{how}")

@@ -1,0 +1,225 @@
+"""Where nodes of the model are made: its graph, and the graphs in its nodes, which see what is around them.
+
+A node that would do the same as an earlier one is that one, so translations make whatever they need, again and again:
+shapes, casts and transposes come out once. Nothing that is made here has an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import defs
+
+from aioflow.graph.arrays import Array
+from aioflow.graph.dtypes import DType
+from aioflow.interop.onnx.exporting.runnable import computed_in
+from aioflow.interop.onnx.exporting.types import dtype_of_text, tensor_type
+from aioflow.interop.onnx.exporting.values import Body, Made, Value
+
+__all__ = ["Parts", "RefusedError", "Scope"]
+
+_SMALL = 1024  # bytes: equal constants up to this size are one
+
+
+class RefusedError(Exception):
+    """A node has no translation; the text says why."""
+
+
+@dataclass
+class Parts:
+    """What all graphs of one model share.
+
+    Attributes:
+        opset: The version of the ops.
+        constants: The initializers by name.
+        made: For each value the node that makes it.
+        preferred: For values and nodes the names that they are to get in the end.
+    """
+
+    opset: int
+    constants: dict[str, Array] = field(default_factory=dict)
+    made: dict[str, Made] = field(default_factory=dict)
+    preferred: dict[str, str] = field(default_factory=dict)
+    _names: dict[str, int] = field(default_factory=dict)
+    _equal: dict[Hashable, Value] = field(default_factory=dict)
+
+    def unique(self, name: str) -> str:
+        """The name, or one like it that nobody has."""
+        count = self._names.get(name)
+        if count is None:
+            self._names[name] = 0
+            return name
+        while f"{name}_{count + 1}" in self._names:
+            count += 1
+        self._names[name] = count + 1
+        return self.unique(f"{name}_{count + 1}")
+
+    def reserve(self, name: str) -> str:
+        """Take a name that must be just that one."""
+        self._names.setdefault(name, 0)
+        return name
+
+    def prefer(self, value: str, node: str, port: int) -> None:
+        """Have a value and what makes it named as our node is, if no other is, and they have no such name yet."""
+        maker = self.made.get(value)
+        if maker is None or value in self.preferred or maker.outputs.index(value) != port:
+            return
+        name = node if port == 0 else f"{node}:{port}"
+        if name not in self._names:
+            self.preferred[value] = self.reserve(name)
+            if port == 0:
+                maker.name = name
+
+    def constant(self, array: Array, dtype: DType, name: str) -> Value:
+        """A constant under that name, or under the one of a small constant that is equal."""
+        key = (dtype.name, array.shape, array.tobytes()) if array.nbytes <= _SMALL and array.dtype != object else None
+        if key is not None and key in self._equal:
+            return self._equal[key]
+        unique = self.unique(name)
+        self.constants[unique] = array
+        value = Value(unique, dtype, array.shape, array)
+        if key is not None:
+            self._equal[key] = value
+        return value
+
+
+class Scope:
+    """One graph of the model while it is made.
+
+    Attributes:
+        parts: What it shares with the others.
+        body: The graph.
+    """
+
+    def __init__(self, parts: Parts, name: str, outer: Scope | None = None) -> None:
+        self.parts = parts
+        self.body = Body(name)
+        self._outer = outer
+        self._known: dict[Hashable, tuple[Value, ...]] = {}
+
+    def input(self, name: str, dtype: DType, dims: Any = None) -> Value:
+        """A new input of the graph."""
+        value = Value(self.parts.unique(name), dtype, dims)
+        self.body.inputs.append(value)
+        return value
+
+    def make(
+        self, op: str, name: str, inputs: Sequence[Value | None], outputs: int, attrs: dict[str, Any], to: DType | None
+    ) -> tuple[Value, ...]:
+        """The outputs of a new node, or of one that does the same; computed as onnxruntime's kernels can.
+
+        Args:
+            to: The dtype of outputs that follows from attributes.
+        """
+        schema = defs.get_schema(op, self.parts.opset)
+        types = self._types(op, schema, inputs)
+        given = [self._as(value, types.get(_formal(schema.inputs, i), None)) for i, value in enumerate(inputs)]
+        kinds = [self._output_type(schema, i, types, to) for i in range(outputs)]
+        made = self._add(op, name, given, kinds, attrs)
+        wanted = {_formal(schema.inputs, i): v.dtype for i, v in reversed(list(enumerate(inputs))) if v is not None}
+        return tuple(self._as(v, wanted.get(_formal(schema.outputs, i))) for i, v in enumerate(made))
+
+    def _types(self, op: str, schema: Any, inputs: Sequence[Value | None]) -> dict[str, DType]:
+        """The dtype for each type parameter of the op."""
+        found: dict[str, DType] = {}
+        for i, value in enumerate(inputs):
+            if value is not None:
+                found.setdefault(_formal(schema.inputs, i), value.dtype)
+        parameters = {str(c.type_param_str): c.allowed_type_strs for c in schema.type_constraints}
+        first = _formal(schema.inputs, 1 if op == "Where" else 0)
+        for name, dtype in found.items():
+            if name == first:
+                chosen = computed_in(op, dtype)
+                if chosen is None:
+                    raise RefusedError(f"onnxruntime runs {op} on no {dtype.name}")
+                found[name] = chosen
+            if name in parameters and f"tensor({_text(found[name])})" not in parameters[name]:
+                raise RefusedError(f"ONNX has {op} for no {dtype.name}")
+        return found
+
+    def _output_type(self, schema: Any, index: int, types: dict[str, DType], to: DType | None) -> DType:
+        kind = _formal(schema.outputs, index)
+        if kind in types:
+            return types[kind]
+        if kind.startswith("tensor("):
+            return dtype_of_text(kind)
+        if to is not None:
+            return to
+        (only,) = next(c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == kind)
+        return dtype_of_text(only)
+
+    def _as(self, value: Any, dtype: DType | None) -> Any:
+        """The value in that dtype."""
+        return value if value is None or dtype is None or value.dtype is dtype else self.cast(value, dtype)
+
+    def cast(self, value: Value, dtype: DType, is_size: bool = False) -> Value:
+        """The value in another dtype.
+
+        Args:
+            is_size: It holds sizes and the like, which fit: who wants it as it was gets that.
+        """
+        if value.dtype is dtype:
+            return value
+        if value.constant is not None and value.constant.dtype != object:
+            with np.errstate(all="ignore"):
+                array = value.constant.astype(dtype.np_dtype)
+            return self.parts.constant(array, dtype, f"{value.name}/{dtype.name}")
+        source = self.parts.made.get(value.name)
+        origin = None if source is None else source.attrs.get("_size")
+        if isinstance(origin, Value) and origin.dtype is dtype:
+            return origin.of(value.dims)
+        attrs: dict[str, Any] = {"to": tensor_type(dtype)}
+        if is_size:
+            attrs["_size"] = value
+        (made,) = self._add("Cast", f"{value.name}/Cast", [value], [dtype], attrs)
+        return Value(made.name, dtype, value.dims, None, value.channels_first)
+
+    def nest(
+        self, op: str, name: str, inputs: Sequence[Value], kinds: Sequence[DType], attrs: dict[str, Any]
+    ) -> tuple[Value, ...]:
+        """The outputs, of these dtypes, of a new node with graphs in it."""
+        return self._add(op, name, inputs, kinds, attrs)
+
+    def _add(
+        self, op: str, name: str, inputs: Sequence[Value | None], kinds: Sequence[DType], attrs: dict[str, Any]
+    ) -> tuple[Value, ...]:
+        names = ["" if value is None else value.name for value in inputs]
+        key = None if any(isinstance(a, Body) for a in attrs.values()) else (op, *names, len(kinds), _key(attrs))
+        found = None if key is None else self._find(key)
+        if found is not None:
+            return found
+        unique = self.parts.unique(name)
+        outputs = [unique, *(self.parts.unique(f"{name}:{i}") for i in range(1, len(kinds)))]
+        node = Made(op, unique, names, outputs, attrs)
+        self.body.nodes.append(node)
+        self.parts.made.update(dict.fromkeys(outputs, node))
+        made = tuple(Value(output, kind) for output, kind in zip(outputs, kinds, strict=True))
+        if key is not None:
+            self._known[key] = made
+        return made
+
+    def _find(self, key: Hashable) -> tuple[Value, ...] | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if key in scope._known:
+                return scope._known[key]
+            scope = scope._outer
+        return None
+
+
+def _formal(formals: Sequence[Any], index: int) -> str:
+    """The type of the parameter at a position; the last may take many. Those of many types have one each."""
+    formal = formals[min(index, len(formals) - 1)]
+    many = index >= len(formals) - 1 and formal.option.name == "Variadic" and not formal.is_homogeneous
+    return f"{formal.type_str}#{index}" if many else str(formal.type_str)
+
+
+def _text(dtype: DType) -> str:
+    return {"float32": "float", "float64": "double"}.get(dtype.name, dtype.name)
+
+
+def _key(attrs: dict[str, Any]) -> Hashable:
+    return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in attrs.items() if k[0] != "_"))

@@ -1,0 +1,331 @@
+"""Branches and loops of a step as nested blocks, which is what ONNX has: If with two graphs, Loop with one.
+
+Our graphs have them in primitive form (Switch, Merge and loop frames), also those that were made by functional ops. The
+form is that of `cond` and `while_loop`, read backwards: a node belongs to the branch whose predicates it is guarded by,
+and a Merge whose inputs are guarded alike but for the side of one predicate is the end of a branch on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node
+from aioflow.compiler.loops import LoopFrame, frames_behind
+
+__all__ = ["Block", "Branch", "Irregular", "Item", "Loop", "Structure", "Variable"]
+
+_Guard: TypeAlias = frozenset[tuple[Edge, bool]]
+_ALIVE: _Guard = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Irregular:
+    """A node of control flow in another form than `cond` and `while_loop` give it."""
+
+    node: Node
+    why: str
+
+
+@dataclass(slots=True)
+class Branch:
+    """What ends in Merges: one block or the other.
+
+    Attributes:
+        sides: The blocks for false and true; their results are those of `merges`.
+    """
+
+    predicate: Edge
+    merges: list[Node]
+    sides: tuple[Block, Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A loop variable: its Merge, its value before the loop, and what the body makes of it."""
+
+    merge: Edge
+    start: Edge
+    following: Edge
+
+
+@dataclass(slots=True)
+class Loop:
+    """What a frame is.
+
+    Attributes:
+        exits: Nodes that give values after the loop, with the variables whose last values they are.
+        condition: A block of one result, by the variables.
+        body: A block whose results are the next values of the variables.
+    """
+
+    name: str
+    variables: list[Variable]
+    exits: list[tuple[Node, Variable]]
+    condition: Block
+    body: Block
+
+
+Item: TypeAlias = "Node | Branch | Loop | Irregular"
+
+
+@dataclass(slots=True)
+class Block:
+    """Items in order, and which values they are made for.
+
+    Attributes:
+        outside: What is read from around the block.
+        held: The variables of the loop that is read.
+    """
+
+    results: list[Edge]
+    items: list[Item] = field(default_factory=list)
+    outside: dict[Edge, None] = field(default_factory=dict)
+    held: dict[Edge, None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """Where a block is: in which loop, under which predicates."""
+
+    frame: LoopFrame | None
+    guard: _Guard
+
+
+class Structure:
+    """Reads the structure of a graph."""
+
+    def __init__(self, graph: ClientGraph) -> None:
+        self._graph = graph
+        self._frames = frames_behind(graph)
+        self._loops: dict[LoopFrame, list[Variable]] = {}
+        self._conditions = {node.inputs[0] for node in graph.nodes.values() if node.op == "LoopCond"}
+        self._guards: dict[str, _Guard] = {}
+        self._sides: dict[Edge, _Guard] = {}
+        for node in graph.nodes.values():
+            self._guard_of(node)
+        for node in graph.nodes.values():
+            self._note_variable(node)
+        self._merges = {v.merge for variables in self._loops.values() for v in variables}
+
+    # -- what guards what ----------------------------------------------------------------------------------------------
+
+    def _guard_of(self, node: Node) -> None:
+        guards = [self._at(edge) for edge in node.inputs if edge.node in self._guards]
+        guards += [self._guards.get(name, _ALIVE) for name in node.control]
+        guard: _Guard = _ALIVE.union(*guards)
+        if node.op == "Merge" and len(guards) == 2:
+            atom = _split(guards)
+            guard = guard if atom is None else guards[0] & guards[1]
+        self._guards[node.name] = guard
+        if node.op == "Switch" and self._graph.nodes[self._behind(node.inputs[1]).node].op != "LoopCond":
+            predicate = self.source(node.inputs[1])
+            for port in range(2):
+                self._sides[Edge(node.name, port)] = guard | {(predicate, bool(port))}
+
+    def _at(self, edge: Edge) -> _Guard:
+        return self._sides.get(edge, self._guards.get(edge.node, _ALIVE))
+
+    def _behind(self, edge: Edge) -> Edge:
+        """Past nodes that hand a predicate on."""
+        while self._graph.nodes[edge.node].op == "Identity":
+            edge = self._graph.nodes[edge.node].inputs[0]
+        return edge
+
+    def source(self, edge: Edge) -> Edge:
+        """The predicate itself: other nodes test Identities of it, some in branches."""
+        while self._graph.nodes[edge.node].op in ("Identity", "Switch"):
+            edge = self._graph.nodes[edge.node].inputs[0]
+        return edge
+
+    def value(self, edge: Edge) -> Edge:
+        """The output whose value an edge carries, past the nodes that only steer."""
+        node = self._graph.nodes[edge.node]
+        while node.op == "Switch" or (node.op == "Enter" and node.attrs["is_constant"]):
+            edge = node.inputs[0]
+            node = self._graph.nodes[edge.node]
+        return edge
+
+    def _note_variable(self, node: Node) -> None:
+        sources = [self._graph.nodes[edge.node] for edge in node.inputs]
+        frame = self._frames.get(node.name)
+        if node.op == "Merge" and frame is not None and [s.op for s in sources] == ["Enter", "NextIteration"]:
+            start, following = (self.value(source.inputs[0]) for source in sources)
+            self._loops.setdefault(frame, []).append(Variable(Edge(node.name, 0), start, following))
+
+    # -- blocks --------------------------------------------------------------------------------------------------------
+
+    def whole(self, results: Iterable[Edge]) -> Block:
+        """The block that makes these outputs, which are alive in every step."""
+        return self._block(_Level(None, _ALIVE), list(results))
+
+    def _block(self, level: _Level, results: Sequence[Edge]) -> Block:
+        made = _Blocks(self, level, [self.value(edge) for edge in results])
+        return made.ordered()
+
+    def level_of(self, node: Node) -> _Level:
+        """Where a node runs."""
+        return _Level(self._frames[node.name], self._guards[node.name])
+
+    def item(self, node: Node, level: _Level) -> tuple[Item, list[Edge]]:
+        """What a node is the end of, and what that reads."""
+        if node.op == "Merge":
+            return self.branch([node], level)
+        if node.op == "Exit":
+            return self._loop(node, level)
+        if node.op in ("Enter", "NextIteration", "LoopCond"):
+            return Irregular(node, "a loop of another form than while_loop gives it"), []
+        return node, [self.value(edge) for edge in node.inputs]
+
+    def branch(self, merges: list[Node], level: _Level) -> tuple[Item, list[Edge]]:
+        """The branch that ends in these Merges, and what it reads."""
+        guards = [self._at(edge) for edge in merges[0].inputs]
+        atom = _split(guards) if len(guards) == 2 else None
+        if atom is None:
+            return Irregular(merges[0], "a Merge of another form than cond gives it"), []
+        first = 0 if (atom, False) in guards[0] else 1  # the input that is alive when the predicate is false
+        sides = [
+            self._block(_Level(level.frame, level.guard | {(atom, side)}), [m.inputs[first ^ side] for m in merges])
+            for side in (False, True)
+        ]
+        branch = Branch(atom, merges, (sides[0], sides[1]))
+        return branch, [self.value(atom), *sides[0].outside, *sides[1].outside]
+
+    def key(self, merge: Node) -> Edge | None:
+        """What Merges that end the same branch have in common."""
+        guards = [self._at(edge) for edge in merge.inputs]
+        return _split(guards) if len(guards) == 2 else None
+
+    def _loop(self, node: Node, level: _Level) -> tuple[Item, list[Edge]]:
+        """The loop that a node leaves."""
+        switch = self._graph.nodes[node.inputs[0].node]
+        frame = self._frames[switch.name]
+        variables = self._loops.get(frame, []) if frame is not None else []
+        if frame is None or not frame.condition or not variables:
+            return Irregular(node, "a loop of another form than while_loop gives it"), []
+        by_merge = {v.merge: v for v in variables}
+        inside = _Level(frame, level.guard)
+        exits = []
+        for name, other in self._graph.nodes.items():
+            if other.op == "Exit" and self._frames[other.inputs[0].node] is frame:
+                left = self._graph.nodes[other.inputs[0].node]
+                if left.op != "Switch" or left.inputs[0] not in by_merge:
+                    return Irregular(node, "a loop that gives something else than its variables"), []
+                exits.append((self._graph.nodes[name], by_merge[left.inputs[0]]))
+        condition = self._block(inside, [self._graph.nodes[frame.condition].inputs[0]])
+        kept = self._used(inside, condition, [v for _, v in exits], by_merge)
+        body = self._block(inside, [v.following for v in kept])
+        loop = Loop(node.name, kept, exits, condition, body)
+        return loop, [*(v.start for v in kept), *condition.outside, *body.outside]
+
+    def _used(
+        self, level: _Level, condition: Block, left: Sequence[Variable], by_merge: dict[Edge, Variable]
+    ) -> list[Variable]:
+        """The variables on which the results of a loop depend."""
+        waiting = [*(by_merge[edge] for edge in condition.held), *left]
+        found: dict[Edge, None] = {}
+        while waiting:
+            variable = waiting.pop()
+            if variable.merge not in found:
+                found[variable.merge] = None
+                waiting += [by_merge[edge] for edge in self._block(level, [variable.following]).held]
+        return [v for merge, v in by_merge.items() if merge in found]
+
+    def is_variable(self, edge: Edge) -> bool:
+        """Whether it is what a loop variable is at the start of an iteration."""
+        return edge in self._merges
+
+    def node(self, edge: Edge) -> Node:
+        """The node that makes an output."""
+        return self._graph.nodes[edge.node]
+
+
+class _Blocks:
+    """One block while it is read."""
+
+    def __init__(self, structure: Structure, level: _Level, results: list[Edge]) -> None:
+        self._structure = structure
+        self._level = level
+        self._block = Block(results)
+        self._reads: dict[str, list[Edge]] = {}
+        self._items: dict[str, Item] = {}
+        self._order: list[str] = []
+        self._depth: dict[str, int] = {}
+        self._unit: dict[str, str] = {}  # where several Merges end one branch, the first of them
+
+    def ordered(self) -> Block:
+        """The block, its items after what they read."""
+        self._visit(self._block.results)
+        self._group()
+        self._order.clear()
+        self._visit(self._block.results)
+        done: set[int] = set()
+        for name in self._order:
+            item = self._items[name]
+            if id(item) not in done:
+                done.add(id(item))
+                self._block.items.append(item)
+        return self._block
+
+    def _visit(self, wanted: Sequence[Edge]) -> None:
+        """All that is needed here, in order."""
+        seen: set[str] = set()
+        stack: list[tuple[Edge, bool]] = [(edge, False) for edge in reversed(wanted)]
+        while stack:
+            edge, ready = stack.pop()
+            name = self._unit.get(edge.node, edge.node)
+            if ready:
+                self._order.append(name)
+                depths = [self._depth.get(e.node, 0) for e in self._reads[name]]
+                self._depth[name] = max(depths, default=0) + isinstance(self._items[name], Branch | Loop)
+            elif name not in seen and self._is_here(edge):
+                seen.add(name)
+                stack.append((edge, True))
+                stack += [(e, False) for e in reversed(self._look(name))]
+
+    def _is_here(self, edge: Edge) -> bool:
+        if self._structure.is_variable(edge):
+            self._block.held[edge] = None
+            return False
+        level = self._structure.level_of(self._structure.node(edge))
+        if level == self._level or not level.guard <= self._level.guard:
+            return True
+        self._block.outside[edge] = None
+        return False
+
+    def _look(self, name: str) -> list[Edge]:
+        if name not in self._items:
+            node = self._structure.node(Edge(name, 0))
+            if self._structure.level_of(node) != self._level:
+                self._items[name], self._reads[name] = Irregular(node, "it is read where it may not be computed"), []
+            else:
+                self._items[name], self._reads[name] = self._structure.item(node, self._level)
+        return self._reads[name]
+
+    def _group(self) -> None:
+        """Make one branch of those on the same predicate that do not depend on one another."""
+        groups: dict[tuple[Edge | None, int], list[Node]] = {}
+        for name, item in self._items.items():
+            if isinstance(item, Branch):
+                merge = item.merges[0]
+                groups.setdefault((self._structure.key(merge), self._depth[name]), []).append(merge)
+            elif isinstance(item, Loop):
+                self._unit.update((node.name, item.exits[0][0].name) for node, _ in item.exits)
+        for merges in groups.values():
+            if len(merges) > 1:
+                item, reads = self._structure.branch(merges, self._level)
+                for merge in merges:
+                    self._unit[merge.name] = merges[0].name
+                    self._items[merge.name], self._reads[merge.name] = item, reads
+        for first in set(self._unit.values()):
+            self._look(first)
+
+
+def _split(guards: Sequence[_Guard]) -> Edge | None:
+    """The predicate whose sides are all in which two guards differ."""
+    first, second = guards[0] - guards[1], guards[1] - guards[0]
+    if len(first) != 1 or len(second) != 1:
+        return None
+    ((predicate, side),), ((other, opposite),) = first, second
+    return predicate if predicate == other and side != opposite else None
