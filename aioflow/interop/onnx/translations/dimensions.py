@@ -1,4 +1,4 @@
-"""What translations ask of ranks, axes and sizes: known while the graph is built where possible, else by nodes."""
+"""Shapes as int32 vectors, as the ops of the library take them: of numbers where they are known."""
 
 from __future__ import annotations
 
@@ -9,22 +9,9 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.tensor import Tensor
-from aioflow.interop.onnx.translating import Node
 from aioflow.ops.apply import constant, make
 
-__all__ = ["flat_from", "int32", "normal_axis", "rank_of", "scalar_of", "shape_of", "size_of"]
-
-
-def rank_of(node: Node, x: Tensor) -> int:
-    """The number of dimensions; the node is refused where it is not known."""
-    if x.dims is None:
-        node.refuse("an input of unknown rank")
-    return len(x.dims)
-
-
-def normal_axis(axis: int, rank: int) -> int:
-    """The axis counted from the front."""
-    return axis + rank if axis < 0 else axis
+__all__ = ["flat_from", "int32", "scalar_of", "shape_of", "size_of"]
 
 
 def size_of(x: Tensor, axis: int) -> int | Tensor:
@@ -45,7 +32,7 @@ def shape_of(sizes: Sequence[int | Tensor]) -> Tensor:
 def flat_from(x: Tensor, axis: int) -> Tensor:
     """A matrix: the dimensions before `axis` are its rows, the others its columns."""
     if x.dims is not None:
-        axis = normal_axis(axis, len(x.dims))
+        axis += len(x.dims) if axis < 0 else 0
         rows, columns = x.dims[:axis], x.dims[axis:]
         if None not in rows and 0 not in rows:
             return make("Reshape", x, [math.prod(size or 0 for size in rows), -1])

@@ -8,8 +8,8 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.sizes import rank_of
 from aioflow.interop.onnx.translating import Node, translation
-from aioflow.interop.onnx.translations.dimensions import rank_of
 from aioflow.interop.onnx.translations.lookup import index_in, mapped
 from aioflow.ops.apply import constant, make
 from aioflow.ops.array.making import one_hot

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.sizes import rank_of
 from aioflow.interop.onnx.translating import Node, translation
-from aioflow.interop.onnx.translations.dimensions import rank_of, size_of
+from aioflow.interop.onnx.translations.dimensions import size_of
 from aioflow.interop.onnx.translations.normalization import along_axis
 from aioflow.ops.apply import make
 from aioflow.ops.array.making import one_hot

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from aioflow.graph import dtypes
 from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.sizes import axis_of, rank_of
 from aioflow.interop.onnx.translating import Node, translation
-from aioflow.interop.onnx.translations.dimensions import flat_from, normal_axis, rank_of, scalar_of, size_of
+from aioflow.interop.onnx.translations.dimensions import flat_from, scalar_of, size_of
 from aioflow.ops.apply import constant, make
 from aioflow.ops.array.making import one_hot
 
@@ -282,7 +283,7 @@ def hardmax_of_rows(node: Node, x: Tensor) -> Tensor:
 
 @translation("Hardmax", since=13)
 def hardmax(node: Node, x: Tensor) -> Tensor:
-    return _hardmax(x, normal_axis(node.attr("axis", -1), rank_of(node, x)))
+    return _hardmax(x, axis_of(node, x, node.attr("axis", -1)))
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:

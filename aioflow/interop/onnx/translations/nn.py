@@ -92,24 +92,3 @@ def lrn(node: Node, x: Tensor) -> Tensor:
         parts.append(ops.strided_slice(squares, [0, i, *[0] * (count - 2)], end, end_mask=open_ended))
     scale = constant(bias, x.dtype) + constant(alpha / size, x.dtype) * ops.add_n(parts)
     return ops.divide(x, ops.pow(scale, constant(beta, x.dtype)))
-
-
-@translation("Dropout")
-def dropout_before_12(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-    if node.version < 7 and not node.attr("is_test", 0):
-        return node.refuse("training by opset 6 or earlier")
-    return (x, ops.ones_like(x, dtype="bool" if node.version >= 10 else x.dtype)) if node.wants(1) else x
-
-
-@translation("Dropout", since=12)
-def dropout(
-    node: Node, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None
-) -> Tensor | tuple[Tensor, ...]:
-    if training is None or (node.constant(training) is not None and not node.constant(training)):
-        return (x, ops.ones_like(x, dtype="bool")) if node.wants(1) else x
-    rate = constant(0.5) if ratio is None else ops.cast(ops.reshape(ratio, []), "float32")
-    rate = ops.where_v2(ops.reshape(training, []), rate, constant(0.0))
-    drawn = ops.random_uniform(ops.shape(x), seed=node.attr("seed"))
-    kept = ops.greater_equal(drawn, rate)
-    y = ops.where_v2(kept, x / ops.cast(1 - rate, x.dtype), ops.zeros_like(x))
-    return y, kept

@@ -12,8 +12,9 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.sizes import axis_of, rank_of
 from aioflow.interop.onnx.translating import Node, translation
-from aioflow.interop.onnx.translations.dimensions import flat_from, normal_axis, rank_of, shape_of, size_of
+from aioflow.interop.onnx.translations.dimensions import flat_from, shape_of, size_of
 from aioflow.ops.apply import constant, make
 
 _STASHES: Final = {1: dtypes.float32, 10: dtypes.float16, 11: dtypes.float64, 16: dtypes.bfloat16}
@@ -45,22 +46,6 @@ def _moments(x: Tensor, axes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _by_channel(vector: Tensor, rank: int) -> Tensor:
     """A vector that goes with axis 1 of a tensor of that rank."""
     return vector if rank == 2 else make("Reshape", vector, [-1] + [1] * (rank - 2))
-
-
-def batch_normalization_training(
-    node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
-) -> tuple[Tensor, ...]:
-    """By the moments of the batch; also the running moments, and (before opset 14) the batch's own."""
-    rank = rank_of(node, x)
-    wide = x if x.dtype.size >= 4 else _cast(x, dtypes.float32)
-    others = [axis for axis in range(rank) if axis != 1]
-    batch_mean, deviation, batch_variance = _moments(wide, _axes(others))
-    normal = _cast(deviation * make("Rsqrt", batch_variance + node.attr("epsilon", 1e-5)), x.dtype)
-    y = normal * _by_channel(_cast(scale, x.dtype), rank) + _by_channel(_cast(bias, x.dtype), rank)
-    momentum = node.attr("momentum", 0.9)
-    current = [_cast(make("Reshape", moment, [-1]), mean.dtype) for moment in (batch_mean, batch_variance)]
-    running = [old * momentum + new * (1 - momentum) for old, new in zip((mean, variance), current, strict=True)]
-    return (y, *running, *current)
 
 
 @translation("InstanceNormalization")
@@ -103,7 +88,7 @@ def _group_normal(node: Node, like: Tensor, x: Tensor) -> Tensor:
 def layer_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
     rank = rank_of(node, x)
     wide = _stashed(node, x)
-    axes = _axes(range(normal_axis(node.attr("axis", -1), rank), rank))
+    axes = _axes(range(axis_of(node, x, node.attr("axis", -1)), rank))
     mean, deviation, variance = _moments(wide, axes)
     inverse = make("Rsqrt", variance + node.attr("epsilon", 1e-5))
     y = _cast(deviation * inverse, x.dtype) * scale
@@ -115,7 +100,7 @@ def layer_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor | Non
 def rms_normalization(node: Node, x: Tensor, scale: Tensor) -> Tensor:
     rank = rank_of(node, x)
     wide = _stashed(node, x)
-    axes = _axes(range(normal_axis(node.attr("axis", -1), rank), rank))
+    axes = _axes(range(axis_of(node, x, node.attr("axis", -1)), rank))
     square = make("Mean", make("Square", wide), axes, keep_dims=True)
     return _cast(_cast(wide * make("Rsqrt", square + node.attr("epsilon", 1e-5)), x.dtype) * scale, scale.dtype)
 
@@ -145,7 +130,7 @@ def mean_variance_normalization(node: Node, x: Tensor) -> Tensor:
 def along_axis(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
     """An op of the library that works along the last axis, along another one."""
     rank = rank_of(node, x)
-    axis = normal_axis(axis, rank)
+    axis = axis_of(node, x, axis)
     if axis == rank - 1:
         return make(op, x)
     swapped = list(range(rank))
@@ -157,7 +142,7 @@ def along_axis(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
 def _of_rows(op: str, node: Node, x: Tensor) -> Tensor:
     """`x` counts as a matrix whose rows begin at `axis`."""
     axis = node.attr("axis", 1)
-    if x.dims is not None and normal_axis(axis, len(x.dims)) == len(x.dims) - 1:
+    if x.dims is not None and axis_of(node, x, axis) == len(x.dims) - 1:
         return make(op, x)
     return make("Reshape", make(op, flat_from(x, axis)), make("Shape", x))
 

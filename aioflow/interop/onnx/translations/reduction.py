@@ -9,8 +9,9 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.sizes import axis_of
 from aioflow.interop.onnx.translating import Node, translation
-from aioflow.interop.onnx.translations.dimensions import int32, normal_axis, rank_of
+from aioflow.interop.onnx.translations.dimensions import int32
 from aioflow.ops.apply import constant, make
 
 _Over = Callable[[Tensor, Tensor, bool], Tensor]  # (x, axes, keep_dims)
@@ -126,7 +127,7 @@ def argmin(node: Node, x: Tensor) -> Tensor:
 def _where(op: str, node: Node, x: Tensor) -> Tensor:
     axis = node.attr("axis", 0)
     if node.attr("select_last_index", 0):
-        axis = normal_axis(axis, rank_of(node, x))
+        axis = axis_of(node, x, axis)
         last = make("GatherV2", make("Shape", x, out_type=dtypes.int64), axis, 0) - 1
         found = last - make(op, make("ReverseV2", x, [axis]), axis)
     else:

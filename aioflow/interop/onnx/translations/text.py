@@ -9,8 +9,9 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.sizes import rank_of
 from aioflow.interop.onnx.translating import Node, translation
-from aioflow.interop.onnx.translations.dimensions import rank_of, shape_of, size_of
+from aioflow.interop.onnx.translations.dimensions import shape_of, size_of
 from aioflow.interop.onnx.translations.lookup import index_in
 from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.array.selection import boolean_mask
