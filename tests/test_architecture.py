@@ -81,7 +81,7 @@ TAKES_FOLDERS: Final = (
 PRINTS: Final = ("aioflow.cli", "aioflow.__main__", "aioflow.demo", "aioflow.worker")
 
 KERNEL_FILES: Final = ("aioflow_numpy.fused_blocks",)  # besides those that register some
-TRANSLATIONS: Final = ("aioflow.interop.onnx.translations.",)  # which op of another program is which of ours
+TRANSLATIONS: Final = ("aioflow.interop.",)  # which op of another program is which of ours
 # Collections of op names that are no facts: what a rewrite rule looks for and puts in its place, and samples.
 PATTERNS: Final = frozenset(
     {

@@ -21,7 +21,18 @@ from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.work.copying import copied
 from aioflow.work.stopping import blocks
 
-__all__ = ["BY_CODE", "CODES", "PIECE", "UNKNOWN", "Encoded", "Rows", "decode", "encode", "pieces"]
+__all__ = [
+    "BY_CODE",
+    "CODES",
+    "PIECE",
+    "UNKNOWN",
+    "Encoded",
+    "Rows",
+    "decode",
+    "encode",
+    "is_stored_as_another",
+    "pieces",
+]
 
 CODES: Final[Mapping[DType, str]] = {
     dtypes.bool_: "BOOL",
@@ -42,12 +53,13 @@ CODES: Final[Mapping[DType, str]] = {
     dtypes.float8_e8m0fnu: "F8_E8M0",
 }
 # What other programs write of a dtype that is stored as another one here, and dtypes that there are not, by their bits.
-BY_CODE: Final = {**{code: dtype for dtype, code in CODES.items()}, "C64": dtypes.complex64}
-UNKNOWN: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
-    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
-    "F4": 4,
+BY_CODE: Final = {
+    **{code: dtype for dtype, code in CODES.items()},
+    "C64": dtypes.complex64,
+    "F8_E4M3FNUZ": dtypes.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": dtypes.float8_e5m2fnuz,
 }
+UNKNOWN: Final[Mapping[str, int]] = {"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
 _PAIRS: Final[Mapping[DType, DType]] = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}
 PIECE: Final = 1 << 20  # bytes that are hashed, read or written at a time
 
@@ -100,6 +112,11 @@ class Encoded:
             source.release(part.stop)
 
 
+def is_stored_as_another(dtype: DType) -> bool:
+    """Whether the layout lacks the dtype, and another one stands for it."""
+    return dtype is dtypes.string or dtype in _PAIRS or (dtype.is_narrow and dtype not in CODES)
+
+
 def encode(name: str, value: Array | Rows) -> Encoded:
     """How a tensor is stored.
 
@@ -114,7 +131,7 @@ def encode(name: str, value: Array | Rows) -> Encoded:
     nbytes = math.prod(shape) * value.dtype.itemsize
     if dtype in _PAIRS:
         dtype, shape = _PAIRS[dtype], (*shape, 2)
-    if dtype.is_narrow and dtype not in CODES:
+    elif is_stored_as_another(dtype):
         dtype = dtypes.uint8
     if dtype not in CODES:
         known = sorted(t.name for t in CODES)

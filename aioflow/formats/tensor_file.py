@@ -24,8 +24,17 @@ from aioflow.checks.brief import brief
 from aioflow.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
 from aioflow.formats.files import file_errors
 from aioflow.formats.stores import StoredFile
-from aioflow.formats.tensor_encoding import BY_CODE, CODES, UNKNOWN, Encoded, Rows, decode, encode, pieces
-from aioflow.graph import dtypes
+from aioflow.formats.tensor_encoding import (
+    BY_CODE,
+    CODES,
+    UNKNOWN,
+    Encoded,
+    Rows,
+    decode,
+    encode,
+    is_stored_as_another,
+    pieces,
+)
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.work.frozen import freeze
@@ -40,7 +49,6 @@ _DIGESTS: Final = "aioflow.sha256"
 _MAX_HEADER: Final = 100 * 2**20  # the layout's own limit
 _MAX_RANK: Final = 64  # of NumPy
 _MAX_BYTES: Final = 2**63
-_STORED_AS_OTHERS: Final = (dtypes.string, dtypes.complex64, dtypes.complex128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +295,7 @@ def _texts(value: Any) -> dict[str, str]:
 
 def _logical(value: Any) -> dict[str, tuple[DType, tuple[int, ...]]]:
     found = {name: (as_dtype(entry["dtype"]), _sizes(entry["shape"])) for name, entry in value.items()}
-    if not all(dtype in _STORED_AS_OTHERS for dtype, _ in found.values()):
+    if not all(is_stored_as_another(dtype) for dtype, _ in found.values()):
         raise ValueError("a dtype that is not stored as another one")
     return found
 

@@ -16,6 +16,7 @@ SIZE = 160 << 20  # bytes of the file, and of variables where they are wider
 PROGRAM = Path(__file__).with_name("large.py")
 
 
+@pytest.mark.blocks_loop("it waits for another process")
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak is counted in other ways")
 @pytest.mark.parametrize(
     ("parts", "times"),
