@@ -16,6 +16,7 @@ from aioflow.ops.nn.activations import (
     softplus,
     softsign,
 )
+from aioflow.ops.nn.argmax_pooling import max_pool_with_argmax
 from aioflow.ops.nn.convolution import (
     atrous_conv2d,
     conv2d,
@@ -50,17 +51,24 @@ from aioflow.ops.nn.normalization import (
     weighted_moments,
 )
 from aioflow.ops.nn.pooling import avg_pool, avg_pool2d, max_pool, max_pool2d
+from aioflow.ops.nn.volumes import avg_pool3d, conv3d, conv3d_backprop_filter_v2, conv3d_transpose, max_pool3d
+from aioflow.ops.nn.volumes import conv3d_backprop_filter_v2 as conv3d_backprop_filter
 
 __all__ = [
     "atrous_conv2d",
     "avg_pool",
     "avg_pool2d",
+    "avg_pool3d",
     "batch_normalization",
     "bias_add",
     "conv2d",
     "conv2d_backprop_filter",
     "conv2d_backprop_input",
     "conv2d_transpose",
+    "conv3d",
+    "conv3d_backprop_filter",
+    "conv3d_backprop_filter_v2",
+    "conv3d_transpose",
     "crelu",
     "depthwise_conv2d",
     "depthwise_conv2d_native",
@@ -81,6 +89,8 @@ __all__ = [
     "lrn",
     "max_pool",
     "max_pool2d",
+    "max_pool3d",
+    "max_pool_with_argmax",
     "moments",
     "normalize_moments",
     "relu",

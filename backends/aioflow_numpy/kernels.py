@@ -21,6 +21,7 @@ from aioflow.kernels.nn import activations as nn
 from aioflow.kernels.registry import Binding, binder
 from aioflow_numpy import convolution, pooling
 from aioflow_numpy import fused as _fused  # noqa: F401  # importing registers its kernels
+from aioflow_numpy import volume_kernels as _volume_kernels  # noqa: F401
 from aioflow_numpy.conv_shapes import Array, Padding, Pair
 
 __all__: list[str] = []

@@ -1,0 +1,110 @@
+"""Max pooling that also tells where each maximum is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from aioflow.graph.costs import Cost, Operand
+from aioflow.graph.dtypes import DTypeLike, as_dtype
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.shapes import Dims
+from aioflow.graph.traits import opaque
+from aioflow.graph.windows import Window, pool_dims
+from aioflow.ops.apply import TensorLike, make, make_list
+from aioflow.ops.nn.activations import renamed
+from aioflow.ops.nn.convolution import Ints, four
+
+__all__ = ["max_pool_with_argmax"]
+
+_HOW: Final = [
+    "ksize: list(int) >= 4",
+    "strides: list(int) >= 4",
+    "padding: {'SAME', 'VALID'}",
+    "include_batch_in_index: bool = False",
+]
+
+
+def _window(attrs: Mapping[str, Any]) -> Window:
+    return Window.of({**attrs, "data_format": "NHWC"})
+
+
+def _windows(attrs: Mapping[str, Any], inputs: Sequence[Operand], _: Sequence[Operand]) -> float:
+    """Bytes read, some passes over each."""
+    return 4.0 * inputs[0].size * math.prod(attrs["ksize"]) / math.prod(attrs["strides"]) if inputs[0].size else 0.0
+
+
+def _shape(ctx: ShapeContext) -> list[Dims]:
+    pooled = pool_dims(_window(ctx.attrs), ctx.attrs["ksize"], ctx.dims("input"))
+    return [pooled, pooled]
+
+
+def _grad_shape(ctx: ShapeContext) -> Dims:
+    return ctx.require_rank("input", 4) or (None,) * 4
+
+
+define_op(
+    "MaxPoolWithArgmax",
+    "input: T",
+    "output: T, argmax: Targmax",
+    [*_HOW, "Targmax: {index} = int64", "T: {reals}"],
+    shape=_shape,
+    traits=opaque(cost=Cost("elementwise", _windows), on_host="it has a kernel for the processor alone"),
+)
+define_op(
+    "MaxPoolGradWithArgmax",
+    "input: T, grad: T, argmax: Targmax",
+    "output: T",
+    [*_HOW, "Targmax: {index}", "T: {reals}"],
+    shape=_grad_shape,
+    traits=opaque(cost=Cost("elementwise", _windows), on_host="it has a kernel for the processor alone"),
+)
+
+
+@gradient("MaxPoolWithArgmax")
+def _gradient(op: Operation, grad: Tensor, _: Any) -> Tensor:
+    how = {name: op.attrs[name] for name in ("ksize", "strides", "padding", "include_batch_in_index")}
+    return make("MaxPoolGradWithArgmax", op.inputs[0], grad, op.outputs[1], **how)
+
+
+def max_pool_with_argmax(
+    input: TensorLike,
+    ksize: Ints,
+    strides: Ints,
+    padding: str,
+    data_format: str = "NHWC",
+    Targmax: DTypeLike | None = None,
+    name: str | None = None,
+    output_dtype: DTypeLike | None = None,
+    include_batch_in_index: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The maximum of each window, and where it is.
+
+    Args:
+        input: [batch, rows, columns, channels].
+        ksize, strides: Size of a window, and how far apart windows are: one value, (rows, columns), or one per axis.
+        padding: "SAME" or "VALID".
+        data_format: NHWC; there is no other.
+        Targmax, output_dtype: What the places are given in: int64 or int32.
+        include_batch_in_index: Whether a place counts from the first element of the batch, and not of its image.
+
+    Returns:
+        The maxima, and the place of each: (row * columns + column) * channels + channel.
+
+    Raises:
+        InvalidArgumentError: a rank, size, stride or padding does not fit, or the image is too small.
+    """
+    kind = renamed(output_dtype, Targmax, ("output_dtype", "Targmax"))
+    values, places = make_list(
+        "MaxPoolWithArgmax",
+        input,
+        ksize=four(ksize, data_format, "ksize"),
+        strides=four(strides, data_format, "strides"),
+        padding=padding,
+        include_batch_in_index=include_batch_in_index,
+        Targmax=as_dtype("int64" if kind is None else kind),
+        name=name,
+    )
+    return values, places

@@ -1,0 +1,196 @@
+"""Convolutions and pools over volumes in pure NumPy, with their gradients.
+
+A window's depth is folded tap by tap: what is left of a convolution is one over images for each tap, and of a pool one
+pool over images. Volumes here are NDHWC; `before` is the padding before (depth, rows, columns). float16 and bfloat16
+are summed in float32. Nothing here writes to an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from aioflow.work.stopping import batches
+from aioflow_numpy import convolution, pooling
+from aioflow_numpy.conv_numbers import float_numbers
+from aioflow_numpy.conv_shapes import Array, Padding, overlap
+
+__all__ = [
+    "Geometry",
+    "avg_pool",
+    "avg_pool_grad",
+    "conv",
+    "conv_by_filter",
+    "conv_by_input",
+    "max_pool",
+    "picked",
+    "routed",
+    "tap_hits",
+]
+
+Shape = tuple[int, ...]
+
+
+class Geometry(NamedTuple):
+    """Where windows lie: for each spatial axis a number, a pair of paddings, and how many windows there are."""
+
+    kernel: Shape
+    strides: Shape
+    dilations: Shape
+    pads: Sequence[tuple[int, int]]
+    made: Shape
+
+    @property
+    def flat(self) -> tuple[Any, Padding, Any]:
+        """Strides, padding and dilations of rows and columns."""
+        return self.strides[1:], (self.pads[1], self.pads[2]), self.dilations[1:]
+
+    @property
+    def flat_pool(self) -> tuple[Any, Any, Padding]:
+        """Window size, strides and padding of rows and columns."""
+        return self.kernel[1:], self.strides[1:], (self.pads[1], self.pads[2])
+
+    def taps(self, axis: int, size: int) -> range:
+        """The taps along an axis that meet the volume: of a much larger window, nearly all are in the padding."""
+        before, dilation = self.pads[axis][0], self.dilations[axis]
+        first = -(((self.made[axis] - 1) * self.strides[axis] - before) // dilation)
+        return range(max(0, first), min(self.kernel[axis], -(-(size + before) // dilation)))
+
+    def at(self, axis: int, size: int, tap: int) -> tuple[slice, slice]:
+        """(The windows that have the tap inside the volume, what it reads)."""
+        offset = tap * self.dilations[axis] - self.pads[axis][0]
+        return overlap(size, self.made[axis], self.strides[axis], offset)
+
+    def depth_taps(self, size: int) -> Iterator[tuple[int, slice, slice]]:
+        """For each tap of the depth that meets the volume: (the tap, the windows that it is in, what it reads)."""
+        for tap in batches(self.taps(0, size), 1):
+            given, taken = self.at(0, size, tap)
+            if given.stop > given.start:
+                yield tap, given, taken
+
+
+def _frames(volume: Array) -> Array:
+    """The frames of a volume as images."""
+    return volume.reshape(-1, *volume.shape[2:])
+
+
+def conv(x: Array, w: Array, g: Geometry) -> Array:
+    """The convolution [n, od, oh, ow, co] of x [n, d, h, w, c] with w [kd, kh, kw, c / groups, co], in x's dtype."""
+    numbers = float_numbers(x.dtype)
+    x, w = numbers.widen(x), numbers.widen(w)
+    total = np.zeros((len(x), *g.made, w.shape[-1]), numbers.compute)
+    for tap, given, taken in g.depth_taps(x.shape[1]):
+        part = total[:, given]
+        part += convolution.conv2d(_frames(x[:, taken]), w[tap], *g.flat, "NHWC").reshape(part.shape)
+    return numbers.narrow(total)
+
+
+def conv_by_input(shape: Shape, w: Array, dy: Array, g: Geometry) -> Array:
+    """The gradient of `conv` with respect to its input of `shape`, in dy's dtype."""
+    numbers = float_numbers(dy.dtype)
+    w, dy = numbers.widen(w), numbers.widen(dy)
+    total = np.zeros(shape, numbers.compute)
+    for tap, given, taken in g.depth_taps(shape[1]):
+        part, gradient = total[:, taken], _frames(dy[:, given])
+        sizes = (len(gradient), *shape[2:])
+        part += convolution.conv2d_backprop_input(sizes, w[tap], gradient, *g.flat, "NHWC").reshape(part.shape)
+    return numbers.narrow(total)
+
+
+def conv_by_filter(x: Array, shape: Shape, dy: Array, g: Geometry) -> Array:
+    """The gradient of `conv` with respect to its filter of `shape`, in dy's dtype."""
+    numbers = float_numbers(dy.dtype)
+    x, dy = numbers.widen(x), numbers.widen(dy)
+    total = np.zeros(shape, numbers.compute)
+    for tap, given, taken in g.depth_taps(x.shape[1]):
+        frames, gradient = _frames(x[:, taken]), _frames(dy[:, given])
+        total[tap] = convolution.conv2d_backprop_filter(frames, shape[1:], gradient, *g.flat, "NHWC")
+    return numbers.narrow(total)
+
+
+def max_pool(x: Array, g: Geometry) -> Array:
+    """The maximum of each window, in x's dtype."""
+    numbers = float_numbers(x.dtype)
+    x = numbers.widen(x)
+    folded = np.full((len(x), g.made[0], *x.shape[2:]), -np.inf, numbers.compute)
+    for _, given, taken in g.depth_taps(x.shape[1]):
+        np.maximum(folded[:, given], x[:, taken], out=folded[:, given])
+    made = pooling.max_pool(_frames(folded), *g.flat_pool, "NHWC")
+    return numbers.narrow(made).reshape(len(x), *g.made, x.shape[-1])
+
+
+def avg_pool(x: Array, g: Geometry) -> Array:
+    """The mean of each window, padding not counted, in x's dtype."""
+    numbers = float_numbers(x.dtype)
+    x = numbers.widen(x)
+    folded = np.zeros((len(x), g.made[0], *x.shape[2:]), numbers.compute)
+    for _, given, taken in g.depth_taps(x.shape[1]):
+        folded[:, given] += x[:, taken]
+    folded /= _depth_counts(g, x.shape[1], numbers.compute)
+    made = pooling.avg_pool(_frames(folded), *g.flat_pool, "NHWC")
+    return numbers.narrow(made).reshape(len(x), *g.made, x.shape[-1])
+
+
+def avg_pool_grad(shape: Shape, dy: Array, g: Geometry) -> Array:
+    """The gradient of `avg_pool` with respect to its input of `shape`, in dy's dtype."""
+    numbers = float_numbers(dy.dtype)
+    dy = numbers.widen(dy) / _depth_counts(g, shape[1], numbers.compute)
+    frames = (shape[0] * g.made[0], *shape[2:])
+    spread = pooling.avg_pool_grad(frames, _frames(dy), *g.flat_pool, "NHWC")
+    spread = spread.reshape(shape[0], g.made[0], *shape[2:])
+    total = np.zeros(shape, numbers.compute)
+    for _, given, taken in g.depth_taps(shape[1]):
+        total[:, taken] += spread[:, given]
+    return numbers.narrow(total)
+
+
+def _depth_counts(g: Geometry, size: int, dtype: np.dtype[Any]) -> Array:
+    counts = np.zeros(g.made[0], dtype)
+    for _, given, _ in g.depth_taps(size):
+        counts[given] += 1
+    return np.maximum(counts, 1)[:, np.newaxis, np.newaxis, np.newaxis]
+
+
+# -- where the maximum is: of images and of volumes ---------------------------------------------------
+
+
+def tap_hits(x: Array, y: Array, g: Geometry) -> Iterator[tuple[Any, Any, Array]]:
+    """For each tap, in row-major order: (the windows that it is in, what it reads, which windows have their first
+    maximum there). For a window with a NaN that is its first NaN.
+
+    Args:
+        x: [n, sizes …, c] with as many sizes as the geometry has.
+        y: The maxima.
+    """
+    free = np.ones(y.shape, np.bool_)
+    sizes = x.shape[1:-1]
+    axes = range(len(sizes))
+    for taps in batches(product(*(g.taps(axis, sizes[axis]) for axis in axes)), 1):
+        pairs = [g.at(axis, sizes[axis], taps[axis]) for axis in axes]
+        given = (slice(None), *(pair[0] for pair in pairs))
+        taken = (slice(None), *(pair[1] for pair in pairs))
+        values = x[taken]
+        hit = ((values == y[given]) | np.isnan(values)) & free[given]
+        free[given] &= ~hit
+        yield given, taken, hit
+
+
+def routed(x: Array, y: Array, dy: Array, g: Geometry) -> Array:
+    """The gradient of a max pool: each window gives its whole dy to its first maximum."""
+    numbers = float_numbers(dy.dtype)
+    gradient = numbers.widen(dy)
+    out = np.zeros(x.shape, numbers.compute)
+    for given, taken, hit in tap_hits(x, y, g):
+        out[taken] += np.where(hit, gradient[given], 0)
+    return numbers.narrow(out)
+
+
+def picked(x: Array, y: Array, grad: Array, g: Geometry) -> Array:
+    """What lies in `grad`, of x's shape, where each window has its first maximum: the adjoint of `routed`."""
+    out = np.zeros(y.shape, grad.dtype)
+    for given, taken, hit in tap_hits(x, y, g):
+        np.copyto(out[given], grad[taken], where=hit)
+    return out
