@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims
 from aioflow.graph.static_value import partial_value
 from aioflow.graph.tensor import Tensor
@@ -52,28 +51,6 @@ def constant(node: Node) -> Tensor:
 @translation("Identity")
 def identity(node: Node, value: Value) -> Value:
     return value
-
-
-@translation("Cast")
-def cast(node: Node, x: Tensor) -> Tensor:
-    return cast_to(node, x, node.dtype("to"))
-
-
-@translation("CastLike")
-def cast_like(node: Node, x: Tensor, like: Tensor) -> Tensor:
-    return cast_to(node, x, like.dtype)
-
-
-def cast_to(node: Node, x: Tensor, dtype: DType) -> Tensor:
-    """The elements as another type. Numbers are parsed and written where one of them is text."""
-    if x.dtype is dtype:
-        return x
-    if dtype is dtypes.string:
-        return ops.as_string(x)
-    if x.dtype is dtypes.string:
-        whole = dtype if dtype in (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64) else dtypes.float64
-        return ops.cast(ops.string_to_number(x, out_type=whole), dtype)
-    return ops.cast(x, dtype)
 
 
 @translation("Shape")

@@ -1,0 +1,82 @@
+"""Casts as ONNX has them: with saturation to the floats of 8 bits, and to powers of two with a choice of rounding."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.translating import Node, translation
+from aioflow.ops import public as ops
+from aioflow.ops.apply import constant, make
+
+__all__ = ["cast_to", "saturated"]
+
+_PARSED: Final = (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64)
+_SATURATING: Final = (dtypes.float8_e4m3fn, dtypes.float8_e4m3fnuz, dtypes.float8_e5m2, dtypes.float8_e5m2fnuz)
+
+
+@translation("Cast")
+def cast(node: Node, x: Tensor) -> Tensor:
+    return cast_to(node, x, node.dtype("to"))
+
+
+@translation("CastLike")
+def cast_like(node: Node, x: Tensor, like: Tensor) -> Tensor:
+    return cast_to(node, x, like.dtype)
+
+
+@translation("BitCast")
+def bit_cast(node: Node, x: Tensor) -> Tensor:
+    wanted = node.dtype("to")
+    if x.dtype is wanted:
+        return x
+    if x.dtype.is_bool or wanted.is_bool:  # a byte that is 0 or 1
+        return ops.cast(x, wanted)
+    return make("Bitcast", x, type=wanted)
+
+
+def cast_to(node: Node, x: Tensor, dtype: DType) -> Tensor:
+    """The elements as another type. Numbers are parsed and written where one of them is text."""
+    if x.dtype is dtype:
+        return x
+    if dtype is dtypes.string:
+        return ops.as_string(ops.cast(x, "float32") if x.dtype.is_narrow else x)
+    if x.dtype is dtypes.string:
+        number = ops.string_to_number(x, out_type=dtype if dtype in _PARSED else dtypes.float64)
+        return cast_to(node, number, dtype)
+    if dtype is dtypes.float8_e8m0fnu:
+        return _power_of_two(node, x)
+    if dtype in _SATURATING and node.attr("saturate", 1):
+        return saturated(x, dtype)
+    return ops.cast(x, dtype)
+
+
+def saturated(x: Tensor, dtype: DType) -> Tensor:
+    """The elements as a float of 8 bits; what is beyond its finite values becomes the last of these."""
+    wide = x if x.dtype in (dtypes.float16, dtypes.float32, dtypes.float64) else ops.cast(x, "float32")
+    most = constant(np.asarray(float(dtype.max), wide.dtype.np_dtype))
+    return ops.cast(ops.maximum(ops.minimum(wide, most), -most), dtype)
+
+
+def _power_of_two(node: Node, x: Tensor) -> Tensor:
+    """The exponents of x as float32, rounded by its fraction; what is not finite becomes NaN."""
+    bits = make("BitwiseAnd", ops.bitcast(ops.cast(x, "float32"), "int32"), 0x7FFFFFFF)
+    exponent, fraction = make("RightShift", bits, 23), make("BitwiseAnd", bits, 0x7FFFFF)
+    mode = node.attr("round_mode", "up")
+    if mode == "up":
+        more = make("Greater", fraction, 0)
+    elif mode == "nearest":  # of half way the even fraction is none, but for what is denormal
+        half = make("LogicalAnd", make("Equal", fraction, 0x400000), make("Greater", exponent, 0))
+        more = make("LogicalOr", make("Greater", fraction, 0x400000), half)
+    elif mode == "down":
+        more = make("Less", fraction, 0)
+    else:
+        raise node.wrong("attribute 'round_mode'", "up, down or nearest", mode)
+    most = 0xFD if node.attr("saturate", 1) else 0xFE
+    more = make("LogicalAnd", more, make("LessEqual", exponent, most))
+    code = make("AddV2", exponent, ops.cast(more, "int32"))
+    return ops.bitcast(ops.cast(code, "uint8"), dtypes.float8_e8m0fnu)

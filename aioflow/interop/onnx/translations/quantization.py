@@ -1,0 +1,197 @@
+"""Quantized tensors: a scale and a zero point for all, for each place along an axis, or for each block along one.
+
+Products of integers are exact: they are computed as floats that hold each of their sums.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.sizes import axis_of, rank_of, sizes_of
+from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translations.casting import cast_to
+from aioflow.interop.onnx.translations.convolution import conv
+from aioflow.interop.onnx.translations.math import matmul
+from aioflow.ops import public as ops
+from aioflow.ops.apply import constant, make
+
+__all__: list[str] = []
+
+_FLOATS: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
+_EXACT_IN_FLOAT32: Final = 1 << 24
+_LARGEST_PRODUCT: Final = 255 * 255  # of two differences of integers of 8 bits
+
+
+@translation("QuantizeLinear")
+def quantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    dtype = dtypes.uint8 if zero is None else zero.dtype
+    if _names_type(node):
+        dtype = node.dtype("output_dtype")
+    scale = _along(node, x, scale)
+    precision = node.dtype("precision") if node.attr("precision", 0) else None
+    kind = precision or (x.dtype if x.dtype is scale.dtype and x.dtype in _FLOATS else dtypes.float32)
+    y = make("RealDiv", ops.cast(x, kind), ops.cast(scale, kind))
+    if dtype.is_integer:
+        return _rounded(y, None if zero is None else _along(node, x, zero), dtype)
+    if zero is not None and dtype is dtypes.float4_e2m1fn:
+        y = make("AddV2", y, ops.cast(_along(node, x, zero), kind))
+    return cast_to(node, y, dtype)
+
+
+def _names_type(node: Node) -> bool:
+    return bool(node.attr("output_dtype", 0))
+
+
+def _rounded(y: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
+    """y + zero as an integer, halves to even and what is beyond the type at its ends."""
+    y = make("Round", y)
+    if y.dtype in (dtypes.float16, dtypes.bfloat16):  # which do not hold all integers of 16 bits
+        y = ops.cast(y, "float32")
+    if zero is not None:
+        y = make("AddV2", y, ops.cast(zero, y.dtype))
+    least, most = (constant(float(limit), y.dtype) for limit in (dtype.min, dtype.max))
+    return ops.cast(make("Maximum", make("Minimum", y, most), least), dtype)
+
+
+@translation("DequantizeLinear")
+def dequantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    wanted = node.dtype("output_dtype") if _names_type(node) else scale.dtype
+    if x.dtype.is_integer:
+        y = ops.cast(x, "int32")
+        if zero is not None:
+            y = make("Sub", y, ops.cast(_along(node, x, zero), "int32"))
+        y = ops.cast(y, "float32")
+    else:
+        y = ops.cast(x, "float32")
+        if zero is not None and x.dtype is dtypes.float4_e2m1fn:
+            y = make("Sub", y, ops.cast(_along(node, x, zero), "float32"))
+    return ops.cast(make("Mul", y, ops.cast(_along(node, x, scale), "float32")), wanted)
+
+
+def _along(node: Node, x: Tensor, given: Tensor) -> Tensor:
+    """A scale or a zero point so that it broadcasts to x."""
+    dims = given.dims
+    if dims is None:
+        return node.refuse("a scale of unknown rank")
+    if dims == () or math.prod(d if d is not None else 0 for d in dims) == 1:
+        return ops.reshape(given, [])
+    axis, rank = axis_of(node, x, node.attr("axis", 1)), rank_of(node, x)
+    block = node.attr("block_size", 0)
+    if not block:
+        if len(dims) != 1:
+            raise node.wrong("the scale", "a scalar or a vector", f"rank {len(dims)}")
+        return ops.reshape(given, [-1 if i == axis else 1 for i in range(rank)])
+    blocks = ops.floordiv(ops.range(sizes_of(x)[axis]), block)
+    return ops.gather(given, blocks, axis=axis)
+
+
+# ── products of integers ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _differences(x: Tensor, zero: Tensor | None, kind: DType) -> Tensor:
+    """x - zero, exactly."""
+    if zero is None:
+        return ops.cast(x, kind)
+    return make("Sub", ops.cast(x, kind), ops.cast(zero, kind))
+
+
+def _holding(terms: int | None) -> DType:
+    """A float type that holds every sum of so many products."""
+    few = terms is not None and terms * _LARGEST_PRODUCT < _EXACT_IN_FLOAT32
+    return dtypes.float32 if few else dtypes.float64
+
+
+def _terms(w: Tensor) -> int | None:
+    sizes = (w.dims or (None,))[1:]
+    return None if None in sizes or w.dims is None else math.prod(s for s in sizes if s is not None)
+
+
+def _per_filter(node: Node, w: Tensor, given: Tensor | None) -> Tensor | None:
+    """A number for each filter, or one for all, so that it broadcasts to the filters."""
+    if given is None or given.dims == ():
+        return given
+    return ops.reshape(given, [-1, *[1] * (rank_of(node, w) - 1)])
+
+
+@translation("ConvInteger")
+def conv_integer(
+    node: Node, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None
+) -> Tensor:
+    kind = _holding(_terms(w))
+    y = conv(node, _differences(x, _one(x_zero), kind), _differences(w, _per_filter(node, w, w_zero), kind))
+    return ops.cast(y, "int32")
+
+
+def _one(given: Tensor | None) -> Tensor | None:
+    """A scalar that may have come as a vector of one."""
+    return given if given is None or given.dims == () else ops.reshape(given, [])
+
+
+@translation("MatMulInteger")
+def matmul_integer(
+    node: Node, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
+) -> Tensor:
+    return ops.cast(_product(node, a, b, a_zero, b_zero), "int32")
+
+
+def _product(node: Node, a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None) -> Tensor:
+    kind = _holding((a.dims or (None,))[-1])
+    return matmul(
+        node, _differences(a, None if a_zero is None else _per_row(a, a_zero), kind), _differences(b, b_zero, kind)
+    )
+
+
+def _per_row(a: Tensor, given: Tensor) -> Tensor:
+    """A number for each row of a matrix, or one for all, so that it broadcasts to the matrix."""
+    if given.dims is None or len(given.dims) != 1 or given.dims == (1,) or len(a.dims or ()) < 2:
+        return given
+    return ops.expand_dims(given, -1)
+
+
+@translation("QLinearMatMul")
+def qlinear_matmul(
+    node: Node,
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+) -> Tensor:
+    if not a.dtype.is_integer:
+        return node.refuse(f"factors of {a.dtype}")
+    factor = make("RealDiv", make("Mul", _per_row(a, a_scale), b_scale), _per_row(a, y_scale))
+    return _requantized(_product(node, a, b, a_zero, b_zero), factor, _per_row(a, y_zero))
+
+
+def _requantized(sums: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
+    y = make("Mul", ops.cast(sums, "float64"), ops.cast(factor, "float64"))
+    return _rounded(y, zero, zero.dtype)
+
+
+@translation("QLinearConv")
+def qlinear_conv(
+    node: Node,
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero: Tensor,
+    w: Tensor,
+    w_scale: Tensor,
+    w_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+    b: Tensor | None = None,
+) -> Tensor:
+    kind = _holding(_terms(w)) if b is None else dtypes.float64
+    image, filters = _differences(x, _one(x_zero), kind), _differences(w, _per_filter(node, w, w_zero), kind)
+    sums = conv(node, image, filters, None if b is None else ops.cast(b, kind))
+    if w_scale.dims not in ((), (1,)):
+        w_scale = ops.reshape(w_scale, [1, -1, *[1] * (rank_of(node, w) - 2)])
+    factor = make("RealDiv", make("Mul", x_scale, w_scale), y_scale)
+    return _requantized(sums, factor, y_zero)

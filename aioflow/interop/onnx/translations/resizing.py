@@ -1,0 +1,284 @@
+"""Resize and Upsample: one axis after the other, each place of the output a weighted sum of a few places of the input.
+
+Sizes, scales and regions are numbers where they are known, else scalars of the graph.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.graph import dtypes
+from aioflow.graph.static_value import partial_value
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.sizes import axes_of, int64, rank_of, sizes_of
+from aioflow.interop.onnx.translating import Node, translation
+from aioflow.ops import public as ops
+from aioflow.ops.apply import make
+
+__all__: list[str] = []
+
+_FEW: Final = 16  # places that are gathered one by one, without an array of all
+_WIDE: Final = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """How an axis is resized: numbers, or scalars of int64 (sizes) and float64.
+
+    Attributes:
+        region: Where the part begins and ends that `tf_crop_and_resize` takes, as parts of the whole.
+    """
+
+    axis: int
+    given: Any
+    made: Any
+    scale: Any
+    region: tuple[Any, Any] | None
+
+    @property
+    def same(self) -> bool:
+        """Whether it is known that nothing changes."""
+        if self.region is not None and not (_is(self.region[0], 0) and _is(self.region[1], 1)):
+            return False
+        return _is(self.scale, 1) and (isinstance(self.given, Tensor) or _is(self.made, self.given))
+
+
+def _is(value: Any, number: float) -> bool:
+    return not isinstance(value, Tensor) and math.isclose(value, number)
+
+
+@translation("Upsample")
+def upsample_by_attribute(node: Node, x: Tensor) -> Tensor:
+    return _resized(node, x, _by_scales(node, x, list(range(rank_of(node, x))), node.required("scales"), None), True)
+
+
+@translation("Upsample", since=9)
+@translation("Resize")
+def upsample(node: Node, x: Tensor, scales: Tensor) -> Tensor:
+    axes = list(range(rank_of(node, x)))
+    return _resized(node, x, _by_scales(node, x, axes, _numbers(node, scales, len(axes)), None), True)
+
+
+@translation("Resize", since=11)
+def resize(
+    node: Node, x: Tensor, roi: Tensor | None = None, scales: Tensor | None = None, sizes: Tensor | None = None
+) -> Tensor:
+    axes = axes_of(node, x, None)
+    axes = list(range(rank_of(node, x))) if axes is None else axes
+    regions = None
+    if node.attr("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        if roi is None:
+            raise node.wrong("the inputs", "a roi", "none")
+        regions = _numbers(node, roi, 2 * len(axes))
+    if sizes is not None and sizes.dims != (0,):
+        return _resized(node, x, _by_sizes(node, x, axes, sizes, regions), False)
+    if scales is None:
+        raise node.wrong("the inputs", "scales or sizes", "neither")
+    return _resized(node, x, _by_scales(node, x, axes, _numbers(node, scales, len(axes)), regions), False)
+
+
+def _numbers(node: Node, vector: Tensor, count: int) -> list[Any]:
+    """The elements of a vector: floats, or scalars of float64."""
+    value = node.constant(vector)
+    if value is None:
+        wide = ops.cast(vector, "float64")
+        return [wide[i] for i in range(count)]
+    if value.size != count:
+        raise node.wrong("an input", f"{count} elements", value.size)
+    return [float(v) for v in np.reshape(value, -1)]
+
+
+def _by_scales(node: Node, x: Tensor, axes: list[int], scales: list[Any], regions: list[Any] | None) -> list[_Axis]:
+    sizes = sizes_of(x)
+    if len(scales) != len(axes):
+        raise node.wrong("the scales", f"{len(axes)} numbers", len(scales))
+    return [
+        _Axis(axis, sizes[axis], _whole(ops.floor, scale * _float(sizes[axis])), scale, _region(regions, i, len(axes)))
+        for i, (axis, scale) in enumerate(zip(axes, scales, strict=True))
+    ]
+
+
+def _region(regions: list[Any] | None, i: int, count: int) -> tuple[Any, Any] | None:
+    return None if regions is None else (regions[i], regions[count + i])
+
+
+def _by_sizes(node: Node, x: Tensor, axes: list[int], wanted: Tensor, regions: list[Any] | None) -> list[_Axis]:
+    value = partial_value(wanted)
+    known = [None] * len(axes) if value is None else list(value)
+    if len(known) != len(axes):
+        raise node.wrong("the sizes", f"{len(axes)} numbers", len(known))
+    made = [int64(wanted)[i] if v is None else int(v) for i, v in enumerate(known)]
+    given = [sizes_of(x)[axis] for axis in axes]
+    if any(_is(size, 0) for size in given):
+        return node.refuse("an image without elements")
+    scales = [_float(m) / _float(g) for m, g in zip(made, given, strict=True)]
+    policy = node.attr("keep_aspect_ratio_policy", "stretch")
+    if policy != "stretch":
+        scale = _extreme(scales, policy == "not_larger")
+        scales = [scale] * len(axes)
+        made = [_whole(ops.floor, scale * _float(g) + 0.5) for g in given]
+    places = range(len(axes))
+    return [_Axis(axes[i], given[i], made[i], scales[i], _region(regions, i, len(axes))) for i in places]
+
+
+def _extreme(scales: list[Any], least: bool) -> Any:
+    if not any(isinstance(scale, Tensor) for scale in scales):
+        return min(scales) if least else max(scales)
+    stacked = ops.stack([ops.cast(scale, "float64") for scale in scales])
+    return ops.reduce_min(stacked) if least else ops.reduce_max(stacked)
+
+
+def _float(value: Any) -> Any:
+    return ops.cast(value, "float64") if isinstance(value, Tensor) else float(value)
+
+
+def _whole(rounding: Any, value: Any) -> Any:
+    return ops.cast(rounding(value), "int64") if isinstance(value, Tensor) else math.floor(value)
+
+
+# ── one axis ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _resized(node: Node, x: Tensor, axes: list[_Axis], old: bool) -> Tensor:
+    """The tensor resized along each of its axes. An `old` op has no choice of coordinates and rounding."""
+    mode = node.attr("mode", "nearest")
+    if mode not in ("nearest", "linear", "cubic", "bilinear"):
+        raise node.wrong("attribute 'mode'", "nearest, linear or cubic", mode)
+    y = x if mode == "nearest" or x.dtype in _WIDE else ops.cast(x, "float32")
+    outside = None
+    for axis in axes:
+        if axis.same:
+            continue
+        at = _coordinates(node, axis, "asymmetric" if old else _mode(node))
+        if axis.region is not None:
+            beyond = make("LogicalOr", ops.less(at, 0.0), ops.greater(at, _float(axis.given) - 1.0))
+            beyond = ops.reshape(beyond, _column(rank_of(node, x), axis.axis))
+            outside = beyond if outside is None else make("LogicalOr", outside, beyond)
+        if mode == "nearest":
+            y = ops.gather(y, _nearest(node, axis, at, old), axis=axis.axis)
+        else:
+            y = _weighted(node, y, axis, at, "linear" if mode == "bilinear" else mode)
+    if outside is not None:
+        y = ops.where_v2(outside, ops.cast(node.attr("extrapolation_value", 0.0), y.dtype), y)
+    if y.dtype is not x.dtype:
+        y = ops.saturate_cast(ops.round(y), x.dtype) if x.dtype.is_integer else ops.cast(y, x.dtype)
+    return y
+
+
+def _mode(node: Node) -> str:
+    return str(node.attr("coordinate_transformation_mode", "half_pixel"))
+
+
+def _column(rank: int, axis: int) -> list[int]:
+    return [-1 if i == axis else 1 for i in range(rank)]
+
+
+def _coordinates(node: Node, axis: _Axis, mode: str) -> Tensor:
+    """Where each place of the output lies in the input, in float64."""
+    y: Any = ops.cast(ops.range(axis.made), "float64")
+    given = _float(axis.given)
+    length = axis.scale * given
+    at: Tensor | None = _moved(axis, mode, y, given, length)
+    if at is None:
+        raise node.wrong("attribute 'coordinate_transformation_mode'", "a mode of ONNX", mode)
+    return at
+
+
+def _moved(axis: _Axis, mode: str, y: Any, given: Any, length: Any) -> Any:
+    if mode == "asymmetric":
+        return y / axis.scale
+    if mode == "half_pixel":
+        return (y + 0.5) / axis.scale - 0.5
+    if mode == "half_pixel_symmetric":
+        offset = given / 2 * (1 - _float(axis.made) / length)
+        return (y + 0.5) / axis.scale - 0.5 + offset
+    if mode == "tf_half_pixel_for_nn":
+        return (y + 0.5) / axis.scale
+    if mode == "pytorch_half_pixel":
+        return _if_one(length, y * 0.0 - 0.5, (y + 0.5) / axis.scale - 0.5)
+    if mode == "align_corners":
+        return _if_one(length, y * 0.0, y * (given - 1) / _not_zero(length - 1))
+    if mode == "tf_crop_and_resize" and axis.region is not None:
+        begin, end = axis.region
+        middle = y * 0.0 + (end - begin) * (given - 1) / 2
+        return _if_one(length, middle, y * (end - begin) * (given - 1) / _not_zero(length - 1)) + begin * (given - 1)
+    return None
+
+
+def _if_one(length: Any, one: Tensor, other: Tensor) -> Tensor:
+    if not isinstance(length, Tensor):
+        return one if length == 1 else other
+    return ops.where_v2(ops.equal(length, 1.0), one, other)
+
+
+def _not_zero(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value or 1.0
+    return ops.where_v2(ops.equal(value, 0.0), ops.ones_like(value), value)
+
+
+def _nearest(node: Node, axis: _Axis, at: Tensor, old: bool) -> Tensor:
+    mode = "floor" if old else node.attr("nearest_mode", "round_prefer_floor")
+    if mode == "round_prefer_floor":
+        place = ops.ceil(at - 0.5)
+    elif mode == "round_prefer_ceil":
+        place = ops.floor(at + 0.5)
+    elif mode in ("floor", "ceil"):
+        place = ops.floor(at) if mode == "floor" else ops.ceil(at)
+    else:
+        raise node.wrong("attribute 'nearest_mode'", "a mode of ONNX", mode)
+    return _inside(ops.cast(place, "int64"), axis)
+
+
+def _inside(places: Tensor, axis: _Axis) -> Tensor:
+    return ops.maximum(ops.minimum(places, axis.given - 1), 0)
+
+
+def _weighted(node: Node, x: Tensor, axis: _Axis, at: Tensor, mode: str) -> Tensor:
+    """The sum of the places around each coordinate, weighted by a kernel of 2 or 4 places, wider if it is to smooth."""
+    reach: Any = 1 if mode == "linear" else 2
+    shrink: Any = 1.0
+    smooth = node.attr("antialias", 0)
+    if smooth:
+        shrink = ops.minimum(axis.scale, 1.0) if isinstance(axis.scale, Tensor) else min(axis.scale, 1.0)
+        reach = _whole(ops.ceil, reach / shrink) if isinstance(shrink, Tensor) else math.ceil(reach / shrink)
+    base = ops.floor(at)
+    offsets = ops.range(int64(1 - reach), int64(reach + 1))
+    weights = _kernel(node, (ops.cast(offsets, "float64") - ops.expand_dims(at - base, 1)) * shrink, mode)
+    places = ops.expand_dims(ops.cast(base, "int64"), 1) + offsets
+    outside = node.attr("exclude_outside", 0)
+    if outside:
+        weights = weights * ops.cast(ops.logical_and(places >= 0, places < axis.given), "float64")
+    if outside or smooth:
+        weights = weights / _not_zero(ops.reduce_sum(weights, 1, keepdims=True))
+    return _summed(rank_of(node, x), x, axis, _inside(places, axis), ops.cast(weights, x.dtype))
+
+
+def _summed(rank: int, x: Tensor, axis: _Axis, places: Tensor, weights: Tensor) -> Tensor:
+    """What lies at the places of each row, times the row's weights."""
+    count = (places.dims or (None, None))[1]
+    if count is None or count > _FEW:
+        sizes = [axis.made if i == axis.axis else 1 for i in range(rank)]
+        sizes.insert(axis.axis + 1, ops.shape(places, out_type="int64")[1])
+        shaped = ops.reshape(weights, ops.stack([int64(size) for size in sizes]))
+        return ops.reduce_sum(ops.gather(x, places, axis=axis.axis) * shaped, axis.axis + 1)
+    column = _column(rank, axis.axis)
+    parts = [
+        ops.gather(x, place, axis=axis.axis) * ops.reshape(weight, column)
+        for place, weight in zip(ops.unstack(places, axis=1), ops.unstack(weights, axis=1), strict=True)
+    ]
+    return ops.add_n(parts)
+
+
+def _kernel(node: Node, distance: Tensor, mode: str) -> Tensor:
+    d = ops.abs(distance)
+    if mode == "linear":
+        return ops.maximum(1.0 - d, 0.0)
+    a = node.attr("cubic_coeff_a", -0.75)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1.0
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return ops.where_v2(d <= 1.0, near, ops.where_v2(d < 2.0, far, ops.zeros_like(d)))
