@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -11,10 +12,12 @@ from aioflow.graph import dtypes
 from aioflow.graph.tensor import Tensor
 from aioflow.ops.apply import constant, make
 
-__all__ = ["flat_from", "int32", "scalar_of", "shape_of", "size_of"]
+__all__ = ["Size", "flat_from", "int32", "scalar_of", "shape_of", "size_of"]
+
+Size: TypeAlias = int | Tensor  # a number if it is known, else an int32 scalar
 
 
-def size_of(x: Tensor, axis: int) -> int | Tensor:
+def size_of(x: Tensor, axis: int) -> Size:
     """The size of a dimension: a number if it is known, else an int32 scalar."""
     known = None if x.dims is None else x.dims[axis]
     if known is not None:
@@ -22,7 +25,7 @@ def size_of(x: Tensor, axis: int) -> int | Tensor:
     return make("StridedSlice", make("Shape", x), [axis], [axis + 1 or np.iinfo(np.int32).max], [1], shrink_axis_mask=1)
 
 
-def shape_of(sizes: Sequence[int | Tensor]) -> Tensor:
+def shape_of(sizes: Sequence[Size]) -> Tensor:
     """A shape as an int32 vector, of numbers and scalars."""
     if all(isinstance(size, int) for size in sizes):
         return constant(np.array(sizes, np.int32))
