@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from aioflow.graph.arrays import holds_bytes, takes_long, to_array
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices, IndexedSlicesValue
 from aioflow.graph.shapes import format_dims, is_compatible
+from aioflow.kernels.list_values import tensors_of
 from aioflow.ops.sparse.tensor import SparseTensor, SparseTensorValue
 from aioflow.work.copying import copied
 from aioflow.work.stopping import Elsewhere, current_work
@@ -124,7 +126,11 @@ class FetchMapper:
         position = self._positions.setdefault(element, len(self.tensors))
         if position == len(self.tensors):
             self.tensors.append(element)
+            if element.dtype is dtypes.variant:
+                return partial(_list_at, position)
             return _First(position) if position == 0 else _Take(position)
+        if element.dtype is dtypes.variant:
+            return partial(_list_at, position)
         self.copies.append(position)
         return _Copy(self.tensors, len(self.copies) - 1)
 
@@ -152,6 +158,18 @@ class _Copy:
 
     def __call__(self, values: Sequence[Any]) -> Any:
         return values[len(self._tensors) + self._number]
+
+
+def _list_at(position: int, values: Sequence[Any]) -> Any:
+    """A tensor list as a list of arrays, which are the caller's; any other variant as it is."""
+    value = values[position]
+    return _owned(value) if isinstance(value, tuple | list) else value
+
+
+def _owned(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_owned(item) for item in tensors_of(value)]
+    return copied(value) if isinstance(value, np.ndarray) else value
 
 
 def _copies(values: Sequence[Any]) -> list[Any]:
@@ -247,6 +265,8 @@ def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], An
     scalar = dtype.as_numpy_dtype if dims in ((), None) and dtype.is_numeric else None
     plain = (scalar, float) if dtype.is_floating else (scalar,)
     is_text = dtype is dtypes.string
+    if dtype is dtypes.variant:
+        return partial(_fed_list, tensor)
 
     def convert(value: Any) -> Any:
         try:
@@ -264,6 +284,16 @@ def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], An
             raise error.at(tensor.op.name, tensor.op.type, tensor.op.source) from error.__cause__
 
     return convert
+
+
+def _fed_list(tensor: Tensor, value: Any) -> Any:
+    """What a tensor list is fed: arrays, or lists of them, in a list."""
+    if not isinstance(value, list | tuple):
+        error = DTypeError(
+            f"cannot feed the value for {tensor.name!r}", expected="a list of arrays", actual=type(value).__name__
+        )
+        raise error.at(tensor.op.name, tensor.op.type, tensor.op.source)
+    return [_fed_list(tensor, v) if isinstance(v, list | tuple) else v if v is None else to_array(v)[()] for v in value]
 
 
 def _is_text(value: Any) -> bool:

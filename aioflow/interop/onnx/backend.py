@@ -12,13 +12,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
 from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError
-from aioflow.interop.model import Model
-from aioflow.interop.onnx.loading import load
+from aioflow.interop.onnx.loading import load, read_model
 from aioflow.interop.onnx.schemas import NEWEST
 from aioflow.session.session import Session
 
@@ -40,8 +40,9 @@ class AioflowRep(BackendRep):
         model: What the ONNX model has become.
     """
 
-    def __init__(self, model: Model, config: SessionConfig | None = None) -> None:
-        self.model = model
+    def __init__(self, proto: ModelProto, config: SessionConfig | None = None) -> None:
+        self.model = model = load(proto)
+        self._types = {each.name: each.type for each in (*proto.graph.input, *proto.graph.output)}
         self._session = Session(graph=model.graph, config=config)
         self._outputs = namedtupledict("Outputs", list(model.outputs))
 
@@ -61,9 +62,9 @@ class AioflowRep(BackendRep):
             raise InvalidArgumentError(
                 "the inputs are not those of the model", expected=list(known), actual=len(inputs)
             )
-        feeds = {known[name]: value for name, value in given.items()}
-        values = self._session.run_sync(list(self.model.outputs.values()), feeds, **kwargs)
-        found: tuple[Any, ...] = self._outputs(*values)
+        feeds = {known[name]: _listed(value, self._types[name]) for name, value in given.items()}
+        values = self._session.run_sync(dict(self.model.outputs), feeds, **kwargs)
+        found: tuple[Any, ...] = self._outputs(*(_told(value, self._types[name]) for name, value in values.items()))
         return found
 
     def close(self) -> None:
@@ -91,7 +92,7 @@ class AioflowBackend(Backend):
         """
         if not cls.supports_device(device):
             raise InvalidArgumentError("there is no such device", expected="CPU", actual=device)
-        return AioflowRep(load(model), kwargs.get("config"))
+        return AioflowRep(read_model(model)[0], kwargs.get("config"))
 
     @classmethod
     def run_node(
@@ -119,6 +120,23 @@ class AioflowBackend(Backend):
     def supports_device(cls, device: str) -> bool:
         """Whether models run on that kind of device."""
         return bool(Device(device).type == DeviceType.CPU)
+
+
+def _listed(value: Any, proto: TypeProto) -> Any:
+    """What is fed for a value: an optional is a list of one or none."""
+    if proto.WhichOneof("value") == "optional_type":
+        return [] if value is None else [_listed(value, proto.optional_type.elem_type)]
+    return value
+
+
+def _told(value: Any, proto: TypeProto) -> Any:
+    """A fetched value as ONNX has it: text is `str`, an optional is its element or None."""
+    if proto.WhichOneof("value") == "optional_type":
+        return _told(value[0], proto.optional_type.elem_type) if value else None
+    if proto.WhichOneof("value") == "sequence_type":
+        return [_told(item, proto.sequence_type.elem_type) for item in value]
+    array = np.asarray(value)
+    return array if array.dtype.kind != "O" else np.array([v.decode() for v in array.flat], object).reshape(array.shape)
 
 
 def _info(name: str, value: Any) -> ValueInfoProto:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, TypeProto
 
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
+from aioflow.graph import dtypes
 from aioflow.graph.graph import Graph
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
 from aioflow.interop.onnx.names import node_name
 from aioflow.interop.onnx.schemas import NEWEST
-from aioflow.interop.onnx.types import dims_of_type, dtype_of
+from aioflow.interop.onnx.sequences import TensorKind, kind_of_type, placed, standing_for, stored
+from aioflow.interop.onnx.types import element_type_name
 from aioflow.interop.onnx.walking import Scope, Walk
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
-from aioflow.ops.core import placeholder
 
-__all__ = ["load"]
+__all__ = ["load", "read_model"]
 
 
 def load(model: str | os.PathLike[str] | bytes | ModelProto) -> Model:
@@ -43,7 +43,7 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto) -> Model:
         DataLossError: the file is truncated or altered.
         InvalidArgumentError: the model is not as ONNX says, at the node that is named.
     """
-    proto, source = _read(model)
+    proto, source = read_model(model)
     _check(proto)
     graph = Graph()
     walk = Walk(proto, graph)
@@ -54,12 +54,13 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto) -> Model:
         walk.run_nodes(proto.graph.node, scope)
         if walk.unsupported:
             raise UnsupportedError(source, walk.unsupported)
-        outputs = {each.name: scope.find(each.name) for each in proto.graph.output}
+        outputs = {each.name: stored(scope.find(each.name)) for each in proto.graph.output}
     signature = Signature(inputs, outputs)
     return Model(graph, {DEFAULT_SIGNATURE: signature}, source=f"{source}, by {proto.producer_name or 'unknown'}")
 
 
-def _read(model: Any) -> tuple[ModelProto, str]:
+def read_model(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, str]:
+    """The model as onnx has it, and what to call it in messages. Raises as `load`."""
     if isinstance(model, ModelProto):
         return model, "the ONNX model"
     if isinstance(model, bytes):
@@ -97,16 +98,19 @@ def _inputs(graph: GraphProto, scope: Scope, walk: Walk) -> dict[str, Tensor]:
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     found = {}
     for each in graph.input:
-        if each.name not in weights:
-            found[each.name] = _placeholder(each, walk)
-            scope.define(each.name, found[each.name])
+        if each.name in weights:
+            continue
+        kind = kind_of_type(each.type)
+        if kind is None:
+            walk.unsupported[UnsupportedOp("an input", each.name, f"its type is {_shown(each.type)}")] = None
+            kind = TensorKind(dtypes.float32, None)
+        found[each.name] = standing_for(kind, node_name(each.name, "input"))
+        scope.define(each.name, placed(kind, found[each.name]))
     return found
 
 
-def _placeholder(info: ValueInfoProto, walk: Walk) -> Tensor:
-    kind = info.type.WhichOneof("value")
-    dtype = dtype_of(info.type.tensor_type.elem_type) if kind == "tensor_type" else None
-    if dtype is None:
-        walk.unsupported.append(UnsupportedOp("an input", info.name, f"its type is a {kind}"))
-        return placeholder("float32", name=node_name(info.name, "input"))
-    return placeholder(dtype, dims_of_type(info.type.tensor_type), name=node_name(info.name, "input"))
+def _shown(proto: TypeProto) -> str:
+    which = proto.WhichOneof("value")
+    if which != "tensor_type":
+        return str(which)
+    return f"a tensor of {element_type_name(proto.tensor_type.elem_type)}"

@@ -12,7 +12,7 @@ from aioflow.errors import DataLossError, InvalidArgumentError, UnimplementedErr
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
-from aioflow.interop.onnx.types import dtype_of
+from aioflow.interop.onnx.types import dtype_of, element_type_name
 
 __all__ = ["array_of"]
 
@@ -31,19 +31,14 @@ def array_of(proto: TensorProto) -> Array:
     dtype = dtype_of(proto.data_type)
     if dtype is None:
         raise UnimplementedError(
-            f"tensor {proto.name!r} has an element type that aioflow does not have", actual=element_type_name(proto)
+            f"tensor {proto.name!r} has an element type that aioflow does not have",
+            actual=element_type_name(proto.data_type),
         )
     if proto.data_location == TensorProto.EXTERNAL:
         raise InvalidArgumentError(f"the values of tensor {proto.name!r} are in another file that is not at hand")
     array = _unpacked(proto, dims, dtype)
     array.flags.writeable = False
     return array
-
-
-def element_type_name(proto: TensorProto) -> str:
-    """The element type's name in ONNX, or its number."""
-    known: dict[int, str] = {number: name for name, number in TensorProto.DataType.items()}
-    return known.get(proto.data_type, str(proto.data_type))
 
 
 def _checked_dims(proto: TensorProto) -> tuple[int, ...]:

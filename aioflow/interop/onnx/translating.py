@@ -27,6 +27,7 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.attributes import attribute_value
+from aioflow.interop.onnx.sequences import Kind
 from aioflow.interop.onnx.types import dtype_of
 from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.work.importing import gives_way, importing
@@ -42,7 +43,7 @@ __all__ = [
     "translation",
 ]
 
-Value: TypeAlias = Any  # a Tensor, a Sequence, an Optional, or None for what is left out
+Value: TypeAlias = Any  # a Tensor, a Sequence, an Optional, or None for what is left out: see `sequences.py`
 Translation: TypeAlias = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Translation)
 
@@ -66,6 +67,9 @@ class Subgraph(Protocol):
 
     def __call__(self, *inputs: Value) -> list[Value]:
         """Add its nodes where nodes are added now, and give its outputs."""
+
+    def kinds(self, *inputs: Kind) -> list[Kind]:
+        """What is known of its outputs for such inputs, without any node being added."""
 
 
 @dataclass(frozen=True, slots=True)

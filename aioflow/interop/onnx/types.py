@@ -14,7 +14,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.shapes import Dims
 
-__all__ = ["dims_of_type", "dtype_of", "element_type_of", "tensor_type"]
+__all__ = ["dims_of_type", "dtype_of", "element_type_name", "element_type_of", "tensor_type"]
 
 
 def _dtypes() -> Mapping[int, DType]:
@@ -43,6 +43,12 @@ def dtype_of(element_type: int) -> DType | None:
 def element_type_of(dtype: DType) -> int | None:
     """The element type of ONNX for a dtype; None if ONNX has none."""
     return _NUMBERS.get(dtype)
+
+
+def element_type_name(element_type: int) -> str:
+    """The name of an element type of ONNX, or its number."""
+    known: dict[int, str] = {number: name for name, number in TensorProto.DataType.items()}
+    return known.get(element_type, str(element_type))
 
 
 def dims_of_type(proto: TypeProto.Tensor) -> Dims:

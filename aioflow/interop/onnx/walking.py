@@ -10,22 +10,28 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.graph.graph import Graph
+from aioflow.graph.static_value import constant_value
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.names import node_name
 from aioflow.interop.onnx.schemas import default_attributes, function_body, has_function
+from aioflow.interop.onnx.sequences import Kind, Listed, kind_of, placed, standing_for, type_of
 from aioflow.interop.onnx.tensors import array_of
 from aioflow.interop.onnx.translating import Node, Refused, Value, find_translation
-from aioflow.interop.onnx.types import tensor_type
 from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.ops.apply import constant
 
 __all__ = ["Scope", "Walk"]
 
 _DEEPEST: Final = 64  # subgraphs and functions inside one another
+_TRIALS: Final = 6  # loops inside one another: each doubles the work of those within it
 
 
 class _Missing:
     """Stands for the value of a node that cannot be imported."""
+
+
+class _Known(Exception):
+    """A node cannot be imported because of others, which are listed."""
 
 
 _MISSING: Final = _Missing()
@@ -65,11 +71,10 @@ class Scope:
 
     def find(self, name: str) -> Value:
         """The value of that name. Raises InvalidArgumentError if nothing before has it."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.values:
-                return scope.values[name]
-            scope = scope.outer
+        if name in self.values:
+            return self.values[name]
+        if self.outer is not None:
+            return self.outer.find(name)
         raise InvalidArgumentError(
             "a value is read that nothing before has made",
             expected="nodes in order, without a cycle",
@@ -83,6 +88,25 @@ class Scope:
         self.values[name] = value
 
 
+class _Abroad(Scope):
+    """The names of a scope, for a trial in another graph: what is known of their values, and no more."""
+
+    def find(self, name: str) -> Value:
+        """A constant or a placeholder like the value. Raises as the scope itself."""
+        if name not in self.values and self.outer is not None:
+            self.values[name] = _likeness(self.outer.find(name))
+        return self.values[name]
+
+
+def _likeness(value: Value) -> Value:
+    if value is None or value is _MISSING:
+        return value
+    if isinstance(value, Listed) and value.items is not None:
+        return type(value)(value.element, items=[_likeness(item) for item in value.items])
+    known = constant_value(value) if isinstance(value, Tensor) else None
+    return placed(kind_of(value), standing_for(kind_of(value))) if known is None else constant(known)
+
+
 class Walk:
     """One import.
 
@@ -93,9 +117,23 @@ class Walk:
 
     def __init__(self, model: ModelProto, graph: Graph) -> None:
         self.graph = graph
-        self.unsupported: list[UnsupportedOp] = []
+        self.unsupported: dict[UnsupportedOp, None] = {}
         self.opsets = opsets_of(model.opset_import)
+        self._model = model
         self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+        self._trials = 0
+
+    def trial(self) -> Walk:
+        """A walk into a graph of its own, to see what comes of it.
+
+        Raises:
+            InvalidArgumentError: there are too many inside one another.
+        """
+        if self._trials >= _TRIALS:
+            raise InvalidArgumentError("loops are nested too deeply", expected=f"at most {_TRIALS}", actual="more")
+        walk = Walk(self._model, Graph())
+        walk._trials = self._trials + 1
+        return walk
 
     def run_nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> None:
         """Add what the nodes are."""
@@ -121,7 +159,11 @@ class Walk:
         try:
             outputs = self._outputs(node, domain, inputs, scope)
         except Refused as refused:
-            self.unsupported.append(refused.op)
+            self.unsupported[refused.op] = None
+            self._list_inside(proto, scope)
+            outputs = None
+        except _Known:
+            self._list_inside(proto, scope)
             outputs = None
         except OpError as error:
             raise error.at(name, node.op, None) from error.__cause__
@@ -132,17 +174,14 @@ class Walk:
             if name:
                 scope.define(name, _MISSING if outputs is None or i >= len(outputs) else outputs[i])
 
-    def _outputs(self, node: Node, domain: str, inputs: list[Value], scope: Scope) -> Sequence[Value] | None:
-        """What the node gives; None if that cannot be said, since something before it cannot."""
+    def _outputs(self, node: Node, domain: str, inputs: list[Value], scope: Scope) -> Sequence[Value]:
         proto = node.proto
         local = self._functions.get((proto.domain, proto.op_type, proto.overload))
         translate = None if local else find_translation(domain, proto.op_type, node.version)
         if not local and not translate and not has_function(domain, proto.op_type, node.version):
-            self._list_inside(proto, scope)
             node.refuse("no such op")
         if any(each is _MISSING for each in inputs):
-            self._list_inside(proto, scope)
-            return None
+            raise _Known
         with self.graph.name_scope(node_name(node.name, proto.op_type)) as prefix:
             first = self.graph.version
             if translate:
@@ -182,7 +221,7 @@ class Walk:
         known = key in self._functions or find_translation(domain, proto.op_type, version)
         if not known and not has_function(domain, proto.op_type, version):
             op = f"{proto.domain}:{proto.op_type}" if proto.domain else proto.op_type
-            self.unsupported.append(UnsupportedOp(op, proto.name or "".join(proto.output[:1])))
+            self.unsupported[UnsupportedOp(op, proto.name or "".join(proto.output[:1]))] = None
         self._list_inside(proto, scope.inner())
 
 
@@ -202,8 +241,18 @@ class _Subgraph:
         self._walk.run_nodes(self._graph.node, scope)
         found = [scope.find(name) for name in self.outputs]
         if any(value is _MISSING for value in found):
-            raise Refused(UnsupportedOp("a subgraph", self._graph.name, "it has ops that cannot be imported"))
+            raise _Known
         return found
+
+    def kinds(self, *inputs: Kind) -> list[Kind]:
+        trial = self._walk.trial()
+        with trial.graph.as_default():
+            abroad = _Abroad(self._outer.opsets, self._outer, self._outer.attributes, self._outer.depth)
+            try:
+                made = _Subgraph(trial, self._graph, abroad)(*(placed(kind, standing_for(kind)) for kind in inputs))
+            finally:
+                self._walk.unsupported.update(trial.unsupported)
+        return [kind_of(value) for value in made]
 
 
 def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
@@ -242,7 +291,7 @@ def _body(node: Node, domain: str, inputs: Sequence[Value]) -> FunctionProto:
     proto.domain = domain
     del proto.attribute[:]
     proto.attribute.extend({**default_attributes(domain, proto.op_type, node.version), **_named(node)}.values())
-    types = [tensor_type(v.dtype, v.dims) if isinstance(v, Tensor) else TypeProto() for v in inputs]
+    types = [TypeProto() if value is None else type_of(kind_of(value)) for value in inputs]
     body = function_body(proto, node.version, types)
     return node.refuse("no such op") if body is None else body
 

@@ -1,41 +1,22 @@
-"""Kernels of tensor lists. A stack is a pair of the stack below and its last tensor, the empty one an empty tuple.
-
-So a push costs one tuple, stacks share what they have in common, and reference counts free what nobody can pop any
-more. What was made to be used by index is a Python list, copied by every change. None is a tensor that was never set.
-"""
+"""Kernels of tensor lists: see `kernels.list_values` for what one is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room
+from aioflow.kernels.list_values import tensors_of
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.work.stopping import blocks, claim
 
 __all__: list[str] = []
 
-Items: TypeAlias = "tuple[Any, ...] | list[Any]"
-
 _PLACE: Final = 8  # bytes for each tensor of a list, besides the tensor
 _PLACES: Final = 1 << 20  # made at once: nothing else runs meanwhile
-
-
-def _tensors(items: Items) -> list[Any]:
-    """What is in a list, in order. Raises InvalidArgumentError if it is not one: a handle may come from anywhere."""
-    if isinstance(items, list):
-        return items
-    found: list[Any] = []
-    while type(items) is tuple and len(items) == 2:
-        items, last = items
-        found.append(last)
-    if type(items) is not tuple:
-        raise InvalidArgumentError("not a tensor list", expected="a tensor list", actual=type(items).__name__)
-    found.reverse()
-    return found
 
 
 def _lengthened(tensors: list[Any], size: int) -> list[Any]:
@@ -98,7 +79,7 @@ def _zeros_of(binding: Binding) -> Callable[[Any], Any]:
 
 @kernel("TensorListLength", fresh=True)
 def length(items: Any) -> Any:
-    return np.int32(len(_tensors(items)))
+    return np.int32(len(tensors_of(items)))
 
 
 @binder("TensorListConcatV2", fresh=True)
@@ -106,7 +87,7 @@ def concat(binding: Binding) -> Callable[..., Any]:
     xp, dtype = binding.xp, binding.attrs["element_dtype"].np_dtype
 
     def join(items: Any, element_shape: Any, leading_dims: Any) -> Any:
-        tensors = _tensors(items)
+        tensors = tensors_of(items)
         if not all(np.ndim(t) for t in tensors):
             raise InvalidArgumentError("scalars cannot be joined", expected="rank >= 1", actual="rank 0")
         sizes = np.array([np.shape(t)[0] for t in tensors], np.int64)
@@ -147,7 +128,7 @@ def bind_hole(binding: Binding) -> Callable[[], Any]:
 @kernel("ZerosLike", dtypes={"T": ("variant",)}, priority=1)
 def zeros_like(xp: Any, items: Any) -> Any:
     """Zeros in the place of every tensor, lists in lists among them."""
-    return _stack([_zeros(xp, tensor) for tensor in _tensors(items)])
+    return _stack([_zeros(xp, tensor) for tensor in tensors_of(items)])
 
 
 def _zeros(xp: Any, tensor: Any) -> Any:
@@ -159,7 +140,7 @@ def _zeros(xp: Any, tensor: Any) -> Any:
 @kernel("AddN", dtypes={"T": ("variant",)})
 def add_n(lists: Any) -> Any:
     """The sums of the tensors in the same places."""
-    return _stack(map(_sum, zip(*map(_tensors, lists), strict=True)))
+    return _stack(map(_sum, zip(*map(tensors_of, lists), strict=True)))
 
 
 def _sum(tensors: tuple[Any, ...]) -> Any:
@@ -191,7 +172,7 @@ def bind_get_item(binding: Binding) -> Callable[[Any, int, Any], Any]:
     absent = _zeros_of(binding)
 
     def get_item(items: Any, index: int, element_shape: Any) -> Any:
-        tensors = _tensors(items)
+        tensors = tensors_of(items)
         _check_index(index, len(tensors))
         return absent(element_shape) if tensors[index] is None else tensors[index]
 
@@ -200,7 +181,7 @@ def bind_get_item(binding: Binding) -> Callable[[Any, int, Any], Any]:
 
 @kernel("TensorListSetItem", host={"index": as_int}, opaque=True, elastic=True)
 def set_item(items: Any, index: int, item: Any, *, resize_if_index_out_of_bounds: bool) -> Any:
-    tensors = _tensors(items)
+    tensors = tensors_of(items)
     grows = resize_if_index_out_of_bounds and index >= len(tensors)
     made = _lengthened(tensors, index + 1) if grows else tensors.copy()
     _check_index(index, len(made))
@@ -208,11 +189,27 @@ def set_item(items: Any, index: int, item: Any, *, resize_if_index_out_of_bounds
     return made
 
 
+@kernel("_TensorListInsert", host={"index": as_int}, opaque=True)
+def insert(items: Any, index: int, item: Any) -> Any:
+    made = tensors_of(items).copy()
+    _check_index(index, len(made) + 1)
+    made.insert(index, item)
+    return made
+
+
+@kernel("_TensorListErase", host={"index": as_int}, opaque=True)
+def erase(items: Any, index: int) -> Any:
+    made = tensors_of(items).copy()
+    _check_index(index, len(made))
+    del made[index]
+    return made
+
+
 @kernel("TensorListResize", host={"size": as_int}, elastic=True)
 def resize(items: Any, size: int) -> Any:
     if size < 0:
         raise InvalidArgumentError("a tensor list cannot have a negative size", expected=">= 0", actual=size)
-    return _lengthened(_tensors(items)[:size], size)
+    return _lengthened(tensors_of(items)[:size], size)
 
 
 @binder("TensorListStack", fresh=True)
@@ -221,7 +218,7 @@ def bind_stack(binding: Binding) -> Callable[[Any, Any], Any]:
     absent = _zeros_of(binding)
 
     def stack(items: Any, element_shape: Any) -> Any:
-        tensors = _tensors(items)
+        tensors = tensors_of(items)
         if count not in (-1, len(tensors)):
             raise InvalidArgumentError("the tensor list is not of that size", expected=count, actual=len(tensors))
         shapes = {np.shape(t) for t in tensors if t is not None}

@@ -124,6 +124,23 @@ define_op(
     shape=scalar,
     traits=opaque(),
 )
+# Of a list's middle. TensorFlow has no such ops; ONNX has, of its sequences.
+define_op(
+    "_TensorListInsert",
+    f"{_LIST}, index: int32, item: element_dtype",
+    "output_handle: variant",
+    [_ELEMENT],
+    shape=scalar,
+    traits=bookkeeping(),
+)
+define_op(
+    "_TensorListErase",
+    f"{_LIST}, index: int32",
+    "output_handle: variant",
+    [_ELEMENT],
+    shape=scalar,
+    traits=bookkeeping(),
+)
 define_op("_Hole", "", "output: dtype", ["dtype: type"], traits=instant())
 
 not_differentiable("EmptyTensorList", "TensorListReserve", "TensorListLength", "_Hole")
@@ -207,6 +224,20 @@ def _set_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     if op.attrs["resize_if_index_out_of_bounds"]:
         rest = make("TensorListResize", rest, make("TensorListLength", op.inputs[0]))
     return [rest, None, by_item]
+
+
+@gradient("_TensorListInsert")
+def _insert_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    _, index, item = op.inputs
+    by_item = make("TensorListGetItem", grad, index, make("Shape", item), element_dtype=item.dtype)
+    return [make("_TensorListErase", grad, index, element_dtype=item.dtype), None, by_item]
+
+
+@gradient("_TensorListErase")
+def _erase_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    items, index = op.inputs
+    erased = make("TensorListGetItem", items, index, _any_shape(), element_dtype=op.attrs["element_dtype"])
+    return [make("_TensorListInsert", grad, index, make("ZerosLike", erased)), None]
 
 
 @gradient("TensorListResize")

@@ -1,0 +1,200 @@
+"""ONNX's sequences and optionals as values of the graph: tensor lists, and what is known of what is in them.
+
+An optional is a list of one element or of none. A sequence whose elements are known while the graph is built, as most
+that a `Split` makes, is no list at all until something needs one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from onnx import TypeProto
+
+from aioflow.graph import dtypes
+from aioflow.graph.composite import CompositeTensor
+from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import Dims
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.types import dims_of_type, dtype_of, tensor_type
+from aioflow.ops.apply import constant, make
+from aioflow.ops.array.tensor_list import empty_list, push
+from aioflow.ops.core import placeholder
+
+__all__ = [
+    "Kind",
+    "Listed",
+    "Optional",
+    "OptionalKind",
+    "Sequence",
+    "SequenceKind",
+    "TensorKind",
+    "kind_of",
+    "kind_of_type",
+    "placed",
+    "standing_for",
+    "stored",
+    "stored_dtype",
+    "type_of",
+    "widened",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorKind:
+    """A tensor, as far as it is known before there is one."""
+
+    dtype: DType
+    dims: Dims
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceKind:
+    """A sequence of such elements."""
+
+    element: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalKind:
+    """Such an element, or none."""
+
+    element: Kind
+
+
+Kind: TypeAlias = TensorKind | SequenceKind | OptionalKind
+
+
+class Listed(CompositeTensor):
+    """A value that a tensor list stands for.
+
+    Attributes:
+        element: What its elements are.
+        items: The elements, where they are known while the graph is built.
+    """
+
+    __slots__ = ("_handle", "element", "items")
+
+    def __init__(self, element: Kind, handle: Tensor | None = None, items: Items[Any] | None = None) -> None:
+        self.element = element
+        self.items = None if items is None else list(items)
+        self._handle = handle
+
+    @property
+    def handle(self) -> Tensor:
+        """The list; made anew where the elements are known, since it may be asked for inside a branch."""
+        if self._handle is not None:
+            return self._handle
+        made = empty_list(stored_dtype(self.element))
+        for item in self.items or ():
+            made = push(made, stored(item))
+        return made
+
+    @property
+    def components(self) -> tuple[Tensor, ...]:
+        """The list."""
+        return (self.handle,)
+
+    def with_components(self, components: Items[Any]) -> CompositeTensor:
+        """One of the same kind."""
+        return type(self)(self.element, components[0])
+
+    def at(self, index: Any) -> Any:
+        """The element at an index from the front: a number, or a scalar of int32."""
+        if self.items is not None and isinstance(index, int) and index < len(self.items):
+            return self.items[index]
+        where = index if isinstance(index, Tensor) else constant(index, dtypes.int32)
+        anything = constant(-1)
+        dtype = stored_dtype(self.element)
+        return placed(self.element, make("TensorListGetItem", self.handle, where, anything, element_dtype=dtype))
+
+
+class Sequence(Listed):
+    """A sequence."""
+
+    __slots__ = ()
+
+
+class Optional(Listed):
+    """An optional."""
+
+    __slots__ = ()
+
+
+def stored(value: Any, kind: Kind | None = None) -> Tensor:
+    """A value as a list has it; as one of that kind, an optional with it if need be."""
+    if isinstance(kind, OptionalKind) and not isinstance(value, Optional):
+        value = Optional(kind.element, items=[value])
+    tensor: Tensor = value.handle if isinstance(value, Listed) else value
+    return tensor
+
+
+def stored_dtype(kind: Kind) -> DType:
+    """The dtype of a value of that kind, as a list has it."""
+    return kind.dtype if isinstance(kind, TensorKind) else dtypes.variant
+
+
+def placed(kind: Kind, tensor: Tensor) -> Any:
+    """The value of that kind that a tensor is."""
+    if isinstance(kind, TensorKind):
+        tensor.set_shape(kind.dims)
+        return tensor
+    return (Sequence if isinstance(kind, SequenceKind) else Optional)(kind.element, tensor)
+
+
+def standing_for(kind: Kind, name: str | None = None) -> Tensor:
+    """A placeholder for a value of that kind."""
+    dims: Dims = kind.dims if isinstance(kind, TensorKind) else ()
+    return placeholder(stored_dtype(kind), dims, name=name)
+
+
+def kind_of(value: Any) -> Kind:
+    """What is known of a value."""
+    if isinstance(value, Sequence):
+        return SequenceKind(value.element)
+    if isinstance(value, Optional):
+        return OptionalKind(value.element)
+    return TensorKind(value.dtype, value.dims)
+
+
+def kind_of_type(proto: TypeProto) -> Kind | None:
+    """What a type of ONNX says of a value; None for what aioflow has no values of."""
+    which = proto.WhichOneof("value")
+    if which == "tensor_type":
+        dtype = dtype_of(proto.tensor_type.elem_type)
+        return None if dtype is None else TensorKind(dtype, dims_of_type(proto.tensor_type))
+    if which in ("sequence_type", "optional_type"):
+        inner = proto.sequence_type if which == "sequence_type" else proto.optional_type
+        element = kind_of_type(inner.elem_type)
+        if element is not None:
+            return SequenceKind(element) if which == "sequence_type" else OptionalKind(element)
+    return None
+
+
+def type_of(kind: Kind) -> TypeProto:
+    """The type of ONNX for a value of that kind."""
+    if isinstance(kind, TensorKind):
+        return tensor_type(kind.dtype, kind.dims)
+    proto = TypeProto()
+    inner = proto.sequence_type if isinstance(kind, SequenceKind) else proto.optional_type
+    inner.elem_type.CopyFrom(type_of(kind.element))
+    return proto
+
+
+def widened(one: Kind, other: Kind) -> Kind | None:
+    """What is known of a value that is of either kind; None if they have nothing in common."""
+    if isinstance(one, OptionalKind) != isinstance(other, OptionalKind):
+        one, other = (kind.element if isinstance(kind, OptionalKind) else kind for kind in (one, other))
+        inner = widened(one, other)
+        return None if inner is None else OptionalKind(inner)
+    if isinstance(one, TensorKind) and isinstance(other, TensorKind):
+        if one.dtype is not other.dtype:
+            return None
+        if one.dims is None or other.dims is None or len(one.dims) != len(other.dims):
+            return TensorKind(one.dtype, None)
+        return TensorKind(one.dtype, tuple(a if a == b else None for a, b in zip(one.dims, other.dims, strict=True)))
+    if isinstance(one, TensorKind) or isinstance(other, TensorKind) or type(one) is not type(other):
+        return None
+    inner = widened(one.element, other.element)
+    return None if inner is None else type(one)(inner)
