@@ -96,6 +96,7 @@ PATTERNS: Final = frozenset(
         "aioflow.compiler.optimize.shapes._RULES",
         "aioflow.compiler.optimize.shapes._VALUES",
         "aioflow.compiler.optimize.transposes._RULES",
+        "aioflow.interop.onnx.exporting.runnable.KERNELS",
         "aioflow.runtime.calibrate._RATES",
         "aioflow.testing.check_backend._KERNELS",
     }

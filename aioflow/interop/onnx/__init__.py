@@ -1,5 +1,15 @@
 """ONNX models in and out."""
 
-from aioflow.interop.onnx.loading import load as load
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-__all__ = ["load"]
+from aioflow.work.later import load_later as _load_later
+
+# ruff: noqa: TC004
+# Loaded with the first use.
+if _TYPE_CHECKING:
+    from aioflow.interop.onnx.exporting.export import export as export
+    from aioflow.interop.onnx.loading import load as load
+
+__all__ = ["export", "load"]
+
+_load_later(__name__, {"export": "aioflow.interop.onnx.exporting.export", "load": "aioflow.interop.onnx.loading"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from onnx import GraphProto, ModelProto, NodeProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, defs, helper
 
 from aioflow.graph.arrays import Array
 from aioflow.interop.onnx.exporting.scope import Scope
@@ -27,7 +27,7 @@ def assembled(scope: Scope, outputs: Mapping[str, Value], doc: str) -> ModelProt
     """
     _name_outputs(scope, outputs)
     body, constants = scope.body, scope.parts.constants
-    _drop_unread(body)
+    _drop_unread(body, scope.parts.opset)
     read = body.reads()
     graph = _graph_proto(body, {name: array for name, array in constants.items() if name in read})
     opset = scope.parts.opset
@@ -73,7 +73,7 @@ def _rename(body: Body, renamed: Mapping[str, str]) -> None:
             inner.outputs = [Value(renamed.get(v.name, v.name), v.dtype, v.dims) for v in inner.outputs]
 
 
-def _drop_unread(body: Body) -> None:
+def _drop_unread(body: Body, opset: int) -> None:
     """Leave out the nodes that nobody reads, and the names of outputs at the end that nobody reads."""
     read = {value.name for value in body.outputs}
     kept: list[Made] = []
@@ -81,18 +81,20 @@ def _drop_unread(body: Body) -> None:
         if read.isdisjoint(node.outputs):
             continue
         for inner in node.bodies:
-            _drop_unread(inner)
+            _drop_unread(inner, opset)
         read |= node.reads()
         if not node.bodies:
-            node.outputs = _without_unread(node, read)
+            node.outputs = _without_unread(node, read, opset)
         kept.append(node)
     body.nodes = kept[::-1]
 
 
-def _without_unread(node: Made, read: set[str]) -> list[str]:
-    if node.op == "Split":  # which makes as many parts as it has outputs
-        return node.outputs
-    names = [name if name in read else "" for name in node.outputs]
+def _without_unread(node: Made, read: set[str], opset: int) -> list[str]:
+    formals = defs.get_schema(node.op, opset).outputs
+    optional = [formal.option == defs.OpSchema.FormalParameterOption.Optional for formal in formals]
+    names = [
+        name if i >= len(optional) or not optional[i] or name in read else "" for i, name in enumerate(node.outputs)
+    ]
     while names and not names[-1]:
         names.pop()
     return names

@@ -19,7 +19,7 @@ from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.interop.model import Model
 from aioflow.interop.onnx.exporting.assembly import assembled
-from aioflow.interop.onnx.exporting.frozen import frozen, handles, optimized, values_of
+from aioflow.interop.onnx.exporting.frozen import changing, frozen, handles, optimized, values_of
 from aioflow.interop.onnx.exporting.walk import walk
 from aioflow.ops.variables.variable import Variable
 from aioflow.session.fetches import FetchMapper
@@ -83,7 +83,7 @@ async def export(
     step = prune(request)
     _check_fed(step)
     if isinstance(source, Model) and values_in is None:
-        async with Session(source.graph) as own:
+        async with Session(graph=source.graph) as own:
             await source.initialize(own)
             values = await values_of(handles(step), graph, own)
     else:
@@ -189,6 +189,7 @@ def _made(
         {args[i]: name for i, name in enumerate(inputs)},
         opset,
         reserved=outputs,
+        impossible=changing(step),
     )
     model = assembled(scope, dict(zip(outputs, made, strict=True)), "")
     if path is not None:

@@ -12,11 +12,13 @@ from aioflow.errors import FailedPreconditionError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Effect
 from aioflow.ops.apply import make
 from aioflow.runtime.folding import fold
 from aioflow.session.session import Session
 
-__all__ = ["frozen", "handles", "optimized", "values_of"]
+__all__ = ["changing", "frozen", "handles", "optimized", "values_of"]
 
 _PASSES = ("shapes", "constant_folding", "arithmetic", "transposes", "common_subexpressions", "dead_code")
 
@@ -52,10 +54,20 @@ def _plain_read(handle: Operation) -> Tensor:
         return make("ReadVariableOp", handle.outputs[0], dtype=handle.attrs["dtype"])
 
 
+def changing(graph: ClientGraph) -> list[Node]:
+    """The nodes that change a resource: whoever waits for them sees that, which no model can say."""
+    return [
+        node
+        for node in graph.nodes.values()
+        if traits_of(node.op).effect is Effect.CHANGES
+        and any(graph.spec(edge).dtype is dtypes.resource for edge in node.inputs)
+    ]
+
+
 def frozen(graph: ClientGraph, values: Mapping[str, Array]) -> ClientGraph:
     """The step with constants for what it reads of variables, and without what it only waits for.
 
-    Asserts and prints go with that. What changes a variable and was waited for stays, so that it is refused.
+    Asserts and prints go with that.
     """
     nodes: dict[str, Node] = {}
     for name, node in graph.nodes.items():

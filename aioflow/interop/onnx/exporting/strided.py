@@ -115,7 +115,9 @@ def _of_dropped(node: Node, plan: _Plan, starts: Value, ends: Value, begin: Valu
     if begin.constant is not None:
         own = begin.constant.reshape(-1)[plan.entries].astype(np.int64)
         after = np.where(own == -1, _FAR, own + 1)
-        first = node.const(np.where(flags, own, starts.constant))
+        first = node.make("Where", _flags(node, flags), node.const(own), starts)
+        if starts.constant is not None:
+            first = node.const(np.where(flags, own, starts.constant))
         if ends.constant is not None:
             return first, node.const(np.where(flags, after, ends.constant))
         return first, node.make("Where", _flags(node, flags), node.const(after), ends)

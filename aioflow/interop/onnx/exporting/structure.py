@@ -13,6 +13,8 @@ from typing import TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.loops import LoopFrame, frames_behind
+from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Memory, Role
 
 __all__ = ["Block", "Branch", "Irregular", "Item", "Loop", "Structure", "Variable"]
 
@@ -100,7 +102,6 @@ class Structure:
         self._graph = graph
         self._frames = frames_behind(graph)
         self._loops: dict[LoopFrame, list[Variable]] = {}
-        self._conditions = {node.inputs[0] for node in graph.nodes.values() if node.op == "LoopCond"}
         self._guards: dict[str, _Guard] = {}
         self._sides: dict[Edge, _Guard] = {}
         for node in graph.nodes.values():
@@ -115,11 +116,12 @@ class Structure:
         guards = [self._at(edge) for edge in node.inputs if edge.node in self._guards]
         guards += [self._guards.get(name, _ALIVE) for name in node.control]
         guard: _Guard = _ALIVE.union(*guards)
-        if node.op == "Merge" and len(guards) == 2:
+        if _role(node) is Role.MERGE and len(guards) == 2:
             atom = _split(guards)
             guard = guard if atom is None else guards[0] & guards[1]
         self._guards[node.name] = guard
-        if node.op == "Switch" and self._graph.nodes[self._behind(node.inputs[1]).node].op != "LoopCond":
+        steers = _role(node) is Role.SWITCH
+        if steers and _role(self._graph.nodes[self._behind(node.inputs[1]).node]) is not Role.LOOP_CONDITION:
             predicate = self.source(node.inputs[1])
             for port in range(2):
                 self._sides[Edge(node.name, port)] = guard | {(predicate, bool(port))}
@@ -129,20 +131,24 @@ class Structure:
 
     def _behind(self, edge: Edge) -> Edge:
         """Past nodes that hand a predicate on."""
-        while self._graph.nodes[edge.node].op == "Identity":
+        while traits_of(self._graph.nodes[edge.node].op).memory is Memory.PASSED:
             edge = self._graph.nodes[edge.node].inputs[0]
         return edge
 
     def source(self, edge: Edge) -> Edge:
         """The predicate itself: other nodes test Identities of it, some in branches."""
-        while self._graph.nodes[edge.node].op in ("Identity", "Switch"):
+        while self._hands_on(edge):
             edge = self._graph.nodes[edge.node].inputs[0]
         return edge
+
+    def _hands_on(self, edge: Edge) -> bool:
+        traits = traits_of(self._graph.nodes[edge.node].op)
+        return traits.memory is Memory.PASSED or traits.role is Role.SWITCH
 
     def value(self, edge: Edge) -> Edge:
         """The output whose value an edge carries, past the nodes that only steer."""
         node = self._graph.nodes[edge.node]
-        while node.op == "Switch" or (node.op == "Enter" and node.attrs["is_constant"]):
+        while _role(node) is Role.SWITCH or (_role(node) is Role.ENTER and node.attrs["is_constant"]):
             edge = node.inputs[0]
             node = self._graph.nodes[edge.node]
         return edge
@@ -150,7 +156,7 @@ class Structure:
     def _note_variable(self, node: Node) -> None:
         sources = [self._graph.nodes[edge.node] for edge in node.inputs]
         frame = self._frames.get(node.name)
-        if node.op == "Merge" and frame is not None and [s.op for s in sources] == ["Enter", "NextIteration"]:
+        if _role(node) is Role.MERGE and frame is not None and [_role(s) for s in sources] == [Role.ENTER, Role.NEXT]:
             start, following = (self.value(source.inputs[0]) for source in sources)
             self._loops.setdefault(frame, []).append(Variable(Edge(node.name, 0), start, following))
 
@@ -170,11 +176,11 @@ class Structure:
 
     def item(self, node: Node, level: _Level) -> tuple[Item, list[Edge]]:
         """What a node is the end of, and what that reads."""
-        if node.op == "Merge":
+        if _role(node) is Role.MERGE:
             return self.branch([node], level)
-        if node.op == "Exit":
+        if _role(node) is Role.EXIT:
             return self._loop(node, level)
-        if node.op in ("Enter", "NextIteration", "LoopCond"):
+        if _role(node) in (Role.ENTER, Role.NEXT, Role.LOOP_CONDITION):
             return Irregular(node, "a loop of another form than while_loop gives it"), []
         return node, [self.value(edge) for edge in node.inputs]
 
@@ -208,9 +214,9 @@ class Structure:
         inside = _Level(frame, level.guard)
         exits = []
         for name, other in self._graph.nodes.items():
-            if other.op == "Exit" and self._frames[other.inputs[0].node] is frame:
+            if _role(other) is Role.EXIT and self._frames[other.inputs[0].node] is frame:
                 left = self._graph.nodes[other.inputs[0].node]
-                if left.op != "Switch" or left.inputs[0] not in by_merge:
+                if _role(left) is not Role.SWITCH or left.inputs[0] not in by_merge:
                     return Irregular(node, "a loop that gives something else than its variables"), []
                 exits.append((self._graph.nodes[name], by_merge[left.inputs[0]]))
         condition = self._block(inside, [self._graph.nodes[frame.condition].inputs[0]])
@@ -320,6 +326,10 @@ class _Blocks:
                     self._items[merge.name], self._reads[merge.name] = item, reads
         for first in set(self._unit.values()):
             self._look(first)
+
+
+def _role(node: Node) -> Role:
+    return traits_of(node.op).role
 
 
 def _split(guards: Sequence[_Guard]) -> Edge | None:

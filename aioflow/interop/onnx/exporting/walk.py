@@ -32,12 +32,15 @@ def walk(
     inputs: Mapping[Edge, str],
     opset: int,
     reserved: Sequence[str] = (),
+    impossible: Sequence[GraphNode] = (),
 ) -> tuple[Scope, list[Value]]:
     """The model's graph, and its values for the outputs that are wanted.
 
     Args:
         inputs: Names for the outputs of the nodes that stand for feeds.
         reserved: Names that the outputs of the model are to get.
+
+        impossible: Nodes that are refused whether anything reads them or not.
 
     Raises:
         UnsupportedError: with every node that has no translation.
@@ -47,6 +50,8 @@ def walk(
     for name in (*inputs.values(), *reserved):
         made.scope.parts.reserve(name)
     values = made.whole(wanted, inputs)
+    for node in impossible:
+        made.refused.setdefault(node.name, UnsupportedOp(node.op, node.name, _why(node)))
     if made.refused:
         raise UnsupportedError("the graph", made.refused.values(), "exported")
     return made.scope, values
@@ -62,6 +67,7 @@ class _Walk:
 
     def __init__(self, graph: ClientGraph, opset: int) -> None:
         self._graph = graph
+        self._structure = Structure(graph)
         self.scope = Scope(Parts(opset), "graph")
         self.refused: dict[str, UnsupportedOp] = {}
 
@@ -72,8 +78,7 @@ class _Walk:
             dtype, dims = self._graph.spec(edge)
             known[edge] = Value(name, dtype, dims)
             self.scope.body.inputs.append(known[edge])
-        structure = Structure(self._graph)
-        block = structure.whole(wanted)
+        block = self._structure.whole(wanted)
         self._block(block, self.scope, known)
         results = [(edge, self._get(edge, known)) for edge in block.results]
         return [_visible(self._graph, edge, value, self.scope) for edge, value in results]
@@ -102,13 +107,13 @@ class _Walk:
     # -- plain nodes ---------------------------------------------------------------------------------------------------
 
     def _node(self, node: GraphNode, scope: Scope, known: Known) -> None:
-        structure_inputs = [self._get(self._past(edge), known) for edge in node.inputs]
+        given = [self._get(self._structure.value(edge), known) for edge in node.inputs]
         rule = rule_for(node.op)
         if rule is None:
             self._refuse(node, _why(node), known)
             return
         context = Node(node, scope)
-        inputs = structure_inputs if rule.any_layout else [context.rows(value) for value in structure_inputs]
+        inputs = given if rule.any_layout else [context.rows(value) for value in given]
         try:
             _check(node)
             made = rule.make(context, *inputs)
@@ -122,13 +127,6 @@ class _Walk:
                 same = value if value.name == "" else scope.cast(value, spec.dtype, is_size=True)
                 known[Edge(node.name, port)] = same.of(spec.dims if same.constant is None else same.dims)
 
-    def _past(self, edge: Edge) -> Edge:
-        node = self._graph.nodes[edge.node]
-        while node.op == "Switch" or (node.op == "Enter" and node.attrs["is_constant"]):
-            edge = node.inputs[0]
-            node = self._graph.nodes[edge.node]
-        return edge
-
     def _refuse(self, node: GraphNode, why: str, known: Known) -> None:
         self.refused.setdefault(node.name, UnsupportedOp(node.op, node.name, why))
         for port, spec in enumerate(node.outputs):
@@ -139,7 +137,7 @@ class _Walk:
     def _branch(self, branch: Branch, scope: Scope, known: Known) -> None:
         """An If. A predicate that is known chooses a side here."""
         name = branch.merges[0].name
-        predicate = self._get(self._past(branch.predicate), known)
+        predicate = self._get(self._structure.value(branch.predicate), known)
         if predicate.constant is not None:
             side = branch.sides[bool(predicate.constant)]
             self._block(side, scope, known)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from aioflow.graph import dtypes
 from aioflow.interop.onnx.exporting.layouts import elementwise
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.rules import exporter
 from aioflow.interop.onnx.exporting.values import Value
+
+_Of2: TypeAlias = Callable[[Node, Value, Value], Value]
 
 
 def binary(ours: str, theirs: str, **attrs: Any) -> None:
@@ -41,10 +44,10 @@ binary("TruncateDiv", "Div")
 binary("TruncateMod", "Mod", fmod=1)
 
 
-def _composed(*ops: str) -> Any:
+def _composed(*ops: str) -> Callable[[_Of2], _Of2]:
     """A translation of two operands whose layout does not matter."""
 
-    def register(function: Any) -> Any:
+    def register(function: _Of2) -> _Of2:
         @exporter(*ops, any_layout=True)
         def made(node: Node, x: Value, y: Value) -> Value:
             return elementwise(node, [x, y], partial(function, node))
@@ -182,8 +185,8 @@ def atan2(node: Node, y: Value, x: Value) -> Value:
     turn = node.make("Where", _is_negative(node, y), node.make("Neg", pi), pi)
     turned = node.make("Where", node.make("Less", x, zero), node.make("Add", angle, turn), angle)
     origin = node.make("Where", _is_negative(node, x), turn, y)
-    both = node.make("And", node.make("Equal", x, zero), node.make("Equal", y, zero))
-    return node.make("Where", both, origin, turned)
+    upright = node.make("Where", node.make("Equal", y, zero), origin, node.make("Mul", turn, node.like(0.5, x)))
+    return node.make("Where", node.make("Equal", x, zero), upright, turned)
 
 
 def _is_negative(node: Node, x: Value) -> Value:

@@ -149,9 +149,10 @@ def reverse_sequence(node: Node, x: Value, lengths: Value) -> Value:
     time, batch = time % rank, batch % rank
     order = [time, batch, *(a for a in range(rank) if a not in (time, batch))]
     moved = node.transposed(x, order) if {time, batch} != {0, 1} else x
-    axes = {"time_axis": 0, "batch_axis": 1} if moved is not x else {"time_axis": time, "batch_axis": batch}
-    made = node.make("ReverseSequence", moved, node.int64(lengths), **axes)
-    return made if moved is x else node.transposed(made, [order.index(a) for a in range(rank)])
+    if moved is not x:
+        time, batch = 0, 1
+    made = node.make("ReverseSequence", moved, node.int64(lengths), time_axis=time, batch_axis=batch)
+    return made if moved is x else node.transposed(made.of(moved.dims), [order.index(a) for a in range(rank)])
 
 
 @exporter("Roll")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from aioflow.graph import dtypes
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.rules import exporter
@@ -51,40 +49,24 @@ def product(node: Node, x: Value, axes: Value) -> Value:
 @exporter("Mean", any_layout=True)
 def mean(node: Node, x: Value, axes: Value) -> Value:
     """The mean; of integers rounded to zero, as their division is."""
+    known, dims = axes.constant, x.dims
+    if x.dtype.is_floating and (known is None or dims is None or not all(dims[int(a)] for a in known.reshape(-1))):
+        added = _reduced(node, "ReduceSum", node.rows(x), axes)
+        many = node.make("Max", node.make("Size", added), node.const(1))
+        return node.make("Div", added, node.cast(node.make("Div", node.make("Size", node.rows(x)), many), x.dtype))
     return _reduced(node, "ReduceMean", x, axes)
 
 
 @exporter("Max", any_layout=True)
 def greatest(node: Node, x: Value, axes: Value) -> Value:
     """The greatest value."""
-    return _extreme(node, "ReduceMax", x, axes)
+    return _reduced(node, "ReduceMax", x, axes)
 
 
 @exporter("Min", any_layout=True)
 def least(node: Node, x: Value, axes: Value) -> Value:
     """The least value."""
-    return _extreme(node, "ReduceMin", x, axes)
-
-
-def _extreme(node: Node, op: str, x: Value, axes: Value) -> Value:
-    """With one more element, which changes nothing, where there may be none: runtimes refuse to look at nothing."""
-    known = axes.constant
-    if known is None or x.rank is None or x.dims is None:
-        return _reduced(node, op, x, axes)
-    normal = sorted({int(a) % max(x.rank, 1) for a in known.reshape(-1)})
-    if all(x.dims[axis] for axis in normal) or (0 not in x.dims and normal and x.dtype.is_floating is False):
-        return _reduced(node, op, x, axes)
-    return _reduced(node, op, _with_neutral(node, op, node.rows(x), normal) if 0 in x.dims else x, axes)
-
-
-def _with_neutral(node: Node, op: str, x: Value, axes: list[int]) -> Value:
-    limits = -np.inf if op == "ReduceMax" else np.inf
-    if not x.dtype.is_floating:
-        limits = x.dtype.min if op == "ReduceMax" else x.dtype.max
-    pads = [0] * (2 * node.rank(x))
-    for axis in axes:
-        pads[node.rank(x) + axis] = 1
-    return node.make("Pad", x, node.const(pads), node.like(limits, x)).of(x.dims)
+    return _reduced(node, "ReduceMin", x, axes)
 
 
 @exporter("All", any_layout=True)

@@ -1,0 +1,78 @@
+"""Export what a function builds, run it with another program, and compare with a session of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+import aioflow as af
+from aioflow.interop.onnx import export
+
+Arrays: TypeAlias = Sequence[NDArray[Any]]
+# A model and what it is fed, to what it gives.
+Runner: TypeAlias = Callable[[onnx.ModelProto, Mapping[str, NDArray[Any]]], Arrays]
+
+
+async def compare(
+    build: Callable[..., Any],
+    arrays: Arrays,
+    run: Runner,
+    *,
+    dynamic: bool = False,
+    tolerance: float = 1e-5,
+    opset: int = 20,
+) -> onnx.ModelProto:
+    """Check that the model gives what our session does: values, dtypes, shapes. Returns the model.
+
+    Args:
+        build: Takes placeholders, one per array, and returns a tensor or several.
+        dynamic: Whether no size is known when the graph is built.
+    """
+    with af.Graph().as_default() as graph:
+        inputs = {}
+        for i, array in enumerate(arrays):
+            shape = [None] * array.ndim if dynamic else array.shape
+            inputs[f"input_{i}"] = af.placeholder(af.as_dtype(array.dtype), shape, name=f"given_{i}")
+        made = build(*inputs.values())
+    outputs = {f"output_{i}": t for i, t in enumerate(made if isinstance(made, list | tuple) else [made])}
+    async with af.Session(graph=graph) as session:
+        if graph.get_collection(af.GraphKeys.GLOBAL_VARIABLES):
+            with graph.as_default():
+                initializer = af.global_variables_initializer()
+            await session.run(initializer)
+        wanted = await session.run(list(outputs.values()), dict(zip(inputs.values(), arrays, strict=True)))
+        model = await export(session, outputs, inputs, opset=opset)
+    check(model, list(inputs), list(outputs))
+    found = run(model, dict(zip(inputs, arrays, strict=True)))
+    for ours, theirs in zip(wanted, found, strict=True):
+        same(ours, theirs, tolerance)
+    return model
+
+
+def check(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """The model is valid, its shapes fit together, and it has just these names."""
+    if all(value.type.tensor_type.HasField("shape") for value in (*model.graph.input, *model.graph.output)):
+        onnx.checker.check_model(model, full_check=True)  # it takes no value of unknown rank
+    onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    assert [value.name for value in model.graph.input] == list(inputs)
+    assert [value.name for value in model.graph.output] == list(outputs)
+
+
+def same(ours: Any, theirs: Any, tolerance: float) -> None:
+    """Equal values of one shape and dtype."""
+    given, other = np.asarray(ours), np.asarray(theirs)
+    assert other.shape == given.shape
+    if given.dtype == object:
+        texts = [t.decode() if isinstance(t, bytes) else t for t in given.reshape(-1)]
+        others = [t.decode() if isinstance(t, bytes) else t for t in other.reshape(-1)]
+        assert others == texts
+        return
+    assert other.dtype == given.dtype
+    if given.dtype.kind in "biu":
+        np.testing.assert_array_equal(other, given)
+    else:
+        np.testing.assert_allclose(other.astype(np.float64), given.astype(np.float64), rtol=tolerance, atol=tolerance)

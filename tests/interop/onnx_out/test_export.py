@@ -1,0 +1,248 @@
+"""What `export` gives and refuses; ONNX's own evaluator is the oracle of what models compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+
+import aioflow as af
+from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
+from aioflow.interop.model import Model, Signature
+from aioflow.interop.onnx import export
+from aioflow.interop.unsupported import UnsupportedError
+from tests.interop.onnx_out.cases import CASES, Case
+from tests.interop.onnx_out.running import Arrays, compare
+
+
+def evaluate(model: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]]) -> Arrays:
+    """What ONNX's own evaluator gives."""
+    found: Arrays = ReferenceEvaluator(model).run(None, dict(feeds))
+    return found
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.reference], ids=lambda case: case.name)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["known", "unknown"])
+async def test_a_model_gives_what_the_graph_does(case: Case, dynamic: bool) -> None:
+    await compare(case.build, case.arrays, evaluate, dynamic=dynamic, tolerance=case.tolerance)
+
+
+@pytest.mark.parametrize("opset", [18, 19, 21, 22, 23])
+async def test_every_opset_can_be_asked_for(opset: int) -> None:
+    def build(x: Any) -> Any:
+        scores = af.reduce_mean(af.nn.softmax(af.pad(x, [[0, 0], [1, 1]])), 1)
+        return [af.gather(scores, [1, 0]), *af.split(x, 2, 1), af.cast(x[:, ::2], af.int32)]
+
+    given = np.arange(8, dtype=np.float32).reshape(2, 4)
+    model = await compare(build, [given], evaluate, opset=opset)
+    assert [each.version for each in model.opset_import] == [opset]
+
+
+def _dense() -> tuple[Any, Any, Any]:
+    x = af.placeholder(af.float32, [None, 3], name="images")
+    weights = af.Variable(np.arange(6, dtype=np.float32).reshape(3, 2), name="dense/kernel")
+    return x, weights, af.nn.relu(af.matmul(x, weights) - 4.0, name="scores")
+
+
+async def test_variables_become_initializers_with_the_values_of_the_session() -> None:
+    x, weights, scores = _dense()
+    update = weights.assign_add([[1, 0], [0, 1], [0, 0]])
+    async with af.Session() as session:
+        await session.run(weights.initializer)
+        await session.run(update)
+        model = await export(session, {"logits": scores}, {"x": x})
+        held = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
+        np.testing.assert_array_equal(held["dense/kernel"], [[1, 1], [2, 4], [4, 5]])
+        given = np.float32([[1, 2, 3], [0, 0, 1], [-1, 0, 0], [2, 2, 2]])
+        (found,) = evaluate(model, {"x": given})
+        np.testing.assert_allclose(found, np.maximum(given @ held["dense/kernel"] - 4, 0))
+
+
+async def test_inputs_and_outputs_are_named_as_our_nodes_unless_they_get_names() -> None:
+    x, weights, scores = _dense()
+    async with af.Session() as session:
+        await session.run(weights.initializer)
+        model = await export(session, [scores, weights])
+    assert [value.name for value in model.graph.input] == ["images"]
+    assert [value.name for value in model.graph.output] == ["scores", "dense/kernel/Read/ReadVariableOp"]
+    np.testing.assert_array_equal(
+        evaluate(model, {"images": np.zeros((1, 3), np.float32)})[1], np.arange(6).reshape(3, 2)
+    )
+    assert x.op.name == "images"
+
+
+async def test_nodes_keep_their_names() -> None:
+    x, weights, scores = _dense()
+    async with af.Session() as session:
+        await session.run(weights.initializer)
+        model = await export(session, {"logits": scores}, {"x": x})
+    assert [(node.op_type, node.name) for node in model.graph.node] == [
+        ("MatMul", "MatMul"),
+        ("Sub", scores.op.inputs[0].op.name),
+        ("Relu", "scores"),
+    ]
+
+
+async def test_unknown_sizes_have_names_and_known_ones_stay() -> None:
+    x = af.placeholder(af.float32, [None, 3], name="x")
+    model = await export(x.graph, {"y": af.reduce_sum(x, 1)})
+    sizes = [d.dim_param or d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    assert sizes == ["x_dim_0", 3]
+
+
+async def test_one_tensor_may_be_several_outputs_and_an_input_one_too() -> None:
+    x = af.placeholder(af.float32, [2], name="x")
+    y = x + 1
+    model = await export(x.graph, {"a": y, "b": y, "same": x, "three": af.constant(3)}, {"x": x})
+    found = evaluate(model, {"x": np.float32([1, 2])})
+    assert [value.tolist() for value in found] == [[2, 3], [2, 3], [1, 2], 3]
+
+
+async def test_a_tensor_in_the_middle_can_be_an_input() -> None:
+    x = af.placeholder(af.float32, [2], name="x")
+    middle = af.py_func(lambda v: v, [x], af.float32)
+    middle.set_shape([2])
+    model = await export(x.graph, {"y": middle * 2}, {"features": middle})
+    assert evaluate(model, {"features": np.float32([1, 2])})[0].tolist() == [2, 4]
+
+
+async def test_a_model_is_exported_with_its_own_values_or_those_of_a_session() -> None:
+    graph = af.Graph()
+    with graph.as_default():
+        x = af.placeholder(af.float32, [None], name="x")
+        scale = af.Variable(2.0, name="scale")
+        signature = Signature({"x": x}, {"y": x * scale})
+        tripled = scale.assign(3.0)
+
+    async def initialize(session: af.Session) -> None:
+        await session.run(scale.initializer)
+
+    model = Model(graph, {"serving_default": signature}, {"scale": scale}, initialize)
+    given = {"x": np.float32([1, 10])}
+    assert evaluate(await export(model), given)[0].tolist() == [2, 20]
+    async with af.Session(graph=graph) as session:
+        await session.run(tripled)
+        assert evaluate(await export(model, session=session), given)[0].tolist() == [3, 30]
+
+
+async def test_what_is_only_waited_for_is_left_out() -> None:
+    x = af.placeholder(af.float32, [None], name="x")
+    with af.control_dependencies([af.Assert(af.reduce_all(x > 0), [x])]):
+        y = af.identity(x) * 2
+    model = await export(x.graph, {"y": y})
+    assert [node.op_type for node in model.graph.node] == ["Mul"]
+
+
+async def test_convolutions_one_after_another_need_two_transposes() -> None:
+    def build(x: Any) -> Any:
+        for _ in range(3):
+            kernel = af.constant(np.ones((3, 3, 2, 2), np.float32) / 9)
+            y = af.nn.relu(af.nn.bias_add(af.nn.conv2d(x, kernel, [1, 1, 1, 1], "SAME"), [0.5, -0.5]))
+            x = x + af.nn.max_pool(y, [1, 3, 3, 1], [1, 1, 1, 1], "SAME")
+        return x
+
+    given = np.random.default_rng(1).random((1, 5, 6, 2), np.float32)
+    model = await compare(build, [given], evaluate)
+    assert [node.op_type for node in model.graph.node].count("Transpose") == 2
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def sizes_in(folder: Path) -> dict[str, int]:
+    """The files there, with their bytes."""
+    return {each.name: each.stat().st_size for each in folder.iterdir()}
+
+
+async def test_a_file_is_written(tmp_path: Path) -> None:
+    x = af.placeholder(af.float32, [None, 600], name="x")
+    weights = af.constant(np.arange(600, dtype=np.float32).reshape(600, 1))
+    path = tmp_path / "model.onnx"
+    await export(x.graph, {"y": af.matmul(x, weights)}, path=path)
+    assert sizes_in(tmp_path).keys() == {"model.onnx"}
+    assert evaluate(onnx.load(path), {"x": np.ones((1, 600), np.float32)})[0] == 600 * 599 / 2
+
+
+async def test_large_constants_go_into_a_file_beside_it_if_that_is_wanted(tmp_path: Path) -> None:
+    x = af.placeholder(af.float32, [None, 600], name="x")
+    weights = af.constant(np.arange(600, dtype=np.float32).reshape(600, 1))
+    path = tmp_path / "model.onnx"
+    await export(x.graph, {"y": af.matmul(x, weights) + 1}, path=path, external_data=True)
+    sizes = sizes_in(tmp_path)
+    assert sizes["model.onnx.data"] == 2400
+    assert sizes["model.onnx"] < 1000
+    assert evaluate(onnx.load(path), {"x": np.ones((1, 600), np.float32)})[0] == 600 * 599 / 2 + 1
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+async def test_all_that_has_no_translation_is_listed_with_why() -> None:
+    x = af.placeholder(af.float32, [3, 3], name="x")
+    counter = af.Variable(0.0, name="counter")
+    y = af.random_normal([3, 3], name="noise") + af.linalg.inv(x, name="inverse")
+    z = af.py_func(lambda v: v, [x], af.float32, name="mine") + counter.assign_add(1.0)
+    async with af.Session() as session:
+        await session.run(counter.initializer)
+        with pytest.raises(UnsupportedError, match="cannot be exported") as caught:
+            await export(session, {"y": y, "z": z})
+    listed = {each.node: (each.op, each.why) for each in caught.value.unsupported}
+    assert listed["noise/RandomStandardNormal"] == ("RandomStandardNormal", "random numbers would be others")
+    assert listed["inverse"] == ("MatrixInverse", "no translation")
+    assert listed["mine"] == ("PyFunc", "Python functions stay here")
+    assert any(op == "AssignAddVariableOp" for op, _ in listed.values())
+    assert len(listed) == 4
+
+
+async def test_a_refusal_names_the_attribute_that_is_too_much() -> None:
+    x = af.placeholder(af.float64, [1, 4, 4, 1], name="x")
+    y = af.nn.conv2d(x, af.ones([2, 2, 1, 1], af.float64), [1, 1, 1, 1], "SAME")
+    with pytest.raises(UnsupportedError, match="no float64"):
+        await export(x.graph, {"y": y})
+
+
+async def test_operators_of_later_opsets_are_refused_in_earlier_ones() -> None:
+    x = af.placeholder(af.string, [None], name="x")
+    joined = af.strings.join([x, x])
+    await export(x.graph, {"y": joined})
+    with pytest.raises(UnsupportedError, match="from opset 20"):
+        await export(x.graph, {"y": joined}, opset=18)
+
+
+async def test_a_placeholder_that_is_no_input_is_named() -> None:
+    x, y = af.placeholder(af.float32, [2], name="x"), af.placeholder(af.float32, [2], name="forgotten")
+    with pytest.raises(InvalidArgumentError, match="placeholder that is not an input") as caught:
+        await export(x.graph, {"z": x + y}, {"x": x})
+    assert caught.value.node == "forgotten"
+
+
+async def test_variables_need_a_session() -> None:
+    _, _, scores = _dense()
+    with pytest.raises(FailedPreconditionError, match="values are in a session"):
+        await export(scores.graph, {"y": scores})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"opset": 17}, InvalidArgumentError, "no such opset"),
+        ({"outputs": None}, InvalidArgumentError, "needs outputs"),
+        ({"inputs": {"y": "x:0"}}, InvalidArgumentError, "an input and an output"),
+        ({"outputs": {"": "y:0"}}, DTypeError, "a name among the outputs"),
+        ({"outputs": ["y:0", "y:0"]}, InvalidArgumentError, "two outputs have one name"),
+        ({"outputs": {"y": "y"}}, DTypeError, "must be tensors"),
+        ({"source": 3}, DTypeError, "nothing to export"),
+    ],
+)
+async def test_arguments_are_checked(arguments: dict[str, Any], error: type[Exception], says: str) -> None:
+    x = af.placeholder(af.float32, [2], name="x")
+    af.identity(x, name="y")
+    given = {"source": x.graph, "outputs": {"y": "y:0"}, **arguments}
+    with pytest.raises(error, match=says):
+        await export(**given)
