@@ -21,6 +21,11 @@ from tests.interop.onnx_out.cases import CASES, Case
 from tests.interop.onnx_out.running import Arrays, compare
 
 
+def floats(values: Any) -> NDArray[np.float32]:
+    """These values."""
+    return np.array(values, np.float32)
+
+
 def evaluate(model: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]]) -> Arrays:
     """What ONNX's own evaluator gives."""
     found: Arrays = ReferenceEvaluator(model).run(None, dict(feeds))
@@ -59,7 +64,7 @@ async def test_variables_become_initializers_with_the_values_of_the_session() ->
         model = await export(session, {"logits": scores}, {"x": x})
         held = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
         np.testing.assert_array_equal(held["dense/kernel"], [[1, 1], [2, 4], [4, 5]])
-        given = np.float32([[1, 2, 3], [0, 0, 1], [-1, 0, 0], [2, 2, 2]])
+        given = floats([[1, 2, 3], [0, 0, 1], [-1, 0, 0], [2, 2, 2]])
         (found,) = evaluate(model, {"x": given})
         np.testing.assert_allclose(found, np.maximum(given @ held["dense/kernel"] - 4, 0))
 
@@ -100,7 +105,7 @@ async def test_one_tensor_may_be_several_outputs_and_an_input_one_too() -> None:
     x = af.placeholder(af.float32, [2], name="x")
     y = x + 1
     model = await export(x.graph, {"a": y, "b": y, "same": x, "three": af.constant(3)}, {"x": x})
-    found = evaluate(model, {"x": np.float32([1, 2])})
+    found = evaluate(model, {"x": floats([1, 2])})
     assert [value.tolist() for value in found] == [[2, 3], [2, 3], [1, 2], 3]
 
 
@@ -109,7 +114,7 @@ async def test_a_tensor_in_the_middle_can_be_an_input() -> None:
     middle = af.py_func(lambda v: v, [x], af.float32)
     middle.set_shape([2])
     model = await export(x.graph, {"y": middle * 2}, {"features": middle})
-    assert evaluate(model, {"features": np.float32([1, 2])})[0].tolist() == [2, 4]
+    assert evaluate(model, {"features": floats([1, 2])})[0].tolist() == [2, 4]
 
 
 async def test_a_model_is_exported_with_its_own_values_or_those_of_a_session() -> None:
@@ -124,7 +129,7 @@ async def test_a_model_is_exported_with_its_own_values_or_those_of_a_session() -
         await session.run(scale.initializer)
 
     model = Model(graph, {"serving_default": signature}, {"scale": scale}, initialize)
-    given = {"x": np.float32([1, 10])}
+    given = {"x": floats([1, 10])}
     assert evaluate(await export(model), given)[0].tolist() == [2, 20]
     async with af.Session(graph=graph) as session:
         await session.run(tripled)
