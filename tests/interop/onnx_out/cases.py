@@ -135,6 +135,17 @@ case(
     ints(5),
     ints(5),
 )
+case(
+    "shifts",
+    lambda x, n: [af.bitwise.left_shift(x, n), af.bitwise.right_shift(x, n)],
+    array("int32", [5, -5, 2**30, -1]),
+    array("int32", [1, 1, 3, 31]),
+)
+case(
+    "shifts_uint8",
+    lambda x, n: [af.bitwise.left_shift(x, n), af.bitwise.right_shift(x, n)],
+    *array("uint8", [[5, 255], [1, 3]]),
+)
 case("where_rows", lambda c, x, y: af.where(c, x, y), bools(3), floats(3, 4), floats(3, 4))
 case("where_v2", af.where_v2, bools(3, 1), floats(3, 4), floats(4), reference=True)
 case("where_bool", af.where_v2, bools(3, 1), bools(3, 4), bools(4))
@@ -449,6 +460,8 @@ case(
 )
 case("split", lambda x: af.split(x, 3, axis=1), floats(2, 6), reference=True)
 case("split_sizes", lambda x: af.split(x, [1, -1, 2], axis=1), floats(2, 6))
+case("split_fed", lambda x, n: af.split(x, n, axis=1, num=2), floats(2, 6), array("int64", [2, -1]))
+case("slice_fed_strides", lambda x, s: af.strided_slice(x, [0, 1], [4, 5], s), floats(4, 6), array("int32", [2, 3]))
 case("stack", lambda x, y: [af.stack([x, y]), af.stack([x, y], axis=-1)], floats(2, 3), floats(2, 3), reference=True)
 case("unstack", lambda x: af.unstack(x, 3, axis=1), floats(2, 3), reference=True)
 case("dynamic_partition", lambda x, p: af.dynamic_partition(x, p, 3), floats(5, 2), array("int32", [0, 2, 0, 2, 2]))

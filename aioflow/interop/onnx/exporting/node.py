@@ -119,7 +119,7 @@ class Node:
         if value.constant is not None:
             return self._constant(value, np.ascontiguousarray(value.constant.transpose(order)), "Transpose")
         source = self.scope.parts.made.get(value.name)
-        if source is not None and source.op == "Transpose":
+        if source is not None and source.op == "Transpose" and "_from" in source.attrs:
             first: Value = source.attrs["_from"]
             return self.transposed(first, [source.attrs["perm"][i] for i in order])
         made = self.scope.make(

@@ -16,7 +16,7 @@ from onnx import defs
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.interop.onnx.exporting.runnable import computed_in
-from aioflow.interop.onnx.exporting.types import dtype_of_text, tensor_type
+from aioflow.interop.onnx.exporting.types import dtype_of_text, schema_text, tensor_type
 from aioflow.interop.onnx.exporting.values import Body, Made, Value
 
 __all__ = ["Parts", "RefusedError", "Scope"]
@@ -136,7 +136,7 @@ class Scope:
                 if chosen is None:
                     raise RefusedError(f"onnxruntime runs {op} on no {dtype.name}")
                 found[name] = chosen
-            if name in parameters and f"tensor({_text(found[name])})" not in parameters[name]:
+            if name in parameters and schema_text(found[name]) not in parameters[name]:
                 raise RefusedError(f"ONNX has {op} for no {dtype.name}")
         return found
 
@@ -163,6 +163,10 @@ class Scope:
         """
         if value.dtype is dtype:
             return value
+        taken = defs.get_schema("Cast", self.parts.opset).type_constraints[0].allowed_type_strs
+        for each in (value.dtype, dtype):
+            if schema_text(each) not in taken:
+                raise RefusedError(f"ONNX has no {each.name} in opset {self.parts.opset}")
         if value.constant is not None and value.constant.dtype != object:
             with np.errstate(all="ignore"):
                 array = value.constant.astype(dtype.np_dtype)
@@ -215,10 +219,6 @@ def _formal(formals: Sequence[Any], index: int) -> str:
     formal = formals[min(index, len(formals) - 1)]
     many = index >= len(formals) - 1 and formal.option.name == "Variadic" and not formal.is_homogeneous
     return f"{formal.type_str}#{index}" if many else str(formal.type_str)
-
-
-def _text(dtype: DType) -> str:
-    return {"float32": "float", "float64": "double"}.get(dtype.name, dtype.name)
 
 
 def _key(attrs: dict[str, Any]) -> Hashable:

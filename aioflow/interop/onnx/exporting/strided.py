@@ -39,7 +39,9 @@ def strided_slice(node: Node, x: Value, begin: Value, end: Value, strides: Value
     count = _count(node, begin, end, strides)
     plan = _plan(node, x, count)
     if plan.entries:
-        steps = node.known(strides, "strides that are not constant").reshape(-1).astype(np.int64)
+        if strides.constant is None:
+            return _by_fed_strides(node, x, begin, end, strides, plan)
+        steps = strides.constant.reshape(-1).astype(np.int64)
         starts = _bounds(node, begin, plan, steps, "begin_mask", first=True)
         ends = _bounds(node, end, plan, steps, "end_mask", first=False)
         starts, ends = _of_dropped(node, plan, starts, ends, begin)
@@ -48,6 +50,13 @@ def strided_slice(node: Node, x: Value, begin: Value, end: Value, strides: Value
         if not nothing:
             x = node.make("Slice", x, starts, ends, node.const(plan.axes), node.const(steps))
     return node.unsqueezed(node.squeezed(x, plan.dropped), plan.added)
+
+
+def _by_fed_strides(node: Node, x: Value, begin: Value, end: Value, strides: Value, plan: _Plan) -> Value:
+    """A slice whose direction is known only when the model runs: it must say itself where it begins and ends."""
+    if plan.dropped or plan.added or int(node.attr("begin_mask")) or int(node.attr("end_mask")):
+        node.refuse("strides that are not constant")
+    return node.make("Slice", x, node.vector(begin), node.vector(end), node.const(plan.axes), node.vector(strides))
 
 
 def _is_all(bounds: Value, value: int) -> bool:

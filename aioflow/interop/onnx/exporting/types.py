@@ -14,7 +14,7 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.interop.onnx.exporting.values import Value
 
-__all__ = ["dtype_of_text", "is_exportable", "tensor_proto", "tensor_type", "value_info"]
+__all__ = ["dtype_of_text", "is_exportable", "schema_text", "tensor_proto", "tensor_type", "value_info"]
 
 _NO_FORM: Final = (dtypes.complex64, dtypes.complex128)  # which the standard has, and onnxruntime does not run
 _TEXT: Final = {"float": dtypes.float32, "double": dtypes.float64, "bool": dtypes.bool_}
@@ -32,6 +32,11 @@ def tensor_type(dtype: DType) -> int:
     if dtype is dtypes.string:
         return int(TensorProto.STRING)
     return int(helper.np_dtype_to_tensor_dtype(dtype.np_dtype))
+
+
+def schema_text(dtype: DType) -> str:
+    """A dtype as schemas write it: "tensor(int64)"."""
+    return f"tensor({TensorProto.DataType.Name(tensor_type(dtype)).lower()})"
 
 
 def dtype_of_text(text: str) -> DType:

@@ -88,12 +88,21 @@ def transposed_convolution(node: Node, sizes: Value, kernel: Value, x: Value) ->
         "ConvTranspose",
         images,
         weights,
+        group=_groups_of(node, windows, weights),
         strides=windows.strides,
         dilations=windows.dilations,
         pads=[*begins, *ends],
         output_padding=more,
     )
     return node.last(made, windows.channels_first)
+
+
+def _groups_of(node: Node, windows: Windows, weights: Value) -> int:
+    """How many groups of channels of the image there are."""
+    dims = node.outputs[0].dims
+    own = None if weights.dims is None else weights.dims[1]
+    channels = None if dims is None else dims[1 if windows.channels_first else -1]
+    return 1 if channels is None or not own else channels // own
 
 
 def _unknown(sizes: Sequence[int | None] | None) -> bool:

@@ -43,14 +43,13 @@ def split(node: Node, axis: Value, value: Value) -> tuple[Value, ...]:
 def split_v(node: Node, value: Value, sizes: Value, axis: Value) -> tuple[Value, ...]:
     """Parts of given sizes along an axis; -1 for what is left."""
     at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
-    known = node.known(sizes, "sizes that are not constant").reshape(-1)
-    own = node.vector(sizes)
-    if -1 in known:
-        place = at % node.rank(value)
-        rest = node.make("Sub", node.size_of(value, place), node.const([int(known.sum()) + 1]))
-        parts = [rest if n == -1 else node.const([int(n)]) for n in known]
-        own = node.joined(parts)
-    return node.makes("Split", value, own, outputs=len(known), axis=at)
+    own, count = node.vector(sizes), int(node.attr("num_split"))
+    if own.constant is None or -1 in own.constant:
+        whole = node.size_of(value, at % node.rank(value))
+        others = node.make("Add", node.make("ReduceSum", own), node.const(1))
+        rest = node.make("Sub", whole, others)
+        own = node.make("Where", node.make("Equal", own, node.const(-1)), rest, own)
+    return node.makes("Split", value, own, outputs=count, axis=at)
 
 
 @exporter("Pack")
