@@ -20,6 +20,7 @@ from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Graph, Operation, Tensor, user_line
 from aioflow.graph.graphdef import VERSION, FunctionDef, FunctionRef, GraphDef, InputRef, NodeDef, TensorData
+from aioflow.graph.older.references import modernized
 from aioflow.graph.opdef import OPS, OpDef
 from aioflow.graph.shapes import Dims, dims_of, merge_dims
 from aioflow.graph.signature.arguments import per_argument
@@ -121,7 +122,7 @@ def import_graph_def(
         known = {op_def.name: op_def for op_def in producer_op_list or ()}
         for function in graph_def.functions:
             _add_function(graph, function)
-        work = Import(graph, graph_def.nodes, prefix, _mapped(graph, input_map or {}), known)
+        work = Import(graph, modernized(graph_def.nodes), prefix, _mapped(graph, input_map or {}), known)
         for node in work.in_order():
             work.build(node)
         work.close_loops()
@@ -131,6 +132,7 @@ def import_graph_def(
 
 def _add_function(graph: Graph, function: FunctionDef) -> None:
     """A function is made from its definition when it is first called."""
+    function = replace(function, nodes=tuple(modernized(function.nodes)))
     known = graph.functions.get(function.name)
     if known is not None and known.definition != function:
         raise AlreadyExistsError(

@@ -16,6 +16,7 @@ from aioflow.graph.indexed_slices import IndexedSlices, IndexedSlicesValue
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.kernels.list_values import tensors_of
 from aioflow.ops.sparse.tensor import SparseTensor, SparseTensorValue
+from aioflow.ops.variables.state import value_behind
 from aioflow.work.copying import copied
 from aioflow.work.stopping import Elsewhere, current_work
 from aioflow.work.threads import in_thread
@@ -123,6 +124,7 @@ class FetchMapper:
         if isinstance(element, Operation):
             self.targets.append(element)
             return _nothing
+        element = value_behind(element)
         position = self._positions.setdefault(element, len(self.tensors))
         if position == len(self.tensors):
             self.tensors.append(element)

@@ -63,6 +63,17 @@ def handle_dtype(handle: Tensor) -> DType | None:
     return dtype
 
 
+def value_behind(handle: Tensor) -> Tensor:
+    """What is fetched for the handle of a variable: its value, as the first node reads it that waits for nothing.
+    Any other tensor stands for itself.
+    """
+    if handle.op.type != "VarHandleOp":
+        return handle
+    graph = handle.op.graph
+    reads = (op for op in handle.consumers() if op.type == "ReadVariableOp" and not op.waits_for)
+    return next((op.outputs[0] for op in reads if graph.is_fetchable(op)), handle)
+
+
 def _handle_shape(ctx: ShapeContext) -> Dims:
     """The variable's shape, its dtype checked against the node's."""
     op = _handle_node(ctx.tensors[0])

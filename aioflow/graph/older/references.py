@@ -1,0 +1,230 @@
+"""References become resources.
+
+A node that took a reference and used the value reads it here by a node of its own, after all that the node waits for:
+that is when TensorFlow looked at the buffer. A node that changed a variable and passed the reference on becomes an
+update, and under its own name the value after that. So each name stands for the value that it stood for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.definitions import InputRef, NodeDef
+from aioflow.graph.dtypes import DType, resource
+from aioflow.graph.older.forms import VARIABLES, expanded, newer_form
+from aioflow.graph.opdef import OPS
+
+__all__ = ["modernized"]
+
+
+class _Reference(NamedTuple):
+    """What a reference refers to: a handle, of a variable of this dtype, as it is after these nodes."""
+
+    handle: str
+    dtype: DType
+    waits: tuple[str, ...] = ()
+
+
+def modernized(nodes: Sequence[NodeDef]) -> Sequence[NodeDef]:
+    """The nodes with ops that are here in the place of older ones; what has no newer form stays as it is.
+
+    Raises:
+        InvalidArgumentError: references go in a circle, or a node does not fit its op.
+    """
+    older = {op for op in {node.op for node in nodes} if op not in OPS}
+    if not older:
+        return nodes
+    names = _Names(node.name for node in nodes)
+    plain = [made for node in nodes for made in expanded(node, names.fresh)]
+    return list(_Lowering(plain, names).all())
+
+
+class _Names:
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+
+    def fresh(self, name: str) -> str:
+        found = next(
+            n for n in itertools.chain([name], (f"{name}_{i}" for i in itertools.count(1))) if n not in self._taken
+        )
+        self._taken.add(found)
+        return found
+
+
+class _Lowering:
+    """The nodes of one definition."""
+
+    def __init__(self, nodes: Sequence[NodeDef], names: _Names) -> None:
+        self._nodes = nodes
+        self._names = names
+        self._by_name = {node.name: node for node in nodes}
+        self._known: dict[InputRef, _Reference | None] = {}
+        self._updates: dict[str, str] = {}
+        self._read: set[str] = set()  # handles of which somebody reads the value, waiting for nothing
+
+    def all(self) -> Iterator[NodeDef]:
+        """The nodes in the place of each, and a read of each variable that has none, for those who fetch its value."""
+        for node in self._nodes:
+            yield from self._converted(node)
+        for node in self._nodes:
+            if node.op in VARIABLES and node.name not in self._read:
+                name = self._names.fresh(f"{node.name}/Read/ReadVariableOp")
+                yield NodeDef(name, "ReadVariableOp", (node.name,), node.device, {"dtype": _dtype(node, "dtype")})
+
+    # -- what is referred to ----------------------------------------------------------------------------------------
+
+    def _reference(self, text: str) -> _Reference | None:
+        """What this input refers to; None where it is a value."""
+        passed: dict[InputRef, None] = {}
+        ref = InputRef.parse(text)
+        while ref not in self._known:
+            if ref in passed:
+                error = InvalidArgumentError("references go in a circle", actual=str(ref))
+                raise error.at(ref.node, self._by_name[ref.node].op, None)
+            node = self._by_name.get(ref.node)
+            form = None if node is None or ref.port else newer_form(node.op)
+            if node is None or form is None or not self._is_update(node, form):
+                self._known[ref] = self._origin(node, ref)
+                break
+            passed[ref] = None
+            ref = InputRef.parse(node.inputs[0])
+        found = self._known[ref]
+        for updated in reversed(passed):
+            self._known[updated] = found and found._replace(waits=(f"^{self._update(updated.node)}",))
+        return self._known[next(iter(passed))] if passed else found
+
+    def _is_update(self, node: NodeDef, form: str) -> bool:
+        """Whether it changes its first input and passes the reference on."""
+        if form not in OPS or OPS.get(form).outputs or not node.inputs or node.inputs[0].startswith("^"):
+            return False
+        return OPS.get(form).inputs[0].dtype is resource
+
+    def _origin(self, node: NodeDef | None, ref: InputRef) -> _Reference | None:
+        if node is None:
+            return None
+        if node.op in VARIABLES:
+            return _Reference(node.name, _dtype(node, "dtype")) if ref.port == 0 else None
+        form = newer_form(node.op)
+        # Switch and the like pass references on; of a Merge the second output is a number.
+        if form is None or node.op != f"Ref{form}" or (form == "Merge" and ref.port):
+            return None
+        return _Reference(str(ref), _dtype(node, "T"))
+
+    def _update(self, name: str) -> str:
+        if name not in self._updates:
+            self._updates[name] = self._names.fresh(f"{name}/update")
+        return self._updates[name]
+
+    # -- what becomes of a node -------------------------------------------------------------------------------------
+
+    def _converted(self, node: NodeDef) -> Iterator[NodeDef]:
+        if node.op in VARIABLES:
+            yield _handle(node)
+            return
+        form = newer_form(node.op)
+        references = {text: self._reference(text) for text in node.inputs if not text.startswith("^")}
+        if form is None and not any(references.values()):
+            yield node
+            return
+        if node.op == "Identity" and form is None:
+            yield self._as_read(node, references[node.inputs[0]])
+            return
+        handles = _handles(form, node) if form is not None else ()
+        inputs: list[str] = []
+        waits: list[str] = []
+        for index, text in enumerate(node.inputs):
+            reference = references.get(text)
+            if reference is None:
+                inputs.append(text)
+            elif index in handles:
+                inputs.append(reference.handle)
+                waits += reference.waits
+            else:
+                read = self._reading(node, index, reference, references)
+                yield read
+                inputs.append(read.name)
+        inputs += [text for text in waits if text not in inputs]
+        if form is None:
+            yield replace(node, inputs=tuple(inputs))
+            return
+        made = NodeDef(node.name, form, tuple(inputs), node.device, _attrs(node, form))
+        reference = references[node.inputs[0]] if self._is_update(node, form) else None
+        if reference is None:
+            yield made
+            return
+        yield replace(made, name=self._update(node.name))
+        after = (reference.handle, f"^{self._update(node.name)}")
+        yield NodeDef(node.name, "ReadVariableOp", after, node.device, {"dtype": reference.dtype})
+
+    def _as_read(self, node: NodeDef, reference: _Reference | None) -> NodeDef:
+        if reference is None:
+            return node
+        control = [text for text in node.inputs[1:] if text not in reference.waits]
+        if not control and not reference.waits:
+            self._read.add(reference.handle)
+        private = {key: value for key, value in node.attrs.items() if key.startswith("_")}
+        inputs = (reference.handle, *control, *reference.waits)
+        return NodeDef(node.name, "ReadVariableOp", inputs, node.device, {**private, "dtype": reference.dtype})
+
+    def _reading(
+        self, node: NodeDef, index: int, reference: _Reference, others: dict[str, _Reference | None]
+    ) -> NodeDef:
+        """A read of the value that a node takes, after all else that it takes."""
+        control = [text for text in node.inputs if text.startswith("^")]
+        if node.op != "Merge":  # which does not wait for both of its inputs
+            sources = [self._by_name.get(InputRef.parse(text).node) for text, ref in others.items() if ref is None]
+            control += [f"^{source.name}" for source in sources if source is not None and source.inputs]
+            control += [wait for ref in others.values() if ref is not None for wait in ref.waits]
+        control += reference.waits
+        inputs = (reference.handle, *dict.fromkeys(control))
+        name = self._names.fresh(f"{node.name}/read_{index}")
+        return NodeDef(name, "ReadVariableOp", inputs, "", {"dtype": reference.dtype})
+
+
+def _dtype(node: NodeDef, attr: str) -> DType:
+    dtype = node.attrs.get(attr)
+    if not isinstance(dtype, DType):
+        error = InvalidArgumentError(f"attribute {attr!r} is missing", expected="a dtype", actual=dtype)
+        raise error.at(node.name, node.op, None)
+    return dtype
+
+
+def _handle(node: NodeDef) -> NodeDef:
+    kept = {key: value for key, value in node.attrs.items() if key.startswith("_") and key != "_output_shapes"}
+    names = {key: node.attrs[key] for key in ("container", "shared_name") if key in node.attrs}
+    attrs: dict[str, Any] = {**kept, **names, "dtype": _dtype(node, "dtype"), "shape": node.attrs.get("shape")}
+    if node.op == "Variable" and attrs["shape"] == ():
+        attrs["shape"] = None  # the older op had no other way to say that it is not known
+    return NodeDef(node.name, "VarHandleOp", node.inputs, node.device, attrs)
+
+
+def _handles(form: str, node: NodeDef) -> set[int]:
+    """The positions of the inputs that are handles in the newer form."""
+    found: set[int] = set()
+    at = 0
+    for arg in OPS.get(form).inputs:
+        if arg.number_attr is None:
+            count = 1
+        else:
+            given = node.attrs.get(arg.number_attr)
+            count = given if isinstance(given, int) else 0
+        passes = node.op == f"Ref{form}" and arg.type_attr == "T"
+        if arg.dtype is resource or passes:
+            found.update(range(at, at + min(count, len(node.inputs))))
+        at += count
+    return found
+
+
+def _attrs(node: NodeDef, form: str) -> dict[str, Any]:
+    known = OPS.get(form).attrs
+    attrs = {key: value for key, value in node.attrs.items() if key in known or key.startswith("_")}
+    attrs.pop("_output_shapes", None)  # of references, or strings
+    if "dtype" in known and "dtype" not in attrs and "T" in node.attrs:
+        attrs["dtype"] = node.attrs["T"]
+    if node.op == f"Ref{form}":
+        attrs["T"] = resource
+    return attrs
