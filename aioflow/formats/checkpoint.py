@@ -30,7 +30,7 @@ from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.formats.files import file_errors
 from aioflow.formats.increments import BlockFiles, files_if_any, forget_files, write_increment
 from aioflow.formats.manifests import MANIFEST, described, family_of, files_of, read_manifest, sealed, step_of
-from aioflow.formats.slice_tables import SliceTables, table_files
+from aioflow.formats.slice_tables import SliceTables, plain_prefix, table_files
 from aioflow.formats.stores import Store, StoredFile, is_url, store_of
 from aioflow.formats.temporary_files import (
     flush_directory,
@@ -196,7 +196,7 @@ class CheckpointReader:
                 self._file = TensorFile(local or StoredFile(store, name))
                 return
             if (theirs := _tensorflows(store, name)) is not None:
-                self._file, self.step = theirs, step_of(name)
+                self._file, self.step = theirs, step_of(plain_prefix(name))
                 self._aliases = theirs.aliases() if isinstance(theirs, TensorBundle) else {}
                 return
             manifest = read_manifest(store, name)

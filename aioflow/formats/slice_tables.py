@@ -26,10 +26,15 @@ from aioflow.formats.tensor_slice import check_cover
 from aioflow.graph.arrays import Array
 from aioflow.work.stopping import claim
 
-__all__ = ["SliceTables", "table_files"]
+__all__ = ["SliceTables", "plain_prefix", "table_files"]
 
 _PATTERN: Final = re.compile(r"-\?{5}-of-\d{5}$")
 _SHARD: Final = re.compile(r"-(\d{5})-of-(\d{5})")
+
+
+def plain_prefix(name: str) -> str:
+    """The prefix of a checkpoint, given by that or by the pattern of its shards."""
+    return _PATTERN.sub("", name)
 
 
 def table_files(store: Store, name: str) -> list[str]:
@@ -38,7 +43,7 @@ def table_files(store: Store, name: str) -> list[str]:
     Args:
         name: Its prefix, or the pattern of its shards, by which TensorFlow calls it: "model-?????-of-00002".
     """
-    name = _PATTERN.sub("", name)
+    name = plain_prefix(name)
     if (store.size(name) or 0) >= len(MAGIC):
         with suppress(FailedPreconditionError), store.open(name) as file:  # it may be a folder
             file.seek(-len(MAGIC), 2)

@@ -7,13 +7,13 @@ restore them, from the checkpoint beside it, so there are no constants of them i
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any
 
-from aioflow.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
+from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.formats.checkpoint import CheckpointReader, checkpoint_exists
-from aioflow.formats.stores import Store, joined, store_at
+from aioflow.formats.stores import joined, store_at
 from aioflow.formats.tensor_bundle import OBJECT_GRAPH
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
@@ -23,24 +23,16 @@ from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Model, Signature
 from aioflow.interop.tensorflow.pruning import node_of, pruned
 from aioflow.interop.tensorflow.restored import captured_variables, restored_variables
+from aioflow.interop.tensorflow.saved_model_parts import ASSETS, VARIABLES, Parts, components, meta_graph, saved_model
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.ops.importer import import_graph_def
 from aioflow.ops.variables.adopted import AdoptedVariable
 from aioflow.ops.variables.variable import Variable
-from aioflow.protos import Message, parse, read
+from aioflow.protos import Message, parse
 from aioflow.session.session import Session
 from aioflow.train.saver import Saver
 
-__all__ = ["ASSETS", "FILES", "INIT_SIGNATURES", "VARIABLES", "load_saved_model"]
-
-FILES: Final = ("saved_model.pb", "saved_model.pbtxt")
-VARIABLES: Final = "variables/variables"
-ASSETS: Final = "assets"
-INIT_SIGNATURES: Final = ("__saved_model_init_op", "__saved_model_train_op")  # nodes in the form of signatures
-_INIT_COLLECTIONS: Final = ("saved_model_main_op", "legacy_init_op")
-_ASSET_COLLECTION: Final = "saved_model_assets"
-_SERVE: Final = frozenset({"serve"})
-_MAX_BYTES: Final = 1 << 31  # what a message may have
+__all__ = ["load_saved_model"]
 
 
 def load_saved_model(folder: str | os.PathLike[str], tags: Iterable[str] | str | None = None) -> Model:
@@ -68,129 +60,17 @@ def load_saved_model(folder: str | os.PathLike[str], tags: Iterable[str] | str |
     """
     store = store_at(folder)
     place = os.fspath(folder)
-    meta = _meta_graph(_saved_model(store, place), tags, place)
-    parts = _Parts.of(meta)
-    wanted = [*parts.tensors(), *parts.init, *([parts.restore, parts.filename] if parts.restore else [])]
-    graph_def = _definition(pruned(meta.graph_def, wanted), meta, place)
+    meta = meta_graph(saved_model(store, place), tags, place)
+    parts = Parts.of(meta)
+    values = _values(meta, parts, place)
     graph = Graph()
     with graph.as_default():
-        import_graph_def(graph_def, name="")
+        import_graph_def(values.graph_def, name="")
     signatures = {name: _signature(graph, given) for name, given in parts.signatures.items()}
-    prefix = _checkpoint(place)
-    restored = restored_variables(graph_def.nodes, graph_def.functions, node_of(parts.restore)) if parts.restore else {}
-    captured = _captured(graph_def, meta, prefix)
-    variables = _variables(graph, {**restored, **captured}, meta)
-    others = {key: variables[key] for key in captured if captured[key] not in restored.values() and key in variables}
-    initialize = _initializer(graph, parts, prefix, others, place)
+    variables = _variables(graph, values.handles, meta)
+    initialize = _initializer(graph, parts, values, variables, place)
     version = meta.meta_info_def.tensorflow_version
     return Model(graph, signatures, variables, initialize, f"{place}, a SavedModel of TensorFlow {version}".rstrip())
-
-
-# -- the file ---------------------------------------------------------------------------------------------------------
-
-
-def _saved_model(store: Store, place: str) -> Message:
-    for name in FILES:
-        size = store.size(name)
-        if size is None:
-            continue
-        if size > _MAX_BYTES:
-            raise ResourceExhaustedError(f"{store.path(name)} is too large", expected=_MAX_BYTES, actual=size)
-        try:
-            data = store.read(name)
-            return read("SavedModel", data) if name.endswith("txt") else parse("SavedModel", data)
-        except OpError as error:
-            error.message = f"{store.path(name)}: {error.message}"
-            raise
-    raise NotFoundError(f"there is no SavedModel in {place}", expected=" or ".join(FILES), actual=store.names()[:10])
-
-
-def _meta_graph(model: Message, tags: Iterable[str] | str | None, place: str) -> Message:
-    known = [frozenset(meta.meta_info_def.tags) for meta in model.meta_graphs]
-    if tags is None:
-        wanted = known[0] if len(known) == 1 else _SERVE
-    else:
-        wanted = frozenset([tags] if isinstance(tags, str) else tags)
-    for own, meta in zip(known, model.meta_graphs, strict=True):
-        if own == wanted:
-            return meta
-    raise NotFoundError(
-        f"no graph of the SavedModel in {place} has these tags",
-        expected=f"one of {[sorted(own) for own in known]}",
-        actual=sorted(wanted),
-    )
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """What there is around the graph.
-
-    Attributes:
-        signatures: Those that can be called.
-        init: Nodes to be run when the variables have their values.
-        restore, filename: The node that restores the variables, and the tensor that names the checkpoint; "" for none.
-        assets: Names of files, by the tensors that stand for them.
-    """
-
-    signatures: Mapping[str, Message]
-    init: tuple[str, ...]
-    restore: str
-    filename: str
-    assets: Mapping[str, str]
-
-    @classmethod
-    def of(cls, meta: Message) -> _Parts:
-        signatures = {k: meta.signature_def[k] for k in sorted(meta.signature_def) if k not in INIT_SIGNATURES}
-        init = [
-            tensor.name
-            for name in INIT_SIGNATURES[:1]
-            if name in meta.signature_def
-            for tensor in meta.signature_def[name].outputs.values()
-        ]
-        for name in _INIT_COLLECTIONS:
-            if not init and name in meta.collection_def:
-                init = list(meta.collection_def[name].node_list.value)
-        saver = meta.saver_def
-        return cls(
-            signatures,
-            tuple(node_of(n) for n in init),
-            saver.restore_op_name,
-            saver.filename_tensor_name,
-            _assets(meta),
-        )
-
-    def tensors(self) -> Iterator[str]:
-        """Names of the tensors of the signatures, and of those that stand for assets."""
-        for signature in self.signatures.values():
-            for given in (signature.inputs, signature.outputs):
-                yield from (name for key in given for _, name in _components(key, given[key]))
-        yield from self.assets
-
-
-def _assets(meta: Message) -> dict[str, str]:
-    found = list(meta.asset_file_def)
-    if _ASSET_COLLECTION in meta.collection_def:
-        # An Any says which message it holds by a name that depends on who wrote it; what it holds is the same.
-        held = meta.collection_def[_ASSET_COLLECTION].any_list.value
-        found += [parse("AssetFileDef", each.value) for each in held]
-    assets = {each.tensor_info.name: each.filename for each in found}
-    for name in assets.values():
-        parts = name.replace("\\", "/").split("/")
-        if ".." in parts or "" in parts or ":" in parts[0] or "\0" in name:
-            raise InvalidArgumentError("an asset is outside of the model", expected="a file in it", actual=repr(name))
-    return assets
-
-
-def _components(key: str, info: Message) -> list[tuple[str, str]]:
-    """Names for the tensors of one input or output, and the tensors' own."""
-    if info.HasField("coo_sparse"):
-        sparse = info.coo_sparse
-        names = (sparse.indices_tensor_name, sparse.values_tensor_name, sparse.dense_shape_tensor_name)
-        return [(f"{key}/{part}", name) for part, name in zip(("indices", "values", "dense_shape"), names, strict=True)]
-    if info.HasField("composite_tensor"):
-        parts = info.composite_tensor.components
-        return [found for i, part in enumerate(parts) for found in _components(f"{key}/{i}", part)]
-    return [(key, info.name)] if info.name else []
 
 
 # -- the graph --------------------------------------------------------------------------------------------------------
@@ -214,7 +94,7 @@ def _definition(graph: Message, meta: Message, place: str) -> GraphDef:
 
 def _signature(graph: Graph, given: Message) -> Signature:
     inputs, outputs = (
-        {part: _tensor(graph, name) for key in sorted(infos) for part, name in _components(key, infos[key])}
+        {part: _tensor(graph, name) for key in sorted(infos) for part, name in components(key, infos[key])}
         for infos in (given.inputs, given.outputs)
     )
     return Signature(inputs, outputs, given.method_name)
@@ -229,10 +109,43 @@ def _tensor(graph: Graph, name: str) -> Tensor:
         ) from error
 
 
-def _checkpoint(place: str) -> str:
-    """The prefix of the checkpoint; "" where there are no variables."""
+@dataclass(frozen=True)
+class _Values:
+    """How the variables get their values.
+
+    Attributes:
+        graph_def: What of the graph is needed.
+        prefix: Of the checkpoint; "" where there is none.
+        handles: The nodes of the variables, by the names that the checkpoint has for their values.
+        others: Those that the model's own nodes do not restore.
+        restore: The node that restores the rest; "" where nothing is left.
+    """
+
+    graph_def: GraphDef
+    prefix: str
+    handles: Mapping[str, str]
+    others: Collection[str]
+    restore: str
+
+
+def _values(meta: Message, parts: Parts, place: str) -> _Values:
+    """Where it is known which objects the signatures have captured, those are what is restored, and nothing else.
+    Otherwise the model's own nodes restore whatever they do.
+    """
     prefix = joined(place, VARIABLES)
-    return prefix if checkpoint_exists(prefix) else ""
+    prefix = prefix if checkpoint_exists(prefix) else ""
+    wanted = [*parts.tensors(), *parts.init]
+    graph_def = _definition(pruned(meta.graph_def, wanted), meta, place)
+    captured = _captured(graph_def, meta, prefix)
+    handles = {node.name for node in graph_def.nodes if node.op == "VarHandleOp"}
+    handles -= {node.refs()[0].node for node in graph_def.nodes if node.op == "AssignVariableOp"}  # as assets' names
+    if not (prefix and parts.restore) or (handles and handles <= set(captured.values())):
+        return _Values(graph_def, prefix, captured, captured, "")
+    graph_def = _definition(pruned(meta.graph_def, [*wanted, parts.restore, parts.filename]), meta, place)
+    restore = node_of(parts.restore)
+    restored = restored_variables(graph_def.nodes, graph_def.functions, restore)
+    others = [key for key, node in captured.items() if node not in restored.values()]
+    return _Values(graph_def, prefix, {**restored, **captured}, others, restore)
 
 
 def _captured(graph_def: GraphDef, meta: Message, prefix: str) -> dict[str, str]:
@@ -242,7 +155,8 @@ def _captured(graph_def: GraphDef, meta: Message, prefix: str) -> dict[str, str]
     if OBJECT_GRAPH not in reader:
         return {}
     objects = parse("TrackableObjectGraph", bytes(reader.read(OBJECT_GRAPH).reshape(-1)[0]))
-    return captured_variables(graph_def.nodes, meta.object_graph_def, objects)
+    found = captured_variables(graph_def.nodes, meta.object_graph_def, objects)
+    return {key: node for key, node in found.items() if key in reader}
 
 
 def _variables(graph: Graph, handles: Mapping[str, str], meta: Message) -> dict[str, Variable]:
@@ -270,20 +184,23 @@ def _fixed(meta: Message) -> set[str]:
 
 
 def _initializer(
-    graph: Graph, parts: _Parts, prefix: str, others: Mapping[str, Variable], place: str
+    graph: Graph, parts: Parts, values: _Values, variables: Mapping[str, Variable], place: str
 ) -> Callable[[Session], Awaitable[None]]:
-    """Runs the model's own nodes; `others` are variables that those leave out, since only Python loads them."""
-    feeds = {_tensor(graph, name): joined(place, f"{ASSETS}/{file}") for name, file in parts.assets.items()}
-    restore = graph.get_operation_by_name(node_of(parts.restore)) if parts.restore and prefix else None
+    feeds: dict[Any, Any] = {
+        _tensor(graph, name): joined(place, f"{ASSETS}/{asset}") for name, asset in parts.assets.items()
+    }
+    file = {_tensor(graph, parts.filename): values.prefix} if values.restore else {}
+    restore = graph.get_operation_by_name(values.restore) if values.restore else None
     init = [graph.get_operation_by_name(name) for name in parts.init]
+    others = {key: variables[key] for key in values.others if key in variables}
     with graph.as_default():
-        saver = Saver(dict(others), name="restore_captured") if others else None
+        saver = Saver(others, name="restore_captured") if others else None
 
     async def initialize(session: Session) -> None:
         if restore is not None:
-            await session.run(restore, {**feeds, _tensor(graph, parts.filename): prefix})
+            await session.run(restore, {**feeds, **file})
         if saver is not None:
-            await saver.restore(session, prefix)
+            await saver.restore(session, values.prefix)
         if init:
             await session.run(init, feeds)
 

@@ -1,0 +1,130 @@
+"""What is in the folder of a SavedModel: the message with its graphs, and what there is around the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aioflow.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
+from aioflow.formats.stores import Store
+from aioflow.interop.tensorflow.pruning import node_of
+from aioflow.protos import Message, parse, read
+
+__all__ = ["ASSETS", "FILES", "VARIABLES", "Parts", "components", "meta_graph", "saved_model"]
+
+FILES: Final = ("saved_model.pb", "saved_model.pbtxt")
+VARIABLES: Final = "variables/variables"
+ASSETS: Final = "assets"
+INIT_SIGNATURES: Final = ("__saved_model_init_op", "__saved_model_train_op")  # nodes in the form of signatures
+_INIT_COLLECTIONS: Final = ("saved_model_main_op", "legacy_init_op")
+_ASSET_COLLECTION: Final = "saved_model_assets"
+_SERVE: Final = frozenset({"serve"})
+_MAX_BYTES: Final = 1 << 31  # what a message may have
+
+
+def saved_model(store: Store, place: str) -> Message:
+    """The SavedModel message. Raises NotFoundError, DataLossError, ResourceExhaustedError."""
+    for name in FILES:
+        size = store.size(name)
+        if size is None:
+            continue
+        if size > _MAX_BYTES:
+            raise ResourceExhaustedError(f"{store.path(name)} is too large", expected=_MAX_BYTES, actual=size)
+        try:
+            data = store.read(name)
+            return read("SavedModel", data) if name.endswith("txt") else parse("SavedModel", data)
+        except OpError as error:
+            error.message = f"{store.path(name)}: {error.message}"
+            raise
+    raise NotFoundError(f"there is no SavedModel in {place}", expected=" or ".join(FILES), actual=store.names()[:10])
+
+
+def meta_graph(model: Message, tags: Iterable[str] | str | None, place: str) -> Message:
+    """The graph with these tags. Raises NotFoundError."""
+    known = [frozenset(meta.meta_info_def.tags) for meta in model.meta_graphs]
+    if tags is None:
+        wanted = known[0] if len(known) == 1 else _SERVE
+    else:
+        wanted = frozenset([tags] if isinstance(tags, str) else tags)
+    for own, meta in zip(known, model.meta_graphs, strict=True):
+        if own == wanted:
+            return meta
+    raise NotFoundError(
+        f"no graph of the SavedModel in {place} has these tags",
+        expected=f"one of {[sorted(own) for own in known]}",
+        actual=sorted(wanted),
+    )
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What there is around the graph.
+
+    Attributes:
+        signatures: Those that can be called.
+        init: Nodes to be run when the variables have their values.
+        restore, filename: The node that restores the variables, and the tensor that names the checkpoint; "" for none.
+        assets: Names of files, by the tensors that stand for them.
+    """
+
+    signatures: Mapping[str, Message]
+    init: tuple[str, ...]
+    restore: str
+    filename: str
+    assets: Mapping[str, str]
+
+    @classmethod
+    def of(cls, meta: Message) -> Parts:
+        """What a MetaGraphDef has. Raises InvalidArgumentError: an asset is outside of the model."""
+        signatures = {k: meta.signature_def[k] for k in sorted(meta.signature_def) if k not in INIT_SIGNATURES}
+        init = [
+            tensor.name
+            for name in INIT_SIGNATURES[:1]
+            if name in meta.signature_def
+            for tensor in meta.signature_def[name].outputs.values()
+        ]
+        for name in _INIT_COLLECTIONS:
+            if not init and name in meta.collection_def:
+                init = list(meta.collection_def[name].node_list.value)
+        saver = meta.saver_def
+        return cls(
+            signatures,
+            tuple(node_of(n) for n in init),
+            saver.restore_op_name,
+            saver.filename_tensor_name,
+            _assets(meta),
+        )
+
+    def tensors(self) -> Iterator[str]:
+        """Names of the tensors of the signatures, and of those that stand for assets."""
+        for signature in self.signatures.values():
+            for given in (signature.inputs, signature.outputs):
+                yield from (name for key in given for _, name in components(key, given[key]))
+        yield from self.assets
+
+
+def _assets(meta: Message) -> dict[str, str]:
+    found = list(meta.asset_file_def)
+    if _ASSET_COLLECTION in meta.collection_def:
+        # An Any says which message it holds by a name that depends on who wrote it; what it holds is the same.
+        held = meta.collection_def[_ASSET_COLLECTION].any_list.value
+        found += [parse("AssetFileDef", each.value) for each in held]
+    assets = {each.tensor_info.name: each.filename for each in found}
+    for name in assets.values():
+        parts = name.replace("\\", "/").split("/")
+        if ".." in parts or "" in parts or ":" in parts[0] or "\0" in name:
+            raise InvalidArgumentError("an asset is outside of the model", expected="a file in it", actual=repr(name))
+    return assets
+
+
+def components(key: str, info: Message) -> list[tuple[str, str]]:
+    """Names for the tensors of one input or output, and the tensors' own."""
+    if info.HasField("coo_sparse"):
+        sparse = info.coo_sparse
+        names = (sparse.indices_tensor_name, sparse.values_tensor_name, sparse.dense_shape_tensor_name)
+        return [(f"{key}/{part}", name) for part, name in zip(("indices", "values", "dense_shape"), names, strict=True)]
+    if info.HasField("composite_tensor"):
+        parts = info.composite_tensor.components
+        return [found for i, part in enumerate(parts) for found in components(f"{key}/{i}", part)]
+    return [(key, info.name)] if info.name else []

@@ -1,0 +1,162 @@
+"""SavedModels out, in the form of TensorFlow 1, which TensorFlow 2 loads too: the graph that the signatures need, nodes
+that save and restore its variables, and their values in a checkpoint beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.formats.stores import joined, store_at
+from aioflow.formats.tensor_bundle_writer import write_bundle
+from aioflow.graph.argument_kinds import check_kind
+from aioflow.graph.default_session import check_session
+from aioflow.graph.graph import Graph, GraphKeys, Operation
+from aioflow.graph.opdef import OPS
+from aioflow.graph.published.graphs import message_of
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.model import DEFAULT_SIGNATURE, Signature
+from aioflow.interop.tensorflow.pruning import pruned
+from aioflow.interop.tensorflow.restoring_nodes import RESTORE, SAVED, SAVER_FILE, restoring_nodes
+from aioflow.interop.tensorflow.saved_model_parts import FILES, VARIABLES
+from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
+from aioflow.ops.apply import make
+from aioflow.protos import Message, message, to_bytes
+from aioflow.session.session import Session
+from aioflow.work.threads import in_thread
+
+__all__ = ["save_saved_model"]
+
+_METHOD: Final = "tensorflow/serving/predict"
+
+
+async def save_saved_model(
+    session: Session,
+    folder: str | os.PathLike[str],
+    signatures: Mapping[str, Signature] | Signature,
+    tags: Iterable[str] = ("serve",),
+) -> None:
+    """Write what the signatures need of the session's graph, with the variables' values of now, as a SavedModel.
+
+    The values are of one moment if no step that changes variables is running.
+
+    Args:
+        session: Its graph is written, and its values.
+        folder: A folder, which is made, or its URL in a store; what it has of that kind is replaced.
+        signatures: The ways to call the model, by name; one alone is called "serving_default".
+        tags: What `load_saved_model(tags=)` and TensorFlow's loaders find the graph by.
+
+    Raises:
+        InvalidArgumentError: there is no signature, or one names a tensor of another graph.
+        UnsupportedError: the graph has ops that TensorFlow has not; it says all of them.
+        FailedPreconditionError: a variable has no value.
+        PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
+    """
+    check_session(session)
+    check_kind(signatures, (Mapping, Signature), "the signatures", "a Signature, or several by name")
+    named = {DEFAULT_SIGNATURE: signatures} if isinstance(signatures, Signature) else dict(signatures)
+    graph: Graph = session.graph
+    wanted = _tensors(graph, named)
+    graph_def = graph.as_graph_def()
+    part = pruned(message_of(graph_def.nodes, graph_def.functions), [tensor.name for tensor in wanted])
+    _refuse_own_ops(part)
+    handles = [graph.get_operation_by_name(node.name) for node in part.node if node.op == "VarHandleOp"]
+    values = dict(zip((h.name for h in handles), await session.run(_reads(graph, handles)), strict=True))
+    meta = _meta_graph(part, handles, named, tags)
+    await in_thread(_write, os.fspath(folder), meta, values)
+
+
+def _tensors(graph: Graph, signatures: Mapping[str, Signature]) -> list[Tensor]:
+    if not signatures:
+        raise InvalidArgumentError("a SavedModel needs a signature", expected="at least one", actual=0)
+    found = []
+    for name, signature in signatures.items():
+        check_kind(signature, Signature, f"signature {name!r}", "a Signature")
+        for given in (signature.inputs, signature.outputs):
+            for key, tensor in given.items():
+                element = graph.as_graph_element(tensor)
+                if not isinstance(element, Tensor):
+                    raise DTypeError(f"{key!r} of signature {name!r} is no tensor", expected="a Tensor", actual=element)
+                found.append(element)
+    return found
+
+
+def _refuse_own_ops(graph: Message) -> None:
+    nodes = [("", node) for node in graph.node]
+    nodes += [(f"{f.signature.name}/", node) for f in graph.library.function for node in f.node_def]
+    own = [
+        UnsupportedOp(node.op, where + node.name, "an op of aioflow alone") for where, node in nodes if _is_own(node.op)
+    ]
+    if own:
+        raise UnsupportedError("the graph", own)
+
+
+def _is_own(op: str) -> bool:
+    return op.startswith("_") and op in OPS
+
+
+def _reads(graph: Graph, handles: Sequence[Operation]) -> list[Any]:
+    """What gives the values of the variables: the variables themselves, where the graph knows them."""
+    known = {
+        v.op.name: v
+        for key in (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
+        for v in graph.get_collection(key)
+    }
+    with graph.as_default(), graph.control_dependencies(None):
+        return [
+            known[handle.name] if handle.name in known else make("ReadVariableOp", handle.outputs[0], **_dtype(handle))
+            for handle in handles
+        ]
+
+
+def _dtype(handle: Operation) -> dict[str, Any]:
+    return {"dtype": handle.attrs["dtype"]}
+
+
+def _meta_graph(
+    part: Message, handles: Sequence[Operation], signatures: Mapping[str, Signature], tags: Iterable[str]
+) -> Message:
+    meta = message("MetaGraphDef")()
+    meta.meta_info_def.tags.extend(sorted(tags))
+    added = restoring_nodes([(h.name, h.attrs["dtype"], h.attrs["shape"]) for h in handles]) if handles else []
+    meta.graph_def.CopyFrom(part)
+    meta.graph_def.node.extend(message_of(added, ()).node)
+    if handles:
+        saver = meta.saver_def
+        saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name = SAVER_FILE, SAVED, RESTORE
+        saver.version = 2
+    for name, signature in signatures.items():
+        made = meta.signature_def[name]
+        made.method_name = signature.method or _METHOD
+        for infos, given in ((made.inputs, signature.inputs), (made.outputs, signature.outputs)):
+            for key, tensor in given.items():
+                _write_info(infos[key], tensor)
+    return meta
+
+
+def _write_info(info: Message, tensor: Tensor) -> None:
+    info.name = tensor.name
+    info.dtype = tensor.dtype.as_datatype_enum
+    if tensor.dims is None:
+        info.tensor_shape.unknown_rank = True
+    else:
+        for size in tensor.dims:
+            info.tensor_shape.dim.add(size=-1 if size is None else size)
+        info.tensor_shape.SetInParent()
+
+
+def _write(folder: str, meta: Message, values: Mapping[str, Any]) -> None:
+    """The variables first: until the graph is there, so is no model."""
+    store = store_at(folder)
+    if values:
+        write_bundle(joined(folder, VARIABLES), {name: np.asarray(value) for name, value in values.items()})
+    model = message("SavedModel")(saved_model_schema_version=1)
+    model.meta_graphs.append(meta)
+    with store.creating(FILES[0]) as upload:
+        upload.file.write(to_bytes(model))
+        upload.commit()
+    store.remove(FILES[1])

@@ -1,0 +1,67 @@
+"""Checkpoints that TensorFlow wrote (`make_data.py`), without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+
+DATA = Path(__file__).parent / "data"
+FOLDERS = ["v1", "v1_sharded", "v2", "v2_sharded"]
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    with np.load(DATA / "expected.npz") as found:
+        return {name.removeprefix("variable/"): found[name] for name in found if name.startswith("variable/")}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_each_variable_is_read(folder: str, expected: dict[str, Any]) -> None:
+    reader = af.train.load_checkpoint(DATA / "checkpoints" / folder)
+    assert reader.names() == sorted([*expected, "words"])
+    for name, value in expected.items():
+        found = reader.read(name)
+        assert found.dtype == value.dtype
+        np.testing.assert_array_equal(found, value)
+    assert reader.read("words").tolist() == [b"", b"two", b"\0three"]
+    assert reader.step == 3
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+async def test_a_saver_restores_them(folder: str, expected: dict[str, Any]) -> None:
+    with af.Graph().as_default():
+        kernel = af.get_variable("layer/kernel", (3, 2))
+        parts = af.get_variable("parts", (10, 2), partitioner=af.fixed_size_partitioner(4))
+        words = af.get_variable("words", initializer=af.zeros((3,), af.string))
+        async with af.Session() as session:
+            newest = af.train.latest_checkpoint(DATA / "checkpoints" / folder)
+            assert newest is not None
+            await af.train.Saver().restore(session, newest)
+            np.testing.assert_array_equal(await session.run(kernel), expected["layer/kernel"])
+            np.testing.assert_array_equal(await session.run(af.convert_to_tensor(parts)), expected["parts"])
+            assert (await session.run(words)).tolist() == [b"", b"two", b"\0three"]
+
+
+async def test_a_checkpoint_of_objects_has_the_names_of_variables_too(expected: dict[str, Any]) -> None:
+    reader = af.train.load_checkpoint(DATA / "checkpoints" / "objects")
+    assert "layer/kernel" in reader
+    assert "dense/w/.ATTRIBUTES/VARIABLE_VALUE" in reader.names()
+    with af.Graph().as_default():
+        kernel = af.get_variable("layer/kernel", (3, 2))
+        async with af.Session() as session:
+            await af.train.Saver().restore(session, DATA / "checkpoints" / "objects" / "model-1")
+            np.testing.assert_array_equal(await session.run(kernel), expected["layer/kernel"])
+
+
+def test_a_shard_that_is_missing_is_told(tmp_path: Path) -> None:
+    for path in (DATA / "checkpoints" / "v2").iterdir():
+        if path.suffix == ".index":
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    reader = af.train.load_checkpoint(tmp_path / "model-3")
+    with pytest.raises(af.errors.NotFoundError, match="data-00000-of-00001"):
+        reader.read("step")

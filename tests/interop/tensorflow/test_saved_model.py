@@ -1,0 +1,299 @@
+"""SavedModels that TensorFlow wrote (`make_data.py`), without it; and what is damaged, forged or missing in them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import aioflow as af
+from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
+from aioflow.interop import Model, Signature
+from aioflow.interop.tensorflow import load_saved_model, save_saved_model
+from aioflow.interop.unsupported import UnsupportedError
+from aioflow.protos import message, parse, parse_text, to_bytes
+
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    with np.load(DATA / "expected.npz") as found:
+        return {name: found[name] for name in found}
+
+
+async def _run(model: Model, inputs: dict[str, Any], signature: str | None = None) -> dict[str, Any]:
+    wanted = model.signature(signature)
+    async with af.Session(graph=model.graph) as session:
+        await model.initialize(session)
+        return await session.run(dict(wanted.outputs), {wanted.inputs[name]: value for name, value in inputs.items()})
+
+
+async def test_a_model_of_tensorflow_1(expected: dict[str, Any]) -> None:
+    model = load_saved_model(DATA / "saved_model_v1")
+    assert sorted(model.variables) == ["bias", "calls", "kernel"]
+    assert [name for name, v in model.variables.items() if not v.trainable] == ["calls"]
+    assert model.signature().method == "tensorflow/serving/predict"
+    assert model.inputs["x"].shape.as_list() == [None, 3]
+    found = await _run(model, {"x": expected["x"]})
+    np.testing.assert_allclose(found["y"], expected["saved_model_v1/y"], rtol=1e-6)
+    assert found["calls"] == expected["saved_model_v1/calls"]  # as the model's own node sets it
+    assert found["text"] == b"a line\n"
+
+
+async def test_a_model_of_tensorflow_2(expected: dict[str, Any]) -> None:
+    model = load_saved_model(str(DATA / "saved_model_v2"), "serve")
+    assert sorted(model.signatures) == ["repeated", "serving_default"]
+    assert sorted(v.op.name for v in model.variables.values() if v.trainable) == ["kernel"]
+    assert not any(
+        op.type == "Const" and op.outputs[0].shape.as_list() == [3, 2] for op in model.graph.get_operations()
+    )
+    found = await _run(model, {"x": expected["x"]})
+    np.testing.assert_allclose(found["y"], expected["saved_model_v2/linear"], rtol=1e-6)
+    found = await _run(model, {"x": expected["x"], "n": np.int32(5)}, "repeated")
+    np.testing.assert_allclose(found["y"], expected["saved_model_v2/repeated"], rtol=1e-6)
+    assert found["text"] == b"another line\n"
+
+
+async def test_a_model_of_keras(expected: dict[str, Any]) -> None:
+    model = load_saved_model(DATA / "keras")
+    (name,) = model.inputs
+    found = await _run(model, {name: expected["keras/x"]})
+    np.testing.assert_allclose(next(iter(found.values())), expected["keras/y"], rtol=1e-5, atol=1e-6)
+    assert len(model.variables) == 4
+
+
+async def test_an_imported_model_is_trained_and_saved_again(tmp_path: Path, expected: dict[str, Any]) -> None:
+    model = load_saved_model(DATA / "saved_model_v2")
+    x, y = model.inputs["x"], model.outputs["y"]
+    with model.graph.as_default():
+        loss = af.reduce_mean(af.square(y - 1.0))
+        step = af.train.AdamOptimizer(0.1).minimize(loss)
+        async with af.Session() as session:
+            await model.initialize(session)
+            await session.run(af.global_variables_initializer())  # of the optimizer; what was read stays
+            np.testing.assert_allclose(
+                await session.run(y, {x: expected["x"]}), expected["saved_model_v2/linear"], rtol=1e-6
+            )
+            before = await session.run(loss, {x: expected["x"]})
+            for _ in range(20):
+                await session.run(step, {x: expected["x"]})
+            after, trained = await session.run([loss, y], {x: expected["x"]})
+            assert after < before / 2
+            await save_saved_model(session, tmp_path / "again", model.signatures)
+    again = load_saved_model(tmp_path / "again")
+    assert {"bias", "kernel"} < set(again.variables)  # and the name of the asset
+    np.testing.assert_allclose((await _run(again, {"x": expected["x"]}))["y"], trained, rtol=1e-6)
+
+
+async def test_what_is_saved_replaces_what_was_there(tmp_path: Path) -> None:
+    for number in (1.0, 2.0):
+        with af.Graph().as_default():
+            x = af.placeholder(af.float32, [], name="x")
+            v = af.get_variable("v", initializer=af.constant(number))
+            async with af.Session() as session:
+                await session.run(v.initializer)
+                await save_saved_model(session, tmp_path, Signature({"x": x}, {"y": x * v}), tags=["serve", "cpu"])
+    with pytest.raises(NotFoundError, match="cpu"):
+        load_saved_model(tmp_path, ["serve"])
+    assert (await _run(load_saved_model(tmp_path, ["cpu", "serve"]), {"x": 3.0}))["y"] == 6.0
+    assert (await _run(load_saved_model(tmp_path), {"x": 3.0}))["y"] == 6.0
+
+
+async def test_a_model_without_variables_in_a_store() -> None:
+    pytest.importorskip("fsspec")
+    with af.Graph().as_default():
+        x = af.placeholder(af.float32, [2], name="x")
+        async with af.Session() as session:
+            await save_saved_model(session, "memory://models/doubled", Signature({"x": x}, {"y": x * 2.0}))
+    found = await _run(load_saved_model("memory://models/doubled"), {"x": [1.0, 2.0]})
+    assert found["y"].tolist() == [2, 4]
+
+
+async def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
+    with af.Graph().as_default():
+        x = af.placeholder(af.float32, [], name="x")
+        v = af.get_variable("v", initializer=af.constant(1.0))
+        async with af.Session() as session:
+            with pytest.raises(InvalidArgumentError, match="signature"):
+                await save_saved_model(session, tmp_path, {})
+            with pytest.raises(af.errors.FailedPreconditionError):
+                await save_saved_model(session, tmp_path, Signature({"x": x}, {"y": x * v}))
+            other = v.initialized_value()
+            with pytest.raises(UnsupportedError, match="_InitializedValue"):
+                await save_saved_model(session, tmp_path, Signature({"x": x}, {"y": x * other}))
+            with af.Graph().as_default():
+                stranger = af.constant(1.0)
+            with pytest.raises(OpError):
+                await save_saved_model(session, tmp_path, Signature({"x": x}, {"y": stranger}))
+    assert os.listdir(tmp_path) == []
+
+
+# -- hostile ----------------------------------------------------------------------------------------------------------
+
+
+def _changed(folder: Path, name: str, change: Any) -> Path:
+    """A copy of a model in which something of the first graph is changed."""
+    shutil.copytree(DATA / name, folder, dirs_exist_ok=True)
+    text = folder / "saved_model.pbtxt"
+    model = (
+        parse_text("SavedModel", text.read_bytes())
+        if text.exists()
+        else parse("SavedModel", (folder / "saved_model.pb").read_bytes())
+    )
+    change(model.meta_graphs[0])
+    text.unlink(missing_ok=True)
+    (folder / "saved_model.pb").write_bytes(to_bytes(model))
+    return folder
+
+
+def test_there_is_no_model(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(NotFoundError, match=r"saved_model\.pb"):
+            load_saved_model(folder)
+    (tmp_path / "saved_model.pb").write_bytes(b"\xff" * 50)
+    with pytest.raises(DataLossError, match=r"saved_model\.pb"):
+        load_saved_model(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b", "..", "C:\\secret", "a\0b", "..\\b", ""])
+def test_an_asset_does_not_leave_the_folder(tmp_path: Path, name: str) -> None:
+    def change(meta: Any) -> None:
+        meta.asset_file_def[0].filename = name
+
+    with pytest.raises(InvalidArgumentError, match="asset"):
+        load_saved_model(_changed(tmp_path, "saved_model_v2", change))
+
+
+def test_every_op_that_is_missing_is_told(tmp_path: Path) -> None:
+    def change(meta: Any) -> None:
+        for node in meta.graph_def.node:
+            if node.name == "Placeholder":
+                node.op = "Nonsense"
+        for function in meta.graph_def.library.function:
+            for node in function.node_def:
+                if node.op == "MatMul":
+                    node.op = "MadMul"
+
+    with pytest.raises(UnsupportedError) as caught:
+        load_saved_model(_changed(tmp_path, "saved_model_v2", change))
+    assert {each.op for each in caught.value.unsupported} == {"MadMul"}
+    assert any("linear" in each.node for each in caught.value.unsupported)
+
+
+def _recursive(meta: Any) -> None:
+    for function in meta.graph_def.library.function:
+        if "signature_wrapper__linear" in function.signature.name:
+            for node in function.node_def:
+                if "f" in node.attr:
+                    node.attr["f"].func.name = function.signature.name
+
+
+def _without_output(meta: Any) -> None:
+    meta.signature_def["serving_default"].outputs["y"].name = "nowhere:0"
+
+
+def _port(meta: Any) -> None:
+    meta.signature_def["serving_default"].outputs["y"].name = "StatefulPartitionedCall:77"
+
+
+def _cycle(meta: Any) -> None:
+    node = next(node for node in meta.graph_def.node if node.op == "StatefulPartitionedCall")
+    node.input.append(f"^{node.name}")
+
+
+def _no_restore(meta: Any) -> None:
+    meta.saver_def.restore_op_name = "nothing"
+
+
+def _no_file(meta: Any) -> None:
+    meta.saver_def.filename_tensor_name = ""
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("saved_model_v2", _recursive),
+        ("saved_model_v2", _without_output),
+        ("saved_model_v2", _port),
+        ("saved_model_v2", _cycle),
+        ("saved_model_v1", _no_restore),
+        ("saved_model_v1", _no_file),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(tmp_path: Path, name: str, change: Any, expected: dict[str, Any]) -> None:
+    with pytest.raises(OpError):
+        await _run(load_saved_model(_changed(tmp_path, name, change)), {"x": expected["x"]})
+
+
+async def test_a_graph_of_objects_with_circles_or_wrong_numbers(tmp_path: Path, expected: dict[str, Any]) -> None:
+    def change(meta: Any) -> None:
+        objects = meta.object_graph_def
+        for node in objects.nodes:
+            node.children.add(node_id=0, local_name="up")
+            node.children.add(node_id=1 << 30, local_name="nowhere")
+        for function in objects.concrete_functions.values():
+            function.bound_inputs[:] = [1 << 30, -1, 0, *function.bound_inputs]
+
+    model = load_saved_model(_changed(tmp_path, "saved_model_v2", change))
+    found = await _run(model, {"x": expected["x"]})
+    np.testing.assert_allclose(found["y"], expected["saved_model_v2/linear"], rtol=1e-6)
+
+
+def test_a_bomb_is_refused(tmp_path: Path) -> None:
+    """A constant of a few bytes that says that it is a thousand gigabytes."""
+
+    def change(meta: Any) -> None:
+        tensor = message("TensorProto")(dtype=1, float_val=[1.0])
+        tensor.tensor_shape.dim.add(size=1 << 38)
+        for node in meta.graph_def.node:
+            if node.op == "Const":
+                node.attr["value"].tensor.CopyFrom(tensor)
+                node.attr["dtype"].type = 1
+
+    with pytest.raises(OpError):
+        load_saved_model(_changed(tmp_path, "saved_model_v1", change))
+
+
+def _loaded_or_refused(folder: Path, data: bytes, changes: list[tuple[int, int]]) -> None:
+    made = bytearray(data)
+    for at, value in changes:
+        made[at % len(made)] = value
+    (folder / "saved_model.pb").write_bytes(made)
+    with contextlib.suppress(OpError):
+        load_saved_model(folder)
+
+
+CHANGES = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=6)
+QUICK = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
+
+
+@pytest.fixture
+def mutable(tmp_path: Path) -> tuple[Path, bytes]:
+    shutil.copytree(DATA / "saved_model_v2", tmp_path, dirs_exist_ok=True)
+    return tmp_path, (tmp_path / "saved_model.pb").read_bytes()
+
+
+@settings(max_examples=100, **QUICK)  # type: ignore[arg-type]
+@given(changes=CHANGES)
+def test_whatever_a_model_says_is_loaded_or_refused(
+    mutable: tuple[Path, bytes], changes: list[tuple[int, int]]
+) -> None:
+    _loaded_or_refused(*mutable, changes)
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(7200)
+@settings(max_examples=100_000, **QUICK)  # type: ignore[arg-type]
+@given(changes=CHANGES)
+def test_whatever_a_model_says_is_loaded_or_refused_100_000(
+    mutable: tuple[Path, bytes], changes: list[tuple[int, int]]
+) -> None:
+    _loaded_or_refused(*mutable, changes)
