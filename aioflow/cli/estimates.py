@@ -1,0 +1,106 @@
+"""What a call of a model is expected to take, from shapes alone: operations, memory, seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.optimize.order_memory import peak_bytes
+from aioflow.compiler.optimize.passes import chosen_passes
+from aioflow.compiler.place.calibration import find_calibration
+from aioflow.compiler.prune import StepRequest, prune
+from aioflow.config import SessionConfig
+from aioflow.graph.boundary import BOUNDARY
+from aioflow.graph.costs import MULTIPLYING_RATES, Operand, moved
+from aioflow.graph.graph import Graph
+from aioflow.graph.graphdef import GraphDef
+from aioflow.graph.opdef import traits_of
+from aioflow.graph.shapes import Dims
+from aioflow.interop.model import Model, Signature
+from aioflow.ops.importer import import_graph_def
+from aioflow.session.planner import cost_model
+
+__all__ = ["Estimate", "estimated"]
+
+_CPU: Final = "CPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One call.
+
+    Attributes:
+        shapes: Of the inputs; an open size counts as 1.
+        flops: Floating-point operations: two for a multiply-add of a product or convolution, one for an element of any
+            other result.
+        moved_bytes: What the nodes read and write.
+        peak_bytes: The most that results take up at once, weights not counted.
+        seconds: One after the other, by the calibration of this machine, or by the shipped one.
+        open_nodes: How many nodes have results whose sizes only a run tells; they count as 1, too.
+    """
+
+    shapes: Mapping[str, Dims]
+    flops: float
+    moved_bytes: int
+    peak_bytes: int
+    seconds: float
+    open_nodes: int
+
+
+def estimated(model: Model, signature: Signature, shapes: Mapping[str, Dims]) -> Estimate:
+    """What a call with inputs of these shapes is expected to take. A loop counts as one iteration, a branch as both."""
+    step = _optimized(_request(model.graph, signature, shapes))
+    costs = replace(cost_model(SessionConfig(), find_calibration()), unknown_size=1)
+    flops = seconds = 0.0
+    size = open_nodes = 0
+    operands = {name: costs.operands(node) for name, node in step.nodes.items()}
+    for name, node in step.nodes.items():
+        inputs = [operands[edge.node][edge.port] for edge in node.inputs]
+        open_nodes += any(spec.dims is None or None in spec.dims for spec in node.outputs) and node.op not in BOUNDARY
+        flops += _flops(node, inputs, operands[name])
+        if not traits_of(node.op).cost.is_free:
+            size += int(moved(node.attrs, inputs, operands[name]))
+        seconds += costs.seconds(node, inputs, operands[name], _CPU)
+    return Estimate(shapes, flops, size, peak_bytes(step, 1), seconds, open_nodes)
+
+
+def _flops(node: Node, inputs: list[Operand], outputs: list[Operand]) -> float:
+    traits = traits_of(node.op)
+    cost = traits.cost
+    if cost.is_free or not traits.is_numeric:
+        return 0.0
+    if cost.rate in MULTIPLYING_RATES:
+        return 2.0 * cost.work(node.attrs, inputs, outputs)
+    computes = cost.rate != "movement" and cost.work(node.attrs, inputs, outputs) > 0
+    return float(sum(operand.elements for operand in (inputs if cost.rate == "reduction" else outputs))) * computes
+
+
+def _request(graph: Graph, signature: Signature, shapes: Mapping[str, Dims]) -> StepRequest:
+    """The step, of the graph itself, or of one like it in which the inputs have these shapes."""
+    changed = {t.op.name: shapes[name] for name, t in signature.inputs.items() if shapes[name] != t.dims}
+    feeds, fetches = list(signature.inputs.values()), list(signature.outputs.values())
+    if changed:
+        definition = graph.as_graph_def()
+        nodes = [
+            replace(node, attrs={**node.attrs, "shape": changed[node.name]}) if node.name in changed else node
+            for node in definition.nodes
+        ]
+        graph = Graph()
+        with graph.as_default():
+            import_graph_def(GraphDef(tuple(nodes), definition.version, definition.functions), name="")
+        feeds, fetches = ([graph.get_tensor_by_name(t.name) for t in tensors] for tensors in (feeds, fetches))
+    return StepRequest(tuple(feeds), tuple(fetches))
+
+
+def _optimized(request: StepRequest) -> ClientGraph:
+    graph = prune(request)
+    for optimization in chosen_passes(True):
+        graph = optimization.run(graph, _never)
+    return graph
+
+
+def _never(*_: object) -> None:
+    """Fold no constants: that takes a device."""
+    return None

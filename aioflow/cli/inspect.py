@@ -1,0 +1,227 @@
+"""`aioflow inspect`: what a model of any format has, what of it is unsupported, what a call is expected to take.
+
+It ends with 0 if the model can be run, with 1 if it has ops that cannot be imported, and with 2 if it cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import traceback
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+# The whole package: that is what registers the ops and the portable kernels.
+import aioflow  # noqa: F401  # imported for its effect
+from aioflow.cli import tables
+from aioflow.cli.arguments import add_imports, stored_file
+from aioflow.cli.devices import readable_size
+from aioflow.cli.estimates import Estimate, estimated
+from aioflow.cli.model_inputs import add_shape, sized
+from aioflow.compiler.place.timeline_svg import time_text
+from aioflow.errors import OpError
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.model import Model
+from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
+from aioflow.saved.opening import kind_of, open_model
+from aioflow.saved.surveys import Survey, survey
+
+__all__ = ["add_parser"]
+
+_NODES: Final = 5  # that are named of an unsupported op
+_TENSORS: Final = 20  # of weights without a graph
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Found:
+    """All that there is to say."""
+
+    path: str
+    survey: Survey
+    model: Model | None
+    unsupported: Sequence[UnsupportedOp]
+    estimates: Mapping[str, Estimate]
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "inspect",
+        help="show what a model has, what of it is unsupported, and what a call is expected to take",
+        description="Show the signatures, ops and weights of a model, its ops that cannot be imported, and what a call"
+        " is expected to take. Ends with 1 if there are such ops.",
+    )
+    parser.add_argument("model", type=stored_file, metavar="MODEL", help="a file or folder, told by its contents")
+    add_shape(parser)
+    parser.add_argument("--json", action="store_true", help="as a JSON object")
+    add_imports(parser)
+    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        found = _found(arguments)
+    except (OpError, OSError):
+        if arguments.debug:
+            traceback.print_exc(file=sys.stderr)
+        raise
+    if arguments.json:
+        print(json.dumps(_document(found), indent=2))
+    else:
+        for line in _report(found):
+            print(line)
+    return 1 if found.unsupported else 0
+
+
+def _found(arguments: argparse.Namespace) -> _Found:
+    path, kind = arguments.model, kind_of(arguments.model)
+    surveyed = survey(path, kind)
+    if not kind.open:
+        return _Found(path, surveyed, None, (), {})
+    if surveyed.unsupported:
+        return _Found(path, surveyed, None, surveyed.unsupported, {})
+    try:
+        model = open_model(path, kind)
+    except UnsupportedError as error:
+        return _Found(path, surveyed, None, error.unsupported, {})
+    estimates = {}
+    for name, signature in model.signatures.items():
+        wanted = [
+            (key, sizes) for key, sizes in arguments.shape if len(model.signatures) == 1 or key in signature.inputs
+        ]
+        estimates[name] = estimated(model, signature, sized(signature, wanted))
+    return _Found(path, surveyed, model, (), estimates)
+
+
+# -- as text ----------------------------------------------------------------------------------------------------------
+
+
+def _report(found: _Found) -> Iterator[str]:
+    surveyed = found.survey
+    versions = ", ".join(f"{what} {version}" for what, version in surveyed.versions.items())
+    facts = [surveyed.kind.name, versions, f"by {surveyed.producer}" if surveyed.producer else ""]
+    yield f"{found.path}: {'; '.join(fact for fact in facts if fact)}"
+    yield from _sizes(surveyed)
+    if found.model is not None:
+        for name in found.model.signatures:
+            yield ""
+            yield from _call(found, name)
+    if surveyed.ops:
+        yield ""
+        yield "ops"
+        yield from tables.packed([(op, f"{count:,}") for op, count in _by_count(surveyed.ops)])
+    if found.unsupported:
+        yield ""
+        yield from _missing(found.unsupported)
+    elif not surveyed.kind.open:
+        yield ""
+        yield from _tensors(surveyed)
+
+
+def _sizes(surveyed: Survey) -> Iterator[str]:
+    if surveyed.ops:
+        nodes = tables.plural(sum(surveyed.ops.values()), "node")
+        yield f"  {nodes} of {tables.plural(len(surveyed.ops), 'op')}"
+    count, size = _weights(surveyed)
+    if surveyed.parameters:
+        tensors = tables.plural(len(surveyed.parameters), "tensor")
+        yield f"  {tables.plural(count, 'parameter')} in {tensors}, {readable_size(size)}"
+
+
+def _weights(surveyed: Survey) -> tuple[int, int]:
+    """How many parameters, and bytes, there are."""
+    count = 0
+    for parameter in surveyed.parameters:
+        elements = 1
+        for size in parameter.shape:
+            elements *= size
+        count += elements
+    return count, sum(parameter.size for parameter in surveyed.parameters)
+
+
+def _call(found: _Found, name: str) -> Iterator[str]:
+    model, estimate = found.model, found.estimates[name]
+    if model is None:
+        return
+    signature = model.signatures[name]
+    yield f"signature {name}{f', {signature.method}' if signature.method else ''}"
+    table = [("in", key, t.dtype.name, tables.shape_text(estimate.shapes[key])) for key, t in signature.inputs.items()]
+    table += [("out", key, t.dtype.name, tables.shape_text(t.dims)) for key, t in signature.outputs.items()]
+    yield from tables.rows(table)
+    work = f"{tables.decimal(estimate.flops, 'FLOP')}, " if estimate.flops else ""
+    yield f"  about {work}{time_text(estimate.seconds)} on one CPU device"
+    results = f"{readable_size(estimate.peak_bytes)} of results at once"
+    yield f"  {results}, {readable_size(estimate.moved_bytes)} read and written, weights included"
+    if any(dims is None or None in dims for dims in estimate.shapes.values()):
+        yield "  with 1 for each open size: --shape NAME=SIZES gives them"
+    elif estimate.open_nodes:
+        yield f"  and more for {tables.plural(estimate.open_nodes, 'node')} whose sizes only a run tells"
+
+
+def _by_count(ops: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(ops.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _missing(unsupported: Sequence[UnsupportedOp]) -> Iterator[str]:
+    groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for each in unsupported:
+        groups[each.op, each.why].append(each.node)
+    ops = len({op for op, _ in groups})
+    yield f"unsupported: {tables.plural(ops, 'op')} in {tables.plural(len(unsupported), 'node')}"
+    table = []
+    for (op, why), nodes in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        more = f", and {len(nodes) - _NODES:,} more" if len(nodes) > _NODES else ""
+        table.append((op, f"{len(nodes):,}", why, f"at {', '.join(nodes[:_NODES])}{more}"))
+    yield from tables.rows(table, right=[1])
+
+
+def _tensors(surveyed: Survey) -> Iterator[str]:
+    largest = sorted(surveyed.parameters, key=lambda parameter: -parameter.size)
+    yield "tensors" if len(largest) <= _TENSORS else f"the {_TENSORS} largest tensors"
+    table = [(p.name, p.dtype, tables.shape_text(p.shape), readable_size(p.size)) for p in largest[:_TENSORS]]
+    yield from tables.rows(table, right=[3])
+
+
+# -- as JSON ----------------------------------------------------------------------------------------------------------
+
+
+def _document(found: _Found) -> dict[str, Any]:
+    surveyed = found.survey
+    count, size = _weights(surveyed)
+    signatures = {} if found.model is None else found.model.signatures
+    return {
+        "path": found.path,
+        "format": surveyed.kind.name,
+        "producer": surveyed.producer,
+        "versions": dict(surveyed.versions),
+        "signatures": {
+            name: {
+                "method": signature.method,
+                "inputs": [_tensor(key, tensor) for key, tensor in signature.inputs.items()],
+                "outputs": [_tensor(key, tensor) for key, tensor in signature.outputs.items()],
+                "estimate": dataclasses.asdict(found.estimates[name]),
+            }
+            for name, signature in signatures.items()
+        },
+        "ops": dict(_by_count(surveyed.ops)),
+        "unsupported": [dataclasses.asdict(each) for each in found.unsupported],
+        "parameters": {
+            "count": count,
+            "bytes": size,
+            "tensors": [dataclasses.asdict(parameter) for parameter in surveyed.parameters],
+        },
+    }
+
+
+def _tensor(name: str, tensor: Tensor) -> dict[str, Any]:
+    dims = tensor.dims
+    return {
+        "name": name,
+        "tensor": tensor.name,
+        "dtype": tensor.dtype.name,
+        "shape": None if dims is None else list(dims),
+    }

@@ -1,0 +1,175 @@
+"""Inputs of a model on a command line: files of NumPy, JSON in place, or made up; and sizes for open dimensions."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError
+from aioflow.formats.files import file_errors
+from aioflow.graph.arrays import Array, to_array
+from aioflow.graph.shapes import Dims, format_dims
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.model import Signature
+
+__all__ = ["FILLS", "add_shape", "filled", "given_inputs", "sized"]
+
+FILLS: Final = ("zeros", "ones", "random")
+_LIKE_JSON: Final = tuple('[{"-0123456789')
+_WORDS: Final = ("true", "false", "null")
+_SEED: Final = 0
+
+
+def add_shape(parser: argparse.ArgumentParser) -> None:
+    """The option for sizes."""
+    parser.add_argument(
+        "--shape",
+        nargs="+",
+        action="extend",
+        type=_shape,
+        default=[],
+        metavar="NAME=SIZES",
+        help="the sizes of an input, such as x=1,3,224,224",
+    )
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, equals, sizes = text.rpartition("=")
+    parts = [part for part in sizes.split(",") if part]
+    if not equals or not all(part.strip().isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form x=1,3,224,224")
+    return name, tuple(int(part) for part in parts)
+
+
+def sized(signature: Signature, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, Dims]:
+    """The shape of each input, with the sizes that were given.
+
+    Raises:
+        InvalidArgumentError: there is no such input, or it cannot have that shape.
+    """
+    found: dict[str, Dims] = {name: tensor.dims for name, tensor in signature.inputs.items()}
+    for name, sizes in shapes:
+        if name not in found:
+            raise InvalidArgumentError(f"no input {name!r}", expected=_known(signature), actual=name)
+        tensor = signature.inputs[name]
+        if not tensor.shape.is_compatible_with(sizes):
+            raise InvalidArgumentError(
+                f"input {name!r} cannot have that shape", expected=format_dims(tensor.dims), actual=list(sizes)
+            )
+        found[name] = sizes
+    return found
+
+
+def _known(signature: Signature) -> str:
+    return f"one of {', '.join(signature.inputs)}" if signature.inputs else "none: the signature has no inputs"
+
+
+def given_inputs(signature: Signature, texts: Sequence[str]) -> dict[str, Array]:
+    """The values on a command line, by the names of the inputs.
+
+    Raises:
+        InvalidArgumentError: one has no name, where there are several inputs, or a name that no input has; or it is
+            neither a file of NumPy nor JSON.
+    """
+    found: dict[str, Array] = {}
+    for text in texts:
+        for name, value in _given(signature, text).items():
+            if name in found:
+                raise InvalidArgumentError(f"input {name!r} is given twice", expected="once", actual=text)
+            found[name] = value
+    return found
+
+
+def _given(signature: Signature, text: str) -> dict[str, Array]:
+    name, equals, rest = text.partition("=")
+    if equals and name in signature.inputs:
+        return {name: _value(name, rest, signature.inputs[name])}
+    if text.endswith(".npz"):
+        arrays = _load(text)
+        unknown = [key for key in arrays if key not in signature.inputs]
+        if unknown:
+            raise InvalidArgumentError(
+                f"{text} has arrays that no input has the name of", expected=_known(signature), actual=unknown
+            )
+        return dict(arrays)
+    if len(signature.inputs) != 1:
+        raise InvalidArgumentError(f"which input is {text!r}?", expected=f"NAME=VALUE, the name {_known(signature)}")
+    ((only, tensor),) = signature.inputs.items()
+    if equals and name.isidentifier() and not Path(text).exists():
+        raise InvalidArgumentError(f"no input {name!r}", expected=_known(signature), actual=name)
+    return {only: _value(only, text, tensor)}
+
+
+def _value(name: str, text: str, tensor: Tensor) -> Array:
+    if text.endswith((".npy", ".npz")):
+        loaded = _load(text)
+        if isinstance(loaded, Mapping):
+            if len(loaded) != 1 and name not in loaded:
+                raise InvalidArgumentError(
+                    f"{text} has several arrays", expected=f"one called {name}", actual=list(loaded)
+                )
+            loaded = loaded.get(name) if name in loaded else next(iter(loaded.values()))
+        return _as(name, loaded, tensor)
+    if not text.startswith(_LIKE_JSON) and text not in _WORDS:
+        raise InvalidArgumentError(
+            f"input {name!r} is neither a file of NumPy nor JSON",
+            expected="x.npy, x.npz, or such as '[[1, 2]]'",
+            actual=text,
+        )
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"input {name!r} is not JSON: {error}", expected="such as '[[1, 2]]'") from error
+    return _as(name, value, tensor)
+
+
+def _as(name: str, value: Any, tensor: Tensor) -> Array:
+    """The value in the dtype of the input. NumPy's own default is double: that becomes the precision of the model."""
+    if isinstance(value, np.ndarray) and value.dtype == np.float64 and tensor.dtype.is_floating:
+        value = value.astype(tensor.dtype.np_dtype)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "SU":
+        value = value.tolist()
+    try:
+        return to_array(value, tensor.dtype)
+    except OpError as error:
+        error.message = f"input {name!r}: {error.message}"
+        raise
+
+
+def _load(path: str) -> Any:
+    with file_errors(path):
+        try:
+            loaded = np.load(path, allow_pickle=False)
+            return {key: loaded[key] for key in loaded.files} if hasattr(loaded, "files") else loaded
+        except (ValueError, EOFError) as error:
+            raise InvalidArgumentError(
+                f"{os.fspath(path)} is no file of NumPy", expected="an array", actual=str(error)
+            ) from error
+
+
+def filled(name: str, tensor: Tensor, dims: Dims, fill: str) -> Array:
+    """An input made up; an open dimension has the size 1.
+
+    Raises:
+        InvalidArgumentError: its rank is unknown.
+    """
+    if dims is None:
+        raise InvalidArgumentError(f"input {name!r} has no known rank", expected=f"--shape {name}=…", actual="any rank")
+    shape, dtype = [1 if size is None else size for size in dims], tensor.dtype
+    if dtype.name == "string":
+        return np.full(shape, b"", object)
+    if fill == "random":
+        numbers = np.random.default_rng(_SEED)
+        if dtype.is_floating or dtype.is_complex:
+            return numbers.random(shape).astype(dtype.np_dtype)
+        if dtype.is_bool or dtype.is_integer:
+            return numbers.integers(0, 2, shape).astype(dtype.np_dtype)
+    if not (dtype.is_numeric or dtype.is_bool):
+        raise DTypeError(f"input {name!r} cannot be made up", expected="numbers, bools or strings", actual=dtype.name)
+    return np.full(shape, 0 if fill == "zeros" else 1, dtype.np_dtype)

@@ -1,0 +1,204 @@
+"""`aioflow run`: one call of a model of any format, and how long it takes."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+# The whole package: that is what registers the ops and the portable kernels.
+import aioflow as af
+from aioflow.cli import program, tables
+from aioflow.cli.arguments import add_imports, output_file, positive, stored_file
+from aioflow.cli.model_inputs import FILLS, add_shape, filled, given_inputs, sized
+from aioflow.compiler.place.timeline_svg import time_text
+from aioflow.errors import InvalidArgumentError, OpError
+from aioflow.formats.files import file_errors
+from aioflow.interop.model import Model, Signature
+from aioflow.saved.opening import open_model
+
+__all__ = ["add_parser"]
+
+_SHOWN: Final = 4  # elements of an output
+
+
+class _Times(NamedTuple):
+    """Seconds."""
+
+    opening: float
+    first: float
+    steps: list[float]
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "run",
+        help="call a model: ONNX, SavedModel, graph definition, or a folder of aioflow.saved",
+        description="Call a model: an ONNX file, a SavedModel, a graph definition, or a folder of aioflow.saved.",
+    )
+    parser.add_argument("model", type=stored_file, metavar="MODEL", help="a file or folder, told by its contents")
+    parser.add_argument(
+        "--inputs",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="[NAME=]VALUE",
+        help="x.npy, or x=x.npy, or all.npz with arrays of the inputs' names, or x='[[1, 2]]'",
+    )
+    parser.add_argument(
+        "--fill", choices=FILLS, help="what inputs are that are not given; random ones are always the same"
+    )
+    add_shape(parser)
+    parser.add_argument("--signature", metavar="NAME", help="which call; needed where there are several")
+    parser.add_argument(
+        "--output", type=output_file, metavar="FILE", help="write the outputs to FILE.npz, or one to FILE.npy"
+    )
+    parser.add_argument("--output-folder", type=Path, metavar="FOLDER", help="write each output to FOLDER/NAME.npy")
+    parser.add_argument(
+        "--repeat", type=positive, default=0, metavar="N", help="then run N steps more, and show their times"
+    )
+    add_imports(parser)
+    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        return program.run(_call(arguments))
+    except (OpError, OSError):
+        if arguments.debug:
+            traceback.print_exc(file=sys.stderr)
+        raise
+
+
+async def _call(arguments: argparse.Namespace) -> int:
+    _check_output(arguments.output)
+    started = perf_counter()
+    model = open_model(arguments.model)
+    signature = model.signature(arguments.signature)
+    values = _values(signature, arguments)
+    feeds = {signature.inputs[name]: value for name, value in values.items()}
+    async with af.Session(graph=model.graph) as session:
+        await model.initialize(session)
+        opened = perf_counter()
+        outputs: dict[str, Any] = await session.run(dict(signature.outputs), feeds)
+        first = perf_counter()
+        times = _Times(opened - started, first - opened, await _repeated(session, signature, feeds, arguments.repeat))
+    for line in _report(model, signature, values, outputs, times):
+        print(line)
+    for path in _written(arguments, outputs):
+        print(f"written to {path}")
+    return 0
+
+
+async def _repeated(session: af.Session, signature: Signature, feeds: Mapping[Any, Any], count: int) -> list[float]:
+    taken = []
+    for _ in range(count):
+        started = perf_counter()
+        await session.run(dict(signature.outputs), feeds)
+        taken.append(perf_counter() - started)
+    return taken
+
+
+def _values(signature: Signature, arguments: argparse.Namespace) -> dict[str, Any]:
+    given = given_inputs(signature, arguments.inputs)
+    shapes = sized(signature, arguments.shape)
+    missing = [name for name in signature.inputs if name not in given]
+    if missing and arguments.fill is None:
+        raise InvalidArgumentError(
+            f"inputs are missing: {', '.join(missing)}",
+            expected=f"--inputs {missing[0]}=VALUE, or --fill zeros",
+            actual=f"given: {', '.join(given) or 'none'}",
+        )
+    made = {name: filled(name, signature.inputs[name], shapes[name], arguments.fill) for name in missing}
+    return {name: given[name] if name in given else made[name] for name in signature.inputs}
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def _report(
+    model: Model, signature: Signature, inputs: Mapping[str, Any], outputs: Mapping[str, Any], times: _Times
+) -> Iterator[str]:
+    yield model.source
+    table = [("in", name, *_kind(signature.inputs[name].dtype.name, value), "") for name, value in inputs.items()]
+    table += [("out", name, *_kind(signature.outputs[name].dtype.name, v), _summary(v)) for name, v in outputs.items()]
+    yield from tables.rows(table)
+    yield f"ready after {time_text(times.opening)}, first step {time_text(times.first)}"
+    if times.steps:
+        middle, ends = median(times.steps), (min(times.steps), max(times.steps))
+        count = tables.plural(len(times.steps), "step")
+        fastest, slowest = map(time_text, ends)
+        yield f"{count}: median {time_text(middle)}, {fastest} to {slowest}, {1 / middle:,.0f} a second"
+
+
+def _kind(dtype: str, value: Any) -> tuple[str, str]:
+    return dtype, tables.shape_text(np.shape(value))
+
+
+def _summary(value: Any) -> str:
+    array = np.asarray(value)
+    some = ", ".join(_element(item) for item in array.reshape(-1)[:_SHOWN])
+    shown = f"{some}, …" if array.size > _SHOWN else some
+    if array.size <= 1 or array.dtype.kind not in "fiu" + "V":
+        return shown
+    numbers = array.astype(np.float64)
+    with np.errstate(all="ignore"):
+        return f"min {numbers.min():.4g}  mean {numbers.mean():.4g}  max {numbers.max():.4g}  {shown}"
+
+
+def _element(item: Any) -> str:
+    if isinstance(item, bytes):
+        return repr(item.decode(errors="replace"))
+    return f"{item:.4g}" if isinstance(item, float | np.floating) else str(item)
+
+
+# -- what is written --------------------------------------------------------------------------------------------------
+
+
+def _check_output(path: Path | None) -> None:
+    if path is not None and path.suffix not in (".npz", ".npy"):
+        raise InvalidArgumentError(
+            "outputs are written as NumPy does", expected="--output x.npz or x.npy", actual=str(path)
+        )
+
+
+def _written(arguments: argparse.Namespace, outputs: Mapping[str, Any]) -> Iterator[Path]:
+    arrays = {name: _storable(value) for name, value in outputs.items()}
+    path: Path | None = arguments.output
+    if path is not None:
+        yield _write(path, arrays)
+    folder: Path | None = arguments.output_folder
+    if folder is not None:
+        with file_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        for name, array in arrays.items():
+            plain = re.sub(r"[^\w.-]", "_", name)
+            yield _write(folder / f"{plain}.npy", {name: array})
+
+
+def _write(path: Path, arrays: Mapping[str, Any]) -> Path:
+    with file_errors(path):
+        if path.suffix == ".npz":
+            with path.open("wb") as file:
+                np.savez(file, **arrays)
+            return path
+        if len(arrays) != 1:
+            raise InvalidArgumentError(f"{path} holds one output", expected="FILE.npz", actual=f"{len(arrays)} outputs")
+        np.save(path, next(iter(arrays.values())))
+    return path
+
+
+def _storable(value: Any) -> Any:
+    """Strings as NumPy has them: arrays of objects would be pickled."""
+    array = np.asarray(value)
+    return array.astype(bytes) if array.dtype == object else array

@@ -1,0 +1,218 @@
+"""Models of every format that is read: what a path holds is told by its contents, whatever it is called.
+
+What reads a format is imported with the first model of it: some need packages that others do without.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from aioflow.errors import InvalidArgumentError, NotFoundError
+from aioflow.formats.files import file_errors
+from aioflow.formats.stores import is_url, local_path
+from aioflow.graph.encoding import MAGIC
+from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.graphdef import GraphDef
+from aioflow.graph.opdef import OPS, traits_of
+from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
+from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
+from aioflow.ops.importer import import_graph_def
+from aioflow.saved.manifest import MANIFEST
+from aioflow.saved.pruning import PLACEHOLDER
+from aioflow.train.graph_io import read_graph
+
+__all__ = ["AIOFLOW", "GRAPH", "ONNX", "SAVED_MODEL", "WEIGHTS", "Kind", "kind_of", "missing_ops", "open_model"]
+
+
+class Kind(NamedTuple):
+    """A format.
+
+    Attributes:
+        name: For people.
+        open: Reads a model, as "module:function"; "" where there is nothing to call in it.
+    """
+
+    name: str
+    open: str = ""
+
+
+AIOFLOW: Final = Kind("aioflow's own folder", "aioflow.saved.reading:load")
+SAVED_MODEL: Final = Kind("SavedModel", "aioflow.interop.tensorflow:load_saved_model")
+ONNX: Final = Kind("ONNX", "aioflow.interop.onnx:load")
+GRAPH: Final = Kind("graph definition", "aioflow.saved.opening:open_graph")
+WEIGHTS: Final = Kind("safetensors")
+
+_SAVED_MODEL_FILES: Final = ("saved_model.pb", "saved_model.pbtxt")
+_INDEX: Final = "model.safetensors.index.json"
+_TEXT: Final = re.compile(rb"\s*(?:#[^\n]*\n\s*)*(?:node|versions|library)\s*[:{]")
+_FIELDS: Final = 64  # of a message that are looked at
+_LENGTH, _VARINT = 2, 0  # wire types
+_SKIPPED: Final = {1: 8, 5: 4}  # and what others have
+
+
+def kind_of(path: str | os.PathLike[str]) -> Kind:
+    """The format of what is there. Nothing but its first bytes is read.
+
+    Raises:
+        NotFoundError: there is nothing.
+        InvalidArgumentError: it is no model that is known here.
+    """
+    text = os.fspath(path)
+    if is_url(text):
+        return AIOFLOW  # other formats are files of this machine
+    place = local_path(text)
+    with file_errors(place):
+        found = _kind_of_folder(place) if place.is_dir() else _kind_of_file(place)
+    if found is None:
+        raise InvalidArgumentError(
+            f"{text} is no model that is known here",
+            expected="an ONNX file, a SavedModel, a graph definition, a folder of aioflow's own, or safetensors",
+            actual="a folder without any of these" if place.is_dir() else "a file of something else",
+        )
+    return found
+
+
+def _kind_of_folder(place: Path) -> Kind | None:
+    if (place / MANIFEST).exists():
+        return AIOFLOW
+    if any((place / name).exists() for name in _SAVED_MODEL_FILES):
+        return SAVED_MODEL
+    if (place / _INDEX).exists() or any(place.glob("*.safetensors")):
+        return WEIGHTS
+    return None
+
+
+def _kind_of_file(place: Path) -> Kind | None:
+    if place.name in _SAVED_MODEL_FILES:
+        return SAVED_MODEL
+    if place.name == MANIFEST:
+        return AIOFLOW
+    if place.name.endswith(".safetensors.index.json"):
+        return WEIGHTS
+    if not place.exists():
+        raise NotFoundError(f"there is no model {place}", expected="a file or a folder", actual="none")
+    if not place.is_file():
+        return None
+    size = place.stat().st_size
+    with place.open("rb") as file:
+        start = file.read(512)
+        if len(start) > 8 and start[8:9] == b"{" and 2 <= struct.unpack("<Q", start[:8])[0] <= size - 8:
+            return WEIGHTS
+        if start.startswith(MAGIC) or start.lstrip()[:1] == b"{" or _TEXT.match(start):
+            return GRAPH
+        file.seek(0)
+        return _kind_of_message(_fields(file, size))
+
+
+def _kind_of_message(fields: Mapping[int, int]) -> Kind | None:
+    """Of a protocol buffer, by its fields with their wire types."""
+    if fields.get(1) == _VARINT and fields.get(7) == _LENGTH:
+        return ONNX  # its version and its graph
+    if fields.get(1) == _VARINT and fields.get(2) == _LENGTH:
+        return SAVED_MODEL  # its version and its graphs
+    return GRAPH if fields.get(1) == _LENGTH else None  # nodes
+
+
+def _fields(file: BinaryIO, size: int) -> dict[int, int]:
+    """The fields of a message, as far as they make sense."""
+    found: dict[int, int] = {}
+    for _ in range(_FIELDS):
+        tag = _varint(file)
+        if tag is None:
+            break
+        kind = tag & 7
+        found[tag >> 3] = kind
+        length = _varint(file) if kind in (_LENGTH, _VARINT) else _SKIPPED.get(kind)
+        if length is None:
+            return {}
+        if kind != _VARINT and file.seek(length, os.SEEK_CUR) > size:
+            return {}
+    return found
+
+
+def _varint(file: BinaryIO) -> int | None:
+    value = 0
+    for shift in range(0, 64, 7):
+        byte = file.read(1)
+        if not byte:
+            return None
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+    return None
+
+
+def open_model(path: str | os.PathLike[str], kind: Kind | None = None) -> Model:
+    """The model at a path, whatever its format. Blocks on the disk.
+
+    Args:
+        kind: Its format, where that is known.
+
+    Raises:
+        UnsupportedError: it has ops that cannot be imported; the error lists them all.
+        InvalidArgumentError: it is no model, or has weights alone.
+        OpError: as what reads the format.
+    """
+    found = kind or kind_of(path)
+    if not found.open:
+        raise InvalidArgumentError(
+            f"{os.fspath(path)} has weights and no graph: there is nothing to call",
+            expected="a model",
+            actual=found.name,
+        )
+    place = Path(path) if not is_url(os.fspath(path)) else None
+    if place is not None and place.is_file() and found in (SAVED_MODEL, AIOFLOW):
+        path = place.parent  # its file was given
+    module, _, function = found.open.partition(":")
+    reader: Callable[[Any], Model] = getattr(import_module(module), function)
+    return reader(path)
+
+
+# -- graph definitions ------------------------------------------------------------------------------------------------
+
+
+def missing_ops(definition: GraphDef) -> list[UnsupportedOp]:
+    """The nodes of a definition whose ops nobody has registered, those of its functions included."""
+    functions = {function.name for function in definition.functions}
+    nodes = [*definition.nodes, *(node for function in definition.functions for node in function.nodes)]
+    return [UnsupportedOp(node.op, node.name) for node in nodes if node.op not in OPS and node.op not in functions]
+
+
+def open_graph(path: str | os.PathLike[str]) -> Model:
+    """The graph in a file of `train.write_graph`, or of TensorFlow. It does not say how it is called: its inputs are
+    its placeholders, and its outputs what nobody reads.
+
+    Raises:
+        UnsupportedError: it has ops that are not registered.
+        OpError: as `train.read_graph` and `import_graph_def`.
+    """
+    definition = read_graph(path)
+    missing = missing_ops(definition)
+    if missing:
+        raise UnsupportedError(os.fspath(path), missing)
+    graph = Graph()
+    with graph.as_default():
+        import_graph_def(definition, name="")
+    return Model(graph, {DEFAULT_SIGNATURE: _guessed(graph, definition)}, source=os.fspath(path))
+
+
+def _guessed(graph: Graph, definition: GraphDef) -> Signature:
+    own = [graph.get_operation_by_name(node.name) for node in definition.nodes]
+    read = {tensor for op in graph.get_operations() for tensor in op.inputs}
+    inputs = [op.outputs[0] for op in own if op.type == PLACEHOLDER]
+    outputs = [t for op in own if _computes(op) and not read.intersection(op.outputs) for t in op.outputs]
+    return Signature({_short(t): t for t in inputs}, {_short(t): t for t in outputs})
+
+
+def _computes(op: Operation) -> bool:
+    return not traits_of(op.type).is_resident and op.type != PLACEHOLDER and op.graph.is_fetchable(op)
+
+
+def _short(tensor: Tensor) -> str:
+    return tensor.name.removesuffix(":0")
