@@ -138,7 +138,8 @@ def _report(
         middle, ends = median(times.steps), (min(times.steps), max(times.steps))
         count = tables.plural(len(times.steps), "step")
         fastest, slowest = map(time_text, ends)
-        yield f"{count}: median {time_text(middle)}, {fastest} to {slowest}, {1 / middle:,.0f} a second"
+        rate = f"{1 / middle:,.0f}" if middle < 0.1 else f"{1 / middle:.2g}"
+        yield f"{count}: median {time_text(middle)}, {fastest} to {slowest}, {rate} a second"
 
 
 def _kind(dtype: str, value: Any) -> tuple[str, str]:

@@ -263,6 +263,19 @@ class TensorFile:
             self._bytes = self._mapped()
         return self._decoded(name, self._bytes[self._start + entry.begin : self._start + entry.end])
 
+    def check(self, name: str) -> None:
+        """Compare a tensor with the digest that its writer has left, which reads all of it, by way of the mapped file.
+
+        Raises:
+            NotFoundError, UnimplementedError, AbortedError: as `read`.
+            DataLossError: the bytes are not those that were written.
+        """
+        entry, digest = self.entry(name), self.digests.get(name)
+        if self._bytes is None:
+            self._bytes = self._mapped()
+        if digest is not None and _digest(self._bytes[self._start + entry.begin : self._start + entry.end]) != digest:
+            raise self._damaged(f"tensor {name} has been altered", f"SHA-256 {digest}", "another one")
+
     def _mapped(self) -> Array:
         with file_errors(str(self.path)), self.path.open("rb") as file:
             self._check_identity(file)

@@ -43,7 +43,7 @@ class Kind(NamedTuple):
 
 
 AIOFLOW: Final = Kind("aioflow's own folder", "aioflow.saved.reading:load")
-SAVED_MODEL: Final = Kind("SavedModel", "aioflow.interop.tensorflow:load_saved_model")
+SAVED_MODEL: Final = Kind("SavedModel", "aioflow.interop.tensorflow.saved_model:load_saved_model")
 ONNX: Final = Kind("ONNX", "aioflow.interop.onnx:load")
 GRAPH: Final = Kind("graph definition", "aioflow.saved.opening:open_graph")
 WEIGHTS: Final = Kind("safetensors")

@@ -6,6 +6,7 @@ the graph is checked as every definition is, and the signatures and weights are 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -24,6 +25,7 @@ from aioflow.graph.arrays import string_array
 from aioflow.graph.graph import Graph, GraphKeys, Tensor
 from aioflow.graph.graphdef import GraphDef, InputRef, NodeDef, TensorData
 from aioflow.graph.shapes import format_dims, is_compatible
+from aioflow.interop import safetensors
 from aioflow.interop.model import Model, Signature
 from aioflow.ops.apply import constant, make_list
 from aioflow.ops.importer import import_graph_def
@@ -35,6 +37,7 @@ from aioflow.saved.places import Place
 from aioflow.saved.pruning import PLACEHOLDER, VARIABLE
 from aioflow.session.session import Session
 from aioflow.train.saved_variables import Saved, check_saved
+from aioflow.work.threads import in_thread
 
 __all__ = ["load", "read_folder"]
 
@@ -75,7 +78,7 @@ def load(folder: str | os.PathLike[str]) -> Model:
         graph,
         signatures,
         variables,
-        partial(_initialize, list(variables.values())),
+        partial(_initialize, list(variables.values()), place, manifest.weights),
         source=f"{place.name}, by aioflow {manifest.producer}",
         assets=assets,
     )
@@ -216,6 +219,33 @@ def _given(value: Tensor) -> Callable[[], Tensor]:
     return lambda: value
 
 
-async def _initialize(variables: list[Variable], session: Session) -> None:
-    if variables:
+async def _initialize(variables: list[Variable], place: Place, weights: StoredFile | None, session: Session) -> None:
+    """From a file of this machine the variables take the mapped memory, where they are in this process."""
+    if not variables or weights is None:
+        return
+    mapped = None if place.is_remote else await in_thread(_mapped, place, weights, effects=False)
+    if mapped is None:
         await session.run([variable.initializer for variable in variables])
+    else:
+        await safetensors.assign(session, mapped, variables=variables)
+
+
+def _mapped(place: Place, weights: StoredFile) -> safetensors.Weights | None:
+    """The weights, compared with their digests; None where they are in blocks.
+
+    Raises:
+        DataLossError: the files have changed since the model was loaded.
+    """
+    place.check(weights)
+    store, name = place.store(weights.name.removesuffix(CHECKPOINT_MANIFEST))
+    manifest = read_manifest(store, name)
+    if manifest["version"] != 1:
+        return None
+    found = safetensors.open(place.path(f"{name}.safetensors"))
+    for file in found.files.values():
+        digest = hashlib.sha256(file.header).hexdigest()
+        if digest != manifest["header_sha256"]:
+            raise DataLossError(f"file {file.path} has changed", expected=manifest["header_sha256"], actual=digest)
+        for tensor in file.tensors:
+            file.check(tensor)
+    return found

@@ -11,11 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
-from aioflow.errors import UnimplementedError
-from aioflow.formats.checkpoint import CheckpointReader
+from aioflow import protos
+from aioflow.errors import DataLossError, NotFoundError, UnimplementedError
+from aioflow.formats.checkpoint import CheckpointReader, checkpoint_exists
+from aioflow.formats.files import file_errors
 from aioflow.formats.stores import is_url
+from aioflow.formats.tensor_bundle import OBJECT_GRAPH
 from aioflow.graph.graphdef import GraphDef, TensorData
+from aioflow.interop.tensorflow.saved_model import FILES as SAVED_MODEL_FILES
+from aioflow.interop.tensorflow.saved_model import VARIABLES
 from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.saved.opening import AIOFLOW, GRAPH, ONNX, SAVED_MODEL, WEIGHTS, Kind, missing_ops
 from aioflow.saved.places import Place
@@ -143,8 +149,12 @@ def _onnx(path: str) -> Survey:
         raise UnimplementedError(
             "ONNX models need the onnx package: pip install 'aioflow[onnx]'", expected="onnx", actual=str(error)
         ) from error
-    with open(path, "rb") as file:
-        model = onnx.ModelProto.FromString(file.read())
+    with file_errors(path), open(path, "rb") as file:
+        data = file.read()
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise DataLossError(f"{path} is damaged", expected="an ONNX model", actual=str(error)) from error
     ops: Counter[str] = Counter()
     parameters: list[Parameter] = []
     bodies = [model.graph, *model.functions]
@@ -170,9 +180,40 @@ def _initializer(onnx: Any, tensor: Any) -> Parameter:
 
 
 def _saved_model(path: str) -> Survey:
-    """The messages of TensorFlow are known where its reader is."""
-    survey_of: Any = getattr(import_module("aioflow.interop.tensorflow"), "survey_saved_model", None)
-    return Survey(SAVED_MODEL) if survey_of is None else survey_of(path)
+    place = Path(path) if Path(path).is_dir() else Path(path).parent
+    model = _saved_model_message(place)
+    ops: Counter[str] = Counter()
+    versions: dict[str, str] = {}
+    producers: set[str] = set()
+    for meta in model.meta_graphs:
+        info = meta.meta_info_def
+        producers.add(f"TensorFlow {info.tensorflow_version}".strip())
+        versions["tags"] = ", ".join(sorted({*filter(None, versions.get("tags", "").split(", ")), *info.tags}))
+        versions["graph"] = str(meta.graph_def.versions.producer)
+        ops.update(node.op for node in meta.graph_def.node)
+        ops.update(node.op for function in meta.graph_def.library.function for node in function.node_def)
+    return Survey(SAVED_MODEL, ", ".join(sorted(producers)), versions, ops, tuple(_restored(place)))
+
+
+def _saved_model_message(place: Path) -> Any:
+    for name in SAVED_MODEL_FILES:
+        if (place / name).exists():
+            with file_errors(place / name):
+                data = (place / name).read_bytes()
+            return protos.read("SavedModel", data) if name.endswith("txt") else protos.parse("SavedModel", data)
+    raise NotFoundError(f"there is no SavedModel in {place}", expected=SAVED_MODEL_FILES[0], actual="none")
+
+
+def _restored(place: Path) -> Iterator[Parameter]:
+    """The variables of a SavedModel: what its checkpoint has."""
+    prefix = str(place / VARIABLES)
+    if not checkpoint_exists(prefix):
+        return
+    reader = CheckpointReader(prefix)
+    for name in reader.names():
+        if name != OBJECT_GRAPH:
+            shape, dtype = reader.shape(name), reader.dtype(name)
+            yield Parameter(name, dtype.name, shape, _bytes(shape, dtype.size))
 
 
 _SURVEYS: Final = {AIOFLOW: _folder, GRAPH: _graph, WEIGHTS: _weights, ONNX: _onnx, SAVED_MODEL: _saved_model}

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import aioflow as af
 from aioflow import errors
 from aioflow.formats.checkpoint import write_checkpoint
 from aioflow.graph import encoding
@@ -185,6 +186,18 @@ def test_weights_of_another_shape_are_refused(model: Path) -> None:
     put(model, "weights", (model / "weights.manifest.json").read_bytes())
     with pytest.raises(errors.NotFoundError, match="lacks table"):
         load(model)
+
+
+async def test_weights_that_are_altered_are_refused_when_they_are_read(model: Path) -> None:
+    found = load(model)
+    data = bytearray((model / "weights.safetensors").read_bytes())
+    data[-1] ^= 1
+    (model / "weights.safetensors").write_bytes(data)
+    async with af.Session(graph=found.graph) as session:
+        with pytest.raises(errors.DataLossError, match="altered"):
+            await found.initialize(session)
+        with pytest.raises(errors.DataLossError, match="altered"):
+            await session.run([variable.initializer for variable in found.variables.values()])
 
 
 # ── whatever it is ───────────────────────────────────────────────────────────────────────────────────────────────────

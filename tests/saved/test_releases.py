@@ -18,7 +18,7 @@ from aioflow.formats.checkpoint import CheckpointReader
 from aioflow.release import RELEASE
 from aioflow.saved import load
 from tests.saved.altering import change_checkpoint, change_graph, change_manifest, change_ops
-from tests.saved.data.write import FILES, TABLE, VOCABULARY, folder_of, write
+from tests.saved.data.write import FILES, GRAPHS, TABLE, VOCABULARY, folder_of, write
 from tests.saved.models import BIAS, GIVEN, WANTED, WEIGHTS, calling, outputs
 
 RELEASES = sorted(path.name for path in folder_of().parent.iterdir() if (path / "model").is_dir())
@@ -61,7 +61,7 @@ def test_the_checkpoints_of_a_release_are_read(release: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("name", ["graph.json", "graph.aiograph"])
+@pytest.mark.parametrize("name", GRAPHS)
 async def test_the_definitions_of_a_release_are_read(release: str, name: str) -> None:
     definition = af.train.read_graph(folder_of(release) / name)
     with af.Graph().as_default():

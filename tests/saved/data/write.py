@@ -16,13 +16,14 @@ from aioflow.release import RELEASE
 from aioflow.saved import Signature, save
 from tests.saved.models import BIAS, WEIGHTS
 
-__all__ = ["FILES", "TABLE", "VOCABULARY", "folder_of", "write"]
+__all__ = ["FILES", "GRAPHS", "TABLE", "VOCABULARY", "folder_of", "write"]
 
 VOCABULARY = b"one\ntwo\n"
 TABLE = np.arange(8, dtype=np.int64).reshape(4, 2)
 
 # What each release leaves behind, beside the files of the model.
-FILES = ("model/aioflow.json", "checkpoint.safetensors", "incremental.manifest.json", "graph.json", "graph.aiograph")
+GRAPHS = ("graph.json", "graph.aiograph", "graph.pbtxt", "graph.pb")
+FILES = ("model/aioflow.json", "checkpoint.safetensors", "incremental.manifest.json", *GRAPHS)
 
 
 def folder_of(release: str = RELEASE) -> Path:
@@ -67,8 +68,11 @@ async def write(folder: Path) -> None:
         words = af.constant(["a", "b"], name="words")
         af.matmul(af.placeholder("float32", [None, 3], name="x"), v, name="y")
         af.string_join([words, words], name="joined")
-    af.train.write_graph(graph, folder, "graph.json")
-    af.train.write_graph(graph, folder, "graph.aiograph", as_text=False)
+    definition = graph.as_graph_def()
+    (folder / "graph.json").write_text(definition.to_json(), encoding="utf-8")
+    (folder / "graph.aiograph").write_bytes(definition.to_bytes())
+    af.train.write_graph(graph, folder, "graph.pbtxt")
+    af.train.write_graph(graph, folder, "graph.pb", as_text=False)
 
 
 if __name__ == "__main__":
