@@ -20,8 +20,8 @@ from aioflow.formats.files import file_errors
 from aioflow.formats.stores import is_url
 from aioflow.formats.tensor_bundle import OBJECT_GRAPH
 from aioflow.graph.graphdef import GraphDef, TensorData
-from aioflow.interop.tensorflow.saved_model import FILES as SAVED_MODEL_FILES
-from aioflow.interop.tensorflow.saved_model import VARIABLES
+from aioflow.interop.tensorflow.saved_model_parts import FILES as SAVED_MODEL_FILES
+from aioflow.interop.tensorflow.saved_model_parts import VARIABLES
 from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.saved.opening import AIOFLOW, GRAPH, ONNX, SAVED_MODEL, WEIGHTS, Kind, missing_ops
 from aioflow.saved.places import Place

@@ -36,7 +36,7 @@ def is_frozen(value: Any) -> bool:
     """Whether this is an array made by `freeze`, or a view of one, that lies in rows and is aligned."""
     if type(value) is not np.ndarray or not value.flags.c_contiguous or not value.flags.aligned:
         return False
-    base = value.base
+    base: Any = value.base
     while type(base) is np.ndarray:
         base = base.base
     return type(base) is _Frozen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ async def generate_many(
     temperature: float = 1.0,
     top_k: int = 40,
     seed: int = 0,
-) -> AsyncIterator[list[int]]:
+) -> AsyncGenerator[list[int], None]:
     """One more token of each stream, again and again, by one step for all of them.
 
     Args:
@@ -93,7 +93,9 @@ async def _run(
     return new, drawn.tolist()
 
 
-async def generate(session: af.Session, model: Model, prompt: Sequence[int], **options: Any) -> AsyncIterator[int]:
+async def generate(
+    session: af.Session, model: Model, prompt: Sequence[int], **options: Any
+) -> AsyncGenerator[int, None]:
     """The tokens that come after `prompt`, one by one. Options as of `generate_many`."""
     async for (token,) in generate_many(session, model, [prompt], **options):
         yield token
