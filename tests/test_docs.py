@@ -226,6 +226,18 @@ async def test_checkpoints_and_looks_into_a_session(
     assert sizes["model-2"] < 2 * 128 * 1024
 
 
+async def test_the_page_about_models_runs_as_one_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "models.md"
+    code = "\n\n".join(code for _, code in _blocks(page.read_text("utf-8"), "python"))
+    async with asyncio.timeout(SECONDS):
+        await eval(compile(code, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), {})
+    assert "[[6. 6.]]" in capsys.readouterr().out
+    assert (tmp_path / "model" / "aioflow.json").is_file()
+
+
 PASTED = {
     "training": PIECES,
     "distributed": [
