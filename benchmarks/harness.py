@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-__all__ = ["Case", "Measured", "measure"]
+__all__ = ["Case", "Measured", "alternating", "measure"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,13 @@ async def _rounds(
     for _ in range(5):
         await ours()
         theirs()
+    return Measured(case, *await alternating(ours, theirs, rounds, seconds))
+
+
+async def alternating(
+    ours: Callable[[], Awaitable[Any]], theirs: Callable[[], Any], rounds: int = 11, seconds: float = 0.3
+) -> tuple[float, float]:
+    """Seconds of one call of each, the medians of rounds in turn."""
     our_count, their_count = await _repeats(ours, theirs, seconds)
     our_times, their_times = [], []
     for _ in range(rounds):
@@ -100,7 +107,7 @@ async def _rounds(
         ended = time.perf_counter()
         their_times.append((middle - started) / their_count)
         our_times.append((ended - middle) / our_count)
-    return Measured(case, median(our_times), median(their_times))
+    return median(our_times), median(their_times)
 
 
 async def _repeats(ours: Callable[[], Awaitable[Any]], theirs: Callable[[], Any], seconds: float) -> tuple[int, int]:

