@@ -39,6 +39,8 @@ def axis_of(node: Node, tensor: Tensor, axis: int, extra: int = 0) -> int:
     Raises:
         InvalidArgumentError: the tensor has no such axis.
     """
+    if tensor.dims is None and axis >= 0:
+        return axis  # the step says whether there is one
     rank = rank_of(node, tensor) + extra
     if not -rank <= axis < max(rank, 1):
         raise node.wrong("an axis", f"one in [{-rank}, {rank})", axis)

@@ -14,7 +14,7 @@ from aioflow.interop.onnx.sizes import int64, rank_of, sizes_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import convert_to_tensor
-from aioflow.ops.nn import activations, convolution
+from aioflow.ops.nn import activations, convolution, volumes
 
 __all__: list[str] = []
 
@@ -30,7 +30,23 @@ def conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
         return ops.squeeze(y, [2])
     if rank == 4:
         return _convolved(node, x, w, b, windows)
+    if rank == 5:
+        return _convolved_volume(node, x, w, b, windows)
     return node.refuse(f"a convolution along {rank - 2} axes")
+
+
+def _convolved_volume(node: Node, x: Tensor, w: Tensor, b: Tensor | None, windows: Windows) -> Tensor:
+    volume = channels_last(x, 5)
+    if windows.pads is not None and windows.padded:
+        volume = ops.pad(volume, [[0, 0], *windows.whole_pads(), [0, 0]])
+    y = volumes.conv3d(
+        volume,
+        ops.transpose(w, [2, 3, 4, 1, 0]),
+        strides=list(windows.strides),
+        padding="SAME" if windows.pads is None else "VALID",
+        dilations=list(windows.dilations),
+    )
+    return channels_first(y if b is None else activations.bias_add(y, b), 5)
 
 
 def _kernel(node: Node, w: Tensor) -> list[int]:
@@ -70,6 +86,8 @@ def conv_transpose(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) ->
         return ops.squeeze(_spread(node, ops.expand_dims(x, 2), ops.expand_dims(w, 2), b, [one, *axes]), [2])
     if rank == 4:
         return _spread(node, x, w, b, axes)
+    if rank == 5:
+        return _spread_volume(node, x, w, b, axes)
     return node.refuse(f"a transposed convolution along {rank - 2} axes")
 
 
@@ -132,6 +150,27 @@ def _spread(node: Node, x: Tensor, w: Tensor, b: Tensor | None, axes: list[_Spre
     if any(map(any, missing)):
         y = ops.pad(y, [[0, 0], *missing, [0, 0]])
     return channels_first(y if b is None else activations.bias_add(y, b), 4)
+
+
+def _spread_volume(node: Node, x: Tensor, w: Tensor, b: Tensor | None, axes: list[_SpreadAxis]) -> Tensor:
+    channels = (w.dims or ())[1]
+    if channels is None:
+        return node.refuse("a filter of unknown size")
+    y = volumes.conv3d_transpose(
+        channels_last(x, 5),
+        ops.transpose(w, [2, 3, 4, 1, 0]),
+        _shape([sizes_of(x)[0], *(axis.full for axis in axes), channels * node.attr("group", 1)]),
+        strides=[axis.stride for axis in axes],
+        padding="VALID",
+        dilations=[axis.dilation for axis in axes],
+    )
+    begin = [0, *(max(axis.before, 0) for axis in axes), 0]
+    end = [0, *(-max(axis.after, 0) for axis in axes), 0]
+    y = ops.strided_slice(y, begin, end, end_mask=sum(1 << i for i, e in enumerate(end) if e == 0))
+    missing = [[max(-axis.before, 0), max(-axis.after, 0)] for axis in axes]
+    if any(map(any, missing)):
+        y = ops.pad(y, [[0, 0], *missing, [0, 0]])
+    return channels_first(y if b is None else activations.bias_add(y, b), 5)
 
 
 def _shape(sizes: list[Any]) -> Tensor:

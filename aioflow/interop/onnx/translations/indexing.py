@@ -92,7 +92,7 @@ def _wrapped(node: Node, indices: Tensor, size: Any) -> Tensor:
 @translation("Gather")
 def gather(node: Node, x: Tensor, indices: Tensor) -> Tensor:
     axis = axis_of(node, x, node.attr("axis", 0))
-    size: Any = (x.dims or ())[axis]
+    size: Any = None if x.dims is None else x.dims[axis]
     size = ops.shape(x, out_type="int64")[axis] if size is None else size
     return ops.gather(x, _wrapped(node, indices, size), axis=axis)
 

@@ -14,7 +14,7 @@ from aioflow.interop.onnx.sizes import int64, integers, product_of, rank_of, sha
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
-from aioflow.ops.nn import pooling
+from aioflow.ops.nn import pooling, volumes
 
 __all__: list[str] = []
 
@@ -25,6 +25,9 @@ def max_pool(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
     windows = windows_of(node, x, node.required("kernel_shape"))
     if node.wants(1):
         return _max_and_places(node, x, windows)
+    if rank == 5 and max(windows.dilations) == 1 and windows.pads is not None:
+        framed = channels_last(_framed(x, windows, _least(x)), 5)
+        return channels_first(volumes.max_pool3d(framed, list(windows.kernel), list(windows.strides), "VALID"), 5)
     if rank > 4 or max(windows.dilations) > 1:
         found: Tensor | None = None
         for part in _parts(_framed(x, windows, _least(x)), windows):
@@ -138,6 +141,9 @@ def _mean(x: Tensor, windows: Windows) -> Tensor:
         image, windows = _as_image(x, windows)
         y = pooling.avg_pool(channels_last(image, 4), list(windows.kernel), list(windows.strides), "VALID")
         return _from_image(channels_first(y, 4), rank)
+    if rank == 5 and max(windows.dilations) == 1:
+        y = volumes.avg_pool3d(channels_last(x, 5), list(windows.kernel), list(windows.strides), "VALID")
+        return channels_first(y, 5)
     parts = list(_parts(x, windows))
     return ops.divide(ops.add_n(parts), constant(len(parts), x.dtype))
 

@@ -190,7 +190,7 @@ def split(node: Node, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, .
     if sizes is not None and node.constant(sizes) is None:
         return tuple(ops.split(x, sizes, axis, num=count))
     given: Any = integers(node, sizes, "sizes") if sizes is not None else node.attr("split")
-    whole = (x.dims or ())[axis]
+    whole = None if x.dims is None else x.dims[axis]
     if given is None and (whole is None or whole % count == 0):
         return tuple(ops.split(x, count, axis))
     if given is None:
