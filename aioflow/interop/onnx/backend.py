@@ -136,7 +136,9 @@ def _told(value: Any, proto: TypeProto) -> Any:
     if proto.WhichOneof("value") == "sequence_type":
         return [_told(item, proto.sequence_type.elem_type) for item in value]
     array = np.asarray(value)
-    return array if array.dtype.kind != "O" else np.array([v.decode() for v in array.flat], object).reshape(array.shape)
+    if array.dtype.kind not in "OS":
+        return array
+    return np.array([v.decode() for v in array.reshape(-1)], object).reshape(array.shape)
 
 
 def _info(name: str, value: Any) -> ValueInfoProto:

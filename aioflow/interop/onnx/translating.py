@@ -82,6 +82,7 @@ class Node:
         version: The version of its domain's opset that the model was written for.
         attributes: Its attributes by name; within a function those that its caller has given.
         subgraph: Makes something to call of a graph among the attributes.
+        named: The value of a name that the node can see, for the few that have names among the attributes.
     """
 
     proto: NodeProto
@@ -89,6 +90,7 @@ class Node:
     version: int
     attributes: Mapping[str, AttributeProto] = field(default_factory=dict)
     subgraph: Callable[[GraphProto], Subgraph] | None = None
+    named: Callable[[str], Value] | None = None
 
     @property
     def op(self) -> str:

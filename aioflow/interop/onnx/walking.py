@@ -13,7 +13,7 @@ from aioflow.graph.graph import Graph
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.names import node_name
-from aioflow.interop.onnx.schemas import default_attributes, function_body, has_function
+from aioflow.interop.onnx.schemas import NEWEST, default_attributes, function_body, has_function
 from aioflow.interop.onnx.sequences import Kind, Listed, kind_of, placed, standing_for, type_of
 from aioflow.interop.onnx.tensors import array_of
 from aioflow.interop.onnx.translating import Node, Refused, Value, find_translation
@@ -155,7 +155,7 @@ class Walk:
         version = scope.opsets.get(domain, 0)
         attributes = _bound_attributes(proto, scope)
         inputs = [scope.find(each) if each else None for each in proto.input]
-        node = Node(proto, name, version, attributes, lambda graph: self.subgraph(graph, scope))
+        node = Node(proto, name, version, attributes, lambda graph: self.subgraph(graph, scope), scope.find)
         try:
             outputs = self._outputs(node, domain, inputs, scope)
         except Refused as refused:
@@ -199,7 +199,8 @@ class Walk:
 
     def _called(self, function: FunctionProto, node: Node, inputs: list[Value], scope: Scope) -> list[Value]:
         attributes = {each.name: each for each in function.attribute_proto}
-        inner = scope.inner(opsets_of(function.opset_import), attributes | dict(node.attributes))
+        opsets = NEWEST | self.opsets | opsets_of(function.opset_import)
+        inner = scope.inner(opsets, attributes | dict(node.attributes))
         if len(inputs) > len(function.input):
             raise node.wrong("the inputs", f"at most {len(function.input)}", len(inputs))
         for i, name in enumerate(function.input):

@@ -16,7 +16,7 @@ import traceback
 import unittest
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -121,20 +121,24 @@ def chosen(arguments: argparse.Namespace) -> list[Case]:
         found = [c for c in found if any(part in c.name for part in arguments.name)]
     if arguments.op:
         wanted = set(arguments.op)
-        tables = _node_models()
-        found = [c for c in found if wanted & tables.get(c.name, set())]
+        tables = node_models()
+        found = [c for c in found if wanted & tables.get(c.name, frozenset())]
     if arguments.no_expanded:
         found = [c for c in found if "_expanded" not in c.name]
     return found
 
 
 @lru_cache(maxsize=1)
-def _node_models() -> dict[str, set[str]]:
-    return {
-        test.name: {node.op_type for node in test.model.graph.node}
-        for test in load_model_tests(kind="node")
-        if test.model is not None
-    }
+def node_models() -> Mapping[str, frozenset[str]]:
+    """The ops of the model of each test of a node."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tests = load_model_tests(kind="node")
+    found = {}
+    for test in tests:
+        if test.model is not None:
+            found[test.name] = frozenset(node.op_type for node in test.model.graph.node)
+    return found
 
 
 def outcome(case: Case) -> str | None:

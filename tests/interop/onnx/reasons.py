@@ -1,0 +1,35 @@
+"""The tests of onnx's backend suite that do not pass, and why. One that passes in spite of that is a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["REASONS"]
+
+_DRAWS = "expects the numbers that NumPy's generator draws, and ONNX leaves the generator open"
+_SCALARS = "the suite cannot compare sequences of scalars: it asks each for its length"
+_TIES = (
+    "a layer's weights are all equal, so the softmax is of a thousand equal numbers of about 9.5e9, but how a product "
+    "rounds depends on the column; onnxruntime's differ in the same way, and its result is ours"
+)
+
+REASONS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            "test_bernoulli",
+            "test_bernoulli_double",
+            "test_bernoulli_double_expanded",
+            "test_bernoulli_expanded",
+            "test_bernoulli_seed",
+            "test_bernoulli_seed_expanded",
+            "test_training_dropout",
+            "test_training_dropout_default",
+            "test_training_dropout_default_mask",
+            "test_training_dropout_mask",
+        ),
+        _DRAWS,
+    ),
+    "test_loop16_seq_none": _SCALARS,
+    "test_squeezenet": _TIES,
+}
