@@ -64,6 +64,7 @@ class Subgraph(Protocol):
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    declared: tuple[Kind | None, ...]  # what the file says of its outputs
 
     def __call__(self, *inputs: Value) -> list[Value]:
         """Add its nodes where nodes are added now, and give its outputs."""

@@ -14,7 +14,7 @@ from aioflow.graph.static_value import constant_value
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.names import node_name
 from aioflow.interop.onnx.schemas import NEWEST, default_attributes, function_body, has_function
-from aioflow.interop.onnx.sequences import Kind, Listed, kind_of, placed, standing_for, type_of
+from aioflow.interop.onnx.sequences import Kind, Listed, kind_of, kind_of_type, placed, standing_for, type_of
 from aioflow.interop.onnx.tensors import array_of
 from aioflow.interop.onnx.translating import Node, Refused, Value, find_translation
 from aioflow.interop.unsupported import UnsupportedOp
@@ -232,6 +232,7 @@ class _Subgraph:
     def __init__(self, walk: Walk, graph: GraphProto, outer: Scope) -> None:
         self.inputs = tuple(each.name for each in graph.input)
         self.outputs = tuple(each.name for each in graph.output)
+        self.declared = tuple(kind_of_type(each.type) for each in graph.output)
         self._walk, self._graph, self._outer = walk, graph, outer
 
     def __call__(self, *inputs: Value) -> list[Value]:

@@ -32,14 +32,20 @@ def if_(node: Node, condition: Tensor) -> tuple[Value, ...]:
     known = node.constant(condition)
     if known is not None:
         return tuple(then() if known.reshape(-1)[0] else otherwise())
-    common = [_either(node, *pair) for pair in zip(then.kinds(), otherwise.kinds(), strict=True)]
+    declared = [*zip(then.declared, otherwise.declared, strict=True)]
+    common: list[Kind | None] = [None] * len(declared)
+    if any(isinstance(kind, OptionalKind) for pair in declared for kind in pair):  # both have to be told so in advance
+        common = [_either(node, *pair) for pair in zip(then.kinds(), otherwise.kinds(), strict=True)]
+    found_kinds: list[list[Kind]] = []
 
     def branch(body: Subgraph) -> list[Tensor]:
         made = body()
+        found_kinds.append([kind_of(value) for value in made])
         return [stored(value, kind) for value, kind in zip(made, common, strict=True)]
 
     found = ops.cond(ops.reshape(condition, []), lambda: branch(then), lambda: branch(otherwise), strict=True)
-    return tuple(placed(*pair) for pair in zip(common, found, strict=True))
+    kinds = [known or _either(node, *pair) for known, *pair in zip(common, *found_kinds, strict=True)]
+    return tuple(placed(*pair) for pair in zip(kinds, found, strict=True))
 
 
 def _either(node: Node, one: Kind, other: Kind) -> Kind:

@@ -21,7 +21,7 @@ __all__: list[str] = []
 
 @translation("Conv")
 def conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-    rank = rank_of(node, x)
+    rank = _rank(node, x, w)
     if rank_of(node, w) != rank or rank < 3:
         raise node.wrong("the filter", f"rank {rank}, at least 3", rank_of(node, w))
     windows = windows_of(node, x, _kernel(node, w))
@@ -47,6 +47,13 @@ def _convolved_volume(node: Node, x: Tensor, w: Tensor, b: Tensor | None, window
         dilations=list(windows.dilations),
     )
     return channels_first(y if b is None else activations.bias_add(y, b), 5)
+
+
+def _rank(node: Node, x: Tensor, w: Tensor) -> int:
+    """The rank of the images, which is that of the filter if nothing else says it."""
+    if x.dims is None:
+        x.set_shape((None,) * rank_of(node, w))
+    return rank_of(node, x)
 
 
 def _kernel(node: Node, w: Tensor) -> list[int]:
@@ -79,7 +86,7 @@ def _convolved(node: Node, x: Tensor, w: Tensor, b: Tensor | None, windows: Wind
 
 @translation("ConvTranspose")
 def conv_transpose(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-    rank = rank_of(node, x)
+    rank = _rank(node, x, w)
     axes = _spread_axes(node, x, w)
     if rank == 3:
         one = _SpreadAxis(1, 1, 1, 1, 0, 0)

@@ -178,6 +178,7 @@ def _start(state: Tensor | None, x: Tensor, size: int, count: int, batch_first: 
     if state is None:
         zero = make("Fill", shape_of([size_of(x, 1), size]), constant(np.zeros((), x.dtype.np_dtype)))
         return [zero] * count
+    state.set_shape((None, None, None))
     return make_list("Unpack", state, num=count, axis=1 if batch_first else 0)
 
 

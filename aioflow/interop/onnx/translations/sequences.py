@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from onnx import TypeProto
 
 from aioflow.graph import dtypes
@@ -179,10 +180,19 @@ def _stacked(node: Node, handle: Tensor, kind: TensorKind, axis: int) -> Tensor:
 
 def stacked(handle: Tensor, kind: TensorKind) -> Tensor:
     """The elements of a list along a new first axis; of an empty list, none of them, with 0 for unknown sizes."""
-    shape = constant(-1) if kind.dims is None else constant([d or 0 for d in kind.dims], dtypes.int32)
-    rows = make("TensorListStack", handle, shape, element_dtype=kind.dtype)
+    rows = make("TensorListStack", handle, _least_shape(handle, kind), element_dtype=kind.dtype)
     rows.set_shape(None if kind.dims is None else (None, *kind.dims))
     return rows
+
+
+def _least_shape(handle: Tensor, kind: TensorKind) -> Tensor:
+    """The shape of an element, with 0 for unknown sizes, which no shape function sees."""
+    if kind.dims is None:
+        return constant(-1)
+    if None not in kind.dims:
+        return constant(np.array(kind.dims, np.int32))
+    zero = ops.minimum(make("TensorListLength", handle), constant(0))
+    return ops.stack([zero if size is None else constant(size) for size in kind.dims])
 
 
 def _joined_along(node: Node, sequence: Sequence, axis: int) -> Tensor:

@@ -159,6 +159,8 @@ def unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
     if axes is not None and node.constant(axes) is None:
         return _unsqueezed(node, x, axes)
     given = integers(node, axes, "axes") or node.attr("axes") or []
+    if x.dims is None and len(given) == 1:
+        return ops.expand_dims(x, given[0])
     places = sorted(axis_of(node, x, axis, extra=len(given)) for axis in given)
     if len(set(places)) < len(places):
         raise node.wrong("the axes", "each once", given)
