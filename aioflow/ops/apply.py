@@ -40,6 +40,7 @@ __all__ = [
     "TensorLike",
     "apply_op",
     "constant",
+    "constant_of",
     "convert_n_to_tensor",
     "convert_to_tensor",
     "make",
@@ -127,6 +128,22 @@ def _const_node(array: np.ndarray[Any, Any], dtype: DType, name: str) -> Tensor:
     frozen.flags.writeable = False
     op = default_graph().create_op("Const", (), {"value": frozen, "dtype": dtype}, [(dtype, frozen.shape)], name=name)
     return op.outputs[0]
+
+
+def constant_of(array: np.ndarray[Any, Any], name: str = "Const") -> Tensor:
+    """A constant that is this very array, which nobody may write to.
+
+    Raises:
+        InvalidArgumentError: it can be written to.
+    """
+    if array.flags.writeable:
+        raise InvalidArgumentError("a constant must not change", expected="an array that is not writeable", actual=name)
+    dtype = dtypes.as_dtype(array.dtype)
+    return (
+        default_graph()
+        .create_op("Const", (), {"value": array, "dtype": dtype}, [(dtype, array.shape)], name=name)
+        .outputs[0]
+    )
 
 
 def convert_to_tensor(

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, TypeProto
+from onnx import IR_VERSION, GraphProto, ModelProto, TypeProto
 
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Graph
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
+from aioflow.interop.onnx.external import ExternalFiles
 from aioflow.interop.onnx.names import node_name
 from aioflow.interop.onnx.schemas import NEWEST
 from aioflow.interop.onnx.sequences import TensorKind, kind_of_type, placed, standing_for, stored
 from aioflow.interop.onnx.types import element_type_name
 from aioflow.interop.onnx.walking import Scope, Walk
+from aioflow.interop.onnx.weights import Weights, statistics_of
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
+from aioflow.ops.variables.collections import variables_initializer
+from aioflow.session.session import Session
 
 __all__ = ["load", "read_model"]
 
 
-def load(model: str | os.PathLike[str] | bytes | ModelProto) -> Model:
+def load(model: str | os.PathLike[str] | bytes | ModelProto, *, trainable: bool = False) -> Model:
     """An ONNX model as a graph of its own.
 
         model = aioflow.interop.onnx.load("model.onnx")
@@ -32,6 +37,9 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto) -> Model:
 
     Args:
         model: A file's path, its bytes, or what the onnx package has read.
+        trainable: Let the weights be variables, those of floating dtypes but for scalars and for the running moments of
+            batch normalization: an optimizer trains them, a `Saver` saves them, and `initialize` of the model gives
+            them the values of the file. Otherwise they are constants, and the compiler works out what it can of them.
 
     Returns:
         A model whose `inputs` and `outputs` have ONNX's names. Its nodes have the names of the model's nodes, with
@@ -44,19 +52,44 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto) -> Model:
         InvalidArgumentError: the model is not as ONNX says, at the node that is named.
     """
     proto, source = read_model(model)
+    folder = Path(model).parent if isinstance(model, str | os.PathLike) else None
     _check(proto)
     graph = Graph()
-    walk = Walk(proto, graph)
+    weights = Weights(trainable, statistics_of(proto.graph))
+    walk = Walk(proto, graph, ExternalFiles(folder), weights)
+    try:
+        signature = _walked(proto, walk, source)
+    except RecursionError as error:
+        raise InvalidArgumentError("the model's graphs or functions are nested too deeply") from error
+    return Model(
+        graph,
+        {DEFAULT_SIGNATURE: signature},
+        weights.variables,
+        _initialize(graph, weights),
+        f"{source}, by {proto.producer_name or 'unknown'}",
+    )
+
+
+def _initialize(graph: Graph, weights: Weights) -> Callable[[Session], Awaitable[None]]:
     with graph.as_default():
+        initial = variables_initializer(list(weights.variables.values())) if weights.variables else None
+
+    async def initialize(session: Session) -> None:
+        if initial is not None:
+            await session.run(initial)
+
+    return initialize
+
+
+def _walked(proto: ModelProto, walk: Walk, source: str) -> Signature:
+    with walk.graph.as_default():
         scope = Scope(walk.opsets)
         inputs = _inputs(proto.graph, scope, walk)
-        walk.initializers(proto.graph, scope)
+        walk.initializers(proto.graph, scope, walk.weights)
         walk.run_nodes(proto.graph.node, scope)
         if walk.unsupported:
             raise UnsupportedError(source, walk.unsupported)
-        outputs = {each.name: stored(scope.find(each.name)) for each in proto.graph.output}
-    signature = Signature(inputs, outputs)
-    return Model(graph, {DEFAULT_SIGNATURE: signature}, source=f"{source}, by {proto.producer_name or 'unknown'}")
+        return Signature(inputs, {each.name: stored(scope.find(each.name)) for each in proto.graph.output})
 
 
 def read_model(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, str]:
@@ -82,6 +115,12 @@ def _parsed(data: bytes, source: str) -> ModelProto:
 
 
 def _check(proto: ModelProto) -> None:
+    if proto.ir_version > IR_VERSION:
+        raise UnimplementedError(
+            f"the installed onnx does not know version {proto.ir_version} of its files",
+            expected=f"at most {IR_VERSION}",
+            actual=proto.ir_version,
+        )
     if not proto.HasField("graph"):
         raise InvalidArgumentError("the model has no graph", expected="a ModelProto with a graph", actual="none")
     for each in proto.opset_import:

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto, defs
 
-__all__ = ["NEWEST", "function_body", "schema_of"]
+from aioflow.errors import InvalidArgumentError
+
+__all__ = ["NEWEST", "check_node", "default_attributes", "function_body", "has_function", "schema_of"]
 
 NEWEST: Final = {"": defs.onnx_opset_version(), "ai.onnx.ml": defs.onnx_ml_opset_version()}
 
@@ -21,6 +23,46 @@ def schema_of(domain: str, op: str, version: int) -> Any:
     except defs.SchemaError:
         return None
     return None if found.deprecated else found
+
+
+@lru_cache(maxsize=4096)
+def _outline(domain: str, op: str, version: int) -> tuple[Mapping[str, int], tuple[str, ...], range, range] | None:
+    """The types of the attributes, those that are required, and how many inputs and outputs there may be."""
+    schema = schema_of(domain, op, version)
+    if schema is None:
+        return None
+    attributes = schema.attributes
+    types = {name: int(each.type.value) for name, each in attributes.items()}
+    required = tuple(name for name, each in attributes.items() if each.required)
+    return types, required, range(schema.min_input, schema.max_input + 1), range(schema.max_output + 1)
+
+
+def check_node(node: NodeProto, domain: str, version: int, attributes: Mapping[str, AttributeProto]) -> None:
+    """Raise InvalidArgumentError where an attribute has another type than the op's, or one or an input is missing."""
+    known = _outline(domain, node.op_type, version)
+    if known is None:
+        return
+    types, required, inputs, outputs = known
+    for name, each in attributes.items():
+        if types.get(name, each.type) != each.type:
+            raise InvalidArgumentError(
+                f"attribute {name!r} has the wrong type",
+                expected=_TYPE_NAMES.get(types[name], types[name]),
+                actual=_TYPE_NAMES.get(each.type, each.type),
+            )
+    for name in required:
+        if name not in attributes:
+            raise InvalidArgumentError(
+                f"the node has no attribute {name!r}", expected=list(required), actual=[*attributes]
+            )
+    for what, names, range_ in (("inputs", node.input, inputs), ("outputs", node.output, outputs)):
+        if len(names) not in range_:
+            raise InvalidArgumentError(
+                f"the node has a wrong number of {what}", expected=f"{range_[0]} to {range_[-1]}", actual=len(names)
+            )
+
+
+_TYPE_NAMES: Final = {number: name for name, number in AttributeProto.AttributeType.items()}
 
 
 def function_body(node: NodeProto, version: int, types: Sequence[TypeProto]) -> FunctionProto | None:

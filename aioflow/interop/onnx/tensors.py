@@ -12,6 +12,7 @@ from aioflow.errors import DataLossError, InvalidArgumentError, UnimplementedErr
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
+from aioflow.interop.onnx.external import ExternalFiles
 from aioflow.interop.onnx.types import dtype_of, element_type_name
 
 __all__ = ["array_of"]
@@ -19,12 +20,16 @@ __all__ = ["array_of"]
 _MAX_RANK: Final = 64
 
 
-def array_of(proto: TensorProto) -> Array:
-    """The value of a tensor in the file itself, not to be written to; of strings, an array of bytes.
+def array_of(proto: TensorProto, files: ExternalFiles | None = None) -> Array:
+    """The value of a tensor, not to be written to; of strings, an array of bytes.
+
+    Args:
+        files: Those that it may name.
 
     Raises:
         DataLossError: what is there does not fill the shape.
-        InvalidArgumentError: the shape cannot be right, or the values are in another file.
+        InvalidArgumentError: the shape cannot be right, or the file that the values are in.
+        NotFoundError: there is no such file.
         UnimplementedError: aioflow has no such element type.
     """
     dims = _checked_dims(proto)
@@ -35,8 +40,9 @@ def array_of(proto: TensorProto) -> Array:
             actual=element_type_name(proto.data_type),
         )
     if proto.data_location == TensorProto.EXTERNAL:
-        raise InvalidArgumentError(f"the values of tensor {proto.name!r} are in another file that is not at hand")
-    array = _unpacked(proto, dims, dtype)
+        array = _external(proto, dims, dtype, files or ExternalFiles(None))
+    else:
+        array = _unpacked(proto, dims, dtype)
     array.flags.writeable = False
     return array
 
@@ -68,6 +74,18 @@ def _unpacked(proto: TensorProto, dims: tuple[int, ...], dtype: DType) -> Array:
         return np.array(numpy_helper.to_array(proto)).view(np_dtype).reshape(dims)
     except (ValueError, TypeError) as error:
         raise DataLossError(f"the values of tensor {proto.name!r} do not fill its shape", expected=dims) from error
+
+
+def _external(proto: TensorProto, dims: tuple[int, ...], dtype: DType, files: ExternalFiles) -> Array:
+    if dtype is dtypes.string or not _is_whole_bytes(proto):
+        raise UnimplementedError(
+            f"tensor {proto.name!r} cannot be in a file of its own", actual=element_type_name(proto.data_type)
+        )
+    np_dtype = dtype.np_dtype
+    data = files.bytes_of(proto, math.prod(dims) * np_dtype.itemsize)
+    if data.ctypes.data % np_dtype.alignment:
+        data = data.copy()
+    return data.view(np_dtype.newbyteorder("<")).astype(np_dtype, copy=False).reshape(dims)
 
 
 def _is_whole_bytes(proto: TensorProto) -> bool:

@@ -83,6 +83,7 @@ class Node:
         version: The version of its domain's opset that the model was written for.
         attributes: Its attributes by name; within a function those that its caller has given.
         subgraph: Makes something to call of a graph among the attributes.
+        known: The value of a tensor, where it is known while the graph is built.
         named: The value of a name that the node can see, for the few that have names among the attributes.
     """
 
@@ -92,6 +93,7 @@ class Node:
     attributes: Mapping[str, AttributeProto] = field(default_factory=dict)
     subgraph: Callable[[GraphProto], Subgraph] | None = None
     named: Callable[[str], Value] | None = None
+    known: Callable[[Tensor], Array | None] = constant_value
 
     @property
     def op(self) -> str:
@@ -145,7 +147,7 @@ class Node:
 
     def constant(self, tensor: Tensor | None) -> Array | None:
         """The tensor's value, if it is known while the graph is built; otherwise None. Do not modify it."""
-        return None if tensor is None else constant_value(tensor)
+        return None if tensor is None else self.known(tensor)
 
     def refuse(self, why: str) -> NoReturn:
         """Say that the node cannot be imported, and why: "mode='cubic' of rank 5"."""

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
-from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError, UnimplementedError
 from aioflow.graph.graph import Graph
-from aioflow.graph.static_value import constant_value
 from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.external import ExternalFiles
 from aioflow.interop.onnx.names import node_name
-from aioflow.interop.onnx.schemas import NEWEST, default_attributes, function_body, has_function
+from aioflow.interop.onnx.schemas import NEWEST, check_node, default_attributes, function_body, has_function
 from aioflow.interop.onnx.sequences import Kind, Listed, kind_of, kind_of_type, placed, standing_for, type_of
 from aioflow.interop.onnx.tensors import array_of
 from aioflow.interop.onnx.translating import Node, Refused, Value, find_translation
+from aioflow.interop.onnx.weights import Weights
 from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.ops.apply import constant
 
 __all__ = ["Scope", "Walk"]
 
-_DEEPEST: Final = 64  # subgraphs and functions inside one another
+_DEEPEST: Final = 32  # subgraphs and functions inside one another
 _TRIALS: Final = 6  # loops inside one another: each doubles the work of those within it
 
 
@@ -88,23 +90,25 @@ class Scope:
         self.values[name] = value
 
 
+@dataclass(frozen=True)
 class _Abroad(Scope):
     """The names of a scope, for a trial in another graph: what is known of their values, and no more."""
+
+    weights: Weights = field(default_factory=Weights)
 
     def find(self, name: str) -> Value:
         """A constant or a placeholder like the value. Raises as the scope itself."""
         if name not in self.values and self.outer is not None:
-            self.values[name] = _likeness(self.outer.find(name))
+            self.values[name] = self._likeness(self.outer.find(name))
         return self.values[name]
 
-
-def _likeness(value: Value) -> Value:
-    if value is None or value is _MISSING:
-        return value
-    if isinstance(value, Listed) and value.items is not None:
-        return type(value)(value.element, items=[_likeness(item) for item in value.items])
-    known = constant_value(value) if isinstance(value, Tensor) else None
-    return placed(kind_of(value), standing_for(kind_of(value))) if known is None else constant(known)
+    def _likeness(self, value: Value) -> Value:
+        if value is None or value is _MISSING:
+            return value
+        if isinstance(value, Listed) and value.items is not None:
+            return type(value)(value.element, items=[self._likeness(item) for item in value.items])
+        known = self.weights.constant(value) if isinstance(value, Tensor) else None
+        return placed(kind_of(value), standing_for(kind_of(value))) if known is None else constant(known)
 
 
 class Walk:
@@ -115,8 +119,10 @@ class Walk:
         unsupported: What cannot be imported, so far.
     """
 
-    def __init__(self, model: ModelProto, graph: Graph) -> None:
+    def __init__(self, model: ModelProto, graph: Graph, files: ExternalFiles, weights: Weights) -> None:
         self.graph = graph
+        self.weights = weights
+        self._files = files
         self.unsupported: dict[UnsupportedOp, None] = {}
         self.opsets = opsets_of(model.opset_import)
         self._model = model
@@ -131,7 +137,7 @@ class Walk:
         """
         if self._trials >= _TRIALS:
             raise InvalidArgumentError("loops are nested too deeply", expected=f"at most {_TRIALS}", actual="more")
-        walk = Walk(self._model, Graph())
+        walk = Walk(self._model, Graph(), self._files, Weights())
         walk._trials = self._trials + 1
         return walk
 
@@ -144,10 +150,10 @@ class Walk:
         """A graph among the attributes of a node, to be called."""
         return _Subgraph(self, graph, outer)
 
-    def initializers(self, graph: GraphProto, scope: Scope) -> None:
-        """The weights of a graph as constants."""
+    def initializers(self, graph: GraphProto, scope: Scope, weights: Weights) -> None:
+        """Let the names of a graph's weights stand for what they become."""
         for proto in graph.initializer:
-            scope.define(proto.name, constant(array_of(proto), name=node_name(proto.name, "weight")))
+            scope.define(proto.name, weights.tensor(proto.name, array_of(proto, self._files)))
 
     def _run(self, proto: NodeProto, scope: Scope) -> None:
         name = proto.name or next((each for each in proto.output if each), proto.op_type)
@@ -155,8 +161,17 @@ class Walk:
         version = scope.opsets.get(domain, 0)
         attributes = _bound_attributes(proto, scope)
         inputs = [scope.find(each) if each else None for each in proto.input]
-        node = Node(proto, name, version, attributes, lambda graph: self.subgraph(graph, scope), scope.find)
+        node = Node(
+            proto,
+            name,
+            version,
+            attributes,
+            lambda graph: self.subgraph(graph, scope),
+            scope.find,
+            self.weights.constant,
+        )
         try:
+            check_node(proto, domain, version, attributes)
             outputs = self._outputs(node, domain, inputs, scope)
         except Refused as refused:
             self.unsupported[refused.op] = None
@@ -184,10 +199,12 @@ class Walk:
             raise _Known
         with self.graph.name_scope(node_name(node.name, proto.op_type)) as prefix:
             first = self.graph.version
-            if translate:
-                outputs = _translated(translate, node, inputs)
-            else:
-                outputs = self._called(local or _body(node, domain, inputs), node, inputs, scope)
+            with _mapped_errors(node):
+                if translate:
+                    found = translate(node, *inputs)
+                    outputs = list(found) if isinstance(found, tuple) else [found]
+                else:
+                    outputs = self._called(local or _body(node, domain, inputs), node, inputs, scope)
         self._name(outputs, first, prefix)
         return outputs
 
@@ -239,7 +256,7 @@ class _Subgraph:
         scope = self._outer.inner()
         for name, value in zip(self.inputs, inputs, strict=True):
             scope.define(name, value)
-        self._walk.initializers(self._graph, scope)
+        self._walk.initializers(self._graph, scope, Weights())
         self._walk.run_nodes(self._graph.node, scope)
         found = [scope.find(name) for name in self.outputs]
         if any(value is _MISSING for value in found):
@@ -249,7 +266,8 @@ class _Subgraph:
     def kinds(self, *inputs: Kind) -> list[Kind]:
         trial = self._walk.trial()
         with trial.graph.as_default():
-            abroad = _Abroad(self._outer.opsets, self._outer, self._outer.attributes, self._outer.depth)
+            outer = self._outer
+            abroad = _Abroad(outer.opsets, outer, outer.attributes, outer.depth, weights=self._walk.weights)
             try:
                 made = _Subgraph(trial, self._graph, abroad)(*(placed(kind, standing_for(kind)) for kind in inputs))
             finally:
@@ -273,18 +291,21 @@ def _bound_attributes(proto: NodeProto, scope: Scope) -> _Attributes:
     return found
 
 
-def _translated(translate: Any, node: Node, inputs: list[Value]) -> Sequence[Value]:
+@contextmanager
+def _mapped_errors(node: Node) -> Iterator[None]:
+    """What a node makes the library or Python raise, as what it says of the node."""
     try:
-        found = translate(node, *inputs)
+        yield
     except (DTypeError, UnimplementedError) as error:
         why = " ".join(line.strip() for line in error.message.splitlines())
         raise Refused(UnsupportedOp(node.op, node.name, why)) from error
     except (Refused, OpError):
         raise
-    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
-        # The model decides what the translation gets: what it cannot work with is not as ONNX says.
+    except MemoryError as error:
+        raise ResourceExhaustedError("the node takes more memory than there is") from error
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
+        # The model decides what a translation and onnx get: what these cannot work with is not as ONNX says.
         raise InvalidArgumentError(f"the node cannot be imported: {error}") from error
-    return found if isinstance(found, tuple) else (found,)
 
 
 def _body(node: Node, domain: str, inputs: Sequence[Value]) -> FunctionProto:

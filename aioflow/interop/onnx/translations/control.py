@@ -127,8 +127,8 @@ def scan_of_batches(node: Node, lengths: Tensor | None, *inputs: Tensor) -> tupl
     count = node.required("num_scan_inputs")
     body, states, rows = node.body("body"), inputs[: len(inputs) - count], inputs[len(inputs) - count :]
     batch = (inputs[0].dims or (None,))[0]
-    if batch is None:
-        return node.refuse("batches of unknown size")
+    if batch is None or batch > 256:
+        return node.refuse(f"batches of size {batch}")
     directions = node.attr("directions", []) or [0] * count
     each = [
         _scanned(node, body, [s[i] for s in states], [r[i] for r in rows], [0] * count, directions)

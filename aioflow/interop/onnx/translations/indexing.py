@@ -261,6 +261,8 @@ def _ascending(node: Node, values: Tensor, axis: int) -> Tensor:
         return _stable_order(values)
     sizes = [s for i, s in enumerate(values.dims or ()) if i != axis]
     width = product_of([node.refuse("sorted slices of unknown size") if s is None else s for s in sizes])
+    if width > 1024:
+        return node.refuse(f"sorted slices of {width} elements")
     rows = ops.reshape(ops.transpose(values, [axis, *(i for i in range(rank) if i != axis)]), int64([-1, width]))
     order = ops.range(int64(0), ops.shape(rows, out_type="int64")[0], int64(1))
     for column in reversed(range(width)):

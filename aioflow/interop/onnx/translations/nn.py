@@ -82,6 +82,8 @@ def lrn(node: Node, x: Tensor) -> Tensor:
             channels_last(x, 4), depth_radius=size // 2, bias=bias, alpha=alpha / size, beta=beta
         )
         return channels_first(y, 4)
+    if not 0 < size <= 64:
+        return node.refuse(f"size={size}")
     edges: Any = [[0, 0]] * rank_of(node, x)
     edges[1] = [(size - 1) // 2, size // 2]
     squares = ops.pad(ops.square(x), edges)

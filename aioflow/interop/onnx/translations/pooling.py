@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from functools import reduce
 from itertools import product
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from aioflow.errors import UnimplementedError
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.geometry import Windows, channels_first, channels_last, windows_of
 from aioflow.interop.onnx.sizes import int64, integers, product_of, rank_of, shape_vector, sizes_of
@@ -17,6 +20,8 @@ from aioflow.ops.apply import constant
 from aioflow.ops.nn import pooling, volumes
 
 __all__: list[str] = []
+
+_MOST_PARTS: Final = 1024  # nodes that a window of dilations becomes
 
 
 @translation("MaxPool")
@@ -29,10 +34,7 @@ def max_pool(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         framed = channels_last(_framed(x, windows, _least(x)), 5)
         return channels_first(volumes.max_pool3d(framed, list(windows.kernel), list(windows.strides), "VALID"), 5)
     if rank > 4 or max(windows.dilations) > 1:
-        found: Tensor | None = None
-        for part in _parts(_framed(x, windows, _least(x)), windows):
-            found = part if found is None else ops.maximum(found, part)
-        return x if found is None else found
+        return _combined(_framed(x, windows, _least(x)), windows, ops.maximum)
     image, windows = _as_image(x, windows)
     pads: Any = "SAME" if windows.pads is None else "VALID"
     if windows.pads is not None and windows.padded:
@@ -69,6 +71,8 @@ def _framed(x: Tensor, windows: Windows, fill: Any) -> Tensor:
 
 def _parts(x: Tensor, windows: Windows) -> Iterator[Tensor]:
     """For each place in the windows what all of them have there."""
+    if math.prod(windows.kernel) > _MOST_PARTS:
+        raise UnimplementedError("a window too large", expected=f"at most {_MOST_PARTS} places", actual=windows.kernel)
     spans = [(k - 1) * d + 1 for k, d in zip(windows.kernel, windows.dilations, strict=True)]
     for place in product(*map(range, windows.kernel)):
         begin = [i * d for i, d in zip(place, windows.dilations, strict=True)]
@@ -77,6 +81,20 @@ def _parts(x: Tensor, windows: Windows) -> Iterator[Tensor]:
         yield ops.strided_slice(
             x, [0, 0, *begin], [0, 0, *end], [1, 1, *windows.strides], begin_mask=3, end_mask=3 | open_ended
         )
+
+
+def _combined(x: Tensor, windows: Windows, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """What all elements of each window make together, one axis after the other."""
+    ones, none = (1,) * len(windows.kernel), (0,) * len(windows.kernel)
+
+    def along(values: tuple[int, ...], axis: int) -> tuple[int, ...]:
+        return (*ones[:axis], values[axis], *ones[axis + 1 :])
+
+    for axis in range(len(ones)):
+        kernel, strides = along(windows.kernel, axis), along(windows.strides, axis)
+        alone = Windows(kernel, strides, along(windows.dilations, axis), None, none)
+        x = reduce(combine, _parts(x, alone))
+    return x
 
 
 def _max_and_places(node: Node, x: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
@@ -144,8 +162,7 @@ def _mean(x: Tensor, windows: Windows) -> Tensor:
     if rank == 5 and max(windows.dilations) == 1:
         y = volumes.avg_pool3d(channels_last(x, 5), list(windows.kernel), list(windows.strides), "VALID")
         return channels_first(y, 5)
-    parts = list(_parts(x, windows))
-    return ops.divide(ops.add_n(parts), constant(len(parts), x.dtype))
+    return ops.divide(_combined(x, windows, ops.add), constant(math.prod(windows.kernel), x.dtype))
 
 
 @translation("LpPool")

@@ -1,0 +1,95 @@
+"""Weights beside the model: files in its folder, mapped into memory and never read as a whole."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto
+
+from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError
+from aioflow.graph.arrays import Array
+
+__all__ = ["ExternalFiles"]
+
+
+class ExternalFiles:
+    """The files of one folder that the tensors of a model name.
+
+    Args:
+        folder: The model's; None for a model that has none, whose tensors may name no file.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._maps: dict[Path, mmap.mmap] = {}
+
+    def bytes_of(self, proto: TensorProto, count: int) -> Array:
+        """The bytes of a tensor, which cannot be written to.
+
+        Args:
+            count: How many there have to be.
+
+        Raises:
+            InvalidArgumentError: the file would be outside the folder, or what the tensor says of it cannot be right.
+            NotFoundError: there is no such file.
+            DataLossError: it is too short.
+        """
+        entries = {each.key: each.value for each in proto.external_data}
+        mapped = self._mapped(proto, entries.get("location", ""))
+        offset = _number(proto, entries, "offset", 0)
+        length = _number(proto, entries, "length", count)
+        if length != count:
+            raise DataLossError(
+                f"the values of tensor {proto.name!r} do not fill its shape", expected=count, actual=length
+            )
+        if offset + length > len(mapped):
+            raise DataLossError(
+                f"the file of tensor {proto.name!r} is too short", expected=offset + length, actual=len(mapped)
+            )
+        return np.frombuffer(mapped, np.uint8, count, offset)
+
+    def _mapped(self, proto: TensorProto, location: str) -> mmap.mmap | bytes:
+        path = self._inside(proto, location)
+        found = self._maps.get(path)
+        if found is not None:
+            return found
+        try:
+            with path.open("rb") as file:
+                if not path.stat().st_size:
+                    return b""
+                self._maps[path] = found = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise NotFoundError(
+                f"the file of tensor {proto.name!r} cannot be read", expected=location, actual=str(error)
+            ) from error
+        return found
+
+    def _inside(self, proto: TensorProto, location: str) -> Path:
+        if self._folder is None:
+            raise InvalidArgumentError(
+                f"the values of tensor {proto.name!r} are in a file, and the model has no folder",
+                expected="a model that is loaded by its path",
+                actual=repr(location),
+            )
+        folder = self._folder.resolve()
+        path = folder if "\0" in location else (folder / location).resolve()
+        if folder not in path.parents:
+            raise InvalidArgumentError(
+                f"the values of tensor {proto.name!r} are outside the model's folder",
+                expected="a file in the folder of the model",
+                actual=repr(location),
+            )
+        return path
+
+
+def _number(proto: TensorProto, entries: dict[str, str], key: str, default: int) -> int:
+    text = entries.get(key, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise InvalidArgumentError(
+            f"the {key} of tensor {proto.name!r} in its file cannot be right", expected="a number", actual=repr(text)
+        )
+    return int(text)
