@@ -1,0 +1,129 @@
+"""Images and volumes read at places between their elements, for the ops of ONNX that do so.
+
+Coordinates are in elements, the first at 0; what lies outside is zero, or the element at the border, or mirrored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Final
+
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.sizes import int64, product_of, sizes_of
+from aioflow.ops import public as ops
+
+__all__ = ["Sampling", "sampled", "shape_of_sizes"]
+
+_CUBIC: Final = -0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to read between elements.
+
+    Attributes:
+        mode: "nearest", "linear" or "cubic".
+        padding: "zeros", "border" or "reflection": about the borders' middles if `aligned`, or else their outer edges.
+    """
+
+    mode: str = "linear"
+    padding: str = "zeros"
+    aligned: bool = True
+
+
+def shape_of_sizes(sizes: Sequence[Any]) -> Tensor:
+    """A vector of int64 of sizes, numbers or scalars."""
+    if all(isinstance(size, int) for size in sizes):
+        return int64(list(sizes))
+    return ops.stack([int64(size) for size in sizes])
+
+
+def sampled(x: Tensor, coordinates: Sequence[Tensor], how: Sampling) -> Tensor:
+    """The values [batch, places, channels] of x [batch, channels, sizes …] at places.
+
+    Args:
+        coordinates: For each spatial axis, in order, the places' [batch, places].
+    """
+    batch, channels, *sizes = sizes_of(x)
+    flat = ops.transpose(ops.reshape(x, shape_of_sizes([batch, channels, product_of(sizes)])), [0, 2, 1])
+    axes = [_axis(at, size, how) for at, size in zip(coordinates, sizes, strict=True)]
+    parts = []
+    for taps in product(*axes):
+        place: Any = None
+        weight: Any = None
+        for size, (index, own) in zip(sizes, taps, strict=True):
+            place = index if place is None else place * size + index
+            weight = own if weight is None else weight * own
+        value = ops.gather(flat, place, axis=1, batch_dims=1)
+        parts.append(value * ops.cast(ops.expand_dims(weight, 2), x.dtype))
+    return ops.add_n(parts)
+
+
+def _axis(at: Tensor, size: Any, how: Sampling) -> list[tuple[Tensor, Tensor]]:
+    """The elements of an axis that are read for each place, each with its weight."""
+    if how.mode == "nearest":
+        at = ops.round(at)
+    at = _brought_in(at, size, how)
+    if how.mode == "nearest":
+        return [_fetched(ops.cast(at, "int64"), ops.ones_like(at), size, how)]
+    base = ops.floor(at)
+    fraction = at - base
+    first = ops.cast(base, "int64")
+    weights = _linear(fraction) if how.mode == "linear" else _cubic(fraction)
+    offset = 0 if how.mode == "linear" else -1
+    return [_fetched(first + (offset + i), weight, size, how) for i, weight in enumerate(weights)]
+
+
+def _linear(fraction: Any) -> list[Any]:
+    return [1.0 - fraction, fraction]
+
+
+def _cubic(fraction: Any) -> list[Any]:
+    near: Callable[[Any], Any] = lambda d: ((_CUBIC + 2) * d - (_CUBIC + 3)) * d * d + 1.0  # noqa: E731
+    far: Callable[[Any], Any] = lambda d: ((_CUBIC * d - 5 * _CUBIC) * d + 8 * _CUBIC) * d - 4 * _CUBIC  # noqa: E731
+    return [far(fraction + 1.0), near(fraction), near(1.0 - fraction), far(2.0 - fraction)]
+
+
+def _borders(size: Any, how: Sampling, dtype: Any) -> tuple[Any, Any]:
+    wide = ops.cast(size, dtype) if isinstance(size, Tensor) else float(size)
+    return (0.0, wide - 1.0) if how.aligned else (-0.5, wide - 0.5)
+
+
+def _brought_in(at: Any, size: Any, how: Sampling) -> Tensor:
+    """The coordinates, with those beyond the borders where the padding has them."""
+    result: Tensor = at
+    if how.padding == "zeros":
+        return result
+    least, most = _borders(size, how, at.dtype)
+    if how.padding == "reflection":
+        return _mirrored(at, least, most)
+    last = ops.cast(size - 1, at.dtype)
+    clamped = ops.maximum(ops.minimum(at, last), ops.zeros_like(at))
+    return ops.where_v2(ops.logical_or(at < least, at > most), clamped, at)
+
+
+def _mirrored(at: Any, least: Any, most: Any) -> Tensor:
+    """Mirrored at both borders for as often as it takes."""
+    span = most - least
+    span = ops.where_v2(span > 0.0, span, ops.ones_like(span)) if isinstance(span, Tensor) else span or 1.0
+    below = at < least
+    beyond = ops.where_v2(below, least - at, at - most)
+    turns = ops.floor(beyond / span)
+    rest = beyond - turns * span
+    even = ops.equal(ops.floormod(turns, 2.0), 0.0)
+    from_least = ops.equal(below, even)  # whether it is counted from that border in the end
+    inside = ops.where_v2(from_least, least + rest, most - rest)
+    return ops.where_v2(ops.logical_or(below, at > most), inside, at)
+
+
+def _fetched(index: Any, weight: Any, size: Any, how: Sampling) -> tuple[Tensor, Tensor]:
+    """An element's index within the axis, and its weight; none of what is outside of zeros."""
+    if how.padding == "zeros":
+        inside = ops.logical_and(index >= 0, index < size)
+        weight = ops.where_v2(inside, weight, ops.zeros_like(weight))
+    elif how.padding == "reflection":
+        least, most = _borders(size, how, weight.dtype)
+        index = ops.cast(_mirrored(ops.cast(index, weight.dtype), least, most), "int64")
+    return ops.maximum(ops.minimum(index, size - 1), 0), weight
