@@ -72,6 +72,7 @@ from aioflow import nn as nn
 from aioflow import random as random
 from aioflow import raw_ops as raw_ops
 from aioflow import saved as saved
+from aioflow import signal as signal
 from aioflow import sparse as sparse
 from aioflow import strings as strings
 from aioflow import train as train
@@ -101,6 +102,7 @@ _NAMESPACES = (
     "random",
     "raw_ops",
     "saved",
+    "signal",
     "sparse",
     "strings",
     "train",

@@ -41,7 +41,9 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("saved",), 13),
     # The public namespaces, which re-export, and the entry points.
     **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "random", "losses", "initializers"), 14),
-    **dict.fromkeys(("dtypes", "io", "raw_ops", "extend", "strings", "sparse", "image", "traits", "typing", "web"), 14),
+    **dict.fromkeys(
+        ("dtypes", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing", "web"), 14
+    ),
     **dict.fromkeys(("__main__", "cli", "compatibility", "demo", "worker", "testing"), 14),
 }
 TOP: Final = max(RANKS.values())

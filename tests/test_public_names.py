@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[1]
 
 NAMESPACES = {
     "bitwise", "distributed", "dtypes", "errors", "extend", "image", "initializers", "interop", "io", "linalg",
-    "losses", "math", "nn", "random", "raw_ops", "saved", "sparse", "strings", "train", "traits", "typing", "web",
+    "losses", "math", "nn", "random", "raw_ops", "saved", "signal", "sparse", "strings", "train", "traits", "typing",
+    "web",
 }  # fmt: skip
 
 # What TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a name of its.

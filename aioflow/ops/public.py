@@ -35,6 +35,7 @@ from aioflow.ops.math.clip import *
 from aioflow.ops.math.comparison import *
 from aioflow.ops.math.complex import *
 from aioflow.ops.math.division import *
+from aioflow.ops.math.fourier import *
 from aioflow.ops.math.numerics import *
 from aioflow.ops.math.random import *
 from aioflow.ops.math.reduction import *

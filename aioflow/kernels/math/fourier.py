@@ -1,0 +1,66 @@
+"""Kernels of Fourier transforms, by the array library's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.blockwise import claim_array
+from aioflow.kernels.convert import as_sizes
+from aioflow.kernels.registry import Binding, binder
+
+__all__: list[str] = []
+
+Sizes = tuple[int, ...]
+
+
+def _axes(op: str) -> Sizes:
+    rank = int(op[-2]) if op.endswith("D") else 1
+    return tuple(range(-rank, 0))
+
+
+def _check_rank(x: Any, axes: Sizes) -> None:
+    if np.ndim(x) < len(axes):
+        raise InvalidArgumentError("the input has too few axes", expected=f"rank >= {len(axes)}", actual=np.shape(x))
+
+
+def _whole(binding: Binding) -> Callable[[Any], Any]:
+    axes, dtype = _axes(binding.op_type), binding.output_dtypes[0].np_dtype
+    transform = np.fft.ifftn if binding.op_type.startswith("I") else np.fft.fftn
+
+    def body(x: Any) -> Any:
+        _check_rank(x, axes)
+        if not x.size:
+            return np.zeros(x.shape, dtype)
+        return transform(x, axes=axes).astype(dtype, copy=False)
+
+    return body
+
+
+def _of_reals(binding: Binding) -> Callable[[Any, Sizes], Any]:
+    axes, dtype = _axes(binding.op_type), binding.output_dtypes[0].np_dtype
+    inverse = binding.op_type.startswith("I")
+
+    def body(x: Any, lengths: Sizes) -> Any:
+        _check_rank(x, axes)
+        if len(lengths) != len(axes):
+            raise InvalidArgumentError("fft_length has a size for each axis", expected=len(axes), actual=list(lengths))
+        last = lengths[-1] if inverse or not lengths[-1] else lengths[-1] // 2 + 1
+        made = (*x.shape[: x.ndim - len(axes)], *lengths[:-1], last)
+        claim_array(made, dtype, 100.0)
+        if not x.size or 0 in made:
+            return np.zeros(made, dtype)
+        transform = np.fft.irfftn if inverse else np.fft.rfftn
+        return transform(x, s=lengths, axes=axes).astype(dtype, copy=False)
+
+    return body
+
+
+for _suffix in ("", "2D", "3D"):
+    for _name in (f"FFT{_suffix}", f"IFFT{_suffix}"):
+        binder(_name, device="CPU", fresh=True)(_whole)
+    for _name in (f"RFFT{_suffix}", f"IRFFT{_suffix}"):
+        binder(_name, device="CPU", host={"fft_length": as_sizes}, fresh=True, elastic=True)(_of_reals)

@@ -1,0 +1,31 @@
+"""Fourier transforms: the public namespace `aioflow.signal`, after `tf.signal` of the TensorFlow 1 API."""
+
+from aioflow.ops.math.fourier import (
+    fft,
+    fft2d,
+    fft3d,
+    ifft,
+    ifft2d,
+    ifft3d,
+    irfft,
+    irfft2d,
+    irfft3d,
+    rfft,
+    rfft2d,
+    rfft3d,
+)
+
+__all__ = [
+    "fft",
+    "fft2d",
+    "fft3d",
+    "ifft",
+    "ifft2d",
+    "ifft3d",
+    "irfft",
+    "irfft2d",
+    "irfft3d",
+    "rfft",
+    "rfft2d",
+    "rfft3d",
+]
