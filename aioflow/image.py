@@ -18,6 +18,7 @@ from aioflow.ops.image.adjust import random_flip_up_down as random_flip_up_down
 from aioflow.ops.image.adjust import resize_image_with_crop_or_pad as resize_image_with_crop_or_pad
 from aioflow.ops.image.adjust import resize_image_with_crop_or_pad as resize_with_crop_or_pad
 from aioflow.ops.image.adjust import rgb_to_grayscale as rgb_to_grayscale
+from aioflow.ops.image.boxes import non_max_suppression as non_max_suppression
 from aioflow.ops.image.images import ResizeMethod as ResizeMethod
 from aioflow.ops.image.images import crop_and_resize as crop_and_resize
 from aioflow.ops.image.images import decode_bmp as decode_bmp
@@ -56,6 +57,7 @@ __all__ = [
     "flip_up_down",
     "grayscale_to_rgb",
     "is_jpeg",
+    "non_max_suppression",
     "pad_to_bounding_box",
     "per_image_standardization",
     "random_brightness",

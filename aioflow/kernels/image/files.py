@@ -276,6 +276,36 @@ def decode_image(binding: Binding) -> Callable[[Any], Any]:
     )
 
 
+_PICTURES: Final = ("BMP", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+
+
+def _picture(data: bytes, pixels: str) -> Any:
+    """The pixels as Pillow has them, of any format that models are promised."""
+    with _image_errors("complete"):
+        opened = _pillow().open(BytesIO(data), formats=_PICTURES)
+        width, height = opened.size
+        if width * height > MOST_PIXELS:
+            raise InvalidArgumentError(
+                "the image is too large", expected=f"<= {MOST_PIXELS} pixels", actual=(height, width)
+            )
+        image = np.array(opened.convert("L" if pixels == "Grayscale" else "RGB"))
+    if pixels == "Grayscale":
+        return image[:, :, None]
+    return np.ascontiguousarray(image[:, :, ::-1]) if pixels == "BGR" else image
+
+
+@binder("AioflowDecodePicture", device="CPU", is_async=True, fresh=True)
+def decode_picture(binding: Binding) -> Callable[[Any], Any]:
+    pixels = binding.attrs["pixel_format"]
+
+    def run(encoded: Any) -> Any:
+        if encoded.ndim != 1:
+            raise InvalidArgumentError("one image is decoded at a time", expected="[bytes]", actual=encoded.shape)
+        return in_thread(_picture, encoded.tobytes(), pixels, effects=False)
+
+    return run
+
+
 @binder("ExtractJpegShape", device="CPU", fresh=True, host={"contents": as_bytes})
 def extract_jpeg_shape(binding: Binding) -> Callable[[Any], Any]:
     dtype = binding.output_dtypes[0].np_dtype

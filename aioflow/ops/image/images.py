@@ -102,6 +102,11 @@ def _resized_grad(ctx: ShapeContext) -> Dims:
     return image if grads is None else merge_dims(image, (grads[0], None, None, grads[3]))
 
 
+def _picture(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("encoded", 1)
+    return (None, None, 1 if ctx.attrs["pixel_format"] == "Grayscale" else 3)
+
+
 define_op(
     "DecodePng",
     "contents: string",
@@ -133,6 +138,14 @@ define_op(
     "image: dtype",
     ["channels: int = 0", "dtype: {uint8, uint16, float32} = uint8", "expand_animations: bool = True"],
     shape=_any_image,
+    traits=encoded(),
+)
+define_op(
+    "AioflowDecodePicture",  # of bytes rather than a string, and of more formats than TensorFlow knows
+    "encoded: uint8",
+    "image: uint8",
+    ["pixel_format: {'RGB', 'BGR', 'Grayscale'} = 'RGB'"],
+    shape=_picture,
     traits=encoded(),
 )
 define_op(

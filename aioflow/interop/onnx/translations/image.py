@@ -39,6 +39,29 @@ def grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
     return ops.reshape(y, shape_of_sizes([batch, channels, *places]))
 
 
+@translation("AffineGrid")
+def affine_grid(node: Node, theta: Tensor, size: Tensor) -> Tensor:
+    """The places of a grid over [-1, 1], moved by an affine map; the last axis is named first."""
+    count = length_of(node, size, "axes") - 2
+    sizes = _elements(size, count + 2)[2:]
+    kind, rank = theta.dtype, count + 1
+    axes: list[Any] = []
+    for axis, length in enumerate(sizes):
+        places: Any = ops.cast(ops.range(int64(length)), kind)
+        wide: Any = ops.cast(length, kind)
+        at = places * 2.0 / (wide - 1.0) - 1.0 if node.attr("align_corners", 0) else (places * 2.0 + 1.0) / wide - 1.0
+        axes.append(ops.broadcast_to(_on_axes(at, axis, count), shape_of_sizes(sizes)))
+    grid = ops.stack([*reversed(axes), ops.ones_like(axes[0])], count)  # [sizes …, axes + 1]
+    flat = ops.reshape(grid, shape_of_sizes([1, product_of(sizes), rank]))
+    moved = make("BatchMatMulV2", flat, theta, adj_y=True)
+    return ops.reshape(moved, shape_of_sizes([sizes_of(theta)[0], *sizes, count]))
+
+
+@translation("ImageDecoder")
+def image_decoder(node: Node, encoded: Tensor) -> Tensor:
+    return make("AioflowDecodePicture", encoded, pixel_format=node.attr("pixel_format", "RGB"))
+
+
 @translation("DeformConv")
 def deform_conv(
     node: Node, x: Tensor, w: Tensor, offset: Tensor, b: Tensor | None = None, mask: Tensor | None = None

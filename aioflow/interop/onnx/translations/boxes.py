@@ -1,0 +1,68 @@
+"""NonMaxSuppression: the best boxes of each class of each image."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.graph.shapes import TensorShape
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.sizes import int64, sizes_of
+from aioflow.interop.onnx.translating import Node, translation
+from aioflow.ops import public as ops
+from aioflow.ops.apply import convert_to_tensor
+from aioflow.ops.image.boxes import non_max_suppression as best_boxes
+
+__all__: list[str] = []
+
+_FEW: Final = 128  # classes of all images, for each of which there are nodes of its own
+
+
+@translation("NonMaxSuppression")
+def non_max_suppression(
+    node: Node,
+    boxes: Tensor,
+    scores: Tensor,
+    most: Tensor | None = None,
+    overlap: Tensor | None = None,
+    least: Tensor | None = None,
+) -> Tensor:
+    if most is None:  # no box of any class
+        return convert_to_tensor(np.zeros((0, 3), np.int64))
+    images, classes = sizes_of(scores)[:2]
+    corners = _corners(boxes) if node.attr("center_point_box", 0) else boxes
+    count = ops.cast(ops.minimum(ops.reshape(int64(most), []), 2**31 - 1), "int32")
+    limit: Any = 0.0 if overlap is None else ops.reshape(overlap, [])
+    worst: Any = float("-inf") if least is None else ops.reshape(least, [])
+
+    def best(image: Any, each: Any) -> Tensor:
+        own: Any = scores
+        all_of_it: Any = corners
+        found = best_boxes(all_of_it[image], own[image, each], ops.maximum(count, 0), limit, worst)
+        rows = [image + ops.zeros_like(int64(found)), each + ops.zeros_like(int64(found)), int64(found)]
+        return ops.stack(rows, 1)
+
+    if isinstance(images, int) and isinstance(classes, int) and images * classes <= _FEW:
+        parts = [best(image, each) for image in range(images) for each in range(classes)]
+        return ops.concat(parts, 0) if parts else convert_to_tensor(np.zeros((0, 3), np.int64))
+    return _of_each(best, int64(images) * int64(classes), int64(classes))
+
+
+def _of_each(best: Any, count: Tensor, classes: Tensor) -> Tensor:
+    """The results of a loop over the classes of all images, one after the other."""
+
+    def step(number: Any, found: Tensor) -> tuple[Any, Tensor]:
+        return number + 1, ops.concat([found, best(number // classes, ops.floormod(number, classes))], 0)
+
+    shapes: Any = [TensorShape([]), TensorShape([None, 3])]
+    begin = [int64(0), convert_to_tensor(np.zeros((0, 3), np.int64))]
+    _, found = ops.while_loop(lambda number, _: number < count, step, begin, shape_invariants=shapes)
+    result: Tensor = found
+    return result
+
+
+def _corners(boxes: Any) -> Tensor:
+    """Boxes given by their middles and sizes, (x, y, width, height), as corners (y, x)."""
+    x, y, width, height = (boxes[:, :, i] for i in range(4))
+    return ops.stack([y - height / 2.0, x - width / 2.0, y + height / 2.0, x + width / 2.0], 2)

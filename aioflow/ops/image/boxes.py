@@ -1,0 +1,57 @@
+"""Boxes in images: the best of those that overlap."""
+
+from __future__ import annotations
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.graph import Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.shapes import Dims, format_dims, is_compatible
+from aioflow.graph.traits import opaque, reading
+from aioflow.ops.apply import TensorLike, make
+
+__all__: list[str] = []  # public in `aioflow.image`
+
+
+def _selected(ctx: ShapeContext) -> Dims:
+    boxes, scores = ctx.dims("boxes"), ctx.require_rank("scores", 1)
+    if not is_compatible(boxes, (None if scores is None else scores[0], 4)):
+        raise InvalidArgumentError(
+            "there is a box for each score", expected="boxes [n, 4], scores [n]", actual=format_dims(boxes)
+        )
+    for name in ("max_output_size", "iou_threshold", "score_threshold"):
+        ctx.require_rank(name, 0)
+    return (None,)
+
+
+define_op(
+    "NonMaxSuppressionV3",
+    "boxes: T, scores: T, max_output_size: int32, iou_threshold: T_threshold, score_threshold: T_threshold",
+    "selected_indices: int32",
+    ["T: {float16, float32} = float32", "T_threshold: {float16, float32} = float32"],
+    shape=_selected,
+    traits=opaque(cost=reading(20), on_host="it has a kernel for the processor alone"),
+)
+not_differentiable("NonMaxSuppressionV3")
+
+
+def non_max_suppression(
+    boxes: TensorLike,
+    scores: TensorLike,
+    max_output_size: TensorLike,
+    iou_threshold: TensorLike = 0.5,
+    score_threshold: TensorLike = float("-inf"),
+    name: str | None = None,
+) -> Tensor:
+    """The indices of boxes, best first, none of which overlaps a better one too much.
+
+    Args:
+        boxes: [n, 4]: two opposite corners, (y, x) each.
+        scores: [n].
+        max_output_size: How many are given at most.
+        iou_threshold: From 0 to 1: the area of intersection over that of the union, up to which two may overlap.
+        score_threshold: A box has to have a score above this.
+
+    Raises:
+        InvalidArgumentError: a shape, or the threshold of overlaps, does not fit.
+    """
+    return make("NonMaxSuppressionV3", boxes, scores, max_output_size, iou_threshold, score_threshold, name=name)
