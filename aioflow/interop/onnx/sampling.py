@@ -94,7 +94,7 @@ def _borders(size: Any, how: Sampling, dtype: Any) -> tuple[Any, Any]:
 def _brought_in(at: Any, size: Any, how: Sampling) -> Tensor:
     """The coordinates, with those beyond the borders where the padding has them."""
     result: Tensor = at
-    if how.padding == "zeros":
+    if how.padding == "zeros" or how.mode == "cubic":  # of a cubic, each element read is brought in by itself
         return result
     least, most = _borders(size, how, at.dtype)
     if how.padding == "reflection":

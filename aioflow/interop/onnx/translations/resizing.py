@@ -21,13 +21,14 @@ from aioflow.ops.apply import make
 
 __all__: list[str] = []
 
+_PRECISION: Final = dtypes.float32  # of coordinates, as other runtimes have it: it decides what is half way
 _FEW: Final = 16  # places that are gathered one by one, without an array of all
 _WIDE: Final = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """How an axis is resized: numbers, or scalars of int64 (sizes) and float64.
+    """How an axis is resized: numbers, or scalars of int64 (sizes) and float32.
 
     Attributes:
         region: Where the part begins and ends that `tf_crop_and_resize` takes, as parts of the whole.
@@ -82,10 +83,10 @@ def resize(
 
 
 def _numbers(node: Node, vector: Tensor, count: int) -> list[Any]:
-    """The elements of a vector: floats, or scalars of float64."""
+    """The elements of a vector: floats, or scalars of float32."""
     value = node.constant(vector)
     if value is None:
-        wide = ops.cast(vector, "float64")
+        wide = ops.cast(vector, _PRECISION)
         return [wide[i] for i in range(count)]
     if value.size != count:
         raise node.wrong("an input", f"{count} elements", value.size)
@@ -128,12 +129,12 @@ def _by_sizes(node: Node, x: Tensor, axes: list[int], wanted: Tensor, regions: l
 def _extreme(scales: list[Any], least: bool) -> Any:
     if not any(isinstance(scale, Tensor) for scale in scales):
         return min(scales) if least else max(scales)
-    stacked = ops.stack([ops.cast(scale, "float64") for scale in scales])
+    stacked = ops.stack([ops.cast(scale, _PRECISION) for scale in scales])
     return ops.reduce_min(stacked) if least else ops.reduce_max(stacked)
 
 
 def _float(value: Any) -> Any:
-    return ops.cast(value, "float64") if isinstance(value, Tensor) else float(value)
+    return ops.cast(value, _PRECISION) if isinstance(value, Tensor) else float(value)
 
 
 def _whole(rounding: Any, value: Any) -> Any:
@@ -178,8 +179,8 @@ def _column(rank: int, axis: int) -> list[int]:
 
 
 def _coordinates(node: Node, axis: _Axis, mode: str) -> Tensor:
-    """Where each place of the output lies in the input, in float64."""
-    y: Any = ops.cast(ops.range(axis.made), "float64")
+    """Where each place of the output lies in the input, in float32."""
+    y: Any = ops.cast(ops.range(axis.made), _PRECISION)
     given = _float(axis.given)
     length = axis.scale * given
     at: Tensor | None = _moved(axis, mode, y, given, length)
@@ -248,11 +249,11 @@ def _weighted(node: Node, x: Tensor, axis: _Axis, at: Tensor, mode: str) -> Tens
         reach = _whole(ops.ceil, reach / shrink) if isinstance(shrink, Tensor) else math.ceil(reach / shrink)
     base = ops.floor(at)
     offsets = ops.range(int64(1 - reach), int64(reach + 1))
-    weights = _kernel(node, (ops.cast(offsets, "float64") - ops.expand_dims(at - base, 1)) * shrink, mode)
+    weights = _kernel(node, (ops.cast(offsets, _PRECISION) - ops.expand_dims(at - base, 1)) * shrink, mode)
     places = ops.expand_dims(ops.cast(base, "int64"), 1) + offsets
     outside = node.attr("exclude_outside", 0)
     if outside:
-        weights = weights * ops.cast(ops.logical_and(places >= 0, places < axis.given), "float64")
+        weights = weights * ops.cast(ops.logical_and(places >= 0, places < axis.given), _PRECISION)
     if outside or smooth:
         weights = weights / _not_zero(ops.reduce_sum(weights, 1, keepdims=True))
     return _summed(rank_of(node, x), x, axis, _inside(places, axis), ops.cast(weights, x.dtype))

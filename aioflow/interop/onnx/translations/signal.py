@@ -44,7 +44,7 @@ def _transformed(node: Node, x: Tensor, length: Tensor | None, axis: int) -> Ten
     rank = rank_of(node, x)
     axis %= rank
     parts = (x.dims or ())[-1]
-    if axis == rank - 1 or parts not in (1, 2):
+    if axis == rank - 1 or parts not in (1, 2, None):
         raise node.wrong("the signal", "[batch, …, 1 or 2], transformed along one axis before the last", x.dims)
     kind = x.dtype
     wide = x if kind in (dtypes.float32, dtypes.float64) else ops.cast(x, "float32")
@@ -52,23 +52,30 @@ def _transformed(node: Node, x: Tensor, length: Tensor | None, axis: int) -> Ten
     moved: Any = ops.transpose(wide, [*order, rank - 1])
     inverse, half = node.attr("inverse", 0), node.attr("onesided", 0)
     size = None if length is None else ops.cast(ops.reshape(length, []), "int32")
-    numbers = moved[..., 0] if parts == 1 else ops.complex(moved[..., 0], moved[..., 1])
+    if half and parts is None:  # it is meant for real numbers, or gives them
+        parts = 2 if inverse else 1
     if half and inverse:
-        whole = numbers if parts == 2 else ops.complex(numbers, ops.zeros_like(numbers))
+        whole = _complex(moved, parts)
         result = ops.expand_dims(fourier.irfft(whole, None if size is None else [size]), -1)
     elif half and parts == 1:
-        result = _pairs(fourier.rfft(numbers, None if size is None else [size]))
+        result = _pairs(fourier.rfft(moved[..., 0], None if size is None else [size]))
     else:
-        result = _pairs(_whole(numbers, size, bool(inverse)))
+        result = _pairs(_whole(_complex(moved, parts), size, bool(inverse)))
         if half:
             result = ops.gather(result, ops.range(int64(sizes_of(result)[rank - 2]) // 2 + 1), axis=rank - 2)
     back = [order.index(i) for i in range(rank - 1)] + [rank - 1]
     return ops.cast(ops.transpose(result, back), kind)
 
 
-def _whole(numbers: Any, size: Tensor | None, inverse: bool) -> Tensor:
-    if not numbers.dtype.is_complex:
-        numbers = ops.complex(numbers, ops.zeros_like(numbers))
+def _complex(pairs: Any, parts: int | None) -> Tensor:
+    """The numbers whose last axis has a real part, and perhaps an imaginary one."""
+    real = pairs[..., 0]
+    if parts is None:  # a sum of nothing is 0
+        return ops.complex(real, ops.reduce_sum(pairs[..., 1:], -1))
+    return ops.complex(real, pairs[..., 1] if parts == 2 else ops.zeros_like(real))
+
+
+def _whole(numbers: Tensor, size: Tensor | None, inverse: bool) -> Tensor:
     if size is not None:
         numbers = _fitted(numbers, size)
     return fourier.ifft(numbers) if inverse else fourier.fft(numbers)
@@ -94,7 +101,7 @@ def stft(
     """The transforms of frames that begin a step after one another, each weighted by the window."""
     parts = (signal.dims or ())[-1]
     samples = sizes_of(signal)[1]
-    if rank_of(node, signal) != 3 or parts not in (1, 2):
+    if rank_of(node, signal) != 3 or parts not in (1, 2, None):
         raise node.wrong("the signal", "[batch, samples, 1 or 2]", signal.dims)
     length: Any = samples
     if frame_length is not None:
@@ -110,10 +117,9 @@ def stft(
         taken = taken * ops.reshape(ops.cast(window, signal.dtype), [1, 1, -1, 1])
     kind = signal.dtype
     wide: Any = taken if kind in (dtypes.float32, dtypes.float64) else ops.cast(taken, "float32")
-    if parts == 1 and node.attr("onesided", 1):
+    if parts != 2 and node.attr("onesided", 1):
         return ops.cast(_pairs(fourier.rfft(wide[..., 0])), kind)
-    numbers = wide[..., 0] if parts == 1 else ops.complex(wide[..., 0], wide[..., 1])
-    result = _pairs(_whole(numbers, None, False))
+    result = _pairs(_whole(_complex(wide, parts), None, False))
     if node.attr("onesided", 1):
         result = ops.gather(result, ops.range(int64(length) // 2 + 1), axis=2)
     return ops.cast(result, kind)

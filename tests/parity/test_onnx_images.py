@@ -1,0 +1,133 @@
+"""ONNX's ops on images and signals against onnxruntime, where onnx's own tests do not look, with sizes not known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.interop.onnx.one_node import one_node, run_model
+
+onnxruntime = pytest.importorskip("onnxruntime")
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((2, 3, 7, 9)).astype(np.float32)
+
+
+async def same(op: str, inputs: Mapping[str, Any], *, atol: float = 1e-5, **how: Any) -> None:
+    """The node gives what onnxruntime gives, whether sizes are known or not."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    for known in (True, False):
+        model = one_node(op, inputs, known_shapes=known, **how)
+        model.graph.output[0].type.tensor_type.elem_type = 0
+        del model.graph.output[0].type.tensor_type.shape.dim[:]
+        expected = _theirs(model, inputs, options)
+        [found] = await run_model(model, inputs)
+        assert found.dtype == expected.dtype
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=atol)
+
+
+def _theirs(model: Any, inputs: Mapping[str, Any], options: Any) -> Any:
+    model.graph.output[0].ClearField("type")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    names = {each.name for each in session.get_inputs()}
+    return session.run(None, {name: value for name, value in inputs.items() if name in names})[0]
+
+
+COORDINATES = ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("coordinates", COORDINATES)
+@pytest.mark.parametrize("scales", [(1, 1, 2, 1.5), (1, 1, 0.5, 0.7), (1, 1, 1, 3)])
+async def test_resize_by_scales(mode: str, coordinates: str, scales: Any) -> None:
+    inputs = {"x": X, "roi": None, "scales": np.array(scales, np.float32)}
+    how = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    if coordinates == "align_corners":  # of fractions onnxruntime takes the size that is made, onnx the one asked for
+        inputs["scales"] = np.array([1, 1, 2, 3], np.float32)
+    for weights in (["scales"], []):
+        await same("Resize", inputs, weights=weights, opset=13, atol=1e-4, **how)
+
+
+@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+@pytest.mark.parametrize("coordinates", COORDINATES)
+async def test_resize_to_sizes_by_the_nearest(rounding: str, coordinates: str) -> None:
+    inputs = {"x": X, "roi": None, "scales": None, "sizes": np.array([2, 3, 14, 5], np.int64)}
+    how = {"mode": "nearest", "nearest_mode": rounding, "coordinate_transformation_mode": coordinates}
+    await same("Resize", inputs, weights=["sizes"], opset=13, **how)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("outside", [0, 1])
+async def test_resize_that_smooths(mode: str, outside: int) -> None:
+    inputs = {"x": X, "roi": None, "scales": None, "sizes": np.array([2, 3, 3, 4], np.int64)}
+    await same(
+        "Resize", inputs, weights=["sizes"], opset=18, mode=mode, antialias=1, exclude_outside=outside, atol=1e-4
+    )
+
+
+async def test_resize_of_old_models() -> None:
+    scales = np.array([1, 1, 2, 1.5], np.float32)
+    for mode in ("nearest", "linear"):
+        await same("Resize", {"x": X, "scales": scales}, weights=["scales"], opset=10, mode=mode)
+        await same("Upsample", {"x": X, "scales": scales}, weights=["scales"], opset=9, mode=mode)
+        await same("Upsample", {"x": X}, opset=7, mode=mode, scales=[1.0, 1.0, 2.0, 1.5])
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+@pytest.mark.parametrize("aligned", [0, 1])
+async def test_grid_sample_far_outside(mode: str, padding: str, aligned: int) -> None:
+    grid = RNG.uniform(-3, 3, (2, 5, 4, 2)).astype(np.float32)
+    how = {"mode": mode, "padding_mode": padding, "align_corners": aligned}
+    await same("GridSample", {"x": X, "grid": grid}, opset=16, atol=1e-4, **how)
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("ratio", [0, 2])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
+async def test_roi_align(mode: str, ratio: int, coordinates: str) -> None:
+    rois = np.array([[1, 1, 6, 5], [0, 0, 3, 3], [2.4, 3.6, 8, 6.5], [-3, -2, 20, 30]], np.float32)
+    inputs = {"x": X, "rois": rois, "batches": np.array([0, 1, 1, 0], np.int64)}
+    how = {"mode": mode, "sampling_ratio": ratio, "output_height": 3, "output_width": 2, "spatial_scale": 0.8}
+    await same("RoiAlign", inputs, opset=16, coordinate_transformation_mode=coordinates, **how)
+
+
+async def test_max_roi_pool() -> None:
+    rois = np.array([[0, 1, 1, 6, 5], [1, 0, 0, 3, 3], [1, 2.4, 3.6, 8, 5], [0, 5, 5, 4, 4]], np.float32)
+    await same("MaxRoiPool", {"x": X, "rois": rois}, opset=13, pooled_shape=[3, 2], spatial_scale=1.0)
+
+
+@pytest.mark.parametrize("middles", [0, 1])
+@pytest.mark.parametrize("classes", [2, 90])
+async def test_the_best_boxes_of_each_class(middles: int, classes: int) -> None:
+    boxes = RNG.random((2, 20, 4)).astype(np.float32)
+    scores = RNG.random((2, classes, 20)).astype(np.float32)
+    inputs = {
+        "boxes": boxes,
+        "scores": scores,
+        "most": np.array([3], np.int64),
+        "overlap": np.array([0.2], np.float32),
+        "least": np.array([0.4], np.float32),
+    }
+    await same("NonMaxSuppression", inputs, opset=13, center_point_box=middles)
+
+
+@pytest.mark.parametrize("how", [{}, {"onesided": 1}, {"inverse": 1}])
+@pytest.mark.parametrize("length", [None, 5, 12])
+async def test_dft_of_a_length(how: Any, length: int | None) -> None:
+    parts = 1 if how.get("onesided") else 2
+    x = RNG.standard_normal((2, 9, 4, parts)).astype(np.float32)
+    given = None if length is None else np.array(length, np.int64)
+    await same("DFT", {"x": x, "length": given}, weights=["length"], opset=17, axis=1, atol=1e-4, **how)
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+async def test_stft(onesided: int) -> None:
+    x = RNG.standard_normal((2, 40, 1)).astype(np.float32)
+    window = np.hanning(16).astype(np.float32)
+    inputs = {"x": x, "step": np.array(5, np.int64), "window": window, "length": np.array(16, np.int64)}
+    await same("STFT", inputs, weights=["step", "length"], opset=17, onesided=onesided, atol=1e-4)
