@@ -119,6 +119,13 @@ def products(af: Any, dtype: str) -> dict[str, SPEC]:
         ),
         "L2Loss": lambda: raw.L2Loss(t=square()),
         "Conv2D": lambda: af.nn.conv2d(image(), kernel(), **dense),
+        "Conv3D": lambda: af.nn.conv3d(x(2, 12, 24, 24, 32), x(3, 3, 3, 32, 64), [1] * 5, "SAME"),
+        "Conv3DBackpropInputV2": lambda: af.nn.conv3d_transpose(
+            x(2, 12, 24, 24, 64), x(3, 3, 3, 32, 64), [2, 12, 24, 24, 32], [1] * 5
+        ),
+        "Conv3DBackpropFilterV2": lambda: af.nn.conv3d_backprop_filter_v2(
+            x(2, 12, 24, 24, 32), [3, 3, 3, 32, 64], x(2, 12, 24, 24, 64), [1] * 5, "SAME"
+        ),
         "Conv2D in one block": lambda: af.nn.conv2d(x(1, 1, 1, 512), x(3, 3, 512, 512), **dense),
         "Conv2D of pixels": lambda: af.nn.conv2d(image(), x(1, 1, 32, 64), **dense),
         "Conv2D of few channels": lambda: af.nn.conv2d(x(8, 40, 40, 1), x(5, 5, 1, 64), **dense),

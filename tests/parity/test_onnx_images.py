@@ -45,7 +45,7 @@ COORDINATES = ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"
 @pytest.mark.parametrize("scales", [(1, 1, 2, 1.5), (1, 1, 0.5, 0.7), (1, 1, 1, 3)])
 async def test_resize_by_scales(mode: str, coordinates: str, scales: Any) -> None:
     inputs = {"x": X, "roi": None, "scales": np.array(scales, np.float32)}
-    how = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    how: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": coordinates}
     if coordinates == "align_corners":  # of fractions onnxruntime takes the size that is made, onnx the one asked for
         inputs["scales"] = np.array([1, 1, 2, 3], np.float32)
     for weights in (["scales"], []):
@@ -92,7 +92,13 @@ async def test_grid_sample_far_outside(mode: str, padding: str, aligned: int) ->
 async def test_roi_align(mode: str, ratio: int, coordinates: str) -> None:
     rois = np.array([[1, 1, 6, 5], [0, 0, 3, 3], [2.4, 3.6, 8, 6.5], [-3, -2, 20, 30]], np.float32)
     inputs = {"x": X, "rois": rois, "batches": np.array([0, 1, 1, 0], np.int64)}
-    how = {"mode": mode, "sampling_ratio": ratio, "output_height": 3, "output_width": 2, "spatial_scale": 0.8}
+    how: dict[str, Any] = {
+        "mode": mode,
+        "sampling_ratio": ratio,
+        "output_height": 3,
+        "output_width": 2,
+        "spatial_scale": 0.8,
+    }
     await same("RoiAlign", inputs, opset=16, coordinate_transformation_mode=coordinates, **how)
 
 
