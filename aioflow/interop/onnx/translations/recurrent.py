@@ -1,6 +1,7 @@
 """RNN, LSTM and GRU: all inputs are projected in one product, then a loop goes over the steps.
 
-The loop is one that the runtime lifts into a native loop, and gradients flow through it.
+The loop is one that the runtime lifts into a native loop, and gradients flow through it. The usual LSTM is an op of its
+own (`lstm_layer.py`), which takes a third of the time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.interop.onnx.translations.dimensions import shape_of, size_of
+from aioflow.interop.onnx.translations.lstm_layer import is_usual, whole_layer
 from aioflow.interop.onnx.translations.recurrent_cells import (
     Activation,
     Cell,
@@ -44,12 +46,33 @@ class _Input:
         return make("ReverseSequence", x, self.lengths, seq_dim=0, batch_dim=1)
 
 
+# (input, weights of the input and of the state, bias, state, lengths) -> all outputs and the last state.
+_Whole = Callable[[Tensor, tuple[Tensor, Tensor], Tensor | None, list[Tensor], Tensor | None], "_Result"]
+_Result = tuple[Tensor | None, list[Tensor]]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What tells the three ops from one another.
+
+    Attributes:
+        functions: The activations that a direction has by default.
+        cell: Makes the step of a direction, of its number, its recurrent weights and its activations.
+        whole: Makes all steps of a direction, of its number, where an op does so.
+    """
+
+    functions: Sequence[str]
+    cell: Callable[[int, Tensor, Sequence[Activation]], Cell]
+    whole: Callable[[int], _Whole] | None = None
+
+
 @dataclass(frozen=True)
 class _Direction:
-    """One direction: its step, what projects its input, and the state it starts with."""
+    """One direction: its step, or all of them, its weights, and the state it starts with."""
 
     cell: Cell
-    weights: Tensor
+    whole: _Whole | None
+    weights: tuple[Tensor, Tensor]
     bias: Tensor | None
     state: list[Tensor]
     backwards: bool
@@ -68,7 +91,7 @@ def rnn(
     def cell(number: int, weights: Tensor, functions: Sequence[Activation]) -> Cell:
         return rnn_cell(weights, functions)
 
-    return _recurrent(node, (x, w, r, b, lengths), [h], ("Tanh",), cell)
+    return _recurrent(node, (x, w, r, b, lengths), [h], _Kind(("Tanh",), cell))
 
 
 @translation("LSTM")
@@ -90,7 +113,12 @@ def lstm(
         coupled = bool(node.attr("input_forget", 0))
         return lstm_cell(weights, size, functions, None if looks is None else looks[number], coupled)
 
-    return _recurrent(node, (x, w, r, b, lengths), [h, c], ("Sigmoid", "Tanh", "Tanh"), cell)
+    def whole(number: int) -> _Whole:
+        look = None if looks is None else looks[number]
+        return lambda x, weights, bias, state, ends: whole_layer(x, weights, bias, look, state, ends)
+
+    kind = _Kind(("Sigmoid", "Tanh", "Tanh"), cell, whole if is_usual(node, x) else None)
+    return _recurrent(node, (x, w, r, b, lengths), [h, c], kind)
 
 
 @translation("GRU")
@@ -113,7 +141,7 @@ def gru(
     def cell(number: int, weights: Tensor, functions: Sequence[Activation]) -> Cell:
         return gru_cell(weights, size, functions, None if own is None else own[number], linear_first)
 
-    return _recurrent(node, (x, w, r, b, lengths), [h], ("Sigmoid", "Tanh"), cell)
+    return _recurrent(node, (x, w, r, b, lengths), [h], _Kind(("Sigmoid", "Tanh"), cell))
 
 
 def _count(node: Node) -> int:
@@ -134,8 +162,7 @@ def _recurrent(
     node: Node,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
     state: Sequence[Tensor | None],
-    names: Sequence[str],
-    make_cell: Callable[[int, Tensor, Sequence[Activation]], Cell],
+    kind: _Kind,
 ) -> tuple[Tensor, ...]:
     """The outputs of the node: those of all steps, and each part of the last state."""
     x, w, r, b, lengths = inputs
@@ -143,14 +170,16 @@ def _recurrent(
     x = make("Transpose", x, _SWAP) if batch_first else x
     given = _Input(x, _differing(node, lengths, x))
     size, wanted = _hidden_size(node, r), not node.outputs or bool(node.outputs[0])
-    functions = activations(node, names, _count(node))
+    functions = activations(node, kind.functions, _count(node))
     starts = [_start(part, given.x, size, _count(node), batch_first) for part in state]
     ways = []
     for number, backwards in enumerate(_DIRECTIONS[node.attr("direction", "forward")]):
         weights, recurrent = _part(w, number), _part(r, number)
         bias = None if b is None else make("Sum", make("Reshape", _part(b, number), [2, -1]), 0)
-        cell = make_cell(number, recurrent, functions[number])
-        ways.append(_Direction(cell, weights, bias, [parts[number] for parts in starts], backwards))
+        cell = kind.cell(number, recurrent, functions[number])
+        whole = kind.whole(number) if kind.whole else None
+        first = [parts[number] for parts in starts]
+        ways.append(_Direction(cell, whole, (weights, recurrent), bias, first, backwards))
     results = [_run(way, given, wanted) for way in ways]
     last = [make("Pack", [end[i] for _, end in results], axis=1 if batch_first else 0) for i in range(len(state))]
     outputs = [output for output, _ in results if output is not None]
@@ -188,7 +217,10 @@ def _start(state: Tensor | None, x: Tensor, size: int, count: int, batch_first: 
 def _run(way: _Direction, given: _Input, wanted: bool) -> tuple[Tensor | None, list[Tensor]]:
     """All outputs, of shape [steps, batch, size], if they are wanted, and the last state."""
     x = given.reversed(given.x) if way.backwards else given.x
-    outputs, state = _steps(way, _projected(x, way), given.lengths, wanted)
+    if way.whole is not None and size_of(x, 0) != 1:  # what it does for all steps is not worth it for one
+        outputs, state = way.whole(x, way.weights, way.bias, way.state, given.lengths)
+    else:
+        outputs, state = _steps(way, _projected(x, way), given.lengths, wanted)
     if outputs is not None and way.backwards:
         outputs = given.reversed(outputs)
     return outputs, state
@@ -196,10 +228,11 @@ def _run(way: _Direction, given: _Input, wanted: bool) -> tuple[Tensor | None, l
 
 def _projected(x: Tensor, way: _Direction) -> Tensor:
     """x W' + b of all steps in one product."""
-    flat = make("Reshape", x, shape_of([-1, size_of(way.weights, 1)]))
-    flat = make("MatMul", flat, way.weights, transpose_b=True)
+    weights, _ = way.weights
+    flat = make("Reshape", x, shape_of([-1, size_of(weights, 1)]))
+    flat = make("MatMul", flat, weights, transpose_b=True)
     flat = flat if way.bias is None else make("BiasAdd", flat, way.bias)
-    return make("Reshape", flat, shape_of([size_of(x, 0), size_of(x, 1), size_of(way.weights, 0)]))
+    return make("Reshape", flat, shape_of([size_of(x, 0), size_of(x, 1), size_of(weights, 0)]))
 
 
 def _steps(way: _Direction, x: Tensor, lengths: Tensor | None, wanted: bool) -> tuple[Tensor | None, list[Tensor]]:

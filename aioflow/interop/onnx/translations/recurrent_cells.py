@@ -104,6 +104,7 @@ def lstm_cell(
     comes in.
     """
     f, g, h = functions
+    looks = [] if peepholes is None else _split(make("ExpandDims", peepholes, 0), [size] * 3)
 
     def step(x: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         gates, cell = _split(x + _times(state[0], weights), [3 * size, size])
@@ -112,7 +113,7 @@ def lstm_cell(
 
     def step_with_peepholes(x: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         before = state[1]
-        to_in, to_out, to_keep = _split(make("ExpandDims", peepholes, 0), [size] * 3)
+        to_in, to_out, to_keep = looks
         in_, out, forget, cell = _split(x + _times(state[0], weights), [size] * 4)
         let_in = f(in_ + to_in * before)
         keep = 1 - let_in if coupled else f(forget + to_keep * before)
@@ -133,10 +134,10 @@ def gru_cell(
     takes the bias of the hidden gate (`hidden_bias`) with it.
     """
     f, g = functions
+    to_gates, to_hidden = make_list("SplitV", weights, [2 * size, size], 0, num_split=2)
 
     def step(x: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         (before,) = state
-        to_gates, to_hidden = make_list("SplitV", weights, [2 * size, size], 0, num_split=2)
         x_gates, x_hidden = _split(x, [2 * size, size])
         update, reset = _split(f(x_gates + _times(before, to_gates)), [size] * 2)
         return _mixed(update, g(x_hidden + _times(reset * before, to_hidden)), before)
