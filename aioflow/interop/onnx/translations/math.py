@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from aioflow.graph import dtypes
 from aioflow.graph.tensor import Tensor
-from aioflow.interop.onnx.sizes import axis_of, rank_of
+from aioflow.interop.onnx.sizes import axis_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.interop.onnx.translations.dimensions import flat_from, scalar_of, size_of
 from aioflow.ops.apply import constant, make
@@ -296,8 +296,8 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
 @translation("MatMul")
 def matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
     """As NumPy has it: vectors become a row or a column, all but the last two dimensions are broadcast."""
-    ranks = rank_of(node, a), rank_of(node, b)
-    if ranks == (2, 2):
+    ranks = [None if t.dims is None else len(t.dims) for t in (a, b)]  # where it is not known, it is no vector
+    if ranks == [2, 2]:
         return make("MatMul", a, b)
     rows = make("ExpandDims", a, 0) if ranks[0] == 1 else a
     columns = make("ExpandDims", b, -1) if ranks[1] == 1 else b

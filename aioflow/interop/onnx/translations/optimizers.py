@@ -1,0 +1,70 @@
+"""Steps of optimizers as ops: the new values come out, nothing is changed in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.translating import Node, translation
+from aioflow.ops.apply import make
+
+_DOMAIN: Final = "ai.onnx.preview.training"
+
+
+def _each(
+    node: Node, inputs: Sequence[Tensor], parts: int, update: Callable[..., Sequence[Tensor]]
+) -> tuple[Tensor, ...]:
+    """`update` of each tensor with what goes with it; inputs and outputs come by part, for all tensors in turn."""
+    count, left = divmod(len(inputs), parts)
+    if left:
+        raise node.wrong("the inputs", f"{parts} for each tensor", len(inputs))
+    new = [update(*inputs[i::count]) for i in range(count)]
+    return tuple(value for part in zip(*new, strict=True) for value in part)
+
+
+def _as(value: Tensor, like: Tensor) -> Tensor:
+    return value if value.dtype is like.dtype else make("Cast", value, DstT=like.dtype)
+
+
+@translation("Adagrad", domain=_DOMAIN)
+def adagrad(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    decay = node.attr("decay_factor", 0.0)
+
+    def update(x: Tensor, slope: Tensor, squares: Tensor) -> Sequence[Tensor]:
+        slope = slope + x * node.attr("norm_coefficient", 0.0)
+        squares = squares + slope * slope
+        now = _as(rate, x) / (_as(step, x) * decay + 1)
+        return x - now * slope / (make("Sqrt", squares) + node.attr("epsilon", 1e-6)), squares
+
+    return _each(node, inputs, 3, update)
+
+
+@translation("Adam", domain=_DOMAIN)
+def adam(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    alpha, beta = node.attr("alpha", 0.9), node.attr("beta", 0.999)
+
+    def update(x: Tensor, slope: Tensor, mean: Tensor, squares: Tensor) -> Sequence[Tensor]:
+        slope = slope + x * node.attr("norm_coefficient", 0.0)
+        mean = mean * alpha + slope * (1 - alpha)
+        squares = squares * beta + slope * slope * (1 - beta)
+        count, now = _as(step, x), _as(rate, x)
+        corrected = now * make("Sqrt", 1 - make("Pow", beta, count)) / (1 - make("Pow", alpha, count))
+        now = make("SelectV2", make("Greater", step, 0), corrected, now)
+        x = x - now * mean / (make("Sqrt", squares) + node.attr("epsilon", 1e-6))
+        return x * (1 - node.attr("norm_coefficient_post", 0.0)), mean, squares
+
+    return _each(node, inputs, 4, update)
+
+
+@translation("Momentum", domain=_DOMAIN)
+def momentum(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    alpha, beta, nesterov = node.required("alpha"), node.required("beta"), node.required("mode") == "nesterov"
+
+    def update(x: Tensor, slope: Tensor, mean: Tensor) -> Sequence[Tensor]:
+        slope = slope + x * node.attr("norm_coefficient", 0.0)
+        share = make("SelectV2", make("Greater", step, 0), slope * beta, slope)
+        mean = mean * alpha + share
+        return x - _as(rate, x) * (slope + mean * alpha if nesterov else mean), mean
+
+    return _each(node, inputs, 3, update)
