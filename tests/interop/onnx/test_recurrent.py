@@ -74,19 +74,19 @@ OUTPUTS = {"RNN": ("y", "y_h"), "GRU": ("y", "y_h"), "LSTM": ("y", "y_h", "y_c")
 WAYS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
 
 
-@pytest.mark.parametrize("known_shapes", [True, False])
+@pytest.mark.parametrize(("known_shapes", "known_weights"), [(True, True), (False, True), (False, False)])
 @pytest.mark.parametrize("lengths", [True, False])
 @pytest.mark.parametrize("direction", WAYS)
 @pytest.mark.parametrize("op", GATES)
 async def test_each_step_follows_from_the_one_before(
-    op: str, direction: str, lengths: bool, known_shapes: bool
+    op: str, direction: str, lengths: bool, known_shapes: bool, known_weights: bool
 ) -> None:
     inputs = some(op, len(WAYS[direction]), lengths=lengths)
     model = one_node(
         op,
         inputs,
         OUTPUTS[op],
-        weights=("w", "r", "b"),
+        weights=("w", "r", "b") if known_weights else (),
         known_shapes=known_shapes,
         hidden_size=HIDDEN,
         direction=direction,
@@ -121,9 +121,11 @@ async def test_one_step_needs_no_loop() -> None:
     np.testing.assert_allclose(h, whole[0][0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("op", GATES)
-async def test_gradients_flow_through_all_steps(op: str) -> None:
-    inputs = some(op, 1, lengths=True, dtype=np.float64)
+async def test_gradients_flow_through_all_steps(op: str, dtype: Any) -> None:
+    inputs = some(op, 1, lengths=True, dtype=dtype)
+    far, tolerance = (1e-5, 1e-6) if dtype is np.float64 else (1e-2, 5e-3)
     model = onnx.load(one_node(op, inputs, OUTPUTS[op], hidden_size=HIDDEN))
     wanted = ["x", "w", "r", "b", "h"]
     with model.graph.as_default():
@@ -135,9 +137,26 @@ async def test_gradients_flow_through_all_steps(op: str) -> None:
         for name, slope in zip(wanted, found, strict=True):
             value = inputs[name]
             assert value is not None
-            direction = np.random.default_rng(1).standard_normal(value.shape)
-            moved = [await session.run(loss, feed | {model.inputs[name]: value + e * direction}) for e in (1e-5, -1e-5)]
-            np.testing.assert_allclose((slope * direction).sum(), (moved[0] - moved[1]) / 2e-5, rtol=1e-6)
+            direction = np.asarray(np.random.default_rng(1).standard_normal(value.shape), dtype)
+            moved = [await session.run(loss, feed | {model.inputs[name]: value + e * direction}) for e in (far, -far)]
+            np.testing.assert_allclose((slope * direction).sum(), (moved[0] - moved[1]) / (2 * far), rtol=tolerance)
+
+
+@pytest.mark.parametrize("op", GATES)
+async def test_what_is_behind_a_sequence_has_no_part(op: str) -> None:
+    inputs = some(op, 2, lengths=True)
+    assert inputs["x"] is not None
+    inputs["x"][3:, 1] = np.nan
+    model = onnx.load(one_node(op, inputs, OUTPUTS[op], hidden_size=HIDDEN, direction="bidirectional"))
+    with model.graph.as_default():
+        slopes = aioflow.gradients(model.outputs["y"], [model.inputs["w"], model.inputs["x"]])
+    async with aioflow.Session(graph=model.graph) as session:
+        feed = {tensor: inputs[name] for name, tensor in model.inputs.items()}
+        y = await session.run(model.outputs["y"], feed)
+        of_w, of_x = await session.run(slopes, feed)
+    np.testing.assert_allclose(y, expected(op, inputs, [False, True])[0], rtol=1e-5, atol=1e-6)
+    assert np.isfinite(of_w).all()
+    np.testing.assert_array_equal(of_x[2:, 1], 0)
 
 
 def test_an_unknown_activation_is_refused() -> None:

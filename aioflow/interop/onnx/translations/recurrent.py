@@ -14,7 +14,7 @@ import numpy as np
 
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.translating import Node, translation
-from aioflow.interop.onnx.translations.dimensions import shape_of, size_of
+from aioflow.interop.onnx.translations.dimensions import int32, shape_of, size_of
 from aioflow.interop.onnx.translations.lstm_layer import is_usual, whole_layer
 from aioflow.interop.onnx.translations.recurrent_cells import (
     Activation,
@@ -168,7 +168,7 @@ def _recurrent(
     x, w, r, b, lengths = inputs
     batch_first = bool(node.attr("layout", 0))
     x = make("Transpose", x, _SWAP) if batch_first else x
-    given = _Input(x, _differing(node, lengths, x))
+    given = _cleared(x, _differing(node, lengths, x))
     size, wanted = _hidden_size(node, r), not node.outputs or bool(node.outputs[0])
     functions = activations(node, kind.functions, _count(node))
     starts = [_start(part, given.x, size, _count(node), batch_first) for part in state]
@@ -188,6 +188,15 @@ def _recurrent(
     if batch_first:
         return make("Pack", [make("Transpose", y, _SWAP) for y in outputs], axis=2), *last
     return make("Pack", outputs, axis=1), *last
+
+
+def _cleared(x: Tensor, lengths: Tensor | None) -> _Input:
+    """With 0 behind the end of each sequence: what is there may be anything, and has no part in gradients."""
+    if lengths is None:
+        return _Input(x, None)
+    times = make("Reshape", make("Range", 0, size_of(x, 0), 1), [-1, 1, 1])
+    going = make("Less", times, make("ExpandDims", int32(lengths), 1))
+    return _Input(make("SelectV2", going, x, 0), lengths)
 
 
 def _part(x: Tensor, number: int) -> Tensor:
@@ -255,12 +264,13 @@ def _steps(way: _Direction, x: Tensor, lengths: Tensor | None, wanted: bool) -> 
 
     arrays = [] if target is None else [target]
     start = [constant(np.int32(0)), arrays, *way.state]
-    shapes = [(), [None for _ in arrays], *(_invariant(part, x) for part in way.state)]
+    shapes = [(), [None for _ in arrays], *(_invariant(part, x, way.weights[1]) for part in way.state)]
     _, ends, *state = while_loop(lambda time, *_: time < steps, body, start, shape_invariants=shapes)
     return ends[0].stack() if ends else None, state
 
 
-def _invariant(state: Tensor, x: Tensor) -> tuple[int | None, int | None]:
-    """The static shape that a state has in all steps: a batch that is known of one of the two only may be lost."""
+def _invariant(state: Tensor, x: Tensor, weights: Tensor) -> tuple[int | None, int | None]:
+    """The static shape that a state has in all steps: what is known of one of those that it is made of may be lost."""
     batch, size = state.dims or (None, None)
-    return batch if x.dims is not None and x.dims[1] == batch else None, size
+    same = x.dims is not None and x.dims[1] == batch
+    return batch if same else None, size if weights.dims is not None and None not in weights.dims else None
