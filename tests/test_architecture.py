@@ -99,6 +99,9 @@ PATTERNS: Final = frozenset(
         "aioflow.compiler.optimize.shapes._VALUES",
         "aioflow.compiler.optimize.transposes._RULES",
         "aioflow.interop.onnx.exporting.runnable.KERNELS",
+        "aioflow.graph.older.forms._NAMED",
+        "aioflow.graph.older.forms._RULES",
+        "aioflow.interop.tensorflow.exporting._RULES",
         "aioflow.runtime.calibrate._RATES",
         "aioflow.testing.check_backend._KERNELS",
     }

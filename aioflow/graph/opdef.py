@@ -42,6 +42,9 @@ __all__ = [
 ]
 
 
+_OWN: Final = ("_", "Aioflow")  # how the names of ops begin that TensorFlow lacks
+
+
 class ShapeContext:
     """What a shape function may look at: input shapes, attributes, and the inputs' values where they are constants.
 
@@ -127,6 +130,7 @@ class OpDef:
         commutative: The order of the inputs does not matter.
         made_by: Who makes nodes of it: "user" (builders, and definitions that are imported); "compiler", whose passes
             do: plans have such nodes, and graphs have none; "worker": nothing that was sent to it has them either.
+        published: TensorFlow has it, too.
         shape_fn: Maps a ShapeContext to the dims of the outputs: one `Dims` for a single output, otherwise a list.
         value: What it gives where its inputs are known while the graph is built.
     """
@@ -138,6 +142,7 @@ class OpDef:
     traits: Traits = UNSTATED
     commutative: bool = False
     made_by: str = "user"
+    published: bool = True
     shape_fn: ShapeFn | None = None
     value: StaticValue | None = None
 
@@ -227,6 +232,7 @@ def define_op(
     stateful: bool = False,
     commutative: bool = False,
     made_by: str = "user",
+    published: bool = True,
 ) -> OpDef:
     """Define an op and register it.
 
@@ -241,6 +247,7 @@ def define_op(
         traits: A kind with what is unusual about this op, such as `elementwise(cost=transcendental())`.
         stateful: Short for an effect: it changes what others see. Traits that say more about it are not contradicted.
         commutative, made_by: As of `OpDef`.
+        published: Whether TensorFlow has it, too. What begins with "_" or "Aioflow" it has not.
 
     Raises:
         AlreadyRegisteredError: the name is taken.
@@ -262,6 +269,7 @@ def define_op(
         _with_state(traits) if stateful else traits,
         commutative,
         made_by,
+        published and not name.startswith(_OWN),
         shape,
         value,
     )

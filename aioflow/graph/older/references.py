@@ -8,13 +8,13 @@ update, and under its own name the value after that. So each name stands for the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.definitions import InputRef, NodeDef
-from aioflow.graph.dtypes import DType, resource
+from aioflow.graph.dtypes import DType, int32, resource
 from aioflow.graph.older.forms import VARIABLES, expanded, newer_form
 from aioflow.graph.opdef import OPS
 
@@ -63,7 +63,7 @@ class _Lowering:
         self._names = names
         self._by_name = {node.name: node for node in nodes}
         self._known: dict[InputRef, _Reference | None] = {}
-        self._updates: dict[str, str] = {}
+        self._others: dict[str, str] = {}
         self._read: set[str] = set()  # handles of which somebody reads the value, waiting for nothing
 
     def all(self) -> Iterator[NodeDef]:
@@ -112,12 +112,23 @@ class _Lowering:
         # Switch and the like pass references on; of a Merge the second output is a number.
         if form is None or node.op != f"Ref{form}" or (form == "Merge" and ref.port):
             return None
-        return _Reference(str(ref), _dtype(node, "T"))
+        handle = InputRef(self._beside(node.name, "handle"), ref.port) if self._is_fetched(node, form) else ref
+        return _Reference(str(handle), _dtype(node, "T"))
+
+    def _is_fetched(self, node: NodeDef, form: str) -> bool:
+        """Whether somebody may want its value by its name: not of what is inside a branch or a loop."""
+        sources = [self._by_name.get(InputRef.parse(text).node) for text in node.inputs]
+        is_loops = any(source is not None and source.op == "RefNextIteration" for source in sources)
+        return form in ("Exit", "Identity") or (form == "Merge" and not is_loops)
+
+    def _beside(self, name: str, part: str) -> str:
+        """The name of the node that does what this one did, where this one has become the value after that."""
+        if name not in self._others:
+            self._others[name] = self._names.fresh(f"{name}/{part}")
+        return self._others[name]
 
     def _update(self, name: str) -> str:
-        if name not in self._updates:
-            self._updates[name] = self._names.fresh(f"{name}/update")
-        return self._updates[name]
+        return self._beside(name, "update")
 
     # -- what becomes of a node -------------------------------------------------------------------------------------
 
@@ -133,25 +144,15 @@ class _Lowering:
         if node.op == "Identity" and form is None:
             yield self._as_read(node, references[node.inputs[0]])
             return
-        handles = _handles(form, node) if form is not None else ()
-        inputs: list[str] = []
-        waits: list[str] = []
-        for index, text in enumerate(node.inputs):
-            reference = references.get(text)
-            if reference is None:
-                inputs.append(text)
-            elif index in handles:
-                inputs.append(reference.handle)
-                waits += reference.waits
-            else:
-                read = self._reading(node, index, reference, references)
-                yield read
-                inputs.append(read.name)
-        inputs += [text for text in waits if text not in inputs]
+        before, inputs = self._taken(node, form, references)
+        yield from before
         if form is None:
             yield replace(node, inputs=tuple(inputs))
             return
         made = NodeDef(node.name, form, tuple(inputs), node.device, _attrs(node, form))
+        if node.op == f"Ref{form}" and self._is_fetched(node, form):
+            yield from self._with_value(made)
+            return
         reference = references[node.inputs[0]] if self._is_update(node, form) else None
         if reference is None:
             yield made
@@ -159,6 +160,41 @@ class _Lowering:
         yield replace(made, name=self._update(node.name))
         after = (reference.handle, f"^{self._update(node.name)}")
         yield NodeDef(node.name, "ReadVariableOp", after, node.device, {"dtype": reference.dtype})
+
+    def _taken(
+        self, node: NodeDef, form: str | None, references: Mapping[str, _Reference | None]
+    ) -> tuple[list[NodeDef], list[str]]:
+        """What a node reads and waits for, and the nodes that are made for that."""
+        handles = _handles(form, node) if form is not None else set()
+        before: list[NodeDef] = []
+        inputs: list[str] = []
+        waits: list[str] = []
+        for index, text in enumerate(node.inputs):
+            reference = references.get(text)
+            if reference is None:
+                inputs.append(text)
+            elif index not in handles:
+                before.append(self._reading(node, index, reference, references))
+                inputs.append(before[-1].name)
+            elif form == "Merge" and reference.waits:  # one of its inputs comes, so that it cannot wait for all
+                name = self._names.fresh(f"{node.name}/input_{index}")
+                before.append(NodeDef(name, "Identity", (reference.handle, *reference.waits), "", {"T": resource}))
+                inputs.append(name)
+            else:
+                inputs.append(reference.handle)
+                waits += reference.waits
+        return before, inputs + [text for text in dict.fromkeys(waits) if text not in inputs]
+
+    def _with_value(self, node: NodeDef) -> Iterator[NodeDef]:
+        """A node that passes a reference on, and under its own name the value."""
+        handle, dtype = self._beside(node.name, "handle"), _dtype(self._by_name[node.name], "T")
+        yield replace(node, name=handle)
+        if node.op != "Merge":
+            yield NodeDef(node.name, "ReadVariableOp", (handle,), node.device, {"dtype": dtype})
+            return
+        read = NodeDef(self._names.fresh(f"{node.name}/value"), "ReadVariableOp", (handle,), "", {"dtype": dtype})
+        yield read
+        yield NodeDef(node.name, "IdentityN", (read.name, f"{handle}:1"), node.device, {"T": (dtype, int32)})
 
     def _as_read(self, node: NodeDef, reference: _Reference | None) -> NodeDef:
         if reference is None:
@@ -171,7 +207,7 @@ class _Lowering:
         return NodeDef(node.name, "ReadVariableOp", inputs, node.device, {**private, "dtype": reference.dtype})
 
     def _reading(
-        self, node: NodeDef, index: int, reference: _Reference, others: dict[str, _Reference | None]
+        self, node: NodeDef, index: int, reference: _Reference, others: Mapping[str, _Reference | None]
     ) -> NodeDef:
         """A read of the value that a node takes, after all else that it takes."""
         control = [text for text in node.inputs if text.startswith("^")]

@@ -17,14 +17,12 @@ from aioflow.formats.stores import joined, store_at
 from aioflow.formats.tensor_bundle import OBJECT_GRAPH
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
-from aioflow.graph.opdef import OPS
-from aioflow.graph.published.graphs import definition_of
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Model, Signature
+from aioflow.interop.tensorflow.definitions import supported
 from aioflow.interop.tensorflow.pruning import node_of, pruned
 from aioflow.interop.tensorflow.restored import captured_variables, restored_variables
 from aioflow.interop.tensorflow.saved_model_parts import ASSETS, VARIABLES, Parts, components, meta_graph, saved_model
-from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.ops.importer import import_graph_def
 from aioflow.ops.variables.adopted import AdoptedVariable
 from aioflow.ops.variables.variable import Variable
@@ -76,22 +74,6 @@ def load_saved_model(folder: str | os.PathLike[str], tags: Iterable[str] | str |
 # -- the graph --------------------------------------------------------------------------------------------------------
 
 
-def _definition(graph: Message, meta: Message, place: str) -> GraphDef:
-    refused: list[UnsupportedOp] = []
-
-    def refuse(op: str, node: str, why: str) -> None:
-        refused.append(UnsupportedOp(op, node, why))
-
-    ops = meta.meta_info_def.stripped_op_list
-    nodes, functions = definition_of(graph, refuse, ops)
-    library = {function.name for function in functions} | {each.signature.name for each in graph.library.function}
-    for where, each in [("", nodes), *((f"{f.name}/", f.nodes) for f in functions)]:
-        refused += [UnsupportedOp(n.op, where + n.name) for n in each if n.op not in OPS and n.op not in library]
-    if refused:
-        raise UnsupportedError(f"the SavedModel in {place}", refused)
-    return GraphDef(nodes, functions=functions)
-
-
 def _signature(graph: Graph, given: Message) -> Signature:
     inputs, outputs = (
         {part: _tensor(graph, name) for key in sorted(infos) for part, name in components(key, infos[key])}
@@ -135,13 +117,20 @@ def _values(meta: Message, parts: Parts, place: str) -> _Values:
     prefix = joined(place, VARIABLES)
     prefix = prefix if checkpoint_exists(prefix) else ""
     wanted = [*parts.tensors(), *parts.init]
-    graph_def = _definition(pruned(meta.graph_def, wanted), meta, place)
+    what, ops = f"the SavedModel in {place}", meta.meta_info_def.stripped_op_list
+    graph_def = supported(
+        pruned(meta.graph_def, wanted), f"the SavedModel in {place}", meta.meta_info_def.stripped_op_list
+    )
     captured = _captured(graph_def, meta, prefix)
     handles = {node.name for node in graph_def.nodes if node.op == "VarHandleOp"}
     handles -= {node.refs()[0].node for node in graph_def.nodes if node.op == "AssignVariableOp"}  # as assets' names
     if not (prefix and parts.restore) or (handles and handles <= set(captured.values())):
         return _Values(graph_def, prefix, captured, captured, "")
-    graph_def = _definition(pruned(meta.graph_def, [*wanted, parts.restore, parts.filename]), meta, place)
+    graph_def = supported(
+        pruned(meta.graph_def, [*wanted, parts.restore, parts.filename]),
+        f"the SavedModel in {place}",
+        meta.meta_info_def.stripped_op_list,
+    )
     restore = node_of(parts.restore)
     restored = restored_variables(graph_def.nodes, graph_def.functions, restore)
     others = [key for key, node in captured.items() if node not in restored.values()]

@@ -96,7 +96,7 @@ def _refuse_own_ops(graph: Message) -> None:
 
 
 def _is_own(op: str) -> bool:
-    return op.startswith("_") and op in OPS
+    return op in OPS and not OPS.get(op).published
 
 
 def _reads(graph: Graph, handles: Sequence[Operation]) -> list[Any]:

@@ -14,8 +14,8 @@ __all__ = ["mailbox_put", "mailbox_take"]
 
 _NAMED = ["T: type", "container: string = ''", "shared_name: string"]
 
-define_op("MailboxPut", "key: int64, value: T", "", _NAMED, traits=waiting())
-define_op("MailboxTake", "key: int64", "value: T", _NAMED, traits=waiting())
+define_op("MailboxPut", "key: int64, value: T", "", _NAMED, traits=waiting(), published=False)
+define_op("MailboxTake", "key: int64", "value: T", _NAMED, traits=waiting(), published=False)
 not_differentiable("MailboxPut", "MailboxTake")
 
 

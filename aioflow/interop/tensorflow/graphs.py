@@ -1,0 +1,149 @@
+"""Graphs of TensorFlow in files, and graphs of ours as TensorFlow runs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from aioflow import protos
+from aioflow.errors import DataLossError, OpError, ResourceExhaustedError
+from aioflow.formats.stores import store_of
+from aioflow.graph.foreign import refuse_foreign
+from aioflow.graph.graph import Graph
+from aioflow.graph.graphdef import GraphDef, NodeDef
+from aioflow.graph.operation import Operation
+from aioflow.graph.tensor import Tensor
+from aioflow.graph.tensor_like import TensorLike
+from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
+from aioflow.interop.tensorflow.definitions import supported
+from aioflow.ops import importer
+
+__all__ = ["Source", "import_graph_def", "load_graph"]
+
+# A file or the bytes of one, a definition, or a GraphDef message of whoever made its class.
+Source: TypeAlias = "str | os.PathLike[str] | bytes | GraphDef | protos.Message"
+
+_MAX_BYTES = 1 << 31  # what a message may have
+
+
+def import_graph_def(
+    graph_def: Source,
+    name: str | None = None,
+    input_map: Mapping[str, TensorLike | Operation] | None = None,
+    return_elements: Sequence[str] | None = None,
+) -> list[Any] | None:
+    """Add the nodes of a graph of TensorFlow to the default graph. Blocks on the disk or the network for a file.
+
+    It differs from `aioflow.import_graph_def` in what it takes, and in that it says all that is missing at once.
+
+    Args:
+        graph_def: A path or URL, or the contents of such a file, as bytes or as text (.pb, .pbtxt); or a definition.
+        name, input_map, return_elements: As of `aioflow.import_graph_def`.
+
+    Raises:
+        NotFoundError: there is no such file.
+        DataLossError: it is damaged, or holds something else.
+        UnsupportedError: there are ops that are not here; it says all of them.
+        InvalidArgumentError, ResourceExhaustedError, …: as `aioflow.import_graph_def`.
+    """
+    made = _definition(graph_def)
+    if return_elements is None:
+        importer.import_graph_def(made, input_map, name=name)
+        return None
+    return importer.import_graph_def(made, input_map, return_elements, name=name)
+
+
+def load_graph(
+    source: Source,
+    inputs: Iterable[str] | None = None,
+    outputs: Iterable[str] | None = None,
+    clear_devices: bool = True,
+) -> Model:
+    """The model that a frozen graph is: one whose variables have become constants. Blocks on the disk or the network.
+
+    Args:
+        source: As of `import_graph_def`.
+        inputs: Names of nodes or tensors; by default the placeholders.
+        outputs: Names of nodes or tensors; by default what no node reads.
+        clear_devices: Forget which devices the nodes were put on where the graph was made.
+
+    Returns:
+        A model with one signature. An input or output has the name that is given, or that of its node; of an output
+        that is not the first of its node, that of the tensor.
+
+    Raises:
+        NotFoundError: there is no such file, or a name is not in the graph (UnknownNameError).
+        DataLossError, UnsupportedError, …: as `import_graph_def`.
+    """
+    definition = _definition(source)
+    if clear_devices:
+        definition = _without_devices(definition)
+    graph = Graph()
+    with graph.as_default():
+        importer.import_graph_def(definition, name="")
+    ends = Signature(
+        _named(graph, inputs) if inputs is not None else _placeholders(graph),
+        _named(graph, outputs) if outputs is not None else _unread(graph),
+    )
+    return Model(graph, {DEFAULT_SIGNATURE: ends}, source=f"{_what(source)} of TensorFlow")
+
+
+def _what(source: Source) -> str:
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else "a graph"
+
+
+def _definition(source: Source) -> GraphDef:
+    if isinstance(source, GraphDef) or protos.is_message(source, "GraphDef"):
+        message: protos.Message = source
+        return supported(protos.parse("GraphDef", message.SerializeToString()), "the graph")
+    if isinstance(source, bytes):
+        return _of_bytes(source, "the graph")
+    store, name = store_of(source)
+    file = store.path(name)
+    size = store.size(name)
+    if size is not None and size > _MAX_BYTES:
+        raise ResourceExhaustedError(f"{file} is too large", expected=f"at most {_MAX_BYTES} bytes", actual=size)
+    try:
+        return _of_bytes(store.read(name), file)
+    except OpError as error:
+        if file not in error.message:
+            error.message = f"{file}: {error.message}"
+        raise
+
+
+def _of_bytes(data: bytes, what: str) -> GraphDef:
+    refuse_foreign(data)
+    graph = protos.read("GraphDef", data)
+    if not graph.ListFields():
+        raise DataLossError("not a GraphDef", actual=data[:20])
+    return supported(graph, what)
+
+
+def _without_devices(definition: GraphDef) -> GraphDef:
+    def cleared(nodes: Iterable[NodeDef]) -> tuple[NodeDef, ...]:
+        return tuple(replace(node, device="") if node.device else node for node in nodes)
+
+    functions = tuple(replace(function, nodes=cleared(function.nodes)) for function in definition.functions)
+    return replace(definition, nodes=cleared(definition.nodes), functions=functions)
+
+
+def _named(graph: Graph, names: Iterable[str]) -> dict[str, Tensor]:
+    return {name: graph.get_tensor_by_name(name if ":" in name else f"{name}:0") for name in names}
+
+
+def _placeholders(graph: Graph) -> dict[str, Tensor]:
+    return {op.name: op.outputs[0] for op in graph.get_operations() if op.type == "Placeholder"}
+
+
+def _unread(graph: Graph) -> dict[str, Tensor]:
+    """What comes out: the outputs of nodes with inputs of which no output is read."""
+    operations = graph.get_operations()
+    read = {tensor.op for op in operations for tensor in op.inputs}
+    return {
+        op.name if tensor.value_index == 0 else tensor.name: tensor
+        for op in operations
+        if op.inputs and op not in read and graph.is_fetchable(op)
+        for tensor in op.outputs
+    }

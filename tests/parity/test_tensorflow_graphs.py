@@ -1,0 +1,339 @@
+"""Graphs of TensorFlow run here, and graphs of ours run there, with equal results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow import interop
+from aioflow.graph.graphdef import GraphDef
+from aioflow.graph.opdef import OPS
+from aioflow.interop.unsupported import UnsupportedError
+from aioflow.ops.queues.mailbox import mailbox_put
+from aioflow.testing.evaluate import evaluate
+
+pytestmark = pytest.mark.parity
+
+X = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+Y = np.random.default_rng(1).standard_normal((4, 1)).astype(np.float32)
+
+
+@pytest.fixture
+def first_years(tf: Any) -> Iterator[Any]:
+    """TensorFlow as it was: variables are references, branches and loops are nodes."""
+    resources, control_flow = tf.resource_variables_enabled(), tf.control_flow_v2_enabled()
+    tf.disable_resource_variables()
+    tf.disable_control_flow_v2()
+    yield tf
+    if resources:
+        tf.enable_resource_variables()
+    if control_flow:
+        tf.enable_control_flow_v2()
+
+
+def same_steps(tf: Any, build: Callable[[Any], Sequence[Any]], feeds: dict[str, Any] | None = None) -> set[str]:
+    """Run the same fetches one after the other in TensorFlow and, imported, here. The ops that were older ones."""
+    with tf.Graph().as_default() as theirs:
+        names = [fetch if isinstance(fetch, str) else fetch.name for fetch in build(tf)]
+        definition = theirs.as_graph_def()
+        with tf.Session() as session:
+            wanted = [session.run(theirs.as_graph_element(name), feeds) for name in names]
+    with af.Graph().as_default() as ours:
+        graph_def = af.GraphDef()
+        graph_def.ParseFromString(definition.SerializeToString())
+        interop.tensorflow.import_graph_def(definition.SerializeToString(), name="")
+        with af.Session() as own:
+            for i, (name, value) in enumerate(zip(names, wanted, strict=True)):
+                found = own.run_sync(ours.as_graph_element(name), feeds)
+                if value is not None and found is not None:
+                    np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-6, err_msg=f"{i}: {name}")
+    return {node.op for node in definition.node if node.op not in OPS}
+
+
+OPTIMIZERS: list[Callable[[Any], Any]] = [
+    lambda t: t.GradientDescentOptimizer(0.1),
+    lambda t: t.MomentumOptimizer(0.1, 0.9),
+    lambda t: t.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
+    lambda t: t.AdamOptimizer(0.1),
+    lambda t: t.AdagradOptimizer(0.1),
+    lambda t: t.AdadeltaOptimizer(0.1),
+    lambda t: t.RMSPropOptimizer(0.1),
+    lambda t: t.RMSPropOptimizer(0.1, centered=True),
+    lambda t: t.FtrlOptimizer(0.1),
+    lambda t: t.ProximalGradientDescentOptimizer(0.1),
+    lambda t: t.ProximalAdagradOptimizer(0.1),
+]
+
+
+@pytest.mark.parametrize("number", range(len(OPTIMIZERS)))
+def test_training_on_references(first_years: Any, number: int) -> None:
+    def build(m: Any) -> list[Any]:
+        x, y = m.placeholder(m.float32, [None, 3], name="x"), m.placeholder(m.float32, [None, 1], name="y")
+        w = m.get_variable("w", initializer=[[1.0], [2.0], [3.0]], use_resource=False)
+        b = m.get_variable("b", [1], initializer=m.zeros_initializer(), use_resource=False)
+        step = m.Variable(0, name="step", trainable=False, use_resource=False)
+        table = m.get_variable("table", initializer=np.ones((5, 1), np.float32), use_resource=False)
+        rows = m.reduce_sum(m.nn.embedding_lookup(table, [1, 3, 1]))
+        loss = m.reduce_mean(m.square(m.matmul(x, w) + b - y)) + rows * rows
+        train = OPTIMIZERS[number](m.train).minimize(loss, global_step=step)
+        values = [loss, "w:0", "b:0", "table:0", "step:0"]
+        return [m.global_variables_initializer(), *values, train, *values, train, train, *values]
+
+    older = same_steps(first_years, build, {"x:0": X, "y:0": Y})
+    assert {"VariableV2", "Assign", "AssignAdd"} < older
+    assert any(op.startswith("Apply") for op in older)
+
+
+def assignments(m: Any) -> list[Any]:
+    v = m.Variable([1.0, 2.0], name="v", use_resource=False)
+    first = m.assign(v, v * 3.0, name="first")
+    second = m.assign_sub(first, [0.5, 0.5], name="second")  # of what the first one gives
+    with m.control_dependencies([second]):
+        read = m.identity(v._ref(), name="read")
+        product = m.multiply(v._ref(), v._ref(), name="product")
+    return [m.global_variables_initializer(), "first:0", "v:0", "second:0", "v:0", read, product, "v:0"]
+
+
+def initialized(m: Any) -> list[Any]:
+    v = m.Variable(3, name="v", use_resource=False)
+    known = m.is_variable_initialized(v)
+    return [known, m.global_variables_initializer(), known, m.count_up_to(v, 9), "v:0", m.count_up_to(v, 9)]
+
+
+def scattered(m: Any) -> list[Any]:
+    v = m.Variable(np.arange(12, dtype=np.float32).reshape(4, 3), name="v", use_resource=False)
+    fetches: list[Any] = [m.global_variables_initializer()]
+    for kind in ("update", "add", "sub", "mul", "div", "min", "max"):
+        fetches += [getattr(m, f"scatter_{kind}")(v, [3, 0], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), "v:0"]
+    for kind in ("update", "add", "sub"):
+        fetches += [getattr(m, f"scatter_nd_{kind}")(v, [[1, 2], [2, 0]], [7.0, 8.0]), "v:0"]
+    return fetches
+
+
+def branches(m: Any) -> list[Any]:
+    v = m.Variable([1.0, 2.0], name="v", use_resource=False)
+    fetches: list[Any] = [m.global_variables_initializer()]
+    for limit in (0.0, 5.0):
+        more = v[0] > limit
+        fetches.append(m.cond(more, lambda: m.assign_add(v, [1.0, 1.0]) * 2.0, lambda: v - 1.0))
+        fetches.append("v:0")
+        fetches.append(m.cond(more, lambda: m.assign(v, [9.0, 9.0]), lambda: m.assign(v, [4.0, 4.0])))
+        fetches.append("v:0")
+    return fetches
+
+
+def a_loop(m: Any) -> list[Any]:
+    v = m.Variable(1.0, name="v", use_resource=False)
+
+    def body(i: Any, total: Any) -> Any:
+        with m.control_dependencies([m.assign_add(v, 1.0)]):
+            return i + 1, total + m.identity(v._ref())
+
+    _, total = m.while_loop(lambda i, _: i < 4, body, [0, 0.0], parallel_iterations=1)
+    return [m.global_variables_initializer(), total, "v:0", total, "v:0"]
+
+
+def queues(m: Any) -> list[Any]:
+    from tensorflow.python.ops import gen_data_flow_ops as ops
+
+    fetches: list[Any] = []
+    made = [
+        ops.fifo_queue([m.float32, m.int32], capacity=10),
+        ops.padding_fifo_queue([m.float32, m.int32], shapes=[[], []], capacity=10),
+        ops.random_shuffle_queue([m.float32, m.int32], capacity=10, shapes=[[], []], seed=3, seed2=4),
+    ]
+    for i, queue in enumerate(made):
+        first = np.float32(5.0)
+        fetches += [ops.queue_enqueue(queue, [first, 7]), ops.queue_size(queue)]
+        fetches += ops.queue_dequeue(queue, [m.float32, m.int32])[1:]
+        fetches += [ops.queue_enqueue_many(queue, [np.array([first, first]), [1, 1]]), ops.queue_close(queue)]
+        fetches += ops.queue_dequeue_up_to(queue, 5, [m.float32, m.int32])[1:] if i else []
+    return fetches
+
+
+def stacks(m: Any) -> list[Any]:
+    ops = m.raw_ops
+    stack = ops.Stack(elem_type=m.float32)
+    with m.control_dependencies([ops.StackPush(handle=stack, elem=m.constant([1.0, 2.0]))]):
+        return [ops.StackPop(handle=stack, elem_type=m.float32)]
+
+
+def accumulators(m: Any) -> list[Any]:
+    from tensorflow.python.ops import gen_data_flow_ops as ops
+
+    made = ops.conditional_accumulator(m.float32, [2], shared_name="a")
+    apply = ops.accumulator_apply_gradient(made, np.int64(0), m.constant([1.0, 3.0]))
+    taken = ops.accumulator_take_gradient(made, 2, m.float32)
+    return [apply, ops.accumulator_num_accumulated(made), apply, taken, ops.accumulator_num_accumulated(made)]
+
+
+PROGRAMS = [assignments, initialized, scattered, branches, a_loop, queues, stacks, accumulators]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_programs_of_the_first_years(first_years: Any, program: Callable[[Any], list[Any]]) -> None:
+    assert same_steps(first_years, program)
+
+
+def test_their_saver_saves_and_restores_here(first_years: Any, tmp_path: Path) -> None:
+    tf = first_years
+    with tf.Graph().as_default() as theirs, tf.Session() as session:
+        v = tf.Variable([1.0, 2.0], name="v", use_resource=False)
+        saver = tf.train.Saver(sharded=False)
+        session.run(v.initializer)
+        saver.save(session, str(tmp_path / "theirs"), write_meta_graph=False)
+        session.run(tf.assign(v, [5.0, 6.0]))
+        definition = theirs.as_graph_def()
+    with af.Graph().as_default() as ours, af.Session() as own:
+        af.import_graph_def(definition, name="")
+        element = ours.as_graph_element
+        own.run_sync(element("save/restore_all"), {"save/Const:0": str(tmp_path / "theirs")})
+        np.testing.assert_array_equal(own.run_sync("v:0"), [1, 2])
+        own.run_sync(element("Assign"))
+        own.run_sync("save/control_dependency:0", {"save/Const:0": str(tmp_path / "ours")})
+        own.run_sync(element("save/restore_all"), {"save/Const:0": str(tmp_path / "theirs")})
+        own.run_sync(element("save/restore_all"), {"save/Const:0": str(tmp_path / "ours")})
+        np.testing.assert_array_equal(own.run_sync("v:0"), [5, 6])
+
+
+# ── frozen graphs ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def frozen(tf: Any, seed: int) -> Any:
+    """A random network with its variables made constants."""
+    rng = np.random.default_rng(seed)
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+        x = tf.placeholder(tf.float32, [None, 8, 8, 2], name="x")
+        h, channels = x, 2
+        for i in range(int(rng.integers(1, 4))):
+            wider = int(rng.integers(1, 5))
+            kernel = tf.Variable(rng.standard_normal((3, 3, channels, wider)).astype(np.float32), name=f"k{i}")
+            h = tf.nn.bias_add(tf.nn.conv2d(h, kernel, [1, 1, 1, 1], "SAME"), tf.Variable(tf.fill([wider], 0.5)))
+            kind = rng.integers(4)
+            if kind == 0:
+                h = tf.nn.relu(h)
+            elif kind == 1:
+                h = tf.nn.leaky_relu(h, 0.3)
+            elif kind == 2:
+                scale = np.ones(wider, np.float32)
+                h, *_ = tf.nn.fused_batch_norm(h, scale, 0 * scale, 0 * scale, scale, is_training=False)
+            else:
+                h = tf.nn.max_pool(tf.tanh(h), [1, 2, 2, 1], [1, 1, 1, 1], "SAME")
+            channels = wider
+        flat = tf.reshape(h, tf.stack([tf.shape(h)[0], -1]))
+        tf.nn.softmax(flat, name="out")
+        session.run(tf.global_variables_initializer())
+        return tf.graph_util.convert_variables_to_constants(session, graph.as_graph_def(), ["out"])
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("as_text", [True, False])
+def test_frozen_graphs(tf: Any, seed: int, as_text: bool, tmp_path: Path) -> None:
+    definition = frozen(tf, seed)
+    path = tf.train.write_graph(definition, str(tmp_path), "frozen", as_text)
+    x = np.random.default_rng(seed).standard_normal((3, 8, 8, 2)).astype(np.float32)
+    with tf.Graph().as_default(), tf.Session() as session:
+        (out,) = tf.import_graph_def(definition, return_elements=["out:0"])
+        wanted = session.run(out, {"import/x:0": x})
+    model = interop.tensorflow.load_graph(path)
+    assert list(model.inputs) == ["x"]
+    assert list(model.outputs) == ["out"]
+    (found,) = evaluate([model.outputs["out"]], {model.inputs["x"]: x})
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+# ── graphs of ours, run there ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def trained(m: Any) -> list[Any]:
+    x = m.placeholder(m.float32, [None, 3], name="x")
+    w = m.get_variable("w", initializer=[[1.0], [2.0], [3.0]])
+    later = m.Variable(w.initialized_value() * 2.0, name="later")
+    step = m.train.get_or_create_global_step()
+    loss = m.reduce_mean(m.square(m.matmul(x, w))) + m.reduce_sum(later)
+    trains = [
+        m.train.AdamOptimizer(0.1).minimize(loss, global_step=step),
+        m.train.MomentumOptimizer(0.1, 0.9).minimize(loss, global_step=step),
+        m.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step),
+    ]
+    values = [loss, w.value(), later.value(), step.value()]
+    return [m.global_variables_initializer(), *values, *trains, *values]
+
+
+def looked_up(m: Any) -> list[Any]:
+    table = m.get_variable("table", initializer=np.arange(8, dtype=np.float32).reshape(4, 2))
+    rows = m.nn.embedding_lookup(table, [3, 1])
+    train = m.train.GradientDescentOptimizer(0.5).minimize(m.reduce_sum(rows))
+    return [m.global_variables_initializer(), rows, train, rows, m.scatter_add(table, [0], [[5.0, 5.0]]), table.value()]
+
+
+def flowing(m: Any) -> list[Any]:
+    v = m.get_variable("v", initializer=2.0)
+
+    def body(i: Any, a: Any) -> Any:
+        return i + 1, m.cond(a > 10.0, lambda: a - v, lambda: a * v)
+
+    _, out = m.while_loop(lambda i, _: i < 6, body, [0, 1.5])
+    return [m.global_variables_initializer(), out, *m.gradients(out, [v]), out]
+
+
+def queued(m: Any) -> list[Any]:
+    queue = m.FIFOQueue(5, [m.float32], [[2]], shared_name="ours")
+    put = queue.enqueue_many([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]])
+    return [put, queue.size(), queue.dequeue(), queue.dequeue_many(2), queue.size(), queue.close()]
+
+
+def with_a_saver(m: Any) -> list[Any]:
+    v = m.get_variable("v", initializer=[2.0, 3.0])
+    m.train.Saver()
+    return [m.global_variables_initializer(), v.value()]
+
+
+@pytest.mark.parametrize("program", [trained, looked_up, flowing, queued, with_a_saver], ids=lambda f: f.__name__)
+def test_our_programs_run_there(tf: Any, program: Callable[[Any], list[Any]]) -> None:
+    with af.Graph().as_default() as ours, af.Session() as own:
+        names = [fetch.name for fetch in program(af)]
+        feeds = {"x:0": X} if program is trained else {}
+        mine = [own.run_sync(ours.as_graph_element(name), feeds) for name in names]
+        definition = interop.tensorflow.export_graph_def(ours)
+    with tf.Graph().as_default() as theirs, tf.Session() as session:
+        tf.import_graph_def(tf.GraphDef.FromString(definition.SerializeToString()), name="")
+        for i, (name, value) in enumerate(zip(names, mine, strict=True)):
+            if ":" in name and theirs.get_tensor_by_name(name).dtype == tf.resource:
+                continue  # there a handle is not fetched as the value
+            found = session.run(theirs.as_graph_element(name), feeds)
+            if value is not None:
+                np.testing.assert_allclose(value, found, rtol=1e-4, atol=1e-6, err_msg=f"{i}: {name}")
+
+
+def test_what_they_lack_is_said_at_once(tf: Any) -> None:
+    def later(value: Any) -> Any:
+        return value
+
+    with af.Graph().as_default() as graph:
+        x = af.constant(1.0)
+        af.numpy_function(later, [x], af.float32, name="python")
+        mailbox_put("box", af.constant(1, af.int64), x)
+    with pytest.raises(UnsupportedError) as raised:
+        interop.tensorflow.export_graph_def(graph)
+    assert {each.op for each in raised.value.unsupported} == {"PyFunc", "MailboxPut"}
+
+
+def test_every_published_op_is_theirs(tf: Any) -> None:
+    from tensorflow.python.framework import op_def_registry
+
+    lacking = [op.name for op in OPS if op.made_by == "user" and op.published and op_def_registry.get(op.name) is None]
+    assert lacking == []
+
+
+def test_a_definition_of_ours_is_theirs_after_a_round_trip(tf: Any) -> None:
+    with af.Graph().as_default() as graph:
+        trained(af)
+        definition = graph.as_graph_def(add_shapes=True)
+    theirs = tf.GraphDef.FromString(definition.SerializeToString())
+    assert GraphDef.FromString(theirs.SerializeToString()) == definition
