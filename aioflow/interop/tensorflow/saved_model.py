@@ -118,19 +118,13 @@ def _values(meta: Message, parts: Parts, place: str) -> _Values:
     prefix = prefix if checkpoint_exists(prefix) else ""
     wanted = [*parts.tensors(), *parts.init]
     what, ops = f"the SavedModel in {place}", meta.meta_info_def.stripped_op_list
-    graph_def = supported(
-        pruned(meta.graph_def, wanted), f"the SavedModel in {place}", meta.meta_info_def.stripped_op_list
-    )
+    graph_def = supported(pruned(meta.graph_def, wanted), what, ops)
     captured = _captured(graph_def, meta, prefix)
     handles = {node.name for node in graph_def.nodes if node.op == "VarHandleOp"}
     handles -= {node.refs()[0].node for node in graph_def.nodes if node.op == "AssignVariableOp"}  # as assets' names
     if not (prefix and parts.restore) or (handles and handles <= set(captured.values())):
         return _Values(graph_def, prefix, captured, captured, "")
-    graph_def = supported(
-        pruned(meta.graph_def, [*wanted, parts.restore, parts.filename]),
-        f"the SavedModel in {place}",
-        meta.meta_info_def.stripped_op_list,
-    )
+    graph_def = supported(pruned(meta.graph_def, [*wanted, parts.restore, parts.filename]), what, ops)
     restore = node_of(parts.restore)
     restored = restored_variables(graph_def.nodes, graph_def.functions, restore)
     others = [key for key, node in captured.items() if node not in restored.values()]
