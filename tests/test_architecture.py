@@ -101,7 +101,7 @@ PATTERNS: Final = frozenset(
         "aioflow.interop.onnx.exporting.runnable.KERNELS",
         "aioflow.graph.older.forms._NAMED",
         "aioflow.graph.older.forms._RULES",
-        "aioflow.interop.tensorflow.exporting._RULES",
+        "aioflow.graph.lowering._RULES",
         "aioflow.runtime.calibrate._RATES",
         "aioflow.testing.check_backend._KERNELS",
     }

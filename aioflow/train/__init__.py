@@ -59,6 +59,8 @@ from aioflow.train.input import match_filenames_once as match_filenames_once
 from aioflow.train.input import range_input_producer as range_input_producer
 from aioflow.train.input import slice_input_producer as slice_input_producer
 from aioflow.train.input import string_input_producer as string_input_producer
+from aioflow.train.meta_graph import export_meta_graph as export_meta_graph
+from aioflow.train.meta_graph_import import import_meta_graph as import_meta_graph
 from aioflow.train.momentum import MomentumOptimizer as MomentumOptimizer
 from aioflow.train.moving_averages import ExponentialMovingAverage as ExponentialMovingAverage
 from aioflow.train.optimizer import Optimizer as Optimizer
@@ -156,11 +158,13 @@ __all__ = [
     "cosine_decay_restarts",
     "create_global_step",
     "exponential_decay",
+    "export_meta_graph",
     "get_checkpoint_mtimes",
     "get_checkpoint_state",
     "get_global_step",
     "get_or_create_global_step",
     "global_step",
+    "import_meta_graph",
     "input_producer",
     "inverse_time_decay",
     "latest_checkpoint",

@@ -21,11 +21,15 @@ import numpy as np
 
 from aioflow.checks.numbers import check_number
 from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.formats.stores import store_of
 from aioflow.graph.argument_kinds import check_kind, check_list
+from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import check_session
-from aioflow.graph.graph import Tensor
+from aioflow.graph.graph import GraphKeys, Tensor
+from aioflow.ops.variables.adopted import AdoptedVariable
 from aioflow.ops.variables.partitioned import PartitionedVariable
 from aioflow.ops.variables.variable import Variable
+from aioflow.protos import Message, enum, message
 from aioflow.train.checkpoint_state import (
     CheckpointState,
     checkpoint_exists,
@@ -34,7 +38,9 @@ from aioflow.train.checkpoint_state import (
     remove_checkpoint,
     update_checkpoint_state,
 )
+from aioflow.train.meta_graph import export_meta_graph
 from aioflow.train.saved_variables import saved_variables
+from aioflow.train.saver_def import restored_handles
 from aioflow.train.saver_nodes import Form, SaverNodes
 from aioflow.train.unlisted import remove_unlisted, until_listed
 from aioflow.work.threads import in_thread
@@ -48,6 +54,7 @@ Saveable: TypeAlias = Variable | PartitionedVariable
 StepNumber: TypeAlias = int | Variable | Tensor | np.integer[Any] | None
 
 _HOUR: Final = 3600.0
+_VARIABLES: Final = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
 
 
 class _Place(NamedTuple):
@@ -161,6 +168,76 @@ class Saver:
         self.build()
         return self._nodes
 
+    # -- as TensorFlow publishes it ---------------------------------------------------------------------------------
+
+    def as_saver_def(self) -> Message:
+        """The `SaverDef` message: the nodes to feed and run. None where there is nothing to save."""
+        nodes = self._built()
+        if nodes is None:
+            return None
+        made = message("SaverDef")(
+            filename_tensor_name=nodes.filename.name,
+            save_tensor_name=nodes.saved.name,
+            restore_op_name=nodes.restored.name,
+            max_to_keep=self._max_to_keep,
+            keep_checkpoint_every_n_hours=self._keep_seconds / _HOUR,
+        )
+        made.version = enum("SaverDef.CheckpointFormatVersion").Value("V2")
+        return made
+
+    def to_proto(self, export_scope: None = None) -> Message:
+        """The `SaverDef` message."""
+        return self.as_saver_def()
+
+    @staticmethod
+    def from_proto(saver_def: Message, import_scope: str | None = None) -> Saver:
+        """A saver for what a stored one saves; its nodes are new.
+
+        Args:
+            saver_def: Its message.
+            import_scope: What the names in the message are prefixed with in the graph.
+
+        Raises:
+            NotFoundError: the graph has no such node.
+        """
+        scope = f"{import_scope.removesuffix('/')}/" if import_scope else ""
+        graph = default_graph()
+        known = {v.handle: v for key in _VARIABLES for v in graph.get_collection(key) if isinstance(v, Variable)}
+        found = restored_handles(graph.get_operation_by_name(scope + saver_def.restore_op_name))
+        variables: dict[str, Any] = {}
+        for name, handles in found.items():
+            parts = [
+                known[handle] if handle in known else AdoptedVariable(handle, collections=[]) for handle in handles
+            ]
+            whole = len(parts) == 1 and parts[0]._get_save_slice_info() is None
+            variables[name] = parts[0] if whole else parts
+        hours = saver_def.keep_checkpoint_every_n_hours or 10000.0
+        return Saver(variables, False, False, saver_def.max_to_keep, hours, allow_empty=True)
+
+    def export_meta_graph(
+        self,
+        filename: str | PathLike[str] | None = None,
+        collection_list: Sequence[str] | None = None,
+        as_text: bool = False,
+        export_scope: None = None,
+        clear_devices: bool = False,
+        clear_extraneous_savers: bool = False,
+        strip_default_attrs: bool = False,
+        save_debug_info: bool = False,
+    ) -> Message:
+        """The graph with this saver as a `MetaGraphDef`: see `train.export_meta_graph`."""
+        nodes = self._built()
+        return export_meta_graph(
+            filename,
+            saver_def=self.as_saver_def(),
+            collection_list=collection_list,
+            as_text=as_text,
+            graph=default_graph() if nodes is None else nodes.restored.graph,
+            export_scope=export_scope,
+            clear_devices=clear_devices,
+            clear_extraneous_savers=clear_extraneous_savers,
+        )
+
     # -- saving -----------------------------------------------------------------------------------------------------
 
     async def save(
@@ -170,7 +247,7 @@ class Saver:
         global_step: StepNumber = None,
         latest_filename: str | None = None,
         meta_graph_suffix: str = "meta",
-        write_meta_graph: bool = True,
+        write_meta_graph: bool = False,
         write_state: bool = True,
     ) -> str | None:
         """Write a checkpoint, delete those that are no longer kept, and record what the directory holds.
@@ -185,7 +262,9 @@ class Saver:
             save_path: Prefix of the files' names, directory included; or a URL that `fsspec` knows.
             global_step: A number, a variable or a tensor; joins the prefix as "-number".
             latest_filename: Name of the state file; "checkpoint" by default.
-            meta_graph_suffix, write_meta_graph: Part of the published signature; a checkpoint holds values alone.
+            meta_graph_suffix: Of the name of the graph's file.
+            write_meta_graph: Write the graph too, beside the checkpoint, for `train.import_meta_graph`. (By default
+                TensorFlow does.)
 
         Returns:
             The prefix of the checkpoint; None where there is nothing to save.
@@ -200,6 +279,8 @@ class Saver:
             return None
         place = _Place(await self._prefix(sess, str(save_path), global_step), latest_filename, write_state)
         await self._write(sess, nodes.saved, {nodes.filename: place.prefix}, place)
+        if write_meta_graph:
+            await in_thread(self.export_meta_graph, f"{place.prefix}.{meta_graph_suffix}")
         return place.prefix
 
     async def snapshot(
@@ -279,6 +360,8 @@ class Saver:
             update_checkpoint_state(folder_of(place.prefix), place.prefix, paths, place.latest_filename, times)
         for old in doomed:  # after the state, which must not name what is gone
             remove_checkpoint(old)
+            store, name = store_of(f"{old}.meta")
+            store.remove(name)
 
     # -- restoring --------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -337,3 +338,86 @@ def test_a_definition_of_ours_is_theirs_after_a_round_trip(tf: Any) -> None:
         definition = graph.as_graph_def(add_shapes=True)
     theirs = tf.GraphDef.FromString(definition.SerializeToString())
     assert GraphDef.FromString(theirs.SerializeToString()) == definition
+
+
+# ── graphs with their collections ────────────────────────────────────────────────────────────────────────────────────
+
+
+def program(m: Any) -> Any:
+    x = m.placeholder(m.float32, [None, 3], name="x")
+    w = m.get_variable("w", initializer=[[1.0], [2.0], [3.0]])
+    m.get_variable("fixed", initializer=7.0, trainable=False)
+    step = m.train.get_or_create_global_step()
+    loss = m.reduce_mean(m.square(m.matmul(x, w)), name="loss")
+    train = m.train.AdamOptimizer(0.1).minimize(loss, global_step=step, name="train")
+    m.add_to_collection("train_op", train)
+    m.add_to_collection("losses", loss)
+    m.add_to_collection("sizes", 3)
+    m.global_variables_initializer()
+    return m.train.Saver(max_to_keep=3, **({"write_version": 2} if m is af else {}))
+
+
+def checked_here(file: str, checkpoint: str, wanted: Sequence[Any]) -> None:
+    with af.Graph().as_default() as graph, af.Session() as session:
+        saver = af.train.import_meta_graph(file)
+        assert saver is not None
+        variables = [v.name for v in af.global_variables()]
+        assert variables[:3] == ["w:0", "fixed:0", "global_step:0"]
+        assert [v.name for v in af.trainable_variables()] == ["w:0"]
+        assert af.trainable_variables()[0] is af.global_variables()[0]
+        assert af.train.get_global_step() is af.global_variables()[2]
+        assert af.get_collection("losses") == [graph.get_tensor_by_name("loss:0")]
+        assert af.get_collection("sizes") == [3]
+        session.run_sync([v.initializer for v in af.global_variables()])
+        asyncio.run(saver.restore(session, checkpoint))
+        session.run_sync(af.get_collection("train_op")[0], {"x:0": X})
+        found = session.run_sync(["loss:0", "w:0", "fixed:0", "global_step:0"], {"x:0": X})
+    for value, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-4)
+
+
+@pytest.mark.parametrize("references", [True, False])
+@pytest.mark.parametrize("as_text", [True, False])
+def test_their_meta_graphs_go_on_here(first_years: Any, references: bool, as_text: bool, tmp_path: Path) -> None:
+    tf = first_years
+    if not references:
+        tf.enable_resource_variables()
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+        saver = program(tf)
+        session.run("init")
+        session.run("train", {"x:0": X})
+        checkpoint = saver.save(session, str(tmp_path / "model"))
+        if as_text:
+            saver.export_meta_graph(f"{checkpoint}.meta", as_text=True)
+        session.run("train", {"x:0": X})
+        names = ["loss:0", *(v.value() if not references else v for v in tf.global_variables()[:3])]
+        wanted = session.run(names, {"x:0": X})
+        assert graph
+    checked_here(f"{checkpoint}.meta", checkpoint, wanted)
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_our_meta_graphs_go_on_there_and_here(tf: Any, as_text: bool, tmp_path: Path) -> None:
+    file = str(tmp_path / "ours.meta")
+    with af.Graph().as_default(), af.Session() as session:
+        saver = program(af)
+        session.run_sync([v.initializer for v in af.global_variables()])
+        session.run_sync(af.get_collection("train_op")[0], {"x:0": X})
+        checkpoint = asyncio.run(saver.save(session, tmp_path / "model", write_meta_graph=not as_text))
+        if as_text:
+            saver.export_meta_graph(file, as_text=True)
+        else:
+            file = f"{checkpoint}.meta"
+        session.run_sync(af.get_collection("train_op")[0], {"x:0": X})
+        wanted = session.run_sync(["loss:0", "w:0", "fixed:0", "global_step:0"], {"x:0": X})
+    checked_here(file, checkpoint, wanted)
+    with tf.Graph().as_default() as graph, tf.Session() as theirs:
+        other = tf.train.import_meta_graph(file)
+        assert [v.name for v in tf.trainable_variables()] == ["w:0"]
+        theirs.run([v.initializer for v in tf.global_variables()])
+        other.restore(theirs, checkpoint)
+        theirs.run(tf.get_collection("train_op")[0], {"x:0": X})
+        found = theirs.run(["loss:0", *(v.value() for v in tf.global_variables()[:3])], {"x:0": X})
+        assert graph
+    for value, expected in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-4)

@@ -1,0 +1,90 @@
+"""Ops that only aioflow has in terms of those that TensorFlow publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+from aioflow.graph.definitions import NodeDef, TensorData
+from aioflow.graph.dtypes import DType, resource
+from aioflow.graph.graphdef import GraphDef
+
+__all__ = ["lowered"]
+
+_Rule: TypeAlias = Callable[[NodeDef], list[NodeDef]]
+
+
+def lowered(definition: GraphDef) -> GraphDef:
+    """The definition with TensorFlow's ops where there are some that do the same; what has none stays as it is. The
+    snapshots of a `train.Saver`, which are written by a later step, are left out.
+    """
+    nodes = tuple(_lowered(_without_snapshots(definition.nodes)))
+    functions = tuple(replace(f, nodes=tuple(_lowered(f.nodes))) for f in definition.functions)
+    return replace(definition, nodes=nodes, functions=functions)
+
+
+def _without_snapshots(nodes: Sequence[NodeDef]) -> list[NodeDef]:
+    """The nodes without those that hold a saver's snapshot, and what reads or waits for these."""
+    gone: set[str] = set()
+    left = list(nodes)
+    while True:
+        found = {n.name for n in left if n.op == "_SnapshotHolder" or any(ref.node in gone for ref in n.refs())}
+        if not found:
+            return left
+        gone |= found
+        left = [node for node in left if node.name not in found]
+
+
+def _lowered(nodes: Sequence[NodeDef]) -> list[NodeDef]:
+    return [made for node in nodes for made in _RULES.get(node.op, _unchanged)(node)]
+
+
+def _unchanged(node: NodeDef) -> list[NodeDef]:
+    return [node]
+
+
+def _named(op: str) -> _Rule:
+    """The same, under another name."""
+    return lambda node: [replace(node, op=op)]
+
+
+def _checked_ids(node: NodeDef) -> list[NodeDef]:
+    """Indices that the lookup checks too."""
+    attrs = {key: value for key, value in node.attrs.items() if key.startswith("_")}
+    return [replace(node, op="Identity", attrs={**attrs, "T": node.attrs["Tids"]})]
+
+
+def _hole(node: NodeDef) -> list[NodeDef]:
+    """What stands in a list for a tensor that nobody reads: a zero."""
+    dtype = node.attrs["dtype"]
+    if not isinstance(dtype, DType) or not (dtype.is_numeric or dtype.is_bool):
+        return [node]
+    zero = TensorData(dtype, (), b"\0" * dtype.size)
+    return [replace(node, op="Const", attrs={**node.attrs, "value": zero})]
+
+
+def _initialized_value(node: NodeDef) -> list[NodeDef]:
+    """The variable's value if it has one, otherwise the initial value: a branch."""
+    handle, initial, *control = node.inputs
+    dtype, name = node.attrs["dtype"], node.name
+
+    def made(part: str, op: str, inputs: Sequence[str], **attrs: Any) -> NodeDef:
+        return NodeDef(f"{name}/{part}", op, tuple(inputs), node.device, attrs)
+
+    has_value = made("is_initialized", "VarIsInitializedOp", [handle, *control])
+    side = made("handle", "Switch", [handle, has_value.name], T=resource)
+    value = made("value", "ReadVariableOp", [f"{side.name}:1"], dtype=dtype)
+    other = made("initial", "Switch", [initial, has_value.name], T=dtype)
+    private = {key: value for key, value in node.attrs.items() if key.startswith("_")}
+    attrs = {**private, "T": dtype, "N": 2}
+    return [has_value, side, value, other, NodeDef(name, "Merge", (other.name, value.name), node.device, attrs)]
+
+
+_RULES: Final[Mapping[str, _Rule]] = {
+    "_Hole": _hole,
+    "_SnapshotVariable": _named("ReadVariableOp"),
+    "_SaveBundle": _named("SaveV2"),
+    "_InitializedValue": _initialized_value,
+    "AioflowCheckedIds": _checked_ids,
+}

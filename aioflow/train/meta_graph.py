@@ -1,0 +1,95 @@
+"""Graphs with what belongs to a program that trains them: collections of variables and runners, a saver, signatures.
+
+They are `MetaGraphDef` messages, as TensorFlow publishes them, in files by themselves or beside a checkpoint (.meta).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from aioflow.errors import DTypeError, UnimplementedError
+from aioflow.formats.files import file_errors
+from aioflow.formats.stores import is_url, store_of
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.graph import Graph, GraphKeys
+from aioflow.graph.graphdef import GraphDef, NodeDef
+from aioflow.graph.lowering import lowered
+from aioflow.graph.published.graphs import message_of
+from aioflow.protos import Message, message, to_bytes, to_text
+from aioflow.train.stored_collections import written_collections
+
+__all__ = ["export_meta_graph", "placed"]
+
+
+def export_meta_graph(
+    filename: str | os.PathLike[str] | None = None,
+    meta_info_def: Message = None,
+    graph_def: GraphDef | None = None,
+    saver_def: Message = None,
+    collection_list: Sequence[str] | None = None,
+    as_text: bool = False,
+    graph: Graph | None = None,
+    export_scope: None = None,
+    clear_devices: bool = False,
+    clear_extraneous_savers: bool = False,
+    strip_default_attrs: bool = False,
+    save_debug_info: bool = False,
+) -> Message:
+    """The graph with its collections as a `MetaGraphDef`, written to a file if one is named. Blocks on it.
+
+    Variables, queue runners, savers, nodes, tensors, texts and numbers are stored; a collection that has anything else
+    is left out. Ops that only aioflow has are put in terms of TensorFlow's where that can be.
+
+    Args:
+        filename: A path, or the URL of a file in a store.
+        meta_info_def, saver_def: Messages that become parts of it.
+        graph_def: In the place of the graph's own definition.
+        collection_list: Names of the collections to store; all without it.
+        as_text: Write text that people can read.
+        graph: By default the default graph.
+        clear_devices: Forget which devices the nodes are put on.
+        clear_extraneous_savers: Leave out the savers of the collection but the one that is given.
+        export_scope, strip_default_attrs, save_debug_info: Part of the published signature; the first must be None.
+
+    Returns:
+        The message; `aioflow.MetaGraphDef` is its class.
+
+    Raises:
+        UnimplementedError: a scope is given.
+        InvalidArgumentError: an attribute of a node has no plain form.
+        PermissionDeniedError, …: the system refuses; the error names the file.
+    """
+    if export_scope is not None:
+        raise UnimplementedError("a part of a graph is not exported", expected="export_scope=None", actual=export_scope)
+    graph = graph or default_graph()
+    if not isinstance(graph, Graph):
+        raise DTypeError("not a graph", expected="Graph", actual=type(graph).__name__)
+    definition = lowered(graph.as_graph_def(add_shapes=True) if graph_def is None else graph_def)
+    made = message("MetaGraphDef")()
+    if meta_info_def is not None:
+        made.meta_info_def.ParseFromString(to_bytes(meta_info_def))
+    made.graph_def.CopyFrom(message_of(placed(definition.nodes, clear_devices), definition.functions))
+    if saver_def is not None:
+        made.saver_def.ParseFromString(to_bytes(saver_def))
+    names = graph.get_all_collection_keys() if collection_list is None else collection_list
+    kept = [name for name in names if not (clear_extraneous_savers and name == GraphKeys.SAVERS)]
+    written_collections(graph, kept, {node.name for node in definition.nodes}, made.collection_def)
+    if filename is not None:
+        _put(filename, to_text(made).encode() if as_text else to_bytes(made))
+    return made
+
+
+def placed(nodes: Iterable[NodeDef], clear_devices: bool) -> list[NodeDef]:
+    """The nodes, without their devices if these are to be forgotten."""
+    return [replace(node, device="") if clear_devices and node.device else node for node in nodes]
+
+
+def _put(filename: str | os.PathLike[str], data: bytes) -> None:
+    store, name = store_of(filename)
+    if not is_url(os.fspath(filename)):
+        with file_errors(filename):
+            Path(filename).parent.mkdir(parents=True, exist_ok=True)
+    store.put(name, data)

@@ -1,0 +1,104 @@
+"""Stored graphs with their collections on the way back into a graph: see `meta_graph`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.formats.stores import store_of
+from aioflow.graph.default_graph import default_graph
+from aioflow.graph.graph import GraphKeys
+from aioflow.graph.graphdef import VERSION, GraphDef, NodeDef
+from aioflow.graph.older.references import modernized
+from aioflow.graph.opdef import OPS
+from aioflow.graph.published.graphs import definition_of
+from aioflow.ops.importer import import_graph_def
+from aioflow.protos import Message, is_message, parse, read
+from aioflow.train.meta_graph import placed
+from aioflow.train.saver import Saver
+from aioflow.train.stored_collections import Collections
+
+__all__ = ["import_meta_graph"]
+
+_SHARDED: Final = "MergeV2Checkpoints"  # the last step of a saver that writes in several places
+
+
+def import_meta_graph(
+    meta_graph_or_file: Message | str | os.PathLike[str],
+    clear_devices: bool = False,
+    import_scope: str | None = None,
+    *,
+    input_map: Mapping[str, Any] | None = None,
+) -> Saver | None:
+    """Add a stored graph, with its collections, to the default graph. Blocks on the file.
+
+    The data may come from anywhere: nothing in it is ever executed. Contexts of branches and loops are not taken up, so
+    that no gradient flows through the loops of the stored graph.
+
+    Args:
+        meta_graph_or_file: A `MetaGraphDef`, or a file with one, as bytes or as text, that TensorFlow or aioflow wrote.
+        clear_devices: Forget which devices the nodes were put on.
+        import_scope: Name scope of the new nodes.
+        input_map: As of `import_graph_def`.
+
+    Returns:
+        A saver for the variables that the stored one has, by the same names; its nodes are new. None where none is
+        stored; where the graph has no variables either, too.
+
+    Raises:
+        NotFoundError: there is no such file, or a collection names what the graph does not have.
+        DataLossError: it is damaged, or holds something else.
+        UnimplementedError: the graph has ops that are not here; it says all of them.
+        AlreadyExistsError: the graph has a node of that name.
+        InvalidArgumentError: a part of it is not valid; the error names it.
+    """
+    meta = _read(meta_graph_or_file)
+    producer = meta.meta_info_def.stripped_op_list if meta.meta_info_def.HasField("stripped_op_list") else None
+    nodes, functions = definition_of(meta.graph_def, producer=producer)
+    nodes = tuple(placed(_written_at_once(nodes), clear_devices))
+    library = {function.name for function in functions}
+    inside = [node for function in functions for node in modernized(function.nodes)]
+    missing = {n.op for n in (*modernized(nodes), *inside) if n.op not in OPS and n.op not in library}
+    if missing:
+        raise UnimplementedError("the graph has ops that are not here", expected="known ops", actual=sorted(missing))
+    graph = default_graph()
+    scope = f"{graph.unique_name(import_scope, mark_as_used=False)}/" if import_scope else ""
+    import_graph_def(GraphDef(nodes, VERSION, functions), input_map, name=scope.removesuffix("/"))
+    collections = Collections(graph, scope)
+    collections.add(meta.collection_def)
+    return _saver(meta, collections)
+
+
+def _read(source: Any) -> Message:
+    if is_message(source, "MetaGraphDef"):
+        return parse("MetaGraphDef", source.SerializeToString())
+    if not isinstance(source, str | os.PathLike):
+        raise DTypeError("not a meta graph", expected="a MetaGraphDef or a file", actual=type(source).__name__)
+    store, name = store_of(source)
+    try:
+        found = read("MetaGraphDef", store.read(name))
+        if not found.HasField("graph_def"):
+            raise InvalidArgumentError("there is no graph in it", expected="a MetaGraphDef", actual=store.path(name))
+        return found
+    except OpError as error:
+        if store.path(name) not in error.message:
+            error.message = f"{store.path(name)}: {error.message}"
+        raise
+
+
+def _written_at_once(nodes: Sequence[NodeDef]) -> Sequence[NodeDef]:
+    """The nodes without the last steps of savers that write in several places, which the new saver does not need."""
+    gone = {node.name for node in nodes if node.op == _SHARDED}
+    while True:
+        more = {node.name for node in nodes if node.name in gone or any(ref.node in gone for ref in node.refs())}
+        if more == gone:
+            return [node for node in nodes if node.name not in gone] if gone else nodes
+        gone = more
+
+
+def _saver(meta: Message, collections: Collections) -> Saver | None:
+    if meta.HasField("saver_def"):
+        return Saver.from_proto(meta.saver_def, collections.scope)
+    return Saver() if collections.graph.get_collection(GraphKeys.GLOBAL_VARIABLES) else None

@@ -1,0 +1,134 @@
+"""The collections of a graph as they are stored with it: `CollectionDef` messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from aioflow import errors
+from aioflow.errors import OpError
+from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
+from aioflow.ops.queues.queues import QueueBase
+from aioflow.ops.variables.stored import StoredVariable, variable_def
+from aioflow.ops.variables.variable import Variable
+from aioflow.protos import Message, message, parse, to_bytes
+from aioflow.train.queue_runner import QueueRunner
+
+__all__ = ["Collections", "written_collections"]
+
+_OF_VARIABLES: Final = frozenset(
+    {
+        GraphKeys.GLOBAL_VARIABLES,
+        GraphKeys.TRAINABLE_VARIABLES,
+        GraphKeys.LOCAL_VARIABLES,
+        GraphKeys.MODEL_VARIABLES,
+        GraphKeys.METRIC_VARIABLES,
+        GraphKeys.MOVING_AVERAGE_VARIABLES,
+        GraphKeys.GLOBAL_STEP,
+        GraphKeys.WEIGHTS,
+        GraphKeys.BIASES,
+    }
+)
+# What is of no use without the Python objects that it was made of, or is made anew.
+_LEFT: Final = frozenset({"cond_context", "while_context", GraphKeys.SAVERS})
+_CLASSES: Final[Mapping[int, Any]] = {
+    vars(kind)["code"]: kind for kind in vars(errors).values() if isinstance(kind, type) and "code" in vars(kind)
+}
+
+
+def written_collections(graph: Graph, names: Iterable[Any], nodes: set[str], into: Message) -> None:
+    """Give the map of CollectionDef messages what has a form there: variables, runners, savers, nodes, texts, numbers.
+
+    Args:
+        nodes: Those that are stored; what names others is left out.
+    """
+    for name in sorted(name for name in names if isinstance(name, str)):
+        items = [_form(item, nodes) for item in graph.get_collection(name)]
+        kinds = {kind for kind, _ in items if kind}
+        if len(kinds) == 1:
+            getattr(into[name], kinds.pop()).value.extend(value for kind, value in items if kind)
+
+
+def _form(item: Any, nodes: set[str]) -> tuple[str, Any]:
+    """Which kind of list it goes in, and as what; "" for nothing that can be stored."""
+    if isinstance(item, Variable):
+        return "bytes_list", to_bytes(variable_def(item))
+    if isinstance(item, QueueRunner):
+        return "bytes_list", to_bytes(_runner_def(item))
+    if hasattr(item, "as_saver_def"):
+        stored = item.as_saver_def()
+        return ("bytes_list", to_bytes(stored)) if stored is not None else ("", None)
+    if isinstance(item, Tensor | Operation):
+        node = item.op if isinstance(item, Tensor) else item
+        return ("node_list", item.name) if node.name in nodes else ("", None)
+    if isinstance(item, str | bytes):
+        return "bytes_list", item.encode() if isinstance(item, str) else item
+    if isinstance(item, bool | int):
+        return "int64_list", int(item)
+    return ("float_list", item) if isinstance(item, float) else ("", None)
+
+
+def _runner_def(runner: QueueRunner) -> Message:
+    return message("QueueRunnerDef")(
+        queue_name=runner.name,
+        enqueue_op_name=[op.name for op in runner.enqueue_ops],
+        close_op_name=runner.close_op.name,
+        cancel_op_name=runner.cancel_op.name,
+        queue_closed_exception_types=[kind.code for kind in runner.queue_closed_exception_types],
+    )
+
+
+class Collections:
+    """Collections on their way into a graph.
+
+    Args:
+        scope: What stands before the stored names: "" or a name that ends with "/".
+    """
+
+    def __init__(self, graph: Graph, scope: str) -> None:
+        self.graph = graph
+        self.scope = scope
+        self._variables: dict[str, Variable] = {}
+
+    def add(self, stored: Mapping[str, Message]) -> None:
+        """Give the graph what the messages hold.
+
+        Raises:
+            NotFoundError: one names what the graph does not have.
+            DataLossError: one is damaged.
+        """
+        for name in sorted(set(stored) - _LEFT):
+            kind = stored[name].WhichOneof("kind")
+            if kind is None or kind == "any_list":
+                continue
+            for value in getattr(stored[name], kind).value:
+                try:
+                    self.graph.add_to_collection(name, self._item(name, kind, value))
+                except OpError as error:
+                    error.message = f"collection {name!r}: {error.message}"
+                    raise
+
+    def _item(self, name: str, kind: str, value: Any) -> Any:
+        if kind == "node_list":
+            return self.graph.as_graph_element(self.scope + value)
+        if kind != "bytes_list":
+            return value
+        if name in _OF_VARIABLES:
+            return self._variable(parse("VariableDef", value))
+        return self._runner(parse("QueueRunnerDef", value)) if name == GraphKeys.QUEUE_RUNNERS else value
+
+    def _variable(self, stored: Message) -> Variable:
+        """The variable: one object, however many collections it is in."""
+        name = stored.variable_name
+        if name not in self._variables:
+            self._variables[name] = StoredVariable(self.graph, stored, self.scope)
+        return self._variables[name]
+
+    def _runner(self, stored: Message) -> QueueRunner:
+        handle = self.graph.as_graph_element(self.scope + stored.queue_name)
+        node = handle.op if isinstance(handle, Tensor) else handle
+        names = (*stored.enqueue_op_name, stored.close_op_name, stored.cancel_op_name)
+        *fill, close, cancel = (self.graph.get_operation_by_name(self.scope + name) for name in names)
+        queue = QueueBase(node.attrs["component_types"], node.attrs.get("shapes") or None, None, node.outputs[0])
+        kinds = tuple(_CLASSES[code] for code in stored.queue_closed_exception_types if code in _CLASSES)
+        return QueueRunner(queue, fill, close, cancel, kinds or None)
