@@ -7,6 +7,7 @@ from aioflow.ops.text.forms import string_lower as lower
 from aioflow.ops.text.forms import string_split_v2 as split
 from aioflow.ops.text.forms import string_strip as strip
 from aioflow.ops.text.forms import string_to_hash_bucket as to_hash_bucket
+from aioflow.ops.text.forms import string_to_hash_bucket_fast as to_hash_bucket_fast
 from aioflow.ops.text.forms import string_to_hash_bucket_strong as to_hash_bucket_strong
 from aioflow.ops.text.forms import string_upper as upper
 from aioflow.ops.text.strings import as_string as as_string
@@ -27,6 +28,7 @@ __all__ = [
     "strip",
     "substr",
     "to_hash_bucket",
+    "to_hash_bucket_fast",
     "to_hash_bucket_strong",
     "to_number",
     "upper",

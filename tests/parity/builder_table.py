@@ -525,6 +525,7 @@ _STRINGS = [
     call("strings.split", S(4), ",", result_type="SparseTensor"),
     call("string_strip", S(2, 3)),
     call("string_to_hash_bucket", S(2, 3), 10),
+    call("string_to_hash_bucket_fast", S(2, 3), 10),
     call("strings.to_hash_bucket_strong", S(2, 3), 10, [1, 2]),
     call("string_to_number", S(2, 3)),
     call("string_to_number", S(2, 3), "int32"),

@@ -111,6 +111,8 @@ def test_hashes(parity: Any) -> None:
         for key in ([1, 2], [-1, 2**62], [0, 0]):
             same(*either(parity, lambda m, n=buckets, k=key: [m.string_to_hash_bucket_strong(texts, n, k)]))
     same(*either(parity, lambda m: [m.string_to_hash_bucket("a", 0)]))
+    lengths = [bytes(range(n % 256)) * (1 + n // 256) for n in [*range(200), 1000]]  # the hash differs by lengths
+    same(*either(parity, lambda m: [m.string_to_hash_bucket_fast(lengths, 1 << 60)]))
 
 
 JOINED: list[Any] = [0, 1, -1, [0, 1], [1, 0], None, [], [0, 0], 2]

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.formats.farm_hash import fingerprint
 from aioflow.formats.regex import compiled_pattern, compiled_rewrite, replaced
 from aioflow.formats.string_hash import murmur_hash, sip_hash
 from aioflow.kernels.convert import as_ints
@@ -218,6 +219,11 @@ def _bucket(hash_of: Callable[[bytes], int], value: Any, buckets: int) -> Any:
 @kernel("StringToHashBucket", device="CPU", fresh=True)
 def string_to_hash_bucket(value: Any, *, num_buckets: int) -> Any:
     return _bucket(murmur_hash, value, num_buckets)
+
+
+@kernel("StringToHashBucketFast", device="CPU", fresh=True)
+def string_to_hash_bucket_fast(value: Any, *, num_buckets: int) -> Any:
+    return _bucket(fingerprint, value, num_buckets)
 
 
 @kernel("StringToHashBucketStrong", device="CPU", fresh=True)

@@ -23,6 +23,7 @@ __all__ = [
     "string_split",
     "string_strip",
     "string_to_hash_bucket",
+    "string_to_hash_bucket_fast",
     "string_to_hash_bucket_strong",
 ]
 
@@ -87,6 +88,14 @@ define_op(
     traits=text(),
 )
 define_op(
+    "StringToHashBucketFast",
+    "input: string",
+    "output: int64",
+    ["num_buckets: int >= 1"],
+    shape=unchanged,
+    traits=text(),
+)
+define_op(
     "StringToHashBucketStrong",
     "input: string",
     "output: int64",
@@ -116,6 +125,7 @@ not_differentiable(
     "StaticRegexReplace",
     "StaticRegexFullMatch",
     "StringToHashBucket",
+    "StringToHashBucketFast",
     "StringToHashBucketStrong",
     "EncodeBase64",
     "DecodeBase64",
@@ -295,6 +305,11 @@ def string_to_hash_bucket(
     if given is None or num_buckets is None:
         raise DTypeError("there is nothing to hash", expected="strings and num_buckets", actual="None")
     return make("StringToHashBucket", given, num_buckets=num_buckets, name=name)
+
+
+def string_to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = None) -> Tensor:
+    """As `string_to_hash_bucket`, by another hash (FarmHash's Fingerprint64): the one that Keras's layers hash by."""
+    return make("StringToHashBucketFast", input, num_buckets=num_buckets, name=name)
 
 
 def string_to_hash_bucket_strong(
