@@ -61,7 +61,7 @@ def _by_rank() -> None:
     for rank, spec in BY_RANK.items():
         for kind in ("Average", "Max"):
             _add(f"Adaptive{kind}Pooling{rank}", f"Adaptive{kind}Pooling{rank}", spec, output_size=2)
-            _add(f"{kind}Pooling{rank}", f"{kind}Pooling{rank}", spec)
+            _add(f"{kind}Pooling{rank}", f"{kind}Pooling{rank}", spec, pool_size=2)
             _add(f"{kind}Pooling{rank} same", f"{kind}Pooling{rank}", spec, pool_size=3, strides=2, padding="same")
             _add(f"Global{kind}Pooling{rank}", f"Global{kind}Pooling{rank}", spec)
         convolution = {"filters": 4, "kernel_size": 3}
